@@ -1,0 +1,1 @@
+"""The agent side: a terminal, a model, the loop between them."""

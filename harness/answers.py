@@ -1,0 +1,185 @@
+"""What an OpenAI-compatible server's answers mean: replies, model lists, refusals, Retry-After.
+
+Pure functions over decoded JSON. Shapes and texts as recorded from vLLM 0.32 and read in 0.19.1.
+"""
+
+from __future__ import annotations
+
+import re
+from datetime import UTC, datetime
+from email.utils import parsedate_to_datetime
+from typing import Any
+
+from pydantic import BaseModel, ValidationError
+
+from harness.retry import TransientError
+from harness.trajectory import Reply, Usage
+
+LONGEST_QUOTE = 500
+"""Characters of a server's text that go into a message of ours: some servers quote the whole prompt."""
+
+_CONTEXT_REFUSAL = re.compile(
+    r"maximum context length"
+    r"|model's context length"  # SGLang
+    r"|available context size"  # llama.cpp
+    r"|upper bound for \d+ input tokens"
+    r"|max_tokens must be at least 1"  # vLLM when the prompt fills the context exactly
+    r"|cannot be greater than max_model_len",
+    re.IGNORECASE,
+)
+_CONTEXT_CODES = {"context_length_exceeded", "exceed_context_size_error"}  # OpenAI; llama.cpp
+
+
+class _PromptDetails(BaseModel):
+    cached_tokens: int | None = None
+
+
+class _Usage(BaseModel):
+    prompt_tokens: int | None = None
+    completion_tokens: int | None = None
+    total_tokens: int | None = None
+    prompt_tokens_details: _PromptDetails | None = None
+
+
+class _Message(BaseModel):
+    content: str | None = None
+    reasoning: str | None = None
+    reasoning_content: str | None = None
+
+
+class _Choice(BaseModel):
+    message: _Message
+    finish_reason: str | None = None
+
+
+class _Completion(BaseModel):
+    model: str | None = None
+    choices: list[_Choice] | None = None
+    usage: _Usage | None = None
+
+
+class ModelCard(BaseModel):
+    """One entry of `GET /v1/models`."""
+
+    id: str
+    root: str | None = None
+    parent: str | None = None
+    """The base model of a LoRA adapter."""
+    max_model_len: int | None = None
+
+
+class _ModelList(BaseModel):
+    data: list[ModelCard]
+
+
+def read_completion(data: object, *, max_tokens: int, context_tokens: int | None) -> Reply:
+    """The reply in the body of an HTTP 200. Raises TransientError when there is no whole one."""
+    try:
+        completion = _Completion.model_validate(data)
+    except ValidationError:
+        raise TransientError(f"HTTP 200, but not a chat completion: {quote(data)}") from None
+    if not completion.choices:
+        raise TransientError(f"HTTP 200 without choices{_error_within(data)}")
+    choice = completion.choices[0]
+    if choice.finish_reason == "abort":
+        raise TransientError("the server aborted the generation (it may be stopping)")
+    return _reply(completion, choice, max_tokens, context_tokens)
+
+
+def _reply(completion: _Completion, choice: _Choice, max_tokens: int, context_tokens: int | None) -> Reply:
+    message, usage = choice.message, completion.usage or _Usage()
+    reasoning = message.reasoning or message.reasoning_content
+    return Reply(
+        content=without_lone_surrogates(message.content or ""),
+        reasoning=without_lone_surrogates(reasoning) if reasoning else None,
+        finish_reason=choice.finish_reason,
+        cut=choice.finish_reason == "length" or _is_full(usage, max_tokens, context_tokens),
+        usage=Usage(
+            prompt_tokens=usage.prompt_tokens or 0,
+            completion_tokens=usage.completion_tokens or 0,
+            cached_tokens=usage.prompt_tokens_details.cached_tokens if usage.prompt_tokens_details else None,
+        ),
+        model=completion.model,
+    )
+
+
+def _is_full(usage: _Usage, max_tokens: int, context_tokens: int | None) -> bool:
+    """Cut, whatever finish_reason says: a parsed tool call hides `length` (vLLM, both versions)."""
+    completed = usage.completion_tokens or 0
+    total = usage.total_tokens or (usage.prompt_tokens or 0) + completed
+    return completed >= max_tokens or (context_tokens is not None and total >= context_tokens)
+
+
+def _error_within(data: object) -> str:
+    """Some proxies pass an error on with status 200."""
+    return f": {server_words(data)}" if isinstance(data, dict) and data.get("error") else ""
+
+
+def read_models(data: object) -> list[ModelCard]:
+    """The models in the body of `GET /v1/models`. Raises TransientError for anything else."""
+    try:
+        return _ModelList.model_validate(data).data
+    except ValidationError:
+        raise TransientError(f"HTTP 200, but not a list of models: {quote(data)}") from None
+
+
+def server_words(body: object) -> str:
+    """The server's own message in an error body.
+
+    Four shapes: `{"error": {"message"}}`, `{"error": "…"}`, `{"detail": "…"}`, plain text.
+    A client library may have taken the `error` frame off already.
+    """
+    words = body
+    for key in ("error", "message", "detail"):
+        if isinstance(words, dict) and words.get(key):
+            words = words[key]
+    return quote(words)
+
+
+def is_context_refusal(status: int, body: object) -> bool:
+    """Whether a 4xx says that the prompt, or the prompt and its reply, do not fit the model's context."""
+    if status not in {400, 413, 422}:
+        return False
+    frame = _error_frame(body)
+    named = _CONTEXT_CODES & {str(frame.get("code")), str(frame.get("type"))}
+    return bool(named) or _CONTEXT_REFUSAL.search(server_words(body)) is not None
+
+
+def _error_frame(body: object) -> dict[str, Any]:
+    if not isinstance(body, dict):
+        return {}
+    error = body.get("error")
+    return error if isinstance(error, dict) else body
+
+
+def retry_after_sec(value: str | None) -> float | None:
+    """Seconds asked for by a Retry-After header (seconds or HTTP date, RFC 9110 §10.2.3), at least 0."""
+    if value is None:
+        return None
+    if value.strip().isdecimal():
+        return float(value)
+    try:
+        until = parsedate_to_datetime(value)
+    except ValueError:
+        return None
+    until = until if until.tzinfo else until.replace(tzinfo=UTC)
+    return max(0.0, (until - datetime.now(UTC)).total_seconds())
+
+
+def quote(text: object) -> str:
+    """Foreign text on one line, for use in a message of ours."""
+    return without_lone_surrogates(" ".join(str(text).split()))
+
+
+def shorten(text: str) -> str:
+    """Long foreign text, cut with an ellipsis."""
+    return text if len(text) <= LONGEST_QUOTE else text[:LONGEST_QUOTE] + " …"
+
+
+def without_lone_surrogates(text: str) -> str:
+    """Text that can be encoded as UTF-8: vLLM refuses lone surrogates with 400, files cannot hold them."""
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return text.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "replace")
+    return text

@@ -1,0 +1,114 @@
+"""The wire protocol of tmux's control mode: bytes in, events out; events in, command lines out. Pure, no I/O.
+
+Source: tmux(1), section CONTROL MODE; checked against tmux 3.3a.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class Output:
+    """Bytes that a pane printed, unescaped."""
+
+    pane: str
+    data: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class CommandReply:
+    """The answer to one command: the lines between %begin and %end (or %error)."""
+
+    ok: bool
+    lines: tuple[bytes, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Notification:
+    """Any other %-line, e.g. %session-changed or %exit."""
+
+    name: str
+    arguments: bytes
+
+
+Event = Output | CommandReply | Notification
+
+_OCTAL = re.compile(rb"\\([0-7]{3})")
+_FREQUENT = ((b"\\015\\012", b"\r\n"), (b"\\012", b"\n"), (b"\\015", b"\r"), (b"\\033", b"\x1b"), (b"\\011", b"\t"))
+
+
+def unescape(data: bytes) -> bytes:
+    r"""Undo tmux's octal escapes (`\033`, `\134`).
+
+    Every backslash of the escaped text starts an escape, so plain replacements are exact as long as the
+    backslash itself comes last; they are far faster than a regular expression on floods of output.
+    """
+    if b"\\" not in data:
+        return data
+    for escaped, plain in _FREQUENT:
+        data = data.replace(escaped, plain)
+    if b"\\" not in data:
+        return data
+    return _OCTAL.sub(lambda match: bytes((int(match[1], 8) & 0xFF,)), data)
+
+
+class Parser:
+    """Cuts the stream of a control client into events. Lines may be of any length and arrive in any pieces."""
+
+    def __init__(self) -> None:
+        self._tail: list[bytes] = []
+        self._block: list[bytes] | None = None
+        self._block_id = b""
+
+    def feed(self, data: bytes) -> list[Event]:
+        """Events that `data` completes, in order."""
+        head, newline, rest = data.partition(b"\n")
+        if not newline:
+            self._tail.append(data)
+            return []
+        lines = [b"".join((*self._tail, head)), *rest.split(b"\n")]
+        last = lines.pop()
+        self._tail = [last] if last else []
+        return [event for line in lines if (event := self._line(line)) is not None]
+
+    def _line(self, line: bytes) -> Event | None:
+        if self._block is not None:
+            return self._in_block(line)
+        if line.startswith(b"%output "):
+            _, pane, data = (*line.split(b" ", 2), b"")[:3]
+            return Output(pane.decode("ascii", "replace"), unescape(data))
+        if line.startswith(b"%begin "):
+            self._block, self._block_id = [], line[len(b"%begin ") :]
+            return None
+        if line.startswith(b"%"):
+            name, _, arguments = line[1:].partition(b" ")
+            return Notification(name.decode("ascii", "replace"), arguments)
+        return None
+
+    def _in_block(self, line: bytes) -> Event | None:
+        # A screen may show a line that looks like %end: only the one with this block's own numbers ends it.
+        assert self._block is not None
+        for word, ok in ((b"%end ", True), (b"%error ", False)):
+            if line == word + self._block_id:
+                reply = CommandReply(ok, tuple(self._block))
+                self._block = None
+                return reply
+        self._block.append(line)
+        return None
+
+
+CHUNK_BYTES = 1024
+
+
+def type_bytes(target: str, data: bytes) -> list[bytes]:
+    """Command lines that type exactly `data`, free of tmux's key-name and quoting rules."""
+    chunks = (data[start : start + CHUNK_BYTES] for start in range(0, len(data), CHUNK_BYTES))
+    return [f"send-keys -t {target} -H {chunk.hex(' ')}\n".encode() for chunk in chunks]
+
+
+def press_key(target: str, key: str) -> bytes:
+    """The command line that presses one key by its tmux name."""
+    quoted = "'" + key.replace("'", "'\\''") + "'"
+    return f"send-keys -t {target} {quoted}\n".encode()

@@ -1,0 +1,52 @@
+"""What can go wrong on the agent side.
+
+HarnessError
+├── EndpointError          the endpoint gave no usable answer
+│   ├── EndpointUnavailable    refused, reset, timed out, 408/409/429/5xx until the retry budget was spent
+│   └── RequestRefused         4xx: the server said no and would say it again
+├── ContextLimitReached    the prompt no longer fits the model's context: an outcome, not an error
+├── TerminalLost           the terminal's stream ended and could not be had again: an outcome
+└── FormatError            a reply that does not follow the protocol: goes back to the model
+"""
+
+from __future__ import annotations
+
+
+class HarnessError(Exception):
+    """Base of everything the harness raises on purpose."""
+
+
+class EndpointError(HarnessError):
+    """The endpoint gave no usable answer. The message names the URL and the server's own words."""
+
+
+class EndpointUnavailable(EndpointError):
+    """The endpoint could not be reached or kept failing until the retry budget was spent."""
+
+
+class RequestRefused(EndpointError):
+    """The server refused the request (4xx) and would refuse it again."""
+
+    def __init__(self, message: str, status: int) -> None:
+        super().__init__(message)
+        self.status = status
+
+
+class ContextLimitReached(HarnessError):
+    """The prompt no longer fits the model's context."""
+
+
+class TerminalLost(HarnessError):
+    """The terminal is gone and could not be brought back."""
+
+
+class FormatError(HarnessError):
+    """A reply that does not follow the protocol.
+
+    `kind` is a short stable word for counting (`no_json`, `several_blocks`, …);
+    the message is what the model is told.
+    """
+
+    def __init__(self, kind: str, message: str) -> None:
+        super().__init__(message)
+        self.kind = kind

@@ -1,0 +1,123 @@
+"""Finds the shell's OSC 133 marks in the output stream, and with them the exact output of each command.
+
+The tools volume's shell set-up prints them: C when a command is about to run, D with the exit code and
+whether another typed line already waits when it has ended, B when the prompt has been drawn. Pure, no I/O.
+Source: https://gitlab.freedesktop.org/Per_Bothner/specifications/-/blob/master/proposals/semantic-prompts.md
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+_MARK = re.compile(rb"\x1b\]133;([BCD])(?:;(-?\d+))?;aid=tbench(?:;pending=(\w+))?\x1b\\")
+_OPENING = b"\x1b]133;"
+_LONGEST_MARK = 64
+
+
+@dataclass(frozen=True, slots=True)
+class Mark:
+    """One mark: `kind` is B, C or D; the rest is set on D."""
+
+    kind: str
+    exit_code: int | None = None
+    pending: bool | None = None
+    """Whether another typed line already waits; None where the shell cannot tell."""
+
+
+class MarkScanner:
+    """Splits output into text and marks, in order, wherever the stream was cut."""
+
+    def __init__(self) -> None:
+        self._tail = b""
+
+    def feed(self, data: bytes) -> list[bytes | Mark]:
+        if self._tail:
+            data, self._tail = self._tail + data, b""
+        if b"\x1b" not in data:
+            return [data]
+        pieces: list[bytes | Mark] = []
+        position = 0
+        for match in _MARK.finditer(data):
+            if match.start() > position:
+                pieces.append(data[position : match.start()])
+            pieces.append(_mark(match))
+            position = match.end()
+        rest = data[position:]
+        cut = _unfinished(rest)
+        if cut is not None:
+            rest, self._tail = rest[:cut], rest[cut:]
+        if rest:
+            pieces.append(rest)
+        return pieces
+
+
+def _mark(match: re.Match[bytes]) -> Mark:
+    kind, code, pending = match.groups()
+    return Mark(
+        kind.decode(),
+        int(code) if code else None,
+        {b"0": False, b"1": True}.get(pending or b""),
+    )
+
+
+def _unfinished(data: bytes) -> int | None:
+    """Where a mark may have begun that the next read will complete."""
+    start = data.rfind(_OPENING, max(0, len(data) - _LONGEST_MARK))
+    if start >= 0:
+        return start
+    for length in range(len(_OPENING) - 1, 0, -1):
+        if data.endswith(_OPENING[:length]):
+            return len(data) - length
+    return None
+
+
+class CapturedOutput:
+    """A command's output as it streams in: head and tail kept, the middle only counted."""
+
+    def __init__(self, limit_bytes: int = 64 << 10) -> None:
+        self._half = limit_bytes // 2
+        self._head = bytearray()
+        self._tail = bytearray()
+        self.elided_bytes = 0
+
+    def append(self, data: bytes) -> None:
+        room = self._half - len(self._head)
+        if room > 0:
+            self._head += data[:room]
+            data = data[room:]
+        if not data:
+            return
+        self._tail += data
+        # Trimmed in strides, so a flood costs linear time.
+        if len(self._tail) > 2 * self._half:
+            self._drop(len(self._tail) - self._half)
+
+    def _drop(self, count: int) -> None:
+        del self._tail[:count]
+        self.elided_bytes += count
+
+    def text(self) -> str:
+        """Plain text: escape sequences removed, carriage returns resolved."""
+        if len(self._tail) > self._half:
+            self._drop(len(self._tail) - self._half)
+        head, tail = bytes(self._head), bytes(self._tail)
+        if not self.elided_bytes:
+            return plain_text(head + tail)
+        return f"{plain_text(head)}\n[… {self.elided_bytes} bytes left out …]\n{plain_text(tail)}"
+
+
+_ESCAPES = re.compile(
+    r"\x1b\][^\x07\x1b]{0,4096}(?:\x07|\x1b\\)"  # OSC
+    r"|\x1b[PX^_][^\x1b]{0,4096}\x1b\\"  # DCS, SOS, PM, APC
+    r"|\x1b\[[0-?]*[ -/]*[@-~]"  # CSI
+    r"|\x1b[ -/]*[0-~]"  # two- and three-byte escapes
+    r"|[\x00-\x08\x0b\x0c\x0e-\x1a\x7f]"
+)
+
+
+def plain_text(data: bytes) -> str:
+    """Terminal output as a reader would see it line by line: no escapes; of an overwritten line, the last state."""
+    text = _ESCAPES.sub("", data.decode("utf-8", "replace"))
+    lines = text.replace("\r\n", "\n").split("\n")
+    return "\n".join(line.rstrip("\r").rpartition("\r")[2] for line in lines)

@@ -1,0 +1,60 @@
+"""What the agent loop needs of a language model: a `Model`, and how it is sampled."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Protocol
+
+from pydantic import Field, field_validator
+
+from harness.trajectory import Frozen, Message, Reply
+
+_OURS = {"model", "messages", "temperature", "top_p", "max_tokens", "seed", "n", "stream", "stream_options"}
+
+
+class Sampling(Frozen):
+    """Every parameter is sent with every request: a server's own defaults come from the model's files."""
+
+    temperature: float = Field(default=0.7, ge=0)
+    top_p: float = Field(default=0.95, gt=0, le=1)
+    max_tokens: int = Field(default=16384, ge=1)
+    """Tokens per turn, thinking included."""
+    seed: int | None = Field(default=None, ge=0, lt=2**63)
+    """Sent when a query names no seed of its own; None sends none."""
+    extra_body: dict[str, Any] = Field(default={})
+    """Merged into the top level of the request: top_k, min_p, repetition_penalty, stop,
+    chat_template_kwargs … vLLM ignores a name that it does not know, silently."""
+
+    @field_validator("extra_body")
+    @classmethod
+    def _leave_ours_alone(cls, value: dict[str, Any]) -> dict[str, Any]:
+        if taken := sorted(_OURS & value.keys()):
+            raise ValueError(f"{', '.join(taken)} cannot be set here")
+        if "extra_body" in value:
+            raise ValueError("extra_body inside extra_body: servers ignore it silently")
+        return value
+
+
+class ServedModel(Frozen):
+    """A model as the endpoint lists it."""
+
+    id: str
+    context_tokens: int | None = None
+    """The server's `max_model_len`; None where it does not say."""
+    root: str | None = None
+    """The path or repository that the weights came from."""
+
+
+class Model(Protocol):
+    """A language model: harness.chat.ChatModel, or one of your own."""
+
+    @property
+    def context_tokens(self) -> int | None:
+        """Prompt and reply together; None if unknown."""
+
+    @property
+    def sampling(self) -> Sampling: ...
+
+    async def query(self, messages: Sequence[Message], *, seed: int | None, max_tokens: int) -> Reply:
+        """One reply. Raises EndpointUnavailable, RequestRefused or ContextLimitReached (harness.errors)."""
+        ...

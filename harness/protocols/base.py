@@ -1,0 +1,104 @@
+"""What a protocol is: the seam between the agent loop and the formats that models speak."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Protocol
+
+from harness.trajectory import Message
+
+
+@dataclass(frozen=True)
+class Keys:
+    """Keystrokes for the terminal, in the protocol's own key syntax already resolved to bytes-as-text.
+
+    `keystrokes` is literal text (a newline is Enter); where `key` is set, it is one tmux key name instead.
+    Empty keystrokes mean: wait the whole duration.
+    """
+
+    keystrokes: str
+    duration_sec: float
+    key: str | None = None
+
+
+@dataclass(frozen=True)
+class Command:
+    """Shell text that is run to its end (or its time limit) and answered with its exact output."""
+
+    command: str
+
+
+Action = Keys | Command
+
+
+@dataclass(frozen=True)
+class Parsed:
+    """A reply, understood."""
+
+    actions: tuple[Action, ...] = ()
+    complete: bool = False
+    """The reply says that the task is complete."""
+    warnings: tuple[str, ...] = ()
+    """One sentence per repair or oddity, `kind: what happened` (kind is counted)."""
+
+
+@dataclass(frozen=True)
+class ScreenView:
+    """What a keystroke protocol sees after its actions."""
+
+    screen: str
+    new_output: str | None
+    """Terminal text since the last observation; None when it cannot be told (cleared, full screen)."""
+    elided_lines: int = 0
+    """Lines left out of the middle of `new_output` because nobody would read them all."""
+
+
+@dataclass(frozen=True)
+class CommandResult:
+    """What a bash protocol sees after its command."""
+
+    output: str
+    """Exactly what the command printed (escape sequences removed), head and tail where it was long."""
+    exit_code: int | None
+    timed_out: bool = False
+    elided_bytes: int = 0
+
+
+View = ScreenView | CommandResult
+
+
+@dataclass(frozen=True)
+class Response:
+    """What the loop does after a step's actions: end (submitted), or send `message` to the model."""
+
+    message: str
+    claimed: bool = False
+    """Completion was claimed and has to be confirmed by the next step."""
+    submitted: bool = False
+
+
+class ActionProtocol(Protocol):
+    """How a reply's text becomes actions, and how what came back becomes the next user message.
+
+    Implementations are stateless: `claimed` is carried by the loop.
+    """
+
+    @property
+    def name(self) -> str:
+        """The word for it on the command line."""
+
+    @property
+    def prompt_hash(self) -> str:
+        """sha256 over all templates in use, for the run's lock."""
+
+    def first_messages(self, instruction: str, screen: str) -> list[Message]:
+        """The messages that open the conversation."""
+
+    def parse(self, content: str) -> Parsed:
+        """Understand a complete reply. Raises FormatError. Linear time, never another exception."""
+
+    def respond(self, parsed: Parsed, view: View, *, claimed: bool) -> Response:
+        """The next user message after `parsed`'s actions ran; `claimed` as the last response said."""
+
+    def complain(self, error_message: str, view: View | None) -> str:
+        """The user message after a FormatError (or a cut reply): nothing was executed."""

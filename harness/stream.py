@@ -1,0 +1,56 @@
+"""The byte stream under a terminal: the seam to whatever runs tmux (a container's exec, a local process)."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from typing import Protocol
+
+
+class ByteStream(Protocol):
+    """Both ends of a process's standard streams."""
+
+    async def read(self) -> bytes:
+        """The next bytes, in any portion; b"" at the end."""
+
+    async def write(self, data: bytes) -> None:
+        """Send bytes. Raises ConnectionError when the other side is gone."""
+
+    async def close(self) -> None:
+        """Let go of the stream. Never raises."""
+
+
+Connect = Callable[[Sequence[str], Mapping[str, str]], Awaitable[ByteStream]]
+"""Starts argv with extra environment variables where the terminal shall live."""
+
+
+class LocalProcess:
+    """A ByteStream over a process on this machine: what tests use, and what debugging without a container uses."""
+
+    def __init__(self, process: asyncio.subprocess.Process) -> None:
+        self._process = process
+
+    @classmethod
+    async def connect(cls, argv: Sequence[str], environment: Mapping[str, str]) -> LocalProcess:
+        process = await asyncio.create_subprocess_exec(
+            *argv,
+            stdin=asyncio.subprocess.PIPE,
+            stdout=asyncio.subprocess.PIPE,
+            env=dict(environment),
+        )
+        return cls(process)
+
+    async def read(self) -> bytes:
+        assert self._process.stdout is not None
+        return await self._process.stdout.read(1 << 16)
+
+    async def write(self, data: bytes) -> None:
+        assert self._process.stdin is not None
+        self._process.stdin.write(data)
+        await self._process.stdin.drain()
+
+    async def close(self) -> None:
+        with contextlib.suppress(ProcessLookupError):
+            self._process.kill()
+        await self._process.wait()

@@ -1,0 +1,447 @@
+"""A tmux session as an agent uses it: type keystrokes, wait until the shell has settled, read.
+
+Takes a byte stream on which a tmux control client speaks; knows nothing of containers. Everything the pane
+prints goes through here once: into the recording, past the marks that tell when a command has ended.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import re
+import time
+from collections import deque
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Literal
+
+from harness import control_mode
+from harness.control_mode import CommandReply, Notification, Output
+from harness.errors import TerminalLost
+from harness.marks import CapturedOutput, Mark, MarkScanner
+from harness.protocols.base import CommandResult, Keys, ScreenView, View
+from harness.recording import Recording
+from harness.stream import ByteStream, Connect
+
+COLUMNS, ROWS = 160, 40
+HISTORY_LINES = 50_000
+_CONTROL_SEC = 20.0
+"""Bound on any answer of tmux itself, far above the sub-millisecond it takes."""
+_START_SEC = 60.0
+_SHELL_SEC = 10.0
+"""How long the first prompt may take; a shell without marks is used as it is."""
+_PROMPT_GRACE_SEC = 0.02
+"""For prompts that no longer print the B mark (the agent set its own PS1)."""
+_QUIET_SEC = 0.03
+"""No new command for this long: settled, where one mark alone does not prove it."""
+_ESCALATION_SEC = 2.0
+_REOPENINGS = 3
+_VIEW_LINES = 5_000
+"""Lines of head and of tail that are read; an observation holds fewer."""
+# Whatever moves the cursor home or clears makes "new since last time" a guess.
+_REDRAWN = re.compile(rb"\x1b(?:\[[23]?J|\[[0-9;]*H|c|\[\?1049[hl])")
+
+Settling = Literal["adaptive", "strict"]
+
+
+@dataclass(frozen=True)
+class TerminalSpec:
+    """Where tmux and its files are, on the side where the terminal lives."""
+
+    tmux: str = "/opt/tbench/bin/tmux"
+    config: str = "/opt/tbench/share/tmux.conf"
+    socket: str = "/opt/tbench/run/tmux"
+    shell: str = "/opt/tbench/share/shell"
+    environment: Mapping[str, str] = field(
+        default_factory=lambda: {
+            "TERM": "tmux-256color",
+            "TERMINFO_DIRS": "/etc/terminfo:/lib/terminfo:/usr/share/terminfo:/opt/tbench/share/terminfo",
+        }
+    )
+
+    def argv(self) -> list[str]:
+        """The control client: attaches to the session, or makes it where there is none."""
+        session = ["new-session", "-A", "-s", "main", "-x", str(COLUMNS), "-y", str(ROWS), self.shell]
+        return [self.tmux, "-u", "-f", self.config, "-S", self.socket, "-C", *session]
+
+
+@dataclass(frozen=True)
+class Settled:
+    """How a wait ended: at the prompt (with the last exit code), or with the time that was given."""
+
+    at_prompt: bool
+    exit_code: int | None = None
+
+
+class Terminal:
+    """One tmux session over one stream. Not safe for concurrent use, except `last_line`."""
+
+    def __init__(
+        self,
+        connect: Connect,
+        spec: TerminalSpec | None = None,
+        *,
+        recording: Recording | None = None,
+        settling: Settling = "adaptive",
+    ) -> None:
+        self._connect = connect
+        self._spec = spec or TerminalSpec()
+        self._recording = recording
+        self._settling = settling
+        self._reopened = 0
+        self._reset()
+
+    def _reset(self) -> None:
+        self._stream: ByteStream | None = None
+        self._reader: asyncio.Task[None] | None = None
+        self._parser = control_mode.Parser()
+        self._scanner = MarkScanner()
+        self._replies: deque[asyncio.Future[CommandReply]] = deque()
+        self._ack: asyncio.Future[CommandReply] | None = None
+        self._lost = asyncio.Event()
+        self._why_lost = "the terminal's stream ended"
+        self._settled = asyncio.Event()
+        self._marks = False
+        self._at_prompt = False
+        self._exact = False
+        self._exit_code: int | None = None
+        self._timer: asyncio.TimerHandle | None = None
+        self._capture: CapturedOutput | None = None
+        self._capturing = False
+        self._commands_seen = 0
+        self._redrawn = False
+        self._scrolled_at_most = 0
+        self._base_line = 0
+        self._base_history = 0
+        self._last_output = b""
+
+    # -- opening and closing ---------------------------------------------------------------------
+
+    async def open(self) -> None:
+        """Start (or attach to) the session and wait for its first prompt. Raises TerminalLost."""
+        attached = self._expect_reply()
+        try:
+            async with asyncio.timeout(_START_SEC):
+                self._stream = await self._connect(self._spec.argv(), self._spec.environment)
+                self._reader = asyncio.create_task(self._read(self._stream), name="terminal reader")
+                reply = await attached
+            if not reply.ok:
+                raise TerminalLost(f"tmux refused the session: {_text(reply.lines)}")
+            await self._wait(_SHELL_SEC)
+            await self._note_base()
+        except TimeoutError:
+            raise TerminalLost(f"tmux did not answer within {_START_SEC:.0f} s") from None
+        except OSError as error:
+            raise TerminalLost(f"tmux did not start: {error}") from error
+
+    async def close(self) -> None:
+        """End the client; the session lives on in its container."""
+        if self._timer is not None:
+            self._timer.cancel()
+        if self._stream is not None:
+            await self._stream.close()
+        if self._reader is not None:
+            self._reader.cancel()
+            with contextlib.suppress(asyncio.CancelledError):
+                await self._reader
+        if self._recording is not None:
+            self._recording.close()
+
+    async def _reopen(self) -> None:
+        """A new client, and a new session where the old one is gone (the agent killed tmux)."""
+        if self._reopened >= _REOPENINGS:
+            raise TerminalLost(f"the terminal was lost {_REOPENINGS + 1} times")
+        self._reopened += 1
+        if self._stream is not None:
+            await self._stream.close()
+        if self._reader is not None:
+            await self._reader
+        self._reset()
+        if self._recording is not None:
+            self._recording.marker("the terminal was lost and opened again")
+        await self.open()
+
+    # -- what an agent does ----------------------------------------------------------------------
+
+    async def send(self, keys: Keys) -> Settled:
+        """Type, then wait until the shell has settled or `duration_sec` has passed.
+
+        Empty keystrokes wait the whole duration, as does everything in strict mode.
+        Raises TerminalLost when the terminal is gone for good.
+        """
+        try:
+            await self._send(keys)
+        except ConnectionError:
+            await self._reopen()
+        return Settled(self._at_prompt, self._exit_code if self._at_prompt else None)
+
+    async def _send(self, keys: Keys) -> None:
+        started = time.monotonic()
+        if keys.key is not None:
+            await self._type([control_mode.press_key("main", keys.key)], shown=keys.key, exact=False)
+        elif keys.keystrokes:
+            await self._type_text(keys.keystrokes)
+        left_sec = keys.duration_sec - (time.monotonic() - started)
+        if self._settling == "strict" or (keys.key is None and not keys.keystrokes):
+            await self._sleep(left_sec)
+        else:
+            await self._wait(left_sec)
+
+    async def run(self, command: str, limit_sec: float) -> View:
+        """Run shell text to its end and return exactly what it printed.
+
+        A command that outlives `limit_sec` is interrupted (C-c, C-\\, then its process group is killed).
+        Where the shell has no marks, the screen after the limit or a quiet prompt is returned instead.
+        """
+        try:
+            result = await self._run(command, limit_sec)
+        except ConnectionError:
+            await self._reopen()
+            result = None
+        return result if result is not None else await self.view()
+
+    async def _run(self, command: str, limit_sec: float) -> CommandResult | None:
+        self._capture, self._commands_seen = CapturedOutput(), 0
+        await self._type_text(command.rstrip("\n") + "\n")
+        await self._wait(limit_sec)
+        timed_out = not self._at_prompt
+        if timed_out:
+            await self._interrupt()
+        capture, self._capture = self._capture, None
+        if not self._commands_seen:
+            return None
+        return CommandResult(
+            output=capture.text(),
+            exit_code=None if timed_out else self._exit_code,
+            timed_out=timed_out,
+            elided_bytes=capture.elided_bytes,
+        )
+
+    async def view(self) -> ScreenView:
+        """The screen, and the text since the last view where that can be told. Raises TerminalLost."""
+        try:
+            return await self._view()
+        except ConnectionError:
+            await self._reopen()
+        try:
+            return await self._view()
+        except ConnectionError as error:
+            raise TerminalLost(str(error)) from error
+
+    async def _view(self) -> ScreenView:
+        history, cursor, alternate = await self._position()
+        screen = await self._capture_pane()
+        start = None if alternate else self._first_new_line(history, cursor)
+        new_output, elided = None, 0
+        if start is not None:
+            new_output, elided = await self._lines_between(start, cursor)
+        self._base_line, self._base_history = history + cursor, history
+        self._redrawn, self._scrolled_at_most = alternate, 0
+        return ScreenView(screen=screen, new_output=new_output, elided_lines=elided)
+
+    def _first_new_line(self, history: int, cursor: int) -> int | None:
+        """Line (0 is the top of the screen) where new text starts; None where that cannot be told."""
+        base_line = self._base_line
+        if self._redrawn:
+            return None
+        if self._base_history + self._scrolled_at_most >= HISTORY_LINES:
+            # A full history loses a tenth of its lines at once; once is seen, twice would be guessed.
+            if self._scrolled_at_most >= HISTORY_LINES // 10:
+                return None
+            if history < self._base_history:
+                base_line -= HISTORY_LINES // 10
+        elif history < self._base_history:
+            return None
+        start = base_line - history
+        return start if -history <= start <= cursor else None
+
+    @property
+    def last_line(self) -> str:
+        """The last non-empty line that was printed, for a live display."""
+        lines = self._last_output.decode("utf-8", "replace").replace("\r", "\n").split("\n")
+        return next((text for line in reversed(lines) if (text := _visible(line))), "")
+
+    # -- typing and waiting ----------------------------------------------------------------------
+
+    async def _type_text(self, text: str) -> None:
+        data = text.replace("\r\n", "\n").replace("\n", "\r").encode("utf-8", "replace")
+        lines = data.count(b"\r")
+        exact = lines == 1 and len(data) <= control_mode.CHUNK_BYTES
+        await self._type(control_mode.type_bytes("main", data), shown=text, exact=exact)
+
+    async def _type(self, commands: Sequence[bytes], *, shown: str, exact: bool) -> None:
+        # From an idle prompt one line gives one mark, which is proof; anything else is confirmed by quiet.
+        self._exact = exact and self._at_prompt
+        self._begin_waiting()
+        if self._recording is not None:
+            self._recording.input(shown)
+        await self._command(*commands, keystrokes=True)
+
+    def _begin_waiting(self) -> None:
+        self._settled.clear()
+        self._at_prompt = False
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+
+    async def _wait(self, duration_sec: float) -> None:
+        """Until settled or the time is over. Raises ConnectionError when the stream ended."""
+        await self._until(self._settled, duration_sec)
+
+    async def _sleep(self, duration_sec: float) -> None:
+        await self._until(self._lost, duration_sec)
+
+    async def _until(self, event: asyncio.Event, duration_sec: float) -> None:
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(max(duration_sec, 0.0)):
+                await event.wait()
+        if self._lost.is_set():
+            raise ConnectionResetError(self._why_lost)
+
+    async def _interrupt(self) -> None:
+        for key in ("C-c", "C-\\"):
+            await self._type([control_mode.press_key("main", key)], shown=key, exact=False)
+            await self._wait(_ESCALATION_SEC)
+            if self._at_prompt:
+                return
+        self._exact = False
+        await self._command(f"respawn-pane -k -t main {self._spec.shell}\n".encode(), keystrokes=True)
+        await self._wait(_SHELL_SEC)
+
+    # -- reading ---------------------------------------------------------------------------------
+
+    async def _position(self) -> tuple[int, int, bool]:
+        reply = await self._command(
+            b"display-message -p -t main '#{history_size} #{cursor_y} #{alternate_on}'\n"
+        )
+        history, cursor, alternate = _text(reply.lines).split()
+        return int(history), int(cursor), alternate == "1"
+
+    async def _note_base(self) -> None:
+        self._base_history, cursor, _ = await self._position()
+        self._base_line = self._base_history + cursor
+        self._redrawn, self._scrolled_at_most = False, 0
+
+    async def _capture_pane(self, start: int | None = None, end: int | None = None) -> str:
+        span = "" if start is None else f" -J -S {start} -E {end}"
+        reply = await self._command(f"capture-pane -p -t main{span}\n".encode())
+        text = b"\n".join(line.rstrip() for line in reply.lines).decode("utf-8", "replace")
+        return text.rstrip("\n")
+
+    async def _lines_between(self, start: int, end: int) -> tuple[str, int]:
+        """Lines from `start` to `end` (0 is the top of the screen), the middle left out where there are many."""
+        elided = end - start + 1 - 2 * _VIEW_LINES
+        if elided <= 0:
+            return await self._capture_pane(start, end), 0
+        head = await self._capture_pane(start, start + _VIEW_LINES - 1)
+        tail = await self._capture_pane(end - _VIEW_LINES + 1, end)
+        return f"{head}\n[… {elided} lines left out …]\n{tail}", elided
+
+    # -- the stream ------------------------------------------------------------------------------
+
+    def _expect_reply(self) -> asyncio.Future[CommandReply]:
+        future: asyncio.Future[CommandReply] = asyncio.get_running_loop().create_future()
+        self._replies.append(future)
+        return future
+
+    async def _command(self, *commands: bytes, keystrokes: bool = False) -> CommandReply:
+        """Send command lines in one go; the last one's reply. Raises ConnectionError, TerminalLost."""
+        if self._lost.is_set() or self._stream is None:
+            raise ConnectionResetError(self._why_lost)
+        futures = [self._expect_reply() for _ in commands]
+        self._ack = futures[-1] if keystrokes else None
+        try:
+            async with asyncio.timeout(_CONTROL_SEC + sum(map(len, commands)) / 100_000):
+                await self._stream.write(b"".join(commands))
+                return (await asyncio.gather(*futures))[-1]
+        except TimeoutError:
+            raise TerminalLost("tmux stopped answering") from None
+
+    async def _read(self, stream: ByteStream) -> None:
+        try:
+            while data := await stream.read():
+                for event in self._parser.feed(data):
+                    self._handle(event)
+        except OSError as error:
+            self._why_lost = str(error)
+        finally:
+            self._lost.set()
+            self._settled.set()
+            for future in self._replies:
+                if not future.done():
+                    future.set_exception(ConnectionResetError(self._why_lost))
+                    future.exception()  # nobody may be waiting for it
+
+    def _handle(self, event: control_mode.Event) -> None:
+        match event:
+            case Output():
+                self._take_output(event.data)
+            case CommandReply():
+                self._take_reply(event)
+            case Notification():
+                pass
+
+    def _take_reply(self, reply: CommandReply) -> None:
+        if not self._replies:
+            return
+        future = self._replies.popleft()
+        if future is self._ack:
+            # tmux has our keys now: a mark that came earlier is older than they are. Here and not in the
+            # waiting task, which wakes later than a fast shell answers.
+            self._begin_waiting()
+        if not future.done():
+            future.set_result(reply)
+
+    def _take_output(self, data: bytes) -> None:
+        if self._recording is not None:
+            self._recording.output(data)
+        self._last_output = (self._last_output + data[-400:])[-400:]
+        self._scrolled_at_most += data.count(b"\n") + len(data) // COLUMNS
+        if not self._redrawn and b"\x1b" in data and _REDRAWN.search(data):
+            self._redrawn = True
+        for piece in self._scanner.feed(data):
+            if isinstance(piece, Mark):
+                self._take_mark(piece)
+            elif self._capturing and self._capture is not None:
+                self._capture.append(piece)
+
+    def _take_mark(self, mark: Mark) -> None:
+        self._marks = True
+        match mark.kind:
+            case "C":
+                self._begin_waiting()
+                self._capturing = True
+                self._commands_seen += 1
+            case "D":
+                self._capturing = False
+                self._exit_code = mark.exit_code
+                if mark.pending:
+                    return
+                quiet = _PROMPT_GRACE_SEC if self._exact and mark.pending is False else _QUIET_SEC
+                self._settle_after(quiet)
+            case "B":
+                if self._timer is not None and self._exact:
+                    self._settle()
+
+    def _settle_after(self, delay_sec: float) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+        self._timer = asyncio.get_running_loop().call_later(delay_sec, self._settle)
+
+    def _settle(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        self._at_prompt = True
+        self._settled.set()
+
+
+def _text(lines: Sequence[bytes]) -> str:
+    return b" ".join(lines).decode("utf-8", "replace")
+
+
+_ESCAPE_SEQUENCE = re.compile(r"\x1b(?:\][^\x07\x1b]*(?:\x07|\x1b\\)|\[[0-?]*[ -/]*[@-~]|.)|[\x00-\x1f\x7f]")
+
+
+def _visible(line: str) -> str:
+    return _ESCAPE_SEQUENCE.sub("", line).strip()

@@ -1,0 +1,107 @@
+"""What a trial's agent side leaves behind: replies, steps, the outcome. Data only."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from typing import Literal
+
+from pydantic import BaseModel, ConfigDict
+
+TRAJECTORY_SCHEMA_VERSION = 1
+
+
+class Frozen(BaseModel):
+    """Base of all data that this project owns: immutable, unknown keys refused."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+
+class Message(Frozen):
+    """One chat message as it is sent to the endpoint."""
+
+    role: Literal["system", "user", "assistant"]
+    content: str
+
+
+class Usage(Frozen):
+    """Token counts as the endpoint reported them (never counted locally)."""
+
+    prompt_tokens: int = 0
+    completion_tokens: int = 0
+    cached_tokens: int | None = None
+    """Prompt tokens served from the prefix cache; None where the server does not say."""
+
+    def __add__(self, other: Usage) -> Usage:
+        cached = [u.cached_tokens for u in (self, other) if u.cached_tokens is not None]
+        return Usage(
+            prompt_tokens=self.prompt_tokens + other.prompt_tokens,
+            completion_tokens=self.completion_tokens + other.completion_tokens,
+            cached_tokens=sum(cached) if cached else None,
+        )
+
+
+class Reply(Frozen):
+    """One answer of the model."""
+
+    content: str
+    reasoning: str | None = None
+    """Text of `message.reasoning` or `message.reasoning_content`, apart from `content`."""
+    finish_reason: str | None = None
+    cut: bool = False
+    """Cut at max_tokens or at the end of the context, whatever finish_reason says."""
+    usage: Usage = Usage()
+    model: str | None = None
+    """The model id that the server says it used."""
+    latency_sec: float = 0.0
+    """Wall time of the successful request."""
+    waited_sec: float = 0.0
+    """Wall time spent on failed requests and backoff before it."""
+    attempts: int = 1
+
+
+class Outcome(StrEnum):
+    """How the agent ended. Outcomes are scored; errors are not."""
+
+    SUBMITTED = "submitted"
+    FINISHED = "finished"
+    """An agent without a submission (oracle, nop) came to its end."""
+    STEP_LIMIT = "step_limit"
+    TOKEN_LIMIT = "token_limit"
+    CONTEXT_LIMIT = "context_limit"
+    AGENT_TIMEOUT = "agent_timeout"
+    FORMAT_LIMIT = "format_limit"
+    TERMINAL_LOST = "terminal_lost"
+
+
+class Step(Frozen):
+    """One model reply, its actions, and the message that went back."""
+
+    index: int
+    """Counted from 1."""
+    reply: Reply
+    actions: tuple[str, ...] = ()
+    """What was typed, one entry per action."""
+    format_error: str | None = None
+    warnings: tuple[str, ...] = ()
+    observation: str = ""
+    """The user message that answered this reply; empty after the last step."""
+    exit_code: int | None = None
+    """Exit code of the last finished command, where the shell told it."""
+    model_sec: float = 0.0
+    command_sec: float = 0.0
+
+
+class Trajectory(Frozen):
+    """The ordered steps of one trial."""
+
+    schema_version: int = TRAJECTORY_SCHEMA_VERSION
+    protocol: str
+    messages: tuple[Message, ...] = ()
+    """The whole history as last sent, replies included: append-only during the trial."""
+    steps: tuple[Step, ...] = ()
+    outcome: Outcome | None = None
+    usage: Usage = Usage()
+    warnings: dict[str, int] = {}
+    """Counts per kind of warning over all steps."""
+    model_sec: float = 0.0
+    command_sec: float = 0.0
