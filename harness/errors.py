@@ -33,7 +33,14 @@ class RequestRefused(EndpointError):
 
 
 class ContextLimitReached(HarnessError):
-    """The prompt no longer fits the model's context."""
+    """The prompt (with max_tokens) no longer fits the model's context.
+
+    `prompt_tokens` is the prompt's length where the server's refusal tells it, else None.
+    """
+
+    def __init__(self, message: str, prompt_tokens: int | None = None) -> None:
+        super().__init__(message)
+        self.prompt_tokens = prompt_tokens
 
 
 class TerminalLost(HarnessError):

@@ -1,0 +1,121 @@
+"""Prompts: one Jinja file per protocol, one named block per kind of message.
+
+A user's file may define some of the blocks; the others stay as shipped. What is wrong with it is said
+when it is loaded: every block is checked for unknown names and rendered once with sample values.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+
+from jinja2 import Environment, StrictUndefined, Template, TemplateError, TemplateSyntaxError, meta, nodes
+from jinja2.sandbox import SandboxedEnvironment
+
+from harness.protocols.text import without_surrogates
+
+Samples = Mapping[str, Mapping[str, object]]
+"""Block name → the variables it may use, with a sample value each."""
+
+_RENDER_ERRORS = (TemplateError, ArithmeticError, AttributeError, LookupError, TypeError, ValueError)
+
+
+class BrokenPrompt(ValueError):  # noqa: N818 - named after what the user sees
+    """A prompt file that cannot be used. One line, `file:line: what is wrong`."""
+
+    def __init__(self, path: Path, line: int | None, problem: str) -> None:
+        where = f"{path}:{line}" if line else f"{path}"
+        super().__init__(f"{where}: {' '.join(problem.split())}")
+
+
+class Prompts:
+    """The templates in use: the shipped file, with the blocks of the user's file put over it.
+
+    Raises BrokenPrompt.
+    """
+
+    def __init__(self, shipped: Path, samples: Samples, prompt_file: Path | None = None) -> None:
+        self._blocks: dict[str, tuple[Path, Template]] = {}
+        digest = hashlib.sha256()
+        for path in (shipped, prompt_file) if prompt_file else (shipped,):
+            source = _read(path)
+            digest.update(hashlib.sha256(source.encode()).digest())
+            template = _load(path, source, samples)
+            self._blocks |= dict.fromkeys(template.blocks, (path, template))
+        self.hash = digest.hexdigest()
+        """sha256 over the sha256 of each file in use."""
+
+    def render(self, block: str, **values: object) -> str:
+        """The message that `block` makes of `values`, always encodable. Raises BrokenPrompt."""
+        path, template = self._blocks[block]
+        return without_surrogates(_render(path, template, block, values)).strip("\n")
+
+
+def _read(path: Path) -> str:
+    try:
+        return path.read_text(encoding="utf-8")
+    except OSError as error:
+        raise BrokenPrompt(path, None, f"cannot be read: {error.strerror}") from error
+    except UnicodeDecodeError as error:
+        raise BrokenPrompt(path, None, f"is not UTF-8: byte {error.start}") from error
+
+
+def _environment() -> SandboxedEnvironment:
+    return SandboxedEnvironment(undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True)
+
+
+def _load(path: Path, source: str, samples: Samples) -> Template:
+    environment = _environment()
+    try:
+        tree = environment.parse(source, filename=str(path))
+        _check_blocks(path, environment, tree, samples)
+        code = environment.compile(source, filename=str(path))
+    except TemplateSyntaxError as error:
+        raise BrokenPrompt(path, error.lineno, error.message or "syntax error") from error
+    template = Template.from_code(environment, code, environment.make_globals(None))
+    for block in template.blocks:
+        _render(path, template, block, samples[block])
+    return template
+
+
+def _check_blocks(path: Path, environment: Environment, tree: nodes.Template, samples: Samples) -> None:
+    blocks = list(tree.find_all(nodes.Block))
+    if not blocks:
+        raise BrokenPrompt(path, None, f"defines no block; known blocks: {', '.join(samples)}")
+    for block in blocks:
+        if block.name not in samples:
+            raise BrokenPrompt(
+                path, block.lineno, f"unknown block {block.name!r}; known blocks: {', '.join(samples)}"
+            )
+        for name, line in _unknown_names(environment, block, samples[block.name]):
+            known = ", ".join(samples[block.name]) or "none"
+            raise BrokenPrompt(
+                path, line, f"unknown variable {name!r} in block {block.name!r}; known: {known}"
+            )
+
+
+def _unknown_names(
+    environment: Environment, block: nodes.Block, known: Mapping[str, object]
+) -> Iterator[tuple[str, int]]:
+    body = nodes.Template(block.body, lineno=block.lineno)
+    body.set_environment(environment)
+    undeclared = meta.find_undeclared_variables(body) - set(known)
+    yield from ((name.name, name.lineno) for name in block.find_all(nodes.Name) if name.name in undeclared)
+
+
+def _render(path: Path, template: Template, block: str, values: Mapping[str, object]) -> str:
+    try:
+        return "".join(template.blocks[block](template.new_context(dict(values))))
+    except _RENDER_ERRORS as error:
+        raise BrokenPrompt(path, _template_line(template, path, error), f"{error}") from error
+
+
+def _template_line(template: Template, path: Path, error: Exception) -> int | None:
+    """The template's line that the error came from: Jinja compiles a template to Python of its own lines."""
+    line, trace = None, error.__traceback__
+    while trace is not None:
+        if trace.tb_frame.f_code.co_filename == str(path):
+            line = template.get_corresponding_lineno(trace.tb_lineno)
+        trace = trace.tb_next
+    return line

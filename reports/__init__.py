@@ -1,0 +1,1 @@
+"""Turns stored results into pages. Reads results and statistics; starts nothing."""

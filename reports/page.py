@@ -1,0 +1,264 @@
+"""One self-contained HTML page about one run. Reads the run directory and writes the page; starts nothing.
+
+Every text in the page may come from a model, a task or an endpoint, so everything is escaped by the template.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+from urllib.parse import quote
+
+from jinja2 import Environment, FileSystemLoader, StrictUndefined
+
+from tbench.read_run import StoredRun, read_run
+from tbench.summary import Cell, Status, Summary, TaskRow, TimeSplit, summarise
+
+PAGE_NAME = "report.html"
+SCRIPTED_DEMO = "scripted-demo"
+"""The model name of the scripted endpoint that comes with tbench: its scores say nothing about any model."""
+
+_TRIAL_FILES = {
+    "result": "result.json",
+    "trajectory": "trajectory.json",
+    "recording": "session.cast",
+    "verifier output": "verifier/stdout.txt",
+}
+_UNSEEN = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069\ud800-\udfff\ufffe\uffff]")
+_CAMEL_WORD = re.compile(r".[^A-Z]*", re.DOTALL)
+_SYMBOLS = {Status.PASS: "✓", Status.FAIL: "✗", Status.ERROR: "!", Status.MISSING: "·"}
+
+
+@dataclass(frozen=True, slots=True)
+class Link:
+    """A file of a trial, as a URL relative to the page."""
+
+    label: str
+    href: str
+
+
+@dataclass(frozen=True, slots=True)
+class CellView:
+    """A trial as the grid shows it."""
+
+    status: Status
+    symbol: str
+    words: str
+    """What the symbol means, for a reader who does not see it."""
+    error: tuple[str, ...]
+    """The error type in pieces between which a narrow cell may break the line; empty without an error."""
+    facts: tuple[str, ...]
+    links: tuple[Link, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class RowView:
+    """A task as the grid shows it."""
+
+    task: str
+    mean: str
+    solved: str
+    cells: tuple[CellView, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class BarPart:
+    """A piece of a stacked bar. `percent` is of the bar's own total, `width` of the full line."""
+
+    name: str
+    sec: str
+    percent: str
+    width: str
+
+
+@dataclass(frozen=True, slots=True)
+class TaskTime:
+    """Mean seconds per trial of one task, and the bar of what they went into."""
+
+    task: str
+    mean_sec: str
+    bar: tuple[BarPart, ...]
+
+
+def write_report(run_dir: Path, out_path: Path | None = None) -> Path:
+    """Write the page about a run and return its path; `report.html` in the run directory by default.
+
+    Raises RunUnreadable for what is not a run, MixedModels for results of several models.
+    """
+    run = read_run(run_dir)
+    page = out_path or run.path / PAGE_NAME
+    text = render_page(run, page.parent)
+    page.parent.mkdir(parents=True, exist_ok=True)
+    unfinished = page.with_name(f".{page.name}.{os.getpid()}")
+    unfinished.write_text(text, encoding="utf-8")
+    unfinished.replace(page)
+    return page
+
+
+def render_page(run: StoredRun, page_dir: Path) -> str:
+    """The page as HTML text, with links to trial files relative to `page_dir`."""
+    summary = summarise(run.results, run.planned_tasks, run.planned_seeds)
+    model = run.config.get("model") or summary.model
+    template = _environment().get_template("page.html.j2")
+    return template.render(
+        name=run.name,
+        summary=summary,
+        demo=SCRIPTED_DEMO in {model, summary.model},
+        facts=_facts(run, model),
+        notes=run.notes,
+        rows=[_row_view(row, run.path, page_dir) for row in summary.tasks],
+        time=_bar(summary.time, summary.time.total_sec),
+        task_times=_task_times(summary),
+        config=json.dumps(run.config, indent=2, ensure_ascii=False),
+        written_at=datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC"),
+    )
+
+
+def _environment() -> Environment:
+    environment = Environment(
+        loader=FileSystemLoader(Path(__file__).parent / "templates"),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        finalize=_visible,
+    )
+    environment.filters["pct"] = lambda fraction: f"{100 * fraction:.1f}\N{NO-BREAK SPACE}%"
+    environment.filters["thousands"] = lambda number: f"{number:,}"
+    environment.filters["seconds"] = _seconds
+    return environment
+
+
+def _visible(value: Any) -> Any:
+    """Text without what HTML forbids (control characters, surrogates) or what turns the reading direction."""
+    return _UNSEEN.sub("\N{REPLACEMENT CHARACTER}", value) if type(value) is str else value
+
+
+def _facts(run: StoredRun, model: object) -> dict[str, str]:
+    """What was run, in the reader's words; only what is known."""
+    config = run.config
+    facts = {
+        "Model": model,
+        "Endpoint": config.get("base_url"),
+        "Agent": config.get("agent"),
+        "Protocol": config.get("protocol"),
+        "Sampling": config.get("sampling"),
+        "Limits": config.get("limits"),
+        "Tasks": len(run.planned_tasks),
+        "Seeds": ", ".join(str(seed) for seed in run.planned_seeds),
+        "Status": config.get("status"),
+        "Created": config.get("created_at"),
+        "tbench": config.get("tbench_version"),
+    }
+    return {label: _words(value) for label, value in facts.items() if value not in (None, "", {})}
+
+
+def _words(value: Any) -> str:
+    if isinstance(value, dict):
+        return ", ".join(f"{key} {_words(part)}" for key, part in value.items())
+    return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
+
+
+def _row_view(row: TaskRow, run_dir: Path, page_dir: Path) -> RowView:
+    return RowView(
+        task=row.task,
+        mean="–" if row.mean_reward is None else f"{row.mean_reward:.2f}",
+        solved=f"{row.solved}/{len(row.cells)}",
+        cells=tuple(_cell_view(row.task, cell, run_dir, page_dir) for cell in row.cells),
+    )
+
+
+def _cell_view(task: str, cell: Cell, run_dir: Path, page_dir: Path) -> CellView:
+    return CellView(
+        status=cell.status,
+        symbol=_symbol(cell),
+        words=_status_words(cell),
+        error=tuple(_CAMEL_WORD.findall(cell.error or "")),
+        facts=tuple(_cell_facts(cell)),
+        links=tuple(_links(task, cell, run_dir, page_dir)),
+    )
+
+
+def _symbol(cell: Cell) -> str:
+    """A number wherever the reward is not just 0 or 1, so that nothing is rounded away."""
+    if cell.reward is None or cell.reward in (0.0, 1.0):
+        return _SYMBOLS[cell.status]
+    text = f"{cell.reward:.2f}"
+    return f"{cell.reward:.3g}" if text in ("0.00", "1.00") else text
+
+
+def _status_words(cell: Cell) -> str:
+    if cell.status is Status.ERROR:
+        return f"error, no verdict: {cell.error}"
+    return "no result" if cell.status is Status.MISSING else str(cell.status)
+
+
+def _cell_facts(cell: Cell) -> Iterator[str]:
+    if cell.status is Status.MISSING:
+        return
+    if cell.reward is not None:
+        yield f"reward {cell.reward:g}"
+    if cell.outcome is not None:
+        yield cell.outcome
+    yield f"{cell.steps} step" + ("" if cell.steps == 1 else "s")
+    yield _seconds(cell.wall_sec)
+    if cell.attempt > 1:
+        yield f"attempt {cell.attempt}"
+    if cell.human_touched:
+        yield "a human typed in it"
+
+
+def _links(task: str, cell: Cell, run_dir: Path, page_dir: Path) -> Iterator[Link]:
+    """Links to the files that exist, and only to files inside the run: a task name may hold `..`."""
+    trials = (run_dir / "trials").resolve()
+    if cell.status is Status.MISSING or not task.isprintable():
+        return
+    trial = trials / task / f"seed-{cell.seed}"
+    if cell.attempt > 1:
+        trial = trial / f"attempt-{cell.attempt}"
+    if not trial.resolve().is_relative_to(trials):
+        return
+    for label, name in _TRIAL_FILES.items():
+        if (trial / name).is_file():
+            yield Link(label=label, href=quote(os.path.relpath(trial / name, page_dir.resolve())))
+
+
+def _bar(time: TimeSplit, full_line_sec: float) -> tuple[BarPart, ...]:
+    if time.total_sec <= 0:
+        return ()
+    return tuple(
+        BarPart(
+            name=name,
+            sec=_seconds(sec),
+            percent=f"{100 * sec / time.total_sec:.1f} %",
+            width=f"{100 * sec / full_line_sec:.3f}%",
+        )
+        for name, sec in time.parts().items()
+        if sec > 0
+    )
+
+
+def _task_times(summary: Summary) -> list[TaskTime]:
+    """Bars of all tasks on one scale, so that a longer bar is a slower task."""
+    means = {row.task: _per_trial(row) for row in summary.tasks}
+    longest_sec = max((time.total_sec for time in means.values()), default=0.0)
+    return [
+        TaskTime(task=task, mean_sec=_seconds(time.total_sec), bar=_bar(time, longest_sec))
+        for task, time in means.items()
+        if time.total_sec > 0
+    ]
+
+
+def _per_trial(row: TaskRow) -> TimeSplit:
+    ended = sum(cell.status is not Status.MISSING for cell in row.cells) or 1
+    return TimeSplit(**{name: sec / ended for name, sec in row.time.model_dump().items()})
+
+
+def _seconds(sec: float) -> str:
+    return f"{sec:,.1f} s" if sec < 100 else f"{sec:,.0f} s"

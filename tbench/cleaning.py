@@ -1,0 +1,50 @@
+"""Finds and removes what runs left on the engine, by label; never anything of a process that still lives."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from tbench.engine import LABEL_OWNER, LABEL_RUN, LABEL_SHARED, Engine, EngineError, process_start, this_boot
+
+
+def is_alive(owner: str) -> bool:
+    """Whether the process that an owner label names still runs (on this machine, since this boot)."""
+    pid, _, rest = owner.partition(":")
+    start, _, boot = rest.partition(":")
+    return boot == this_boot() and process_start(Path("/proc") / pid) == start
+
+
+async def remove_leftovers(engine: Engine, *, everything: bool) -> list[str]:
+    """One line per thing that was removed."""
+    removed = []
+    api = engine.api
+    for container in await engine.call(api.containers, all=True, filters={"label": LABEL_RUN}):
+        if not is_alive(container["Labels"].get(LABEL_OWNER, "")):
+            await engine.call(api.remove_container, container["Id"], force=True, v=True)
+            removed.append(f"container {container['Id'][:12]} of run {container['Labels'][LABEL_RUN]}")
+    if everything:
+        removed += await _remove_shared(engine)
+    return removed
+
+
+async def _remove_shared(engine: Engine) -> list[str]:
+    api = engine.api
+    labelled = {"label": LABEL_SHARED}
+    steps = [
+        ("network", network["Name"], api.remove_network, network["Id"])
+        for network in await engine.call(api.networks, filters=labelled)
+    ]
+    volumes = (await engine.call(api.volumes, filters=labelled))["Volumes"] or []
+    steps += [("volume", volume["Name"], api.remove_volume, volume["Name"]) for volume in volumes]
+    for label in (LABEL_SHARED, "tbench.image"):
+        for image in await engine.call(api.images, filters={"label": label}):
+            name = (image["RepoTags"] or [image["Id"][7:19]])[0]
+            steps.append(("image", name, api.remove_image, image["Id"]))
+    removed = []
+    for kind, name, remove, identity in steps:
+        try:
+            await engine.call(remove, identity)
+            removed.append(f"{kind} {name}")
+        except EngineError as error:
+            removed.append(f"{kind} {name} is kept: {error}")
+    return removed

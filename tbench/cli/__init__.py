@@ -1,0 +1,62 @@
+"""The command line: the only place that prints or exits.
+
+Commands import what they need when they run, so that `tbench --help` stays fast.
+"""
+
+from __future__ import annotations
+
+import sys
+
+import typer
+
+from tbench.cli import clean, demo, report, run, setup, shell, summary, task
+
+app = typer.Typer(
+    name="tbench",
+    help="A live, sandboxed benchmark runner for terminal agents behind any OpenAI-compatible endpoint.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    rich_markup_mode=None,
+)
+run.register(app)
+summary.register(app)
+report.register(app)
+demo.register(app)
+setup.register(app)
+task.register(app)
+shell.register(app)
+clean.register(app)
+
+
+def _version(value: bool) -> None:
+    if value:
+        from tbench import __version__
+
+        typer.echo(f"tbench {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def _root(
+    version: bool = typer.Option(False, "--version", help="Print the version.", callback=_version, is_eager=True),
+) -> None:
+    pass
+
+
+def main() -> None:
+    """Entry point. Exit codes: 0 finished, 1 bug, 2 usage, 3 coverage below --min-coverage, 130 interrupted."""
+    from tbench.errors import UsageError
+
+    try:
+        app()
+    except UsageError as error:
+        typer.echo(f"tbench: {error}", err=True)
+        sys.exit(2)
+    except KeyboardInterrupt:
+        typer.echo("tbench: interrupted", err=True)
+        sys.exit(130)
+    except BrokenPipeError:
+        # `tbench … | head`: the reader has enough.
+        sys.stderr.close()
+        sys.exit(0)

@@ -1,0 +1,37 @@
+"""`tbench setup`: everything that a machine needs once, each part only where it is missing."""
+
+from __future__ import annotations
+
+import typer
+
+
+def register(app: typer.Typer) -> None:
+    app.command()(setup)
+
+
+def setup() -> None:
+    """Make sure that an engine answers, base images are there and the tools volume is built."""
+    import asyncio
+
+    from tbench.engine import Engine, EngineError
+    from tbench.errors import UsageError
+    from tbench.tools import ensure_base_images, ensure_engine_runs, ensure_tools
+
+    def say(text: str) -> None:
+        typer.echo(text, err=True)
+
+    ensure_engine_runs(say)
+    engine = Engine.connect()
+
+    async def prepare() -> str:
+        await ensure_base_images(engine, say)
+        await engine.ensure_network()
+        return await ensure_tools(engine, say)
+
+    try:
+        volume = asyncio.run(prepare())
+    except EngineError as error:
+        raise UsageError(f"the engine failed: {error}") from None
+    finally:
+        engine.close()
+    say(f"setup: engine {engine.info.version}, {engine.info.cpus} cpus, tools in {volume}: ready")

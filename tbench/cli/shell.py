@@ -1,0 +1,27 @@
+"""`tbench shell`: a task's sandbox with you at the keyboard."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+
+def register(app: typer.Typer) -> None:
+    app.command()(shell)
+
+
+def shell(
+    task: Annotated[str, typer.Argument(metavar="TASK", help="A task directory, or the name of a bundled task.")],
+    verify: Annotated[bool, typer.Option(help="Run the verifier when you leave the shell.")] = True,
+) -> None:
+    """Open a shell in a task's sandbox; leave it to see what the verifier says."""
+    import asyncio
+    import shutil
+
+    from tbench.cli.interactive import session
+    from tbench.errors import UsageError
+
+    if shutil.which("docker") is None:
+        raise UsageError("tbench shell needs the docker client on PATH")
+    asyncio.run(session(task, verify))

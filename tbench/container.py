@@ -1,0 +1,350 @@
+"""A sandbox in one container: created with the task's limits and our labels, removed by force."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import io
+import shlex
+import socket
+import struct
+import tarfile
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from harness.stream import ByteStream
+from tbench.engine import LABEL_OWNER, LABEL_RUN, LABEL_TRIAL, NETWORK, Engine, EngineError, owner
+from tbench.errors import TrialError
+from tbench.image import Image
+from tbench.sandbox import ExecResult, FileEntry
+
+TOOLS = "/opt/tbench"
+BUSYBOX = f"{TOOLS}/bin/busybox"
+_REMOVE_SEC = 60.0
+_OUTPUT_BYTES = 64 << 10
+_STREAM_HEADER = struct.Struct(">BxxxL")
+_STDERR = 2
+_FOREVER_SEC = "2147483647"
+
+
+@dataclass(frozen=True)
+class Limits:
+    """What the container may use."""
+
+    cpus: float
+    memory_mb: float
+    pids: int
+
+
+class Container:
+    """One trial's container."""
+
+    def __init__(self, engine: Engine, container_id: str, image: Image, workdir: str, agent_user: str | None) -> None:
+        self._engine = engine
+        self.container_id = container_id
+        self._image = image
+        self._agent_user = agent_user
+        self.workdir = workdir
+
+    @classmethod
+    async def start(
+        cls,
+        engine: Engine,
+        image: Image,
+        *,
+        limits: Limits,
+        tools_volume: str,
+        run: str,
+        trial: str,
+        has_internet: bool,
+        environment: Mapping[str, str],
+        workdir: str | None = None,
+        agent_user: str | None = None,
+        files: Mapping[str, FileEntry] | None = None,
+    ) -> Container:
+        """Create, fill, start. Raises TrialError(sandbox_failed); leaves nothing behind when it does."""
+        workdir = workdir or image.workdir
+        config = _create_arguments(
+            engine, image, limits, tools_volume, has_internet, dict(environment), workdir,
+            {LABEL_RUN: run, LABEL_TRIAL: trial, LABEL_OWNER: owner()},
+        )  # fmt: skip
+        creating = asyncio.ensure_future(engine.call(engine.api.create_container, **config))
+        try:
+            created = await asyncio.shield(creating)
+        except asyncio.CancelledError:
+            # The engine goes on creating: wait for its answer, or the container would be nobody's.
+            with contextlib.suppress(EngineError):
+                await _force_remove(engine, (await creating)["Id"])
+            raise
+        except EngineError as error:
+            raise TrialError("sandbox_failed", f"creating the container failed: {error}") from error
+        container = cls(engine, created["Id"], image, workdir, agent_user)
+        try:
+            if files:
+                await container.put(files)
+            await engine.call(engine.api.start, container.container_id)
+        except EngineError as error:
+            await container.remove()
+            raise TrialError("sandbox_failed", f"starting the container failed: {error}") from error
+        except BaseException:
+            await asyncio.shield(container.remove())
+            raise
+        return container
+
+    @property
+    def runs_as_root(self) -> bool:
+        return self._image.user in ("", "0", "root", "0:0", "root:root")
+
+    async def connect(self, argv: Sequence[str], environment: Mapping[str, str]) -> ByteStream:
+        if not self._image.has_locale:
+            environment = {"LANG": "C.UTF-8", **environment}
+        return await self._open(list(argv), user=self._agent_user or "", workdir=self.workdir, environment=environment)
+
+    async def shell(
+        self, script: str, *, timeout_sec: float, user: str | None = None, environment: Mapping[str, str] | None = None
+    ) -> ExecResult:
+        # The limit holds inside (there is no API to end an exec) and, with a margin, outside.
+        argv = [BUSYBOX, "timeout", "-k", "5", str(max(1, round(timeout_sec))), BUSYBOX, "sh", "-c", script]
+        output = bytearray()
+        started = time.monotonic()
+        stream: _ExecStream | None = None
+        try:
+            async with asyncio.timeout(timeout_sec + 30):
+                stream = await self._open(argv, user=user or "", workdir="/", environment=environment or {}, stdin=False)
+                while data := await stream.read():
+                    output += data[: max(0, _OUTPUT_BYTES - len(output))]
+                output += stream.errors.encode()
+                code = await self._exit_code(stream.exec_id)
+        except TimeoutError:
+            return ExecResult(None, bytes(output).decode("utf-8", "replace"), timed_out=True)
+        finally:
+            if stream is not None:
+                await stream.close()
+        timed_out = time.monotonic() - started >= round(timeout_sec) and code in (124, 137, 143)
+        return ExecResult(code, bytes(output).decode("utf-8", "replace"), timed_out)
+
+    async def _exit_code(self, exec_id: str) -> int | None:
+        state = await self._engine.call(self._engine.api.exec_inspect, exec_id)
+        code: int | None = state["ExitCode"]
+        return code
+
+    async def _open(
+        self, argv: list[str], *, user: str, workdir: str, environment: Mapping[str, str], stdin: bool = True
+    ) -> _ExecStream:
+        api = self._engine.api
+
+        def start() -> _ExecStream:
+            created = api.exec_create(
+                self.container_id, argv, stdin=stdin, user=user, workdir=workdir, environment=dict(environment)
+            )
+            return _ExecStream(created["Id"], api.exec_start(created["Id"], socket=True))
+
+        try:
+            stream = await self._engine.call(start)
+            await stream.begin()
+            return stream
+        except EngineError as error:
+            if error.status in (404, 409):
+                raise TrialError("sandbox_lost", f"the container is gone or ended: {error}") from error
+            raise TrialError("sandbox_failed", f"starting {shlex.join(argv[:3])} failed: {error}") from error
+
+    async def put(self, files: Mapping[str, FileEntry]) -> None:
+        try:
+            await self._engine.call(self._engine.api.put_archive, self.container_id, "/", _tar(files))
+        except EngineError as error:
+            kind = "sandbox_lost" if error.status in (404, 409) else "sandbox_failed"
+            raise TrialError(kind, f"copying files into the container failed: {error}") from error
+
+    async def fetch(self, directory: str, limit_bytes: int) -> dict[str, bytes]:
+        def read() -> dict[str, bytes]:
+            chunks, _ = self._engine.api.get_archive(self.container_id, directory, chunk_size=1 << 20)
+            return _untar(chunks, limit_bytes)
+
+        try:
+            return await self._engine.call(read)
+        except EngineError as error:
+            if error.status == 404 and "No such container" not in str(error):
+                return {}
+            raise TrialError("sandbox_lost", f"reading {directory} failed: {error}") from error
+
+    async def is_running(self) -> bool:
+        try:
+            state = await self._engine.call(self._engine.api.inspect_container, self.container_id)
+        except EngineError:
+            return False
+        return bool(state["State"]["Running"])
+
+    async def remove(self) -> None:
+        await _force_remove(self._engine, self.container_id)
+
+
+def _create_arguments(
+    engine: Engine,
+    image: Image,
+    limits: Limits,
+    tools_volume: str,
+    has_internet: bool,
+    environment: dict[str, str],
+    workdir: str,
+    labels: dict[str, str],
+) -> dict[str, Any]:
+    memory = int(limits.memory_mb * (1 << 20))
+    host_config = engine.api.create_host_config(
+        # An init as PID 1 reaps orphans and reacts to signals; `sleep` alone does neither.
+        init=True,
+        # Never more than the machine has: the engine refuses that.
+        nano_cpus=int(min(limits.cpus, engine.info.cpus) * 1e9),
+        mem_limit=memory,
+        memswap_limit=memory,
+        pids_limit=limits.pids,
+        network_mode=NETWORK if has_internet else "none",
+        binds=[f"{tools_volume}:{TOOLS}:ro"],
+        # The tmux socket must survive `rm -rf /tmp/*`, read-only roots and other users.
+        tmpfs={f"{TOOLS}/run": "mode=1777,size=1m"},
+    )
+    return {
+        "image": image.id,
+        "entrypoint": [BUSYBOX, "sleep", _FOREVER_SEC],
+        "command": [],
+        "environment": environment,
+        "working_dir": workdir,
+        "labels": labels,
+        "host_config": host_config,
+    }
+
+
+async def _force_remove(engine: Engine, container_id: str) -> None:
+    """Bounded, tried twice: an engine under load sometimes answers that the removal is already under way."""
+    for _ in range(2):
+        try:
+            await engine.call(engine.api.remove_container, container_id, force=True, v=True, deadline_sec=_REMOVE_SEC)
+            return
+        except EngineError as error:
+            if error.status in (404, 409):
+                return
+
+
+class _ExecStream:
+    """The raw socket of one exec, taken apart into stdout (read) and stderr (kept for diagnosis)."""
+
+    def __init__(self, exec_id: str, raw: Any) -> None:
+        self.exec_id = exec_id
+        self.errors = ""
+        self._raw = raw  # keeps the HTTP response alive, and with it the socket
+        self._socket: socket.socket = getattr(raw, "_sock", raw)
+        self._buffer = bytearray(_already_read(raw, self._socket))
+        self._reader: asyncio.StreamReader | None = None
+        self._writer: asyncio.StreamWriter | None = None
+
+    async def begin(self) -> None:
+        self._reader, self._writer = await asyncio.open_connection(sock=self._socket, limit=1 << 20)
+
+    async def read(self) -> bytes:
+        assert self._reader is not None
+        while True:
+            out = self._take_frames()
+            if out:
+                return out
+            data = await self._reader.read(1 << 18)
+            if not data:
+                if self.errors.strip():
+                    raise ConnectionResetError(self.errors.strip()[-300:])
+                return b""
+            self._buffer += data
+
+    def _take_frames(self) -> bytes:
+        """All complete frames in the buffer. A frame: stream number, three zeros, length, payload (Docker API)."""
+        position, pieces = 0, []
+        buffer = self._buffer
+        while len(buffer) - position >= _STREAM_HEADER.size:
+            kind, length = _STREAM_HEADER.unpack_from(buffer, position)
+            end = position + _STREAM_HEADER.size + length
+            if end > len(buffer):
+                break
+            payload = bytes(buffer[position + _STREAM_HEADER.size : end])
+            if kind == _STDERR:
+                self.errors = (self.errors + payload.decode("utf-8", "replace"))[-2000:]
+            else:
+                pieces.append(payload)
+            position = end
+        del buffer[:position]
+        return b"".join(pieces)
+
+    async def write(self, data: bytes) -> None:
+        assert self._writer is not None
+        self._writer.write(data)
+        await self._writer.drain()
+
+    async def close(self) -> None:
+        if self._writer is not None:
+            self._writer.close()
+            with contextlib.suppress(OSError, TimeoutError):
+                async with asyncio.timeout(5):
+                    await self._writer.wait_closed()
+        response = getattr(self._raw, "_response", None)
+        if response is not None:
+            response.close()
+
+
+def _already_read(raw: Any, sock: socket.socket) -> bytes:
+    """Bytes that the HTTP client read together with the response's headers: the first output is often among them."""
+    sock.setblocking(False)
+    response = getattr(raw, "_response", None)
+    reader = getattr(getattr(getattr(response, "raw", None), "_fp", None), "fp", None)
+    if reader is None:
+        return b""
+    waiting = reader.peek()
+    return bytes(reader.read(len(waiting))) if waiting else b""
+
+
+def _tar(files: Mapping[str, FileEntry]) -> bytes:
+    buffer = io.BytesIO()
+    with tarfile.open(fileobj=buffer, mode="w") as archive:
+        for path, entry in files.items():
+            member = tarfile.TarInfo(path.lstrip("/"))
+            member.mode = entry.mode
+            member.mtime = int(time.time())
+            if entry.data is None:
+                member.type = tarfile.DIRTYPE
+                archive.addfile(member)
+            else:
+                member.size = len(entry.data)
+                archive.addfile(member, io.BytesIO(entry.data))
+    return buffer.getvalue()
+
+
+def _untar(chunks: Iterator[bytes], limit_bytes: int) -> dict[str, bytes]:
+    """Regular files of a directory's archive, without the directory's own name; each cut where the limit ends."""
+    found: dict[str, bytes] = {}
+    with tarfile.open(fileobj=_ChunkReader(chunks), mode="r|") as archive:  # type: ignore[call-overload]
+        for member in archive:
+            if not member.isreg():
+                continue
+            content = archive.extractfile(member)
+            assert content is not None
+            found[member.name.partition("/")[2]] = content.read(limit_bytes)
+            limit_bytes = max(0, limit_bytes - member.size)
+    return found
+
+
+class _ChunkReader:
+    """A file-like view of an iterator of bytes, for tarfile's stream mode."""
+
+    def __init__(self, chunks: Iterator[bytes]) -> None:
+        self._chunks = chunks
+        self._chunk, self._position = b"", 0
+
+    def read(self, size: int) -> bytes:
+        pieces: list[bytes] = []
+        while size > 0:
+            if self._position == len(self._chunk):
+                self._chunk, self._position = next(self._chunks, b""), 0
+                if not self._chunk:
+                    break
+            piece = self._chunk[self._position : self._position + size]
+            pieces.append(piece)
+            self._position += len(piece)
+            size -= len(piece)
+        return b"".join(pieces)

@@ -1,0 +1,64 @@
+"""Sets of tasks: a directory of task directories, a single task, or the bundled ones."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from fnmatch import fnmatch
+from pathlib import Path
+
+from tbench.bundled import tasks_dir
+from tbench.errors import TaskInvalid, UsageError
+from tbench.task import Task
+
+BUNDLED = "bundled"
+
+
+@dataclass(frozen=True)
+class TaskSet:
+    """The tasks that can be read, and for the others (by name) why not: one bad task never costs the rest."""
+
+    tasks: tuple[Task, ...]
+    invalid: dict[str, str]
+
+    @property
+    def names(self) -> list[str]:
+        return sorted([task.name for task in self.tasks] + list(self.invalid))
+
+
+def read_tasks(source: str, patterns: Sequence[str] = ()) -> TaskSet:
+    """All tasks of `source`, sorted by name, those whose name matches one of `patterns` (shell globs).
+
+    Raises UsageError when the source has no readable task or a pattern matches none.
+    """
+    directory = tasks_dir() if source == BUNDLED else Path(source)
+    if not directory.is_dir():
+        raise UsageError(f"{source}: no such directory; give a task, a directory of tasks, or '{BUNDLED}'")
+    paths = [path for path in _task_paths(directory) if _wanted(path.name, patterns)]
+    for pattern in patterns:
+        if not any(fnmatch(path.name, pattern) for path in paths):
+            raise UsageError(f"--task {pattern}: matches no task in {directory}")
+    if not paths:
+        raise UsageError(f"{directory}: no task here (a task directory has a task.toml)")
+    tasks, invalid = [], {}
+    for path in paths:
+        try:
+            tasks.append(Task.read(path))
+        except TaskInvalid as error:
+            invalid[path.name] = str(error)
+    if not tasks:
+        raise UsageError(next(iter(invalid.values())))
+    return TaskSet(tuple(tasks), invalid)
+
+
+def _task_paths(directory: Path) -> list[Path]:
+    directory = directory.resolve()
+    if (directory / "task.toml").exists() or (directory / "instruction.md").exists():
+        return [directory]
+    children = sorted(path for path in directory.iterdir() if path.is_dir() and not path.name.startswith("."))
+    # A child with an instruction but no task.toml is a broken task, not some other folder: reading it says so.
+    return [path for path in children if (path / "task.toml").exists() or (path / "instruction.md").exists()]
+
+
+def _wanted(name: str, patterns: Sequence[str]) -> bool:
+    return not patterns or any(fnmatch(name, pattern) for pattern in patterns)

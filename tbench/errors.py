@@ -1,0 +1,92 @@
+"""Everything that can go wrong on the benchmark side, in one place.
+
+TbenchError
+├── UsageError        the user has to change something; the command ends with exit code 2
+│   ├── TaskInvalid       a task directory that cannot be used as it is
+│   └── EngineUnavailable no container engine answers
+├── TrialError        costs one trial; `type` is one of KINDS, which says stage, blame and retryable
+└── (anything else is a bug: recorded on its trial as `internal`, exit code 1)
+
+A failed trial is data: it is attributed once, at the boundary where it happened, and never scored as 0 silently.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from tbench.results import Blame, ErrorInfo, Stage
+
+
+class TbenchError(Exception):
+    """Base of everything that tbench raises on purpose."""
+
+
+class UsageError(TbenchError):
+    """One line that names file, key or host and says what to do. Exit code 2."""
+
+
+class TaskInvalid(UsageError):
+    """A task directory that cannot be used: names the file and the key."""
+
+
+class EngineUnavailable(UsageError):
+    """No container engine answers; says why and what to do."""
+
+
+@dataclass(frozen=True)
+class Kind:
+    """What a type of error means."""
+
+    stage: Stage
+    blame: Blame
+    retryable: bool
+    meaning: str
+
+
+KINDS: dict[str, Kind] = {
+    "task_invalid": Kind(Stage.PLAN, Blame.TASK, False, "the task directory is malformed; the message names file and key"),
+    "task_unsupported": Kind(Stage.PLAN, Blame.TASK, False, "the task needs a feature that tbench does not have"),
+    "env_missing": Kind(Stage.PLAN, Blame.USER, False, "the task asks for an environment variable that is not set"),
+    "image_build_failed": Kind(Stage.IMAGE, Blame.TASK, False, "building environment/Dockerfile failed"),
+    "image_build_timeout": Kind(Stage.IMAGE, Blame.TASK, True, "the build took longer than build_timeout_sec"),
+    "image_unavailable": Kind(Stage.IMAGE, Blame.INFRA, True, "docker_image can neither be pulled nor built"),
+    "sandbox_failed": Kind(Stage.SANDBOX, Blame.INFRA, True, "the engine could not create or start the container"),
+    "healthcheck_failed": Kind(Stage.SANDBOX, Blame.TASK, True, "the task's healthcheck never succeeded"),
+    "sandbox_lost": Kind(Stage.AGENT, Blame.INFRA, True, "the container ended or vanished under the agent"),
+    "terminal_failed": Kind(Stage.TERMINAL, Blame.INFRA, True, "tmux could not be started in the container"),
+    "endpoint_unavailable": Kind(Stage.AGENT, Blame.ENDPOINT, True, "the endpoint kept failing until the budget was spent"),
+    "endpoint_refused": Kind(Stage.AGENT, Blame.USER, False, "the endpoint refused the request (4xx)"),
+    "oracle_missing": Kind(Stage.AGENT, Blame.TASK, False, "the task has no solution/solve.sh"),
+    "verifier_failed": Kind(Stage.VERIFIER, Blame.INFRA, True, "the engine could not stage or run the verifier"),
+    "verifier_timeout": Kind(Stage.VERIFIER, Blame.TASK, False, "the verifier took longer than its timeout_sec"),
+    "verifier_no_reward": Kind(Stage.VERIFIER, Blame.TASK, False, "the verifier left no reward file, or an empty one"),
+    "verifier_bad_reward": Kind(Stage.VERIFIER, Blame.TASK, False, "the reward is not one finite number"),
+    "verifier_never_ran": Kind(Stage.VERIFIER, Blame.INFRA, True, "the reward is 0 but no test ever ran"),
+    "result_unwritable": Kind(Stage.RESULT, Blame.INFRA, True, "the trial's files could not be written"),
+    "internal": Kind(Stage.AGENT, Blame.HARNESS, False, "a bug in tbench; the traceback lies beside the result"),
+}
+
+
+class TrialError(TbenchError):
+    """Keeps one trial from getting a verdict."""
+
+    def __init__(self, type_: str, message: str, *, stage: Stage | None = None) -> None:
+        super().__init__(message)
+        self.type = type_
+        self.kind = KINDS[type_]
+        self.stage = stage or self.kind.stage
+
+    def info(self) -> ErrorInfo:
+        return ErrorInfo(
+            stage=self.stage,
+            type=self.type,
+            blame=self.kind.blame,
+            retryable=self.kind.retryable,
+            message=one_line(str(self)),
+        )
+
+
+def one_line(text: str, limit: int = 500) -> str:
+    """`text` on one line, cut in the middle: messages end in tables, journals and terminals."""
+    flat = " ".join(text.split())
+    return flat if len(flat) <= limit else f"{flat[: limit // 2]} … {flat[-limit // 2 :]}"

@@ -1,0 +1,84 @@
+"""What happens during a run, as typed events. Progress, live view and journal are subscribers."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Literal
+
+from harness.trajectory import Frozen
+from tbench.results import TrialResult
+
+Phase = Literal["queued", "image", "sandbox", "agent", "verifier", "teardown", "done"]
+
+
+class RunStarted(Frozen):
+    """The plan is fixed and the directory exists."""
+
+    kind: Literal["run_started"] = "run_started"
+    run: str
+    trials: int
+
+
+class TrialPhase(Frozen):
+    """A trial entered a part of its life."""
+
+    kind: Literal["trial_phase"] = "trial_phase"
+    trial: str
+    task: str
+    seed: int
+    phase: Phase
+
+
+class TrialStep(Frozen):
+    """The agent of a trial begins a step; `line` is the last line of its terminal."""
+
+    kind: Literal["trial_step"] = "trial_step"
+    trial: str
+    step: int
+    line: str
+
+
+class TrialVerdict(Frozen):
+    """A trial has its reward or its error; teardown still follows."""
+
+    kind: Literal["trial_verdict"] = "trial_verdict"
+    result: TrialResult
+
+
+class TrialFinished(Frozen):
+    """A trial is over, its container removed, its line in results.jsonl written."""
+
+    kind: Literal["trial_finished"] = "trial_finished"
+    result: TrialResult
+
+
+class Note(Frozen):
+    """Something worth a line: a build, a pull, a wait for the endpoint."""
+
+    kind: Literal["note"] = "note"
+    text: str
+
+
+class RunEnded(Frozen):
+    """No trial is left; `interrupted` when not all of them were run."""
+
+    kind: Literal["run_ended"] = "run_ended"
+    interrupted: bool
+
+
+Event = RunStarted | TrialPhase | TrialStep | TrialVerdict | TrialFinished | Note | RunEnded
+Subscriber = Callable[[Event], None]
+
+
+class Events:
+    """Hands every event to every subscriber, in order, in the event loop's thread."""
+
+    def __init__(self, *subscribers: Subscriber) -> None:
+        self._subscribers = list(subscribers)
+
+    def subscribe(self, subscriber: Subscriber) -> None:
+        self._subscribers.append(subscriber)
+
+    def emit(self, event: Event) -> None:
+        for subscriber in self._subscribers:
+            subscriber(event)

@@ -1,0 +1,208 @@
+"""Images of tasks: found, pulled, or built once per content of environment/."""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import os
+import re
+import shutil
+import subprocess
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from docker.errors import BuildError
+
+from tbench.engine import Engine, EngineError
+from tbench.errors import TrialError, one_line
+from tbench.task import Task
+
+_PULL_SEC = 1800.0
+_NEEDS_BUILDKIT = re.compile(r"^\s*(?:RUN\s+--mount|(?:RUN|COPY|ADD)\b[^\n#]*<<-?[\"']?\w+)", re.MULTILINE | re.IGNORECASE)
+_BUILDS_AT_ONCE = 2
+
+
+@dataclass(frozen=True)
+class Image:
+    """An image that the engine has, and what its configuration says."""
+
+    id: str
+    reference: str
+    user: str
+    workdir: str
+    has_locale: bool
+
+    @classmethod
+    def from_inspection(cls, reference: str, inspection: dict[str, Any]) -> Image:
+        config = inspection.get("Config") or {}
+        names = {variable.partition("=")[0] for variable in config.get("Env") or ()}
+        return cls(
+            id=inspection["Id"],
+            reference=reference,
+            user=config.get("User") or "",
+            workdir=config.get("WorkingDir") or "/",
+            has_locale=bool(names & {"LANG", "LC_ALL", "LC_CTYPE"}),
+        )
+
+
+class Images:
+    """Gives each task its image; tasks that share one wait for a single build."""
+
+    def __init__(
+        self, engine: Engine, *, build: bool = False, log_dir: Path | None = None, say: Callable[[str], None] = lambda _: None
+    ) -> None:
+        self._engine = engine
+        self._force_build = build
+        self._log_dir = log_dir
+        self._say = say
+        self._locks: dict[str, asyncio.Lock] = {}
+        self._ready: dict[str, Image] = {}
+        self._failed: dict[str, TrialError] = {}
+        self._building = asyncio.Semaphore(_BUILDS_AT_ONCE)
+
+    async def get(self, task: Task) -> Image:
+        """Raises TrialError: image_unavailable, image_build_failed, image_build_timeout.
+
+        A failure is remembered for the run: the other seeds of that task fail at once with the same words.
+        """
+        async with self._locks.setdefault(task.name, asyncio.Lock()):
+            if task.name in self._failed:
+                known = self._failed[task.name]
+                raise TrialError(known.type, str(known))
+            if task.name not in self._ready:
+                try:
+                    self._ready[task.name] = await self._resolve(task)
+                except TrialError as error:
+                    self._failed[task.name] = error
+                    raise
+            return self._ready[task.name]
+
+    async def _resolve(self, task: Task) -> Image:
+        published = task.file.environment.docker_image
+        if published and not self._force_build:
+            image = await self.find(published) or await self._pull(published, task)
+            if image is not None:
+                return image
+        if not task.dockerfile.is_file():
+            raise TrialError("image_unavailable", f"{task.name}: {published} cannot be pulled and there is no Dockerfile")
+        # In a thread: hashing some megabytes must not hold up the other trials' terminals.
+        tag = await asyncio.to_thread(build_tag, task)
+        if not self._force_build and (image := await self.find(tag)) is not None:
+            return image
+        async with self._building:
+            return await self._build(task, tag)
+
+    async def find(self, reference: str) -> Image | None:
+        """The image if the engine has it."""
+        try:
+            return Image.from_inspection(
+                reference, await self._engine.call(self._engine.api.inspect_image, reference)
+            )
+        except EngineError as error:
+            if error.status == 404:
+                return None
+            raise TrialError("image_unavailable", f"{reference}: {error}") from error
+
+    async def _pull(self, reference: str, task: Task) -> Image | None:
+        self._say(f"{task.name}: pulling {reference}")
+        repository, _, tag = reference.rpartition(":")
+        if not repository or "/" in tag or "@" in reference:
+            repository, tag = reference, "" if "@" in reference else "latest"
+        try:
+            await self._engine.call(self._engine.api.pull, repository, tag=tag or None, deadline_sec=_PULL_SEC)
+        except EngineError as error:
+            self._say(f"{task.name}: {reference} cannot be pulled ({one_line(str(error), 120)}); building instead")
+            return None
+        return await self.find(reference)
+
+    async def _build(self, task: Task, tag: str) -> Image:
+        self._say(f"{task.name}: building its image")
+        limit_sec = task.file.environment.build_timeout_sec
+        dockerfile = task.dockerfile.read_text(encoding="utf-8", errors="replace")
+        build = _build_with_buildkit if _NEEDS_BUILDKIT.search(dockerfile) else _build_classic
+        log: list[str] = []
+        started = time.monotonic()
+        try:
+            await self._engine.call(
+                build, self._engine.api, task.path / "environment", tag, limit_sec, log, deadline_sec=limit_sec + 30
+            )
+        except (BuildError, EngineError, subprocess.SubprocessError, TimeoutError) as error:
+            if time.monotonic() - started >= limit_sec:
+                raise TrialError(
+                    "image_build_timeout", f"{task.name}: the build took longer than {limit_sec:.0f} s"
+                ) from error
+            raise TrialError("image_build_failed", _why_build_failed(task, error, log)) from error
+        finally:
+            self._keep_log(task, log)
+        image = await self.find(tag)
+        if image is None:
+            raise TrialError("image_build_failed", f"{task.name}: the build ended but left no image {tag}")
+        return image
+
+    def _keep_log(self, task: Task, log: list[str]) -> None:
+        if self._log_dir is not None:
+            self._log_dir.mkdir(parents=True, exist_ok=True)
+            (self._log_dir / f"{task.name}.log").write_text("".join(log), encoding="utf-8", errors="replace")
+
+
+def build_tag(task: Task) -> str:
+    """`tbench/<task>:<hash>` over paths, modes and bytes of environment/: the same content is built once."""
+    digest = hashlib.sha256()
+    root = task.path / "environment"
+    for path in sorted(root.rglob("*")):
+        relative = path.relative_to(root).as_posix()
+        executable = path.is_file() and os.access(path, os.X_OK)
+        digest.update(f"{relative}\0{'x' if executable else '-'}\0".encode())
+        if path.is_symlink():
+            digest.update(os.readlink(path).encode())
+        elif path.is_file():
+            digest.update(hashlib.sha256(path.read_bytes()).digest())
+    slug = re.sub(r"[^a-z0-9]+", "-", task.name.lower()).strip("-") or "task"
+    return f"tbench/{slug}:{digest.hexdigest()[:16]}"
+
+
+def _build_classic(api: Any, context: Path, tag: str, limit_sec: float, log: list[str]) -> None:
+    """The engine's own builder, through the SDK. Raises BuildError, TimeoutError."""
+    ends = time.monotonic() + limit_sec
+    # The request's timeout bounds a silent step; a client that goes away makes the engine stop.
+    stream = api.build(
+        path=str(context), tag=tag, rm=True, forcerm=True, decode=True, timeout=int(limit_sec) + 1,
+        labels={"tbench.image": "task"},
+    )  # fmt: skip
+    try:
+        for message in stream:
+            log.append(message.get("stream") or message.get("status", "") + "\n" if message else "")
+            if "error" in message:
+                raise BuildError(message["error"], [])
+            if time.monotonic() > ends:
+                raise TimeoutError(f"longer than {limit_sec:.0f} s")
+    finally:
+        stream.close()
+
+
+def _build_with_buildkit(api: Any, context: Path, tag: str, limit_sec: float, log: list[str]) -> None:
+    """Dockerfiles with heredocs or RUN --mount need BuildKit, which only the docker client drives."""
+    client = shutil.which("docker")
+    if client is None:
+        raise BuildError("this Dockerfile needs BuildKit (heredoc or --mount): install the docker client with buildx", [])
+    done = subprocess.run(
+        [client, "build", "--progress=plain", "-t", tag, "--label", "tbench.image=task", str(context)],
+        env={**os.environ, "DOCKER_BUILDKIT": "1"},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        timeout=limit_sec,
+        check=False,
+    )
+    text = done.stdout.decode("utf-8", "replace")
+    log.append(text)
+    if done.returncode:
+        hint = "; it needs BuildKit: install docker-buildx" if "buildx" in text else ""
+        raise BuildError(f"docker build ended with {done.returncode}{hint}", [])
+
+
+def _why_build_failed(task: Task, error: Exception, log: list[str]) -> str:
+    last = [line for line in "".join(log).splitlines() if line.strip()][-2:]
+    return f"{task.dockerfile}: {one_line(str(error), 300)}; last lines: {one_line(' | '.join(last), 200)}"

@@ -1,0 +1,62 @@
+"""Bounded concurrency over asyncio-pool, by the one recipe that neither hangs nor loses children.
+
+Of AioPool only `spawn_n` and `join` are used: its `map` fails on nothing to do, its context manager swallows
+errors, and its `cancel` can make `join` wait for ever when a child had not begun.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Iterable
+from typing import TypeVar
+
+from asyncio_pool import AioPool
+
+T = TypeVar("T")
+
+
+async def run_all(items: Iterable[T], work: Callable[[T], Awaitable[None]], size: int) -> None:
+    """Run `work` on every item, at most `size` at a time.
+
+    `work` stores its own result and does not raise; when it does all the same (a bug), everything else is
+    stopped and the first such exception is raised. Cancelling stops what runs, starts nothing more, and
+    returns only when all children have cleaned up.
+    """
+    running: set[asyncio.Task[None]] = set()
+    failures: list[BaseException] = []
+    stopping = False
+
+    def stop() -> None:
+        nonlocal stopping
+        stopping = True
+        for task in list(running):
+            task.cancel()
+
+    async def one(item: T) -> None:
+        if stopping:
+            return
+        task = asyncio.current_task()
+        assert task is not None
+        running.add(task)
+        try:
+            await work(item)
+        except asyncio.CancelledError:
+            raise
+        except BaseException as error:
+            failures.append(error)
+            running.discard(task)
+            stop()
+        finally:
+            running.discard(task)
+
+    pool = AioPool(size=size)
+    try:
+        for item in items:
+            pool.spawn_n(one(item))
+        await pool.join()
+    except asyncio.CancelledError:
+        stop()
+        await asyncio.shield(pool.join())
+        raise
+    if failures:
+        raise failures[0]

@@ -1,0 +1,246 @@
+"""Read a stored run: run.json and results.jsonl of a run directory, or bare lines with task, seed, reward.
+
+Only reads. A torn last line of results.jsonl is tolerated and noted; anything else unreadable is an error
+that names the file, the line and what to do.
+"""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Iterator
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from pydantic import ValidationError
+
+from harness.trajectory import Frozen
+from tbench.errors import UsageError
+from tbench.results import RESULT_SCHEMA_VERSION, TrialResult
+
+CONFIG_NAME = "run.json"
+RESULTS_NAME = "results.jsonl"
+UNKNOWN_TIME = datetime(1970, 1, 1, tzinfo=UTC)
+"""Stands for "not recorded" in imported results."""
+
+_IMPORT_KEYS = frozenset({"task", "seed", "reward"})
+_OWN_KEYS = frozenset(TrialResult.model_fields) - {"schema_version"}
+
+
+class RunUnreadable(UsageError, ValueError):  # noqa: N818 - named after what the user sees
+    """A path is not a run, or a file in it cannot be understood. One line: where, what, what to do."""
+
+
+class StoredRun(Frozen):
+    """What a run directory holds. `config` is run.json as it is, or made from imported results."""
+
+    path: Path
+    config: dict[str, Any]
+    results: list[TrialResult]
+    imported: bool = False
+    """There is no run.json: tasks and seeds are those that occur in the results."""
+    notes: tuple[str, ...] = ()
+    """What was tolerated while reading, one sentence each."""
+
+    @property
+    def name(self) -> str:
+        return str(self.config.get("run") or self.path.name)
+
+    @property
+    def planned_tasks(self) -> list[str]:
+        return [task["name"] for task in self.config["tasks"]]
+
+    @property
+    def planned_seeds(self) -> list[int]:
+        return list(self.config["seeds"])
+
+
+class _Line(NamedTuple):
+    where: str
+    data: dict[str, Any]
+
+
+def read_run(run_dir: Path) -> StoredRun:
+    """Read a run directory, or a single .jsonl file of results. Raises RunUnreadable."""
+    if run_dir.is_file():
+        return _read_import(run_dir, run_dir.parent, run_dir.stem)
+    if not run_dir.is_dir():
+        raise RunUnreadable(f"{run_dir}: no such run directory; check the path")
+    config_file, results_file = run_dir / CONFIG_NAME, run_dir / RESULTS_NAME
+    if config_file.is_file():
+        return _read_own(run_dir, _read_config(config_file), results_file)
+    if results_file.is_file():
+        return _read_import(results_file, run_dir, run_dir.resolve().name)
+    raise RunUnreadable(
+        f"{run_dir}: neither {CONFIG_NAME} nor {RESULTS_NAME} is in it; give the directory of one run"
+    )
+
+
+def _read_own(run_dir: Path, config: dict[str, Any], results_file: Path) -> StoredRun:
+    notes: list[str] = []
+    name = str(config.get("run") or run_dir.resolve().name)
+    lines = list(_lines(results_file, notes)) if results_file.exists() else []
+    results = _results(lines, name, notes)
+    return StoredRun(path=run_dir, config=config, results=results, notes=tuple(notes))
+
+
+def _read_import(results_file: Path, run_dir: Path, name: str) -> StoredRun:
+    notes: list[str] = []
+    results = _results(list(_lines(results_file, notes)), name, notes)
+    if not results:
+        raise RunUnreadable(f"{results_file}: holds no result; each line needs task, seed and reward")
+    config = {
+        "run": name,
+        "tasks": [{"name": task} for task in sorted({result.task for result in results})],
+        "seeds": sorted({result.seed for result in results}),
+    }
+    for key in ("agent", "model"):
+        values = {getattr(result, key) for result in results}
+        if len(values) == 1:
+            config[key] = values.pop()
+    notes.append(
+        f"no {CONFIG_NAME}: the plan is taken from the results, so trials that never ran are not seen"
+    )
+    return StoredRun(path=run_dir, config=config, results=results, imported=True, notes=tuple(notes))
+
+
+def _read_config(file: Path) -> dict[str, Any]:
+    try:
+        config = json.loads(_read_bytes(file))
+    except ValueError as error:  # JSONDecodeError and UnicodeDecodeError alike
+        raise RunUnreadable(f"{file}: not JSON ({_one_line(error)}); restore it or delete the run") from None
+    if not isinstance(config, dict):
+        raise RunUnreadable(f"{file}: not a JSON object; restore it or delete the run")
+    tasks, seeds = config.get("tasks"), config.get("seeds")
+    if not isinstance(tasks, list) or not all(_names_a_task(task) for task in tasks):
+        raise RunUnreadable(
+            f"{file}: `tasks` is not a list of objects with a name; restore it or delete the run"
+        )
+    if not isinstance(seeds, list) or not all(type(seed) is int for seed in seeds):
+        raise RunUnreadable(f"{file}: `seeds` is not a list of whole numbers; restore it or delete the run")
+    if len({task["name"] for task in tasks}) < len(tasks) or len(set(seeds)) < len(seeds):
+        raise RunUnreadable(f"{file}: a task or a seed is planned twice; remove the repetition")
+    return config
+
+
+def _names_a_task(task: object) -> bool:
+    return isinstance(task, dict) and isinstance(task.get("name"), str)
+
+
+def _lines(file: Path, notes: list[str]) -> Iterator[_Line]:
+    """The JSON objects of a .jsonl file. A last line that is not JSON was torn: noted, left out."""
+    numbered = [(n, raw) for n, raw in enumerate(_read_bytes(file).split(b"\n"), start=1) if raw.strip()]
+    for position, (number, raw) in enumerate(numbered, start=1):
+        where = f"{file}:{number}"
+        try:
+            data = json.loads(raw)
+        except ValueError as error:
+            if position == len(numbered):
+                notes.append(f"{where}: the last line is torn and was left out")
+                return
+            raise RunUnreadable(
+                f"{where}: not JSON ({_one_line(error)}); remove or repair this line"
+            ) from None
+        if not isinstance(data, dict):
+            raise RunUnreadable(f"{where}: not a JSON object; remove or repair this line")
+        yield _Line(where, data)
+
+
+def _results(lines: list[_Line], run: str, notes: list[str]) -> list[TrialResult]:
+    left_out: Counter[str] = Counter()
+    seen: dict[tuple[object, ...], str] = {}
+    results = []
+    for line in lines:
+        if "schema_version" in line.data:
+            results.append(_own_result(line))
+            continue
+        result = _imported_result(line, run, left_out)
+        _refuse_repeat(result, line.where, seen)
+        results.append(result)
+    notes.extend(f"{what} left out of {count} imported lines" for what, count in sorted(left_out.items()))
+    return results
+
+
+def _own_result(line: _Line) -> TrialResult:
+    version = line.data["schema_version"]
+    if type(version) is int and version > RESULT_SCHEMA_VERSION:
+        raise RunUnreadable(
+            f"{line.where}: schema_version {version} was written by a newer tbench (this one reads up to "
+            f"{RESULT_SCHEMA_VERSION}); upgrade tbench"
+        )
+    return _validated(line.data, line.where)
+
+
+def _imported_result(line: _Line, run: str, left_out: Counter[str]) -> TrialResult:
+    """A line of anyone's making: what fits our fields is kept, the rest is counted in `left_out`."""
+    missing = sorted(_IMPORT_KEYS - line.data.keys())
+    if missing:
+        raise RunUnreadable(f"{line.where}: no {', '.join(missing)}; a result needs task, seed and reward")
+    known = {key: value for key, value in line.data.items() if key in _OWN_KEYS}
+    left_out.update(f"key {key!r}" for key in line.data.keys() - known.keys())
+    defaults: dict[str, Any] = {
+        "run": run,
+        "trial": f"{known['task']}/seed-{known['seed']}",
+        "agent": "unknown",
+        "started_at": UNKNOWN_TIME,
+        "finished_at": UNKNOWN_TIME,
+    }
+    unfit = _unfit_keys({**defaults, **known}) - _IMPORT_KEYS
+    left_out.update(f"foreign value of {key!r}" for key in unfit)
+    fit = {key: value for key, value in known.items() if key not in unfit}
+    if {"started_at", "finished_at"} <= fit.keys():
+        defaults["timings"] = {"wall_sec": _seconds_between(fit["started_at"], fit["finished_at"])}
+    return _validated({**defaults, **fit}, line.where)
+
+
+def _unfit_keys(data: dict[str, Any]) -> set[str]:
+    try:
+        TrialResult.model_validate(data)
+    except ValidationError as error:
+        return {str(problem["loc"][0]) for problem in error.errors() if problem["loc"]}
+    return set()
+
+
+def _seconds_between(start: object, end: object) -> float:
+    try:
+        return max(
+            0.0, (datetime.fromisoformat(str(end)) - datetime.fromisoformat(str(start))).total_seconds()
+        )
+    except (ValueError, TypeError):  # TypeError: one with and one without a time zone
+        return 0.0
+
+
+def _refuse_repeat(result: TrialResult, where: str, seen: dict[tuple[object, ...], str]) -> None:
+    """Two imported lines for one trial would mix runs or models into one score."""
+    key = (result.model, result.task, result.seed, result.attempt)
+    if key in seen:
+        raise RunUnreadable(
+            f"{where}: task {result.task!r} seed {result.seed} is already in {seen[key]}; "
+            "give repeats different seeds and keep one run per file"
+        )
+    seen[key] = where
+
+
+def _validated(data: dict[str, Any], where: str) -> TrialResult:
+    try:
+        return TrialResult.model_validate(data)
+    except ValidationError as error:
+        first = error.errors(include_url=False, include_input=False)[0]
+        field = ".".join(str(part) for part in first["loc"]) or "line"
+        raise RunUnreadable(
+            f"{where}: {field}: {_one_line(first['msg'])}; remove or repair this line"
+        ) from None
+
+
+def _read_bytes(file: Path) -> bytes:
+    try:
+        return file.read_bytes()
+    except OSError as error:
+        raise RunUnreadable(
+            f"{file}: {error.strerror or error}; check the path and its permissions"
+        ) from None
+
+
+def _one_line(error: object) -> str:
+    return " ".join(str(error).split())

@@ -1,0 +1,62 @@
+"""What a trial needs of its sandbox: the seam between trials and whatever holds them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+from harness.stream import ByteStream
+
+
+@dataclass(frozen=True)
+class ExecResult:
+    """How a command in the sandbox ended."""
+
+    exit_code: int | None
+    output: str = ""
+    timed_out: bool = False
+
+
+@dataclass(frozen=True)
+class FileEntry:
+    """One file or directory (data is None) to be put into a sandbox, owned by root."""
+
+    data: bytes | None
+    mode: int = 0o644
+
+
+class Sandbox(Protocol):
+    """The container of one trial. Every method is bounded; errors are TrialError."""
+
+    @property
+    def container_id(self) -> str:
+        """What the engine calls it."""
+
+    @property
+    def workdir(self) -> str:
+        """Absolute directory where agent and verifier work."""
+
+    @property
+    def runs_as_root(self) -> bool:
+        """Whether the image's own user is root."""
+
+    async def connect(self, argv: Sequence[str], environment: Mapping[str, str]) -> ByteStream:
+        """Start argv as the agent's user; its standard streams."""
+
+    async def shell(
+        self, script: str, *, timeout_sec: float, user: str | None = None, environment: Mapping[str, str] = ...
+    ) -> ExecResult:
+        """Run a POSIX shell script in `/` with the tools volume's shell; output is for diagnosis only."""
+
+    async def put(self, files: Mapping[str, FileEntry]) -> None:
+        """Write files by absolute path, owned by root."""
+
+    async def fetch(self, directory: str, limit_bytes: int) -> dict[str, bytes]:
+        """Regular files below `directory` by relative path; files that would pass the limit are cut."""
+
+    async def is_running(self) -> bool:
+        """Whether the container still lives."""
+
+    async def remove(self) -> None:
+        """End it, forced and bounded. Never raises."""

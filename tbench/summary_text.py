@@ -1,0 +1,171 @@
+"""Print a summary to a rich console: a table of tasks, the score lines, errors apart. ASCII but for ±.
+
+Texts from models, endpoints and tasks are printed without markup and without control characters.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from io import StringIO
+
+from rich.box import Box
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from tbench.summary import Cell, Counts, ErrorGroup, Status, Summary, TaskRow, TimeSplit
+
+PIPED_WIDTH = 100
+"""Least width of tables in a file or a pipe, where there is no terminal to fit into."""
+
+_HEAD_RULE = Box("    \n    \n -- \n    \n    \n    \n    \n    \n", ascii=True)
+
+_STYLES = {
+    Status.PASS: "green",
+    Status.PARTIAL: "yellow",
+    Status.FAIL: "red",
+    Status.ERROR: "bold magenta",
+    Status.MISSING: "dim",
+}
+
+LEGEND = "by seed: 1 solved, 0 failed, other numbers partial, ERR no verdict, - no result"
+
+
+def render(summary: Summary, console: Console) -> None:
+    """Print the summary. Score lines are never wrapped, so `grep '^score'` finds them at any width."""
+    _print_table(summary, console)
+    _print_line(LEGEND, console)
+    _print_line("", console)
+    for line in summary.score_lines:
+        _print_line(line, console)
+    for line in _detail_lines(summary):
+        _print_line(line, console)
+    for line in _error_lines(summary):
+        _print_line(line, console)
+
+
+def plain(text: str, limit: int = 300) -> str:
+    """One printable line of at most `limit` characters: it can neither move the cursor nor add a line."""
+    line = " ".join(text[: 4 * limit].split())
+    line = "".join(char if char.isprintable() else f"\\x{ord(char):02x}" for char in line)
+    return line if len(line) <= limit else line[: limit - 3] + "..."
+
+
+def _print_line(line: str, console: Console) -> None:
+    printable = line.encode(console.encoding, "backslashreplace").decode(console.encoding)
+    console.print(Text(printable), soft_wrap=True)
+
+
+def _print_table(summary: Summary, console: Console) -> None:
+    if console.is_terminal:
+        console.print(_task_table(summary, console.width))
+        return
+    # A console clips to its own width, which is 80 in a pipe: lay out on a wider one, then print the lines.
+    width = max(console.width, PIPED_WIDTH)
+    wide = Console(width=width, file=StringIO(), color_system=None, force_terminal=False)
+    with wide.capture() as captured:
+        wide.print(_task_table(summary, width))
+    for line in captured.get().splitlines():
+        _print_line(line.rstrip(), console)
+
+
+def _task_table(summary: Summary, width: int) -> Table:
+    """One row per task; outcomes per task only where there is room for them."""
+    roomy = width >= PIPED_WIDTH
+    table = Table(box=_HEAD_RULE, show_edge=False, padding=(0, 1, 0, 0), header_style="bold")
+    table.add_column("task", overflow="fold", min_width=8, max_width=40)
+    for name in ("mean", "solved"):
+        table.add_column(name, justify="right", no_wrap=True)
+    table.add_column("by seed", overflow="fold")
+    for name in ("steps", "wall sec"):
+        table.add_column(name, justify="right", no_wrap=True)
+    if roomy:
+        table.add_column("outcomes", overflow="fold")
+    for row in summary.tasks:
+        table.add_row(*_task_cells(row)[: len(table.columns)])
+    return table
+
+
+def _task_cells(row: TaskRow) -> tuple[Text, ...]:
+    return (
+        Text(plain(row.task)),
+        Text(_number(row.mean_reward, 2)),
+        Text(f"{row.solved}/{len(row.cells)}"),
+        Text(" ").join(Text(_token(cell), style=_STYLES[cell.status]) for cell in row.cells),
+        Text(_number(row.mean_steps, 1)),
+        Text(_number(row.mean_wall_sec, 1)),
+        Text(_counted(row.outcomes)),
+    )
+
+
+def _token(cell: Cell) -> str:
+    if cell.status is Status.ERROR:
+        return "ERR"
+    return "-" if cell.reward is None else reward_text(cell.reward)
+
+
+def reward_text(reward: float) -> str:
+    """A reward at two decimals, whole numbers bare; a partial one is never rounded to 0 or 1."""
+    if reward == int(reward):
+        return str(int(reward))
+    if 0.0 < reward < 1.0:
+        return f"{min(max(reward, 0.01), 0.99):.2f}"
+    return f"{reward:.2f}"
+
+
+def _detail_lines(summary: Summary) -> Iterator[str]:
+    score, counts = summary.score, summary.counts
+    if score is not None:
+        yield f"solved {counts.solved}/{counts.planned} trials"
+    if score is not None and score.interval_95 is not None and score.se_over_tasks is not None:
+        low, high = (f"{100 * end:.1f}" for end in score.interval_95)
+        yield f"over tasks: standard error {100 * score.se_over_tasks:.1f} %, 95 % interval {low} to {high} %"
+    yield from _notes(counts)
+    if summary.outcomes:
+        yield f"outcomes: {_counted(summary.outcomes)}"
+    usage = summary.usage
+    cached = "" if usage.cached_tokens is None else f" ({usage.cached_tokens:,} cached)"
+    yield f"tokens: {usage.prompt_tokens:,} prompt{cached}, {usage.completion_tokens:,} completion"
+    if summary.time.total_sec > 0:
+        yield f"time: {_time_text(summary.time)}"
+
+
+def _notes(counts: Counts) -> Iterator[str]:
+    if counts.missing:
+        yield f"note: planned trials without a result: {counts.missing}"
+    if counts.other_attempts:
+        yield f"note: earlier attempts, not counted: {counts.other_attempts}"
+    if counts.unplanned:
+        yield f"note: results outside the plan, not counted: {counts.unplanned}"
+    if counts.human_touched:
+        yield f"note: trials in which a human typed: {counts.human_touched}"
+
+
+def _time_text(time: TimeSplit) -> str:
+    parts = ", ".join(
+        f"{name} {sec:,.1f} s ({100 * sec / time.total_sec:.0f} %)" for name, sec in time.parts().items()
+    )
+    return f"{parts}; queue apart {time.queue_sec:,.1f} s"
+
+
+def _error_lines(summary: Summary) -> Iterator[str]:
+    if not summary.errors:
+        return
+    yield ""
+    yield "errors (no verdict; not scored as 0 except where a score line says unscored = 0):"
+    for group in summary.errors:
+        yield f"  {group.count} x {_error_head(group)}"
+        yield f"      {plain(group.example_trial)}: {plain(group.example_message)}"
+
+
+def _error_head(group: ErrorGroup) -> str:
+    stage, blame = group.stage or "unknown", group.blame or "unknown"
+    return f"{plain(group.type)} (stage {stage}, blame {blame}, {group.retryable} retryable)"
+
+
+def _counted(counts: dict[str, int]) -> str:
+    return ", ".join(f"{plain(name)}={count}" for name, count in counts.items())
+
+
+def _number(value: float | None, digits: int) -> str:
+    return "-" if value is None else f"{value:.{digits}f}"

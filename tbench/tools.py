@@ -1,0 +1,160 @@
+"""What every engine needs once: base images and the tools volume (static tmux, busybox, terminfo).
+
+The recipes lie in images/; the volume's name carries their hash, so a changed recipe makes a new volume.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import subprocess
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from docker.errors import BuildError
+
+from tbench.bundled import images_dir
+from tbench.engine import LABEL_SHARED, Engine, EngineError
+from tbench.errors import UsageError, one_line
+
+Say = Callable[[str], None]
+_PULL_SEC = 600.0
+_BUILD_SEC = 1800.0
+MOUNT = "/opt/tbench"
+
+
+def ensure_engine_runs(say: Say) -> None:
+    """Install and start an engine where none answers and that can be done. Raises UsageError with what to do."""
+    script = images_dir() / "engine.sh"
+    with subprocess.Popen(["sh", str(script)], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None and process.stderr is not None
+        for line in process.stdout:
+            say(line.rstrip())
+        words = process.stderr.read().strip()
+    if process.returncode:
+        raise UsageError(words.removeprefix("engine: ") or f"{script.name} ended with {process.returncode}")
+
+
+def base_images() -> list[tuple[str, str]]:
+    """(image, Debian suite to make it from where it cannot be pulled) for all bundled recipes."""
+    lines = (images_dir() / "base-images.txt").read_text().splitlines()
+    rows = (line.split() for line in lines if line.strip() and not line.startswith("#"))
+    return [(image, suite) for image, suite in rows]
+
+
+async def ensure_base_images(engine: Engine, say: Say) -> None:
+    """Pull what is missing; where no registry answers, make it with mmdebstrap. Raises UsageError."""
+    for image, suite in base_images():
+        if await _has_image(engine, image):
+            continue
+        say(f"base: pulling {image}")
+        repository, _, tag = image.rpartition(":")
+        try:
+            await engine.call(engine.api.pull, repository, tag=tag, deadline_sec=_PULL_SEC)
+        except EngineError as error:
+            say(f"base: {image} cannot be pulled ({one_line(str(error), 100)})")
+            await _bootstrap(engine, image, suite, say)
+
+
+async def _has_image(engine: Engine, image: str) -> bool:
+    try:
+        await engine.call(engine.api.inspect_image, image)
+    except EngineError as error:
+        if error.status == 404:
+            return False
+        raise
+    return True
+
+
+async def _bootstrap(engine: Engine, image: str, suite: str, say: Say) -> None:
+    with tempfile.TemporaryDirectory(prefix="tbench-base-") as directory:
+        rootfs = Path(directory) / "rootfs.tar"
+        command = ["sh", str(images_dir() / "base.sh"), image, suite, str(rootfs)]
+        process = await asyncio.create_subprocess_exec(
+            *command, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE
+        )
+        assert process.stdout is not None
+        async for line in process.stdout:
+            say(line.decode().rstrip())
+        _, errors = await process.communicate()
+        if process.returncode:
+            raise UsageError(errors.decode("utf-8", "replace").strip().removeprefix("base: "))
+        repository, _, tag = image.rpartition(":")
+        changes = [
+            "LABEL tbench.bootstrapped=1",
+            'CMD ["bash"]',
+            "ENV PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin",
+        ]
+        await engine.call(
+            engine.api.import_image_from_file, str(rootfs), repository=repository, tag=tag, changes=changes,
+            deadline_sec=_BUILD_SEC,
+        )  # fmt: skip
+        say(f"base: {image} is ready")
+
+
+async def ensure_tools(engine: Engine, say: Say) -> str:
+    """The name of the tools volume, built and filled where the engine lacks it. Raises UsageError."""
+    recipe = images_dir() / "tools"
+    name = f"tbench-tools-{recipe_hash(recipe)}"
+    try:
+        await engine.call(engine.api.inspect_volume, name)
+        return name
+    except EngineError as error:
+        if error.status != 404:
+            raise UsageError(f"the engine cannot say whether volume {name} exists: {error}") from error
+    await ensure_base_images(engine, say)
+    say("tools: building static tmux and terminfo (once, about a minute)")
+    tag = f"tbench/tools:{name.rpartition('-')[2]}"
+    try:
+        await engine.call(_build, engine.api, recipe, tag, deadline_sec=_BUILD_SEC)
+        await _fill(engine, name, tag)
+    except (BuildError, EngineError) as error:
+        raise UsageError(f"building the tools volume from {recipe} failed: {error}") from error
+    say(f"tools: volume {name} is ready")
+    return name
+
+
+def recipe_hash(recipe: Path) -> str:
+    digest = hashlib.sha256()
+    for path in sorted(path for path in recipe.rglob("*") if path.is_file()):
+        digest.update(path.relative_to(recipe).as_posix().encode() + b"\0" + path.read_bytes() + b"\0")
+    return digest.hexdigest()[:12]
+
+
+def _build(api: Any, recipe: Path, tag: str) -> None:
+    last = ""
+    for message in api.build(
+        path=str(recipe), tag=tag, rm=True, forcerm=True, decode=True, labels={LABEL_SHARED: "tools"}
+    ):
+        if "error" in message:
+            raise BuildError(f"{one_line(message['error'])}; last line: {one_line(last, 200)}", [])
+        last = message.get("stream", "").strip() or last
+
+
+async def _fill(engine: Engine, name: str, tag: str) -> None:
+    """The engine copies an image's files into an empty named volume when a container first mounts it there."""
+    api = engine.api
+    await engine.call(api.create_volume, name, labels={LABEL_SHARED: "tools"})
+    filled = False
+    try:
+        # Not --rm: the exit code has to be read, and it is the proof that the volume was filled.
+        created = await engine.call(
+            api.create_container,
+            tag,
+            entrypoint=[f"{MOUNT}/bin/tmux", "-V"],
+            labels={LABEL_SHARED: "tools"},
+            host_config=api.create_host_config(binds=[f"{name}:{MOUNT}"], network_mode="none"),
+        )
+        try:
+            await engine.call(api.start, created["Id"])
+            ended = await engine.call(api.wait, created["Id"])
+            if ended["StatusCode"] != 0:
+                raise EngineError(f"tmux in the volume ended with {ended['StatusCode']}")
+        finally:
+            await engine.call(api.remove_container, created["Id"], force=True)
+        filled = True
+    finally:
+        if not filled:
+            await engine.call(api.remove_volume, name, force=True)

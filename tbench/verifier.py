@@ -1,0 +1,186 @@
+"""Runs a task's verifier in the sandbox and reads its verdict.
+
+The reward file is the only truth: the script's exit code means nothing. No reward, or a 0 without a single
+test having run, is an error and never a score.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+import shlex
+import uuid
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from tbench.errors import TrialError
+from tbench.sandbox import FileEntry, Sandbox
+from tbench.task import Task, resolve_env
+
+_BUSYBOX = "/opt/tbench/bin/busybox"
+LOGS = "/logs/verifier"
+_STDOUT = "test-stdout.txt"
+_KEPT_BYTES = 32 << 20
+_STAGE_SEC = 60.0
+_PYTEST_SUMMARY = re.compile(r"\b\d+ (?:passed|failed|error(?:s)?|skipped|xfailed|xpassed)\b.* in [\d.]+\s?s", re.IGNORECASE)
+_OTHER_RUNNERS = re.compile(r"^(?:ok|not ok) \d+|^Ran \d+ tests? in|\bcollected \d+ items?|^(?:PASS(?:ED)?|FAIL(?:ED)?)\b", re.MULTILINE)
+_TOOL_FAILURES = (
+    (re.compile(r"Could not get lock /var/lib/(?:dpkg|apt)"), "another process holds the dpkg lock"),
+    (re.compile(r"dpkg was interrupted"), "dpkg was interrupted and is half configured"),
+    (re.compile(r"No space left on device"), "the disk is full"),
+    (re.compile(r"Temporary failure (?:in name resolution|resolving)|Could not resolve"), "names cannot be resolved"),
+    (re.compile(r"certificate verify failed|SSL certificate problem|CERTIFICATE_VERIFY_FAILED"), "no trusted CA certificate"),
+    (re.compile(r"getcwd: cannot access parent directories|cannot access parent"), "the working directory was deleted"),
+    (re.compile(r"(?:curl|uvx?|pytest|python3?): (?:command )?not found"), "a tool of the verifier is missing"),
+    (re.compile(r"Unable to (?:fetch|locate)|Failed to (?:fetch|download)|error sending request"), "a download failed"),
+)  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """What the verifier left: the reward and its files by name (stdout.txt, reward.txt, ctrf.json, …)."""
+
+    reward: float
+    files: Mapping[str, bytes]
+
+
+class VerifierFailed(TrialError):
+    """No verdict; carries the files that the verifier left, for whoever looks into it."""
+
+    def __init__(self, type_: str, message: str, files: Mapping[str, bytes]) -> None:
+        super().__init__(type_, message)
+        self.files = files
+
+
+async def verify(task: Task, sandbox: Sandbox) -> Verdict:
+    """Stage tests/, run tests/test.sh under its timeout, read the reward. Raises TrialError."""
+    settings = task.file.verifier
+    stage = f"/.tbench-{uuid.uuid4().hex[:12]}"
+    await sandbox.put(read_tree(task.path / "tests", f"{stage}/tests"))
+    user = str(settings.user) if settings.user is not None else None
+    as_root = sandbox.runs_as_root if user is None else user in ("root", "0")
+    run = _run_script(sandbox.workdir, settings.timeout_sec)
+    environment = resolve_env(settings.env)
+    if as_root:
+        ended = await sandbox.shell(
+            _stage_script(stage) + run, timeout_sec=settings.timeout_sec + _STAGE_SEC, user="root", environment=environment
+        )
+    else:
+        await sandbox.shell(_stage_script(stage), timeout_sec=_STAGE_SEC, user="root")
+        ended = await sandbox.shell(
+            run, timeout_sec=settings.timeout_sec + _STAGE_SEC, user=user, environment=environment
+        )
+    files = await sandbox.fetch(LOGS, _KEPT_BYTES)
+    files = {("stdout.txt" if name == _STDOUT else name): data for name, data in files.items()}
+    if ended.timed_out or files.pop("timed-out", None) is not None:
+        raise VerifierFailed("verifier_timeout", f"tests/test.sh took longer than {settings.timeout_sec:.0f} s", files)
+    return Verdict(read_reward(files), files)
+
+
+def _stage_script(stage: str) -> str:
+    # What the agent left at these paths is moved out of the way, whatever it is; then tests are put fresh.
+    return f"""B={_BUSYBOX}
+$B rm -rf /tests {LOGS}
+$B mkdir -p {LOGS} && $B chmod 777 {LOGS}
+$B mv {stage}/tests /tests && $B rmdir {stage} && $B chmod 755 /tests /tests/test.sh || exit 97
+"""
+
+
+def _run_script(workdir: str, timeout_sec: float) -> str:
+    cwd = shlex.quote(workdir)
+    # Output goes to a file: a server that test.sh leaves behind would hold a pipe open for ever.
+    return f"""B={_BUSYBOX}
+cd {cwd} 2>/dev/null || {{ $B mkdir -p {cwd}; cd {cwd}; }}
+started=$($B date +%s)
+$B timeout -k 5 {max(1, round(timeout_sec))} bash /tests/test.sh >{LOGS}/{_STDOUT} 2>&1 </dev/null
+code=$?
+[ $code -lt 124 ] || [ $(($($B date +%s) - started)) -lt {max(1, round(timeout_sec))} ] || : >{LOGS}/timed-out
+exit $code
+"""
+
+
+def read_tree(root: Path, target: str) -> dict[str, FileEntry]:
+    """A directory of the task as entries to be put at `target`; modes are kept, symlinks followed."""
+    entries = {target: FileEntry(None, 0o755)}
+    for path in sorted(root.rglob("*")):
+        inside = f"{target}/{path.relative_to(root).as_posix()}"
+        if path.is_dir():
+            entries[inside] = FileEntry(None, 0o755)
+        elif path.is_file():
+            entries[inside] = FileEntry(path.read_bytes(), path.stat().st_mode & 0o777)
+    return entries
+
+
+def read_reward(files: Mapping[str, bytes]) -> float:
+    """The reward from reward.json (wins) or reward.txt. Raises VerifierFailed when there is no verdict in them.
+
+    reward.json is a flat object of finite numbers; its `reward` counts, or its only number.
+    """
+    if "reward.json" in files:
+        reward = _json_reward(files)
+    elif "reward.txt" in files:
+        reward = _text_reward(files)
+    else:
+        raise VerifierFailed("verifier_no_reward", f"no reward.json or reward.txt; {_last_line(files)}", files)
+    if not math.isfinite(reward):
+        raise VerifierFailed("verifier_bad_reward", f"the reward is {reward}", files)
+    if reward == 0.0 and (why := never_ran(files)) is not None:
+        raise VerifierFailed("verifier_never_ran", f"the reward is 0 but no test ran: {why}", files)
+    return reward
+
+
+def _text_reward(files: Mapping[str, bytes]) -> float:
+    text = files["reward.txt"].decode("utf-8", "replace").strip()
+    if not text:
+        raise VerifierFailed("verifier_no_reward", f"reward.txt is empty; {_last_line(files)}", files)
+    try:
+        return float(text)
+    except ValueError:
+        raise VerifierFailed("verifier_bad_reward", f"reward.txt holds {text[:60]!r}, not one number", files) from None
+
+
+def _json_reward(files: Mapping[str, bytes]) -> float:
+    raw = files["reward.json"]
+    if not raw.strip():
+        raise VerifierFailed("verifier_no_reward", f"reward.json is empty; {_last_line(files)}", files)
+    try:
+        rewards = json.loads(raw)
+    except (ValueError, RecursionError):
+        raise VerifierFailed("verifier_bad_reward", "reward.json is not valid JSON", files) from None
+    if not isinstance(rewards, dict) or not all(
+        isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value) for value in rewards.values()
+    ):
+        raise VerifierFailed("verifier_bad_reward", "reward.json is not a flat object of finite numbers", files)
+    if "reward" in rewards:
+        return float(rewards["reward"])
+    if len(rewards) == 1:
+        return float(next(iter(rewards.values())))
+    raise VerifierFailed("verifier_bad_reward", "reward.json has several numbers and none is named 'reward'", files)
+
+
+def never_ran(files: Mapping[str, bytes]) -> str | None:
+    """Why a reward of 0 was written without a test having run; None where tests ran, or nobody can tell.
+
+    Signs that tests ran: a ctrf.json, or a test runner's summary in the output. Without either, the output has to
+    show a known failure of the tool chain before the verdict is called into doubt.
+    """
+    output = files.get("stdout.txt", b"").decode("utf-8", "replace")
+    if _ctrf_has_tests(files.get("ctrf.json")) or _PYTEST_SUMMARY.search(output) or _OTHER_RUNNERS.search(output):
+        return None
+    return next((meaning for pattern, meaning in _TOOL_FAILURES if pattern.search(output)), None)
+
+
+def _ctrf_has_tests(raw: bytes | None) -> bool:
+    try:
+        summary = json.loads(raw or b"{}")["results"]["summary"]
+        return int(summary["tests"]) > 0
+    except (ValueError, KeyError, TypeError, RecursionError):
+        return False
+
+
+def _last_line(files: Mapping[str, bytes]) -> str:
+    lines = files.get("stdout.txt", b"").decode("utf-8", "replace").split("\n")
+    last = next((line.strip() for line in reversed(lines) if line.strip()), "")
+    return f"its last words: {last[:200]!r}" if last else "it printed nothing"
