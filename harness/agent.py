@@ -13,7 +13,16 @@ from pydantic import Field
 
 from harness.errors import ContextLimitReached, FormatError, TerminalLost
 from harness.model import Model
-from harness.protocols.base import Action, ActionProtocol, Command, CommandResult, Keys, Parsed, ScreenView, View
+from harness.protocols.base import (
+    Action,
+    ActionProtocol,
+    Command,
+    CommandResult,
+    Keys,
+    Parsed,
+    ScreenView,
+    View,
+)
 from harness.terminal import Settled
 from harness.trajectory import Frozen, Message, Outcome, Reply, Step, Trajectory, Usage
 
@@ -47,7 +56,7 @@ class AgentTerminal(Protocol):
     async def view(self) -> ScreenView: ...
 
 
-class _End(Exception):  # noqa: N818 - control flow, not an error
+class _End(Exception):
     """The agent has come to an end."""
 
     def __init__(self, outcome: Outcome) -> None:
@@ -254,5 +263,3 @@ def _shown(action: Action) -> str:
     if isinstance(action, Command):
         return action.command
     return action.key if action.key is not None else action.keystrokes
-
-

@@ -36,7 +36,13 @@ class Notification:
 Event = Output | CommandReply | Notification
 
 _OCTAL = re.compile(rb"\\([0-7]{3})")
-_FREQUENT = ((b"\\015\\012", b"\r\n"), (b"\\012", b"\n"), (b"\\015", b"\r"), (b"\\033", b"\x1b"), (b"\\011", b"\t"))
+_FREQUENT = (
+    (b"\\015\\012", b"\r\n"),
+    (b"\\012", b"\n"),
+    (b"\\015", b"\r"),
+    (b"\\033", b"\x1b"),
+    (b"\\011", b"\t"),
+)
 
 
 def unescape(data: bytes) -> bytes:

@@ -311,9 +311,7 @@ class Terminal:
     # -- reading ---------------------------------------------------------------------------------
 
     async def _position(self) -> tuple[int, int, bool]:
-        reply = await self._command(
-            b"display-message -p -t main '#{history_size} #{cursor_y} #{alternate_on}'\n"
-        )
+        reply = await self._command(b"display-message -p -t main '#{history_size} #{cursor_y} #{alternate_on}'\n")
         history, cursor, alternate = _text(reply.lines).split()
         return int(history), int(cursor), alternate == "1"
 

@@ -105,7 +105,13 @@ class ModelAgent:
     """A language model at the keyboard; one instance per trial."""
 
     def __init__(
-        self, model: Model, protocol: ActionProtocol, limits: Limits, *, settling: Settling = "adaptive", name: str = "tbench"
+        self,
+        model: Model,
+        protocol: ActionProtocol,
+        limits: Limits,
+        *,
+        settling: Settling = "adaptive",
+        name: str = "tbench",
     ) -> None:
         self.name = name
         self._model = model

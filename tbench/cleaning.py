@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 
 from tbench.engine import LABEL_OWNER, LABEL_RUN, LABEL_SHARED, Engine, EngineError, process_start, this_boot
@@ -30,7 +31,7 @@ async def remove_leftovers(engine: Engine, *, everything: bool) -> list[str]:
 async def _remove_shared(engine: Engine) -> list[str]:
     api = engine.api
     labelled = {"label": LABEL_SHARED}
-    steps = [
+    steps: list[tuple[str, str, Callable[..., object], str]] = [
         ("network", network["Name"], api.remove_network, network["Id"])
         for network in await engine.call(api.networks, filters=labelled)
     ]

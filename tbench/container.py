@@ -103,7 +103,12 @@ class Container:
         return await self._open(list(argv), user=self._agent_user or "", workdir=self.workdir, environment=environment)
 
     async def shell(
-        self, script: str, *, timeout_sec: float, user: str | None = None, environment: Mapping[str, str] | None = None
+        self,
+        script: str,
+        *,
+        timeout_sec: float,
+        user: str | None = None,
+        environment: Mapping[str, str] | None = None,
     ) -> ExecResult:
         # The limit holds inside (there is no API to end an exec) and, with a margin, outside.
         argv = [BUSYBOX, "timeout", "-k", "5", str(max(1, round(timeout_sec))), BUSYBOX, "sh", "-c", script]
@@ -112,7 +117,9 @@ class Container:
         stream: _ExecStream | None = None
         try:
             async with asyncio.timeout(timeout_sec + 30):
-                stream = await self._open(argv, user=user or "", workdir="/", environment=environment or {}, stdin=False)
+                stream = await self._open(
+                    argv, user=user or "", workdir="/", environment=environment or {}, stdin=False
+                )
                 while data := await stream.read():
                     output += data[: max(0, _OUTPUT_BYTES - len(output))]
                 output += stream.errors.encode()
@@ -137,7 +144,12 @@ class Container:
 
         def start() -> _ExecStream:
             created = api.exec_create(
-                self.container_id, argv, stdin=stdin, user=user, workdir=workdir, environment=dict(environment)
+                self.container_id,
+                argv,
+                stdin=stdin,
+                user=user,
+                workdir=workdir,
+                environment=dict(environment),
             )
             return _ExecStream(created["Id"], api.exec_start(created["Id"], socket=True))
 

@@ -81,7 +81,7 @@ class Engine:
     async def call(self, function: Callable[..., T], *args: Any, deadline_sec: float = _CALL_SEC, **kwargs: Any) -> T:
         """Run a blocking SDK call in the executor. Raises EngineError, also when the deadline passes."""
         loop = asyncio.get_running_loop()
-        name = getattr(function, "__name__", str(function))
+        name = getattr(function, "__name__", "a call")
         try:
             async with asyncio.timeout(deadline_sec):
                 return await loop.run_in_executor(self._executor, lambda: function(*args, **kwargs))
@@ -148,7 +148,11 @@ def _why_unavailable(error: Exception) -> str:
     where = os.environ.get("DOCKER_HOST", "unix:///var/run/docker.sock")
     text = str(error)
     if "Permission denied" in text:
-        return f"no permission on {where}: join its group ('sudo usermod -aG docker $USER', log in again) or run as root"
+        return (
+            f"no permission on {where}: join its group ('sudo usermod -aG docker $USER', log in again) or run as root"
+        )
     if "No such file" in text or "Connection refused" in text or "ConnectionRefused" in text:
-        return f"no container engine answers at {where}: start Docker (or run 'tbench setup', which can as root on Debian)"
+        return (
+            f"no container engine answers at {where}: start Docker (or run 'tbench setup', which can as root on Debian)"
+        )
     return f"no container engine answers at {where}: {one_line(text, 200)}; run 'tbench setup'"

@@ -44,7 +44,9 @@ class Kind:
 
 
 KINDS: dict[str, Kind] = {
-    "task_invalid": Kind(Stage.PLAN, Blame.TASK, False, "the task directory is malformed; the message names file and key"),
+    "task_invalid": Kind(
+        Stage.PLAN, Blame.TASK, False, "the task directory is malformed; the message names file and key"
+    ),
     "task_unsupported": Kind(Stage.PLAN, Blame.TASK, False, "the task needs a feature that tbench does not have"),
     "env_missing": Kind(Stage.PLAN, Blame.USER, False, "the task asks for an environment variable that is not set"),
     "image_build_failed": Kind(Stage.IMAGE, Blame.TASK, False, "building environment/Dockerfile failed"),
@@ -54,7 +56,9 @@ KINDS: dict[str, Kind] = {
     "healthcheck_failed": Kind(Stage.SANDBOX, Blame.TASK, True, "the task's healthcheck never succeeded"),
     "sandbox_lost": Kind(Stage.AGENT, Blame.INFRA, True, "the container ended or vanished under the agent"),
     "terminal_failed": Kind(Stage.TERMINAL, Blame.INFRA, True, "tmux could not be started in the container"),
-    "endpoint_unavailable": Kind(Stage.AGENT, Blame.ENDPOINT, True, "the endpoint kept failing until the budget was spent"),
+    "endpoint_unavailable": Kind(
+        Stage.AGENT, Blame.ENDPOINT, True, "the endpoint kept failing until the budget was spent"
+    ),
     "endpoint_refused": Kind(Stage.AGENT, Blame.USER, False, "the endpoint refused the request (4xx)"),
     "oracle_missing": Kind(Stage.AGENT, Blame.TASK, False, "the task has no solution/solve.sh"),
     "verifier_failed": Kind(Stage.VERIFIER, Blame.INFRA, True, "the engine could not stage or run the verifier"),

@@ -14,15 +14,22 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from docker.errors import BuildError
-
 from tbench.engine import Engine, EngineError
 from tbench.errors import TrialError, one_line
 from tbench.task import Task
 
 _PULL_SEC = 1800.0
-_NEEDS_BUILDKIT = re.compile(r"^\s*(?:RUN\s+--mount|(?:RUN|COPY|ADD)\b[^\n#]*<<-?[\"']?\w+)", re.MULTILINE | re.IGNORECASE)
+_NEEDS_BUILDKIT = re.compile(
+    r"^\s*(?:RUN\s+--mount|(?:RUN|COPY|ADD)\b[^\n#]*<<-?[\"']?\w+)", re.MULTILINE | re.IGNORECASE
+)
 _BUILDS_AT_ONCE = 2
+_NO_ROUTE = re.compile(
+    r"no such host|dial tcp|connection refused|i/o timeout|Temporary failure|TLS handshake", re.IGNORECASE
+)
+
+
+class BuildFailed(Exception):
+    """A build ended without an image; the message is the builder's last word."""
 
 
 @dataclass(frozen=True)
@@ -52,7 +59,12 @@ class Images:
     """Gives each task its image; tasks that share one wait for a single build."""
 
     def __init__(
-        self, engine: Engine, *, build: bool = False, log_dir: Path | None = None, say: Callable[[str], None] = lambda _: None
+        self,
+        engine: Engine,
+        *,
+        build: bool = False,
+        log_dir: Path | None = None,
+        say: Callable[[str], None] = lambda _: None,
     ) -> None:
         self._engine = engine
         self._force_build = build
@@ -61,6 +73,7 @@ class Images:
         self._locks: dict[str, asyncio.Lock] = {}
         self._ready: dict[str, Image] = {}
         self._failed: dict[str, TrialError] = {}
+        self._unreachable: set[str] = set()
         self._building = asyncio.Semaphore(_BUILDS_AT_ONCE)
 
     async def get(self, task: Task) -> Image:
@@ -87,7 +100,9 @@ class Images:
             if image is not None:
                 return image
         if not task.dockerfile.is_file():
-            raise TrialError("image_unavailable", f"{task.name}: {published} cannot be pulled and there is no Dockerfile")
+            raise TrialError(
+                "image_unavailable", f"{task.name}: {published} cannot be pulled and there is no Dockerfile"
+            )
         # In a thread: hashing some megabytes must not hold up the other trials' terminals.
         tag = await asyncio.to_thread(build_tag, task)
         if not self._force_build and (image := await self.find(tag)) is not None:
@@ -98,23 +113,26 @@ class Images:
     async def find(self, reference: str) -> Image | None:
         """The image if the engine has it."""
         try:
-            return Image.from_inspection(
-                reference, await self._engine.call(self._engine.api.inspect_image, reference)
-            )
+            return Image.from_inspection(reference, await self._engine.call(self._engine.api.inspect_image, reference))
         except EngineError as error:
             if error.status == 404:
                 return None
             raise TrialError("image_unavailable", f"{reference}: {error}") from error
 
     async def _pull(self, reference: str, task: Task) -> Image | None:
+        registry = _registry(reference)
+        if registry in self._unreachable:
+            return None
         self._say(f"{task.name}: pulling {reference}")
-        repository, _, tag = reference.rpartition(":")
-        if not repository or "/" in tag or "@" in reference:
-            repository, tag = reference, "" if "@" in reference else "latest"
         try:
-            await self._engine.call(self._engine.api.pull, repository, tag=tag or None, deadline_sec=_PULL_SEC)
+            await self._engine.call(self._engine.api.pull, *name_and_tag(reference), deadline_sec=_PULL_SEC)
         except EngineError as error:
-            self._say(f"{task.name}: {reference} cannot be pulled ({one_line(str(error), 120)}); building instead")
+            why = one_line(str(error), 120)
+            if _NO_ROUTE.search(str(error)):
+                self._unreachable.add(registry)
+                self._say(f"registry {registry} cannot be reached ({why}); images are built instead")
+            else:
+                self._say(f"{task.name}: {reference} cannot be pulled ({why}); building instead")
             return None
         return await self.find(reference)
 
@@ -127,9 +145,15 @@ class Images:
         started = time.monotonic()
         try:
             await self._engine.call(
-                build, self._engine.api, task.path / "environment", tag, limit_sec, log, deadline_sec=limit_sec + 30
+                build,
+                self._engine.api,
+                task.path / "environment",
+                tag,
+                limit_sec,
+                log,
+                deadline_sec=limit_sec + 30,
             )
-        except (BuildError, EngineError, subprocess.SubprocessError, TimeoutError) as error:
+        except (BuildFailed, EngineError, subprocess.SubprocessError, TimeoutError) as error:
             if time.monotonic() - started >= limit_sec:
                 raise TrialError(
                     "image_build_timeout", f"{task.name}: the build took longer than {limit_sec:.0f} s"
@@ -148,6 +172,19 @@ class Images:
             (self._log_dir / f"{task.name}.log").write_text("".join(log), encoding="utf-8", errors="replace")
 
 
+def _registry(reference: str) -> str:
+    first, slash, _ = reference.partition("/")
+    return first if slash and ("." in first or ":" in first or first == "localhost") else "docker.io"
+
+
+def name_and_tag(reference: str) -> tuple[str, str | None]:
+    """Split for the SDK, which would pull all tags of a name without one."""
+    if "@" in reference:
+        return reference, None
+    name, colon, tag = reference.rpartition(":")
+    return (name, tag) if colon and "/" not in tag else (reference, "latest")
+
+
 def build_tag(task: Task) -> str:
     """`tbench/<task>:<hash>` over paths, modes and bytes of environment/: the same content is built once."""
     digest = hashlib.sha256()
@@ -157,7 +194,7 @@ def build_tag(task: Task) -> str:
         executable = path.is_file() and os.access(path, os.X_OK)
         digest.update(f"{relative}\0{'x' if executable else '-'}\0".encode())
         if path.is_symlink():
-            digest.update(os.readlink(path).encode())
+            digest.update(str(path.readlink()).encode())
         elif path.is_file():
             digest.update(hashlib.sha256(path.read_bytes()).digest())
     slug = re.sub(r"[^a-z0-9]+", "-", task.name.lower()).strip("-") or "task"
@@ -165,18 +202,21 @@ def build_tag(task: Task) -> str:
 
 
 def _build_classic(api: Any, context: Path, tag: str, limit_sec: float, log: list[str]) -> None:
-    """The engine's own builder, through the SDK. Raises BuildError, TimeoutError."""
+    build(api, context, tag, limit_sec=limit_sec, labels={"tbench.image": "task"}, log=log)
+
+
+def build(api: Any, context: Path, tag: str, *, limit_sec: float, labels: dict[str, str], log: list[str]) -> None:
+    """Build with the engine's own builder, through the SDK; output goes to `log`. Raises BuildFailed, TimeoutError."""
     ends = time.monotonic() + limit_sec
     # The request's timeout bounds a silent step; a client that goes away makes the engine stop.
     stream = api.build(
-        path=str(context), tag=tag, rm=True, forcerm=True, decode=True, timeout=int(limit_sec) + 1,
-        labels={"tbench.image": "task"},
-    )  # fmt: skip
+        path=str(context), tag=tag, rm=True, forcerm=True, decode=True, timeout=int(limit_sec) + 1, labels=labels
+    )
     try:
         for message in stream:
-            log.append(message.get("stream") or message.get("status", "") + "\n" if message else "")
+            log.append(message.get("stream") or f"{message.get('status', '')}\n")
             if "error" in message:
-                raise BuildError(message["error"], [])
+                raise BuildFailed(message["error"])
             if time.monotonic() > ends:
                 raise TimeoutError(f"longer than {limit_sec:.0f} s")
     finally:
@@ -187,7 +227,9 @@ def _build_with_buildkit(api: Any, context: Path, tag: str, limit_sec: float, lo
     """Dockerfiles with heredocs or RUN --mount need BuildKit, which only the docker client drives."""
     client = shutil.which("docker")
     if client is None:
-        raise BuildError("this Dockerfile needs BuildKit (heredoc or --mount): install the docker client with buildx", [])
+        raise BuildFailed(
+            "this Dockerfile needs BuildKit (heredoc or --mount): install the docker client with buildx", []
+        )
     done = subprocess.run(
         [client, "build", "--progress=plain", "-t", tag, "--label", "tbench.image=task", str(context)],
         env={**os.environ, "DOCKER_BUILDKIT": "1"},
@@ -200,7 +242,7 @@ def _build_with_buildkit(api: Any, context: Path, tag: str, limit_sec: float, lo
     log.append(text)
     if done.returncode:
         hint = "; it needs BuildKit: install docker-buildx" if "buildx" in text else ""
-        raise BuildError(f"docker build ended with {done.returncode}{hint}", [])
+        raise BuildFailed(f"docker build ended with {done.returncode}{hint}")
 
 
 def _why_build_failed(task: Task, error: Exception, log: list[str]) -> str:

@@ -23,7 +23,7 @@ async def run_all(items: Iterable[T], work: Callable[[T], Awaitable[None]], size
     returns only when all children have cleaned up.
     """
     running: set[asyncio.Task[None]] = set()
-    failures: list[BaseException] = []
+    failures: list[Exception] = []
     stopping = False
 
     def stop() -> None:
@@ -42,7 +42,7 @@ async def run_all(items: Iterable[T], work: Callable[[T], Awaitable[None]], size
             await work(item)
         except asyncio.CancelledError:
             raise
-        except BaseException as error:
+        except Exception as error:  # noqa: BLE001 - raised again below, when everything else has stopped
             failures.append(error)
             running.discard(task)
             stop()

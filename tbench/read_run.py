@@ -28,7 +28,7 @@ _IMPORT_KEYS = frozenset({"task", "seed", "reward"})
 _OWN_KEYS = frozenset(TrialResult.model_fields) - {"schema_version"}
 
 
-class RunUnreadable(UsageError, ValueError):  # noqa: N818 - named after what the user sees
+class RunUnreadable(UsageError, ValueError):
     """A path is not a run, or a file in it cannot be understood. One line: where, what, what to do."""
 
 
@@ -72,9 +72,7 @@ def read_run(run_dir: Path) -> StoredRun:
         return _read_own(run_dir, _read_config(config_file), results_file)
     if results_file.is_file():
         return _read_import(results_file, run_dir, run_dir.resolve().name)
-    raise RunUnreadable(
-        f"{run_dir}: neither {CONFIG_NAME} nor {RESULTS_NAME} is in it; give the directory of one run"
-    )
+    raise RunUnreadable(f"{run_dir}: neither {CONFIG_NAME} nor {RESULTS_NAME} is in it; give the directory of one run")
 
 
 def _read_own(run_dir: Path, config: dict[str, Any], results_file: Path) -> StoredRun:
@@ -99,9 +97,7 @@ def _read_import(results_file: Path, run_dir: Path, name: str) -> StoredRun:
         values = {getattr(result, key) for result in results}
         if len(values) == 1:
             config[key] = values.pop()
-    notes.append(
-        f"no {CONFIG_NAME}: the plan is taken from the results, so trials that never ran are not seen"
-    )
+    notes.append(f"no {CONFIG_NAME}: the plan is taken from the results, so trials that never ran are not seen")
     return StoredRun(path=run_dir, config=config, results=results, imported=True, notes=tuple(notes))
 
 
@@ -114,9 +110,7 @@ def _read_config(file: Path) -> dict[str, Any]:
         raise RunUnreadable(f"{file}: not a JSON object; restore it or delete the run")
     tasks, seeds = config.get("tasks"), config.get("seeds")
     if not isinstance(tasks, list) or not all(_names_a_task(task) for task in tasks):
-        raise RunUnreadable(
-            f"{file}: `tasks` is not a list of objects with a name; restore it or delete the run"
-        )
+        raise RunUnreadable(f"{file}: `tasks` is not a list of objects with a name; restore it or delete the run")
     if not isinstance(seeds, list) or not all(type(seed) is int for seed in seeds):
         raise RunUnreadable(f"{file}: `seeds` is not a list of whole numbers; restore it or delete the run")
     if len({task["name"] for task in tasks}) < len(tasks) or len(set(seeds)) < len(seeds):
@@ -139,9 +133,7 @@ def _lines(file: Path, notes: list[str]) -> Iterator[_Line]:
             if position == len(numbered):
                 notes.append(f"{where}: the last line is torn and was left out")
                 return
-            raise RunUnreadable(
-                f"{where}: not JSON ({_one_line(error)}); remove or repair this line"
-            ) from None
+            raise RunUnreadable(f"{where}: not JSON ({_one_line(error)}); remove or repair this line") from None
         if not isinstance(data, dict):
             raise RunUnreadable(f"{where}: not a JSON object; remove or repair this line")
         yield _Line(where, data)
@@ -204,9 +196,7 @@ def _unfit_keys(data: dict[str, Any]) -> set[str]:
 
 def _seconds_between(start: object, end: object) -> float:
     try:
-        return max(
-            0.0, (datetime.fromisoformat(str(end)) - datetime.fromisoformat(str(start))).total_seconds()
-        )
+        return max(0.0, (datetime.fromisoformat(str(end)) - datetime.fromisoformat(str(start))).total_seconds())
     except (ValueError, TypeError):  # TypeError: one with and one without a time zone
         return 0.0
 
@@ -228,18 +218,14 @@ def _validated(data: dict[str, Any], where: str) -> TrialResult:
     except ValidationError as error:
         first = error.errors(include_url=False, include_input=False)[0]
         field = ".".join(str(part) for part in first["loc"]) or "line"
-        raise RunUnreadable(
-            f"{where}: {field}: {_one_line(first['msg'])}; remove or repair this line"
-        ) from None
+        raise RunUnreadable(f"{where}: {field}: {_one_line(first['msg'])}; remove or repair this line") from None
 
 
 def _read_bytes(file: Path) -> bytes:
     try:
         return file.read_bytes()
     except OSError as error:
-        raise RunUnreadable(
-            f"{file}: {error.strerror or error}; check the path and its permissions"
-        ) from None
+        raise RunUnreadable(f"{file}: {error.strerror or error}; check the path and its permissions") from None
 
 
 def _one_line(error: object) -> str:

@@ -45,9 +45,10 @@ class RunConfig(Frozen):
     seeds: tuple[int, ...]
     agent: str
     concurrency: int = Field(ge=1)
-    cpu_overcommit: float = Field(default=4.0, gt=0)
-    """Trials wait for the model most of the time, so the cpus of all may add up to this many times the machine's.
-    Memory is never overcommitted."""
+    cpu_overcommit: float = Field(default=1.0, gt=0)
+    """cpus of all trials under way, as a multiple of the machine's. Above 1 timed tests and timeouts may be decided
+    by the machine's load; where trials mostly wait for the model that is a fair price. Memory is never overcommitted.
+    """
     build: bool = False
     model: str | None = None
     base_url: str | None = None
@@ -232,7 +233,9 @@ def _demand(plan: TrialPlan) -> Demand:
     return Demand(environment.cpus, environment.memory_mb)
 
 
-def run_document(config: RunConfig, tasks: TaskSet, engine: Engine, image_ids: dict[str, str], status: str) -> dict[str, Any]:
+def run_document(
+    config: RunConfig, tasks: TaskSet, engine: Engine, image_ids: dict[str, str], status: str
+) -> dict[str, Any]:
     """run.json: the resolved configuration, versions, and the lock (task hashes, image ids, prompt hash)."""
     return {
         "schema_version": RUN_SCHEMA_VERSION,
@@ -248,9 +251,7 @@ def run_document(config: RunConfig, tasks: TaskSet, engine: Engine, image_ids: d
             "cgroup_version": engine.info.cgroup_version,
         },
         **config.model_dump(mode="json"),
-        "tasks": [
-            {"name": task.name, "hash": task.hash, "image_id": image_ids.get(task.name)} for task in tasks.tasks
-        ]
+        "tasks": [{"name": task.name, "hash": task.hash, "image_id": image_ids.get(task.name)} for task in tasks.tasks]
         + [{"name": name, "hash": None, "invalid": why} for name, why in tasks.invalid.items()],
     }
 
@@ -265,6 +266,7 @@ async def execute_on_engine(
     engine: Engine,
 ) -> RunOutcome:
     """The whole of a run on a real engine: directory, tools, network, trials. Raises UsageError."""
+
     def say(text: str) -> None:
         events.emit(Note(text=text))
 
@@ -294,4 +296,3 @@ async def execute_on_engine(
         ended = run_document(config, tasks, engine, image_ids, status) | {"created_at": document["created_at"]}
         store.write_config(ended | {"ended_at": datetime.now(UTC).isoformat()})
         store.close()
-

@@ -45,7 +45,12 @@ class Sandbox(Protocol):
         """Start argv as the agent's user; its standard streams."""
 
     async def shell(
-        self, script: str, *, timeout_sec: float, user: str | None = None, environment: Mapping[str, str] = ...
+        self,
+        script: str,
+        *,
+        timeout_sec: float,
+        user: str | None = None,
+        environment: Mapping[str, str] = ...,
     ) -> ExecResult:
         """Run a POSIX shell script in `/` with the tools volume's shell; output is for diagnosis only."""
 

@@ -48,9 +48,7 @@ class RewardTable:
             if key in rewards:
                 raise ValueError(f"two verdicts for task {verdict.task!r}, seed {verdict.seed}")
             if verdict.reward is not None and not math.isfinite(verdict.reward):
-                raise ValueError(
-                    f"reward of task {verdict.task!r}, seed {verdict.seed} is not a finite number"
-                )
+                raise ValueError(f"reward of task {verdict.task!r}, seed {verdict.seed} is not a finite number")
             rewards[key] = verdict.reward
         planned = {(task, seed) for task in tasks for seed in seeds}
         for task, seed in rewards.keys() - planned:
@@ -247,9 +245,7 @@ def _check_k(table: RewardTable, k: int) -> int:
     if not 1 <= k <= n:
         raise ValueError(f"k must lie between 1 and the number of seeds ({n}), not be {k}")
     if any(reward not in (0.0, 1.0) for reward in table.scored_rewards()):
-        raise ValueError(
-            "pass@k and pass^k need rewards of 0 or 1; call binarised() to count reward >= 1 as solved"
-        )
+        raise ValueError("pass@k and pass^k need rewards of 0 or 1; call binarised() to count reward >= 1 as solved")
     return n
 
 

@@ -74,7 +74,9 @@ class RunStore:
         for name, data in files.items():
             write_atomically(directory / safe_relative(name), data)
         if trajectory is not None:
-            write_atomically(directory / "trajectory.json", trajectory.model_dump_json(indent=1).encode("utf-8", "replace"))
+            write_atomically(
+                directory / "trajectory.json", trajectory.model_dump_json(indent=1).encode("utf-8", "replace")
+            )
         write_atomically(directory / "result.json", (result.model_dump_json(indent=2) + "\n").encode())
 
     def close(self) -> None:

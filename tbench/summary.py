@@ -31,7 +31,7 @@ NO_VERDICT = "NoVerdict"
 """Stands for the error type of a result that has neither a reward nor an error (imported results)."""
 
 
-class MixedModels(UsageError, ValueError):  # noqa: N818 - named after what the user sees
+class MixedModels(UsageError, ValueError):
     """The results come from several models; one score over them would mean nothing."""
 
 
@@ -286,9 +286,7 @@ def _finals(results: Iterable[TrialResult]) -> dict[tuple[str, int], TrialResult
 def _only_model(results: Iterable[TrialResult]) -> str | None:
     models = sorted({result.model for result in results if result.model is not None})
     if len(models) > 1:
-        raise MixedModels(
-            f"results of {len(models)} models ({', '.join(models)}); summarise one model at a time"
-        )
+        raise MixedModels(f"results of {len(models)} models ({', '.join(models)}); summarise one model at a time")
     return models[0] if models else None
 
 

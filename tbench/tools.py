@@ -10,14 +10,13 @@ import hashlib
 import subprocess
 import tempfile
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
-from typing import Any
-
-from docker.errors import BuildError
 
 from tbench.bundled import images_dir
 from tbench.engine import LABEL_SHARED, Engine, EngineError
 from tbench.errors import UsageError, one_line
+from tbench.image import BuildFailed, build, name_and_tag
 
 Say = Callable[[str], None]
 _PULL_SEC = 600.0
@@ -50,9 +49,8 @@ async def ensure_base_images(engine: Engine, say: Say) -> None:
         if await _has_image(engine, image):
             continue
         say(f"base: pulling {image}")
-        repository, _, tag = image.rpartition(":")
         try:
-            await engine.call(engine.api.pull, repository, tag=tag, deadline_sec=_PULL_SEC)
+            await engine.call(engine.api.pull, *name_and_tag(image), deadline_sec=_PULL_SEC)
         except EngineError as error:
             say(f"base: {image} cannot be pulled ({one_line(str(error), 100)})")
             await _bootstrap(engine, image, suite, say)
@@ -108,9 +106,15 @@ async def ensure_tools(engine: Engine, say: Say) -> str:
     say("tools: building static tmux and terminfo (once, about a minute)")
     tag = f"tbench/tools:{name.rpartition('-')[2]}"
     try:
-        await engine.call(_build, engine.api, recipe, tag, deadline_sec=_BUILD_SEC)
+        await engine.call(
+            partial(build, limit_sec=_BUILD_SEC, labels={LABEL_SHARED: "tools"}, log=[]),
+            engine.api,
+            recipe,
+            tag,
+            deadline_sec=_BUILD_SEC + 30,
+        )
         await _fill(engine, name, tag)
-    except (BuildError, EngineError) as error:
+    except (BuildFailed, EngineError, TimeoutError) as error:
         raise UsageError(f"building the tools volume from {recipe} failed: {error}") from error
     say(f"tools: volume {name} is ready")
     return name
@@ -121,16 +125,6 @@ def recipe_hash(recipe: Path) -> str:
     for path in sorted(path for path in recipe.rglob("*") if path.is_file()):
         digest.update(path.relative_to(recipe).as_posix().encode() + b"\0" + path.read_bytes() + b"\0")
     return digest.hexdigest()[:12]
-
-
-def _build(api: Any, recipe: Path, tag: str) -> None:
-    last = ""
-    for message in api.build(
-        path=str(recipe), tag=tag, rm=True, forcerm=True, decode=True, labels={LABEL_SHARED: "tools"}
-    ):
-        if "error" in message:
-            raise BuildError(f"{one_line(message['error'])}; last line: {one_line(last, 200)}", [])
-        last = message.get("stream", "").strip() or last
 
 
 async def _fill(engine: Engine, name: str, tag: str) -> None:

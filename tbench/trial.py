@@ -224,4 +224,3 @@ class Trial:
 
     def _on_step(self, step: int, line: str) -> None:
         self._events.emit(TrialStep(trial=self._plan.trial, step=step, line=one_line(line, 200)))
-

@@ -24,14 +24,19 @@ LOGS = "/logs/verifier"
 _STDOUT = "test-stdout.txt"
 _KEPT_BYTES = 32 << 20
 _STAGE_SEC = 60.0
-_PYTEST_SUMMARY = re.compile(r"\b\d+ (?:passed|failed|error(?:s)?|skipped|xfailed|xpassed)\b.* in [\d.]+\s?s", re.IGNORECASE)
-_OTHER_RUNNERS = re.compile(r"^(?:ok|not ok) \d+|^Ran \d+ tests? in|\bcollected \d+ items?|^(?:PASS(?:ED)?|FAIL(?:ED)?)\b", re.MULTILINE)
+_PYTEST_SUMMARY = re.compile(
+    r"\b\d+ (?:passed|failed|error(?:s)?|skipped|xfailed|xpassed)\b.* in [\d.]+\s?s", re.IGNORECASE
+)
+_OTHER_RUNNERS = re.compile(
+    r"^(?:ok|not ok) \d+|^Ran \d+ tests? in|\bcollected \d+ items?|^(?:PASS(?:ED)?|FAIL(?:ED)?)\b",
+    re.MULTILINE,
+)
 _TOOL_FAILURES = (
     (re.compile(r"Could not get lock /var/lib/(?:dpkg|apt)"), "another process holds the dpkg lock"),
     (re.compile(r"dpkg was interrupted"), "dpkg was interrupted and is half configured"),
     (re.compile(r"No space left on device"), "the disk is full"),
     (re.compile(r"Temporary failure (?:in name resolution|resolving)|Could not resolve"), "names cannot be resolved"),
-    (re.compile(r"certificate verify failed|SSL certificate problem|CERTIFICATE_VERIFY_FAILED"), "no trusted CA certificate"),
+    (re.compile(r"(?i)certificate.verify.failed|SSL certificate problem"), "no trusted CA certificate"),
     (re.compile(r"getcwd: cannot access parent directories|cannot access parent"), "the working directory was deleted"),
     (re.compile(r"(?:curl|uvx?|pytest|python3?): (?:command )?not found"), "a tool of the verifier is missing"),
     (re.compile(r"Unable to (?:fetch|locate)|Failed to (?:fetch|download)|error sending request"), "a download failed"),
@@ -65,7 +70,10 @@ async def verify(task: Task, sandbox: Sandbox) -> Verdict:
     environment = resolve_env(settings.env)
     if as_root:
         ended = await sandbox.shell(
-            _stage_script(stage) + run, timeout_sec=settings.timeout_sec + _STAGE_SEC, user="root", environment=environment
+            _stage_script(stage) + run,
+            timeout_sec=settings.timeout_sec + _STAGE_SEC,
+            user="root",
+            environment=environment,
         )
     else:
         await sandbox.shell(_stage_script(stage), timeout_sec=_STAGE_SEC, user="root")
@@ -76,7 +84,8 @@ async def verify(task: Task, sandbox: Sandbox) -> Verdict:
     files = {("stdout.txt" if name == _STDOUT else name): data for name, data in files.items()}
     if ended.timed_out or files.pop("timed-out", None) is not None:
         raise VerifierFailed("verifier_timeout", f"tests/test.sh took longer than {settings.timeout_sec:.0f} s", files)
-    return Verdict(read_reward(files), files)
+    uses_pytest = b"pytest" in (task.path / "tests" / "test.sh").read_bytes()
+    return Verdict(read_reward(files, uses_pytest=uses_pytest), files)
 
 
 def _stage_script(stage: str) -> str:
@@ -113,7 +122,7 @@ def read_tree(root: Path, target: str) -> dict[str, FileEntry]:
     return entries
 
 
-def read_reward(files: Mapping[str, bytes]) -> float:
+def read_reward(files: Mapping[str, bytes], *, uses_pytest: bool = False) -> float:
     """The reward from reward.json (wins) or reward.txt. Raises VerifierFailed when there is no verdict in them.
 
     reward.json is a flat object of finite numbers; its `reward` counts, or its only number.
@@ -126,7 +135,7 @@ def read_reward(files: Mapping[str, bytes]) -> float:
         raise VerifierFailed("verifier_no_reward", f"no reward.json or reward.txt; {_last_line(files)}", files)
     if not math.isfinite(reward):
         raise VerifierFailed("verifier_bad_reward", f"the reward is {reward}", files)
-    if reward == 0.0 and (why := never_ran(files)) is not None:
+    if reward == 0.0 and (why := never_ran(files, uses_pytest=uses_pytest)) is not None:
         raise VerifierFailed("verifier_never_ran", f"the reward is 0 but no test ran: {why}", files)
     return reward
 
@@ -150,7 +159,8 @@ def _json_reward(files: Mapping[str, bytes]) -> float:
     except (ValueError, RecursionError):
         raise VerifierFailed("verifier_bad_reward", "reward.json is not valid JSON", files) from None
     if not isinstance(rewards, dict) or not all(
-        isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value) for value in rewards.values()
+        isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
+        for value in rewards.values()
     ):
         raise VerifierFailed("verifier_bad_reward", "reward.json is not a flat object of finite numbers", files)
     if "reward" in rewards:
@@ -160,16 +170,19 @@ def _json_reward(files: Mapping[str, bytes]) -> float:
     raise VerifierFailed("verifier_bad_reward", "reward.json has several numbers and none is named 'reward'", files)
 
 
-def never_ran(files: Mapping[str, bytes]) -> str | None:
+def never_ran(files: Mapping[str, bytes], *, uses_pytest: bool = False) -> str | None:
     """Why a reward of 0 was written without a test having run; None where tests ran, or nobody can tell.
 
-    Signs that tests ran: a ctrf.json, or a test runner's summary in the output. Without either, the output has to
-    show a known failure of the tool chain before the verdict is called into doubt.
+    Signs that tests ran: a ctrf.json, or a test runner's summary in the output. A script that calls pytest must
+    leave one of them; for any other, the output has to show a known failure of the tool chain.
     """
     output = files.get("stdout.txt", b"").decode("utf-8", "replace")
     if _ctrf_has_tests(files.get("ctrf.json")) or _PYTEST_SUMMARY.search(output) or _OTHER_RUNNERS.search(output):
         return None
-    return next((meaning for pattern, meaning in _TOOL_FAILURES if pattern.search(output)), None)
+    known = next((meaning for pattern, meaning in _TOOL_FAILURES if pattern.search(output)), None)
+    if known is None and uses_pytest:
+        return f"no ctrf.json and no pytest summary; {_last_line(files)}"
+    return known
 
 
 def _ctrf_has_tests(raw: bytes | None) -> bool:

@@ -17,7 +17,7 @@ PROTOCOLS: dict[str, Callable[[Path | None], ActionProtocol]] = {
 }
 
 
-class UnknownProtocol(ValueError):  # noqa: N818 - named after what the user sees
+class UnknownProtocol(ValueError):
     """No protocol has this name."""
 
 

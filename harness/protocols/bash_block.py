@@ -148,9 +148,7 @@ def _opening(line: str) -> re.Match[str] | None:
     return _OPENING.search(line) if "```" in line else None
 
 
-def _block(
-    text: str, opening: re.Match[str], span: tuple[int, int], body: str, *, closed: bool = True
-) -> _Block:
+def _block(text: str, opening: re.Match[str], span: tuple[int, int], body: str, *, closed: bool = True) -> _Block:
     return _Block(
         label=opening["label"],
         fence=opening["fence"],

@@ -190,9 +190,7 @@ def _reply_at(text: str, start: int = 0) -> _Fields:
 
 def _extra_text(text: str, start: int, end: int) -> list[str]:
     sides = (("before", text[:start]), ("after", text[end:]))
-    return [
-        f"extra_text: There is extra text {side} the JSON object." for side, part in sides if part.strip()
-    ]
+    return [f"extra_text: There is extra text {side} the JSON object." for side, part in sides if part.strip()]
 
 
 def _with_closers(text: str, warnings: list[str]) -> _Fields | None:

@@ -21,7 +21,7 @@ Samples = Mapping[str, Mapping[str, object]]
 _RENDER_ERRORS = (TemplateError, ArithmeticError, AttributeError, LookupError, TypeError, ValueError)
 
 
-class BrokenPrompt(ValueError):  # noqa: N818 - named after what the user sees
+class BrokenPrompt(ValueError):
     """A prompt file that cannot be used. One line, `file:line: what is wrong`."""
 
     def __init__(self, path: Path, line: int | None, problem: str) -> None:
@@ -85,14 +85,10 @@ def _check_blocks(path: Path, environment: Environment, tree: nodes.Template, sa
         raise BrokenPrompt(path, None, f"defines no block; known blocks: {', '.join(samples)}")
     for block in blocks:
         if block.name not in samples:
-            raise BrokenPrompt(
-                path, block.lineno, f"unknown block {block.name!r}; known blocks: {', '.join(samples)}"
-            )
+            raise BrokenPrompt(path, block.lineno, f"unknown block {block.name!r}; known blocks: {', '.join(samples)}")
         for name, line in _unknown_names(environment, block, samples[block.name]):
             known = ", ".join(samples[block.name]) or "none"
-            raise BrokenPrompt(
-                path, line, f"unknown variable {name!r} in block {block.name!r}; known: {known}"
-            )
+            raise BrokenPrompt(path, line, f"unknown variable {name!r} in block {block.name!r}; known: {known}")
 
 
 def _unknown_names(

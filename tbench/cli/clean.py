@@ -13,7 +13,8 @@ def register(app: typer.Typer) -> None:
 
 def clean(
     everything: Annotated[
-        bool, typer.Option("--all", help="Also the shared network, the tools volume and the images that tbench built.")
+        bool,
+        typer.Option("--all", help="Also the shared network, the tools volume and the images that tbench built."),
     ] = False,
 ) -> None:
     """Remove containers of runs whose process is gone; with --all everything of tbench's."""

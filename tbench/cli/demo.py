@@ -24,7 +24,7 @@ def demo(
     from reports.page import write_report
     from tbench.cli.execute import ModelOptions, RunOptions, execute
     from tbench.cli.run import finish
-    from tbench.demo.scripts import scripted_tasks
+    from tbench.demo.scripts import SCRIPTS
     from tbench.demo.server import DemoEndpoint
 
     directory = output or f"runs/{datetime.now():%Y-%m-%d_%H-%M-%S}_scripted-demo"
@@ -33,9 +33,10 @@ def demo(
         outcome = execute(
             RunOptions(
                 source="bundled",
-                patterns=tuple(scripted_tasks()),
+                patterns=tuple(sorted(path.stem for path in SCRIPTS.glob("*.toml"))),
                 seeds=tuple(range(seeds)),
                 concurrency=concurrency,
+                cpu_overcommit=4.0,  # nothing here is timed, and the script waits for no model
                 output=directory,
                 model=ModelOptions(base_url=endpoint.base_url),
             )
@@ -54,7 +55,7 @@ def demo_endpoint(
     from tbench.errors import UsageError
 
     try:
-        serve(_instructions(), host=host, port=port, latency_sec=latency)
+        serve(host, port, _instructions(), latency_sec=latency)
     except OSError as error:
         raise UsageError(f"{host}:{port}: cannot listen: {error.strerror or error}; choose another --port") from None
 

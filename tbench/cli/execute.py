@@ -59,7 +59,7 @@ class RunOptions:
     patterns: tuple[str, ...] = ()
     concurrency: int = 4
     agent: str = "model"
-    cpu_overcommit: float = 4.0
+    cpu_overcommit: float = 1.0
     build: bool = False
     output: str | None = None
     model: ModelOptions = ModelOptions()
@@ -93,7 +93,9 @@ class _Setup:
             raise UsageError(f"--agent {options.agent}: unknown; known: model, oracle, nop")
         wanted = options.model
         if not wanted.base_url:
-            raise UsageError("no endpoint: give --base-url http://HOST:PORT/v1 or set OPENAI_BASE_URL (or --agent oracle)")
+            raise UsageError(
+                "no endpoint: give --base-url http://HOST:PORT/v1 or set OPENAI_BASE_URL (or --agent oracle)"
+            )
         try:
             protocol = load_protocol(wanted.protocol, Path(wanted.prompt) if wanted.prompt else None)
             return cls("model", protocol, Sampling(**wanted.sampling), Limits(**wanted.limits))
@@ -132,7 +134,12 @@ async def _execute(options: RunOptions, tasks: TaskSet, setup: _Setup, engine: E
         with progress(config, tasks) as show, _interruptible():
             events.subscribe(show)
             outcome = await execute_on_engine(
-                config, tasks, directory, _agent_maker(setup, chat, options.model.settling), events, engine=engine
+                config,
+                tasks,
+                directory,
+                _agent_maker(setup, chat, options.model.settling),
+                events,
+                engine=engine,
             )
     finally:
         if chat is not None:
@@ -141,9 +148,7 @@ async def _execute(options: RunOptions, tasks: TaskSet, setup: _Setup, engine: E
     return outcome
 
 
-async def _connect(
-    wanted: ModelOptions, setup: _Setup, events: Events
-) -> tuple[ChatModel | None, ServedModel | None]:
+async def _connect(wanted: ModelOptions, setup: _Setup, events: Events) -> tuple[ChatModel | None, ServedModel | None]:
     """The endpoint, asked once before anything is started: a wrong URL must not cost a run."""
     if setup.sampling is None or wanted.base_url is None:
         return None, None
@@ -155,7 +160,9 @@ async def _connect(
             api_key=os.environ.get("OPENAI_API_KEY"),
             request_timeout_sec=wanted.request_timeout_sec,
             retry=RetryPolicy(total_sec=wanted.retry_budget_sec),
-            on_wait=lambda reason, seconds: events.emit(Note(text=f"endpoint: {reason}; trying again in {seconds:.1f} s")),
+            on_wait=lambda reason, seconds: events.emit(
+                Note(text=f"endpoint: {reason}; trying again in {seconds:.1f} s")
+            ),
         )
         return chat, await chat.connect(budget_sec=min(_PREFLIGHT_SEC, wanted.retry_budget_sec))
     except EndpointError as error:

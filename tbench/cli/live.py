@@ -15,7 +15,17 @@ from rich.table import Table
 from rich.text import Text
 
 from tbench.dataset import TaskSet
-from tbench.events import Event, Note, RunEnded, RunStarted, Subscriber, TrialFinished, TrialPhase, TrialStep, TrialVerdict
+from tbench.events import (
+    Event,
+    Note,
+    RunEnded,
+    RunStarted,
+    Subscriber,
+    TrialFinished,
+    TrialPhase,
+    TrialStep,
+    TrialVerdict,
+)
 from tbench.results import TrialResult
 from tbench.run import RunConfig
 
@@ -103,11 +113,10 @@ class LiveTable:
             case TrialPhase(phase="done") | TrialPhase(phase="teardown"):
                 self._rows.pop(event.trial, None)
             case TrialPhase():
-                row = self._rows.setdefault(event.trial, _Row(f"{event.task} · {event.seed}"))
-                row.phase = event.phase
+                self._rows.setdefault(event.trial, _Row(f"{event.task} · {event.seed}")).phase = event.phase
             case TrialStep():
-                if (row := self._rows.get(event.trial)) is not None:
-                    row.step, row.line = event.step, event.line
+                if event.trial in self._rows:
+                    self._rows[event.trial].step, self._rows[event.trial].line = event.step, event.line
             case TrialVerdict():
                 self._note(f"{event.result.task} seed {event.result.seed}: {verdict_words(event.result)}")
                 self._errors += event.result.error is not None

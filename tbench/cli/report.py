@@ -14,7 +14,9 @@ def register(app: typer.Typer) -> None:
 
 def report(
     run: Annotated[Path, typer.Argument(metavar="RUN", help="A run directory.")],
-    output: Annotated[Path | None, typer.Option("--output", "-o", help="Where to write; default RUN/report.html.")] = None,
+    output: Annotated[
+        Path | None, typer.Option("--output", "-o", help="Where to write; default RUN/report.html.")
+    ] = None,
 ) -> None:
     """Write one self-contained HTML page and print its path."""
     from reports.page import write_report

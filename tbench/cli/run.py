@@ -16,22 +16,27 @@ def register(app: typer.Typer) -> None:
 
 def run(
     source: Annotated[
-        str, typer.Argument(metavar="TASKS", help="A directory of tasks, one task, or 'bundled'.", show_default=True)
+        str,
+        typer.Argument(metavar="TASKS", help="A directory of tasks, one task, or 'bundled'.", show_default=True),
     ] = "bundled",
     task: Annotated[
-        list[str] | None, typer.Option("--task", "-t", help="Only tasks whose name matches this glob (repeatable).")
+        list[str] | None,
+        typer.Option("--task", "-t", help="Only tasks whose name matches this glob (repeatable)."),
     ] = None,
     seeds: Annotated[int, typer.Option("--seeds", "-k", min=1, help="Trials per task, with seeds 0, 1, …")] = 1,
     first_seed: Annotated[int, typer.Option(min=0, help="The first seed.")] = 0,
     concurrency: Annotated[int, typer.Option("--concurrency", "-n", min=1, help="Trials at once.")] = 4,
     agent: Annotated[
-        str, typer.Option(help="model (a language model at the keyboard), oracle (the reference solution) or nop.")
+        str,
+        typer.Option(help="model (a language model at the keyboard), oracle (the reference solution) or nop."),
     ] = "model",
     base_url: Annotated[
-        str | None, typer.Option(envvar="OPENAI_BASE_URL", help="The endpoint, e.g. http://localhost:8000/v1.")
+        str | None,
+        typer.Option(envvar="OPENAI_BASE_URL", help="The endpoint, e.g. http://localhost:8000/v1."),
     ] = None,
     model: Annotated[
-        str | None, typer.Option("--model", "-m", help="Model id; may be left out when the endpoint lists just one.")
+        str | None,
+        typer.Option("--model", "-m", help="Model id; may be left out when the endpoint lists just one."),
     ] = None,
     protocol: Annotated[str, typer.Option(help="keystrokes-json or bash-block.")] = "keystrokes-json",
     prompt: Annotated[str | None, typer.Option(help="File whose blocks replace the protocol's prompts.")] = None,
@@ -39,7 +44,7 @@ def run(
     top_p: Annotated[float, typer.Option(help="Nucleus sampling.")] = 0.95,
     max_tokens: Annotated[int, typer.Option(min=1, help="Tokens per turn, thinking included.")] = 16384,
     extra_body: Annotated[
-        str | None, typer.Option(help='JSON merged into each request, e.g. \'{"top_k": 20}\'.')
+        str | None, typer.Option(help="JSON merged into each request, e.g. '{\"top_k\": 20}'.")
     ] = None,
     steps: Annotated[int, typer.Option(min=1, help="Most replies of the model per trial.")] = 100,
     format_errors: Annotated[int, typer.Option(min=1, help="Unusable replies in a row that end a trial.")] = 5,
@@ -48,15 +53,21 @@ def run(
         int | None, typer.Option(min=1, help="Most generated tokens per trial; no limit by default.")
     ] = None,
     strict: Annotated[
-        bool, typer.Option("--strict", help="Wait every keystroke's whole duration, as fixed-sleep harnesses do.")
+        bool,
+        typer.Option("--strict", help="Wait every keystroke's whole duration, as fixed-sleep harnesses do."),
     ] = False,
     request_timeout: Annotated[float, typer.Option(min=1, help="Seconds for one request to the endpoint.")] = 600.0,
     retry_budget: Annotated[
-        float, typer.Option(min=0, help="Seconds to keep trying a failing endpoint before the trial is an error.")
+        float,
+        typer.Option(min=0, help="Seconds to keep trying a failing endpoint before the trial is an error."),
     ] = 900.0,
     cpu_overcommit: Annotated[
-        float, typer.Option(min=0.1, help="cpus of all trials at once, as a multiple of the machine's.")
-    ] = 4.0,
+        float,
+        typer.Option(
+            min=0.1,
+            help="cpus of all trials at once, as a multiple of the machine's; above 1, load may decide timed tests.",
+        ),
+    ] = 1.0,
     build: Annotated[bool, typer.Option("--build", help="Build images even where they exist.")] = False,
     output: Annotated[str | None, typer.Option("--output", "-o", help="Run directory; must be new or empty.")] = None,
     min_coverage: Annotated[

@@ -23,7 +23,9 @@ def list_tasks(source: Source = "bundled") -> None:
     for task in read_tasks(source).tasks:
         environment = task.file.environment
         limit = f"{task.file.agent.timeout_sec:.0f} s" if task.file.agent.timeout_sec else "no limit"
-        typer.echo(f"{task.name:32} {environment.cpus:g} cpu {environment.memory_mb:5.0f} MB {limit:>9}  {task.hash[:12]}")
+        typer.echo(
+            f"{task.name:32} {environment.cpus:g} cpu {environment.memory_mb:5.0f} MB {limit:>9}  {task.hash[:12]}"
+        )
 
 
 def check(source: Source) -> None:
@@ -32,7 +34,11 @@ def check(source: Source) -> None:
 
     tasks = read_tasks(source)
     problems = list(tasks.invalid.values())
-    problems += [f"{task.name}: needs {feature}, which tbench does not have" for task in tasks.tasks for feature in task.unsupported]
+    problems += [
+        f"{task.name}: needs {feature}, which tbench does not have"
+        for task in tasks.tasks
+        for feature in task.unsupported
+    ]
     for problem in problems:
         typer.echo(f"cannot run: {problem}")
     for task in tasks.tasks:

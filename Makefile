@@ -1,0 +1,40 @@
+# Two commands do everything on a fresh machine: `make demo` runs the main job, `make test` runs the tests.
+PYTHON ?= python3
+VENV ?= .venv
+BIN := $(VENV)/bin
+STAMP := $(VENV)/.installed
+
+.PHONY: demo test test-all lint bench setup clean
+
+# Wheels are enough; the stamp makes a second call cheap.
+$(STAMP): pyproject.toml
+	@echo "setup: virtual environment in $(VENV)"
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { echo "setup: Python 3.11 or newer is needed; set PYTHON=" >&2; exit 2; }
+	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	@echo "setup: installing tbench and its dependencies"
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check -e '.[dev]'
+	@touch $@
+
+setup: $(STAMP)
+	@$(BIN)/tbench setup
+
+demo: setup
+	@$(BIN)/tbench demo
+
+lint: $(STAMP)
+	@$(BIN)/ruff check .
+	@$(BIN)/ruff format --check .
+	@$(BIN)/mypy
+
+test: setup lint
+	@$(BIN)/python -m pytest -m "not slow"
+
+test-all: setup lint
+	@$(BIN)/python -m pytest
+
+bench: setup
+	@$(BIN)/python -m tests.bench
+
+# Containers of dead runs, the shared network, the tools volume, the images that tbench built.
+clean:
+	@$(BIN)/tbench clean --all
