@@ -33,7 +33,7 @@ test-all: setup lint
 	@$(BIN)/python -m pytest
 
 bench: setup
-	@$(BIN)/python -m tests.bench
+	@$(BIN)/python tests/bench.py
 
 # Containers of dead runs, the shared network, the tools volume, the images that tbench built.
 clean:

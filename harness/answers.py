@@ -27,6 +27,12 @@ _CONTEXT_REFUSAL = re.compile(
     r"|cannot be greater than max_model_len",
     re.IGNORECASE,
 )
+_PROMPT_TOKENS = re.compile(
+    # "at least N" does not match, and must not: vLLM stops counting once the limit is passed.
+    r"prompt contains (\d+) input tokens"  # vLLM
+    r"|request has (\d+) input tokens"  # an older wording of vLLM
+    r"|\((\d+) in the messages"  # OpenAI, and older vLLM
+)
 _CONTEXT_CODES = {"context_length_exceeded", "exceed_context_size_error"}  # OpenAI; llama.cpp
 
 
@@ -143,6 +149,12 @@ def is_context_refusal(status: int, body: object) -> bool:
     frame = _error_frame(body)
     named = _CONTEXT_CODES & {str(frame.get("code")), str(frame.get("type"))}
     return bool(named) or _CONTEXT_REFUSAL.search(server_words(body)) is not None
+
+
+def refused_prompt_tokens(body: object) -> int | None:
+    """The prompt's true length in a context refusal, where it tells."""
+    found = _PROMPT_TOKENS.search(server_words(body))
+    return int(found[found.lastindex or 0]) if found else None
 
 
 def _error_frame(body: object) -> dict[str, Any]:

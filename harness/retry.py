@@ -77,7 +77,7 @@ class Success(NamedTuple, Generic[T]):
 async def persist(
     attempt_once: Callable[[], Awaitable[T]], policy: RetryPolicy, on_wait: OnWait | None = None
 ) -> Success[T]:
-    """Call until it succeeds. Raises BudgetSpentError when the budget is spent; other exceptions pass through."""
+    """Call until it succeeds. Raises BudgetSpentError; other exceptions pass through at once."""
     started = time.monotonic()
     try:
         async for attempt in _retrying(policy, on_wait):

@@ -258,7 +258,9 @@ class Terminal:
     @property
     def last_line(self) -> str:
         """The last non-empty line that was printed, for a live display."""
-        lines = self._last_output.decode("utf-8", "replace").replace("\r", "\n").split("\n")
+        # What was kept may begin within an escape sequence: only what follows the first line break is whole.
+        output = self._last_output.decode("utf-8", "replace").replace("\r", "\n")
+        lines = (output.partition("\n")[2] or output).split("\n")
         return next((text for line in reversed(lines) if (text := _visible(line))), "")
 
     # -- typing and waiting ----------------------------------------------------------------------

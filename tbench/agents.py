@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import shlex
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
@@ -16,21 +17,25 @@ from harness.protocols.base import ActionProtocol
 from harness.recording import Recording
 from harness.terminal import COLUMNS, ROWS, Settling, Terminal
 from harness.trajectory import Outcome, Trajectory
+from tbench.archive import pack, read_tree
 from tbench.errors import TrialError
-from tbench.sandbox import FileEntry, Sandbox
+from tbench.sandbox import BUSYBOX, Sandbox
 from tbench.task import Task, resolve_env
-from tbench.verifier import read_tree
 
 _NO_LIMIT_SEC = 24 * 3600.0
+_NOT_STAGED = 97
+# Output goes to a file: a server that the solution leaves running would hold the stream open.
+_ORACLE_SCRIPT = f"""{BUSYBOX} tar -xf - -C / && {BUSYBOX} mkdir -p /logs/agent || exit {_NOT_STAGED}
+cd {{cwd}} && exec bash /solution/solve.sh >/logs/agent/oracle.txt 2>&1 </dev/null
+"""
 
 
 @dataclass
 class AgentReport:
-    """How the agent ended, and what it leaves for the trial's directory."""
+    """How the agent ended, and its steps where it had any."""
 
     outcome: Outcome
     trajectory: Trajectory | None = None
-    files: dict[str, bytes] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -51,9 +56,6 @@ class TrialAgent(Protocol):
     @property
     def name(self) -> str: ...
 
-    def files(self, task: Task) -> dict[str, FileEntry]:
-        """Files that must be in the container before it starts."""
-
     async def work(self, place: Workplace) -> AgentReport: ...
 
     def partial(self) -> Trajectory | None: ...
@@ -63,9 +65,6 @@ class NopAgent:
     """Does nothing: every task must score 0 with it."""
 
     name = "nop"
-
-    def files(self, task: Task) -> dict[str, FileEntry]:
-        return {}
 
     async def work(self, place: Workplace) -> AgentReport:
         return AgentReport(Outcome.FINISHED)
@@ -79,23 +78,19 @@ class OracleAgent:
 
     name = "oracle"
 
-    def files(self, task: Task) -> dict[str, FileEntry]:
-        if not (task.path / "solution" / "solve.sh").is_file():
-            raise TrialError("oracle_missing", f"{task.path / 'solution' / 'solve.sh'}: missing, so there is no oracle")
-        return read_tree(task.path / "solution", "/solution")
-
     async def work(self, place: Workplace) -> AgentReport:
-        limit_sec = place.timeout_sec or _NO_LIMIT_SEC
-        log = "/logs/agent/oracle.txt"
-        # To a file, not the stream: a server that the solution leaves running would hold the stream open.
+        solution = place.task.path / "solution"
+        if not (solution / "solve.sh").is_file():
+            raise TrialError("oracle_missing", f"{solution / 'solve.sh'}: missing, so there is no oracle")
         ended = await place.sandbox.shell(
-            f"cd '{place.sandbox.workdir}' && exec bash /solution/solve.sh >{log} 2>&1 </dev/null",
-            timeout_sec=limit_sec,
+            _ORACLE_SCRIPT.format(cwd=shlex.quote(place.sandbox.workdir)),
+            timeout_sec=place.timeout_sec or _NO_LIMIT_SEC,
             environment={"DEBIAN_FRONTEND": "noninteractive", **resolve_env(place.task.file.solution.env)},
+            stdin=pack(read_tree(solution, "/solution")),
         )
-        logs = await place.sandbox.fetch("/logs/agent", 8 << 20)
-        files = {f"agent/{name}": data for name, data in logs.items()}
-        return AgentReport(Outcome.AGENT_TIMEOUT if ended.timed_out else Outcome.FINISHED, files=files)
+        if ended.exit_code == _NOT_STAGED:
+            raise TrialError("sandbox_failed", "the solution could not be put into the container")
+        return AgentReport(Outcome.AGENT_TIMEOUT if ended.timed_out else Outcome.FINISHED)
 
     def partial(self) -> Trajectory | None:
         return None
@@ -119,9 +114,6 @@ class ModelAgent:
         self._limits = limits
         self._settling = settling
         self._agent: Agent | None = None
-
-    def files(self, task: Task) -> dict[str, FileEntry]:
-        return {}
 
     async def work(self, place: Workplace) -> AgentReport:
         recording = Recording(place.directory / "session.cast", columns=COLUMNS, rows=ROWS)

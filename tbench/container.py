@@ -8,25 +8,29 @@ import io
 import shlex
 import socket
 import struct
-import tarfile
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from harness.stream import ByteStream
+from tbench.archive import ChunkReader, FileEntry, pack, unpack
 from tbench.engine import LABEL_OWNER, LABEL_RUN, LABEL_TRIAL, NETWORK, Engine, EngineError, owner
 from tbench.errors import TrialError
 from tbench.image import Image
-from tbench.sandbox import ExecResult, FileEntry
+from tbench.sandbox import BUSYBOX, ExecResult
 
 TOOLS = "/opt/tbench"
-BUSYBOX = f"{TOOLS}/bin/busybox"
 _REMOVE_SEC = 60.0
-_OUTPUT_BYTES = 64 << 10
+_OUTPUT_BYTES = 64 << 20
 _STREAM_HEADER = struct.Struct(">BxxxL")
 _STDERR = 2
 _FOREVER_SEC = "2147483647"
+
+
+LOG_DIRECTORIES = {
+    path: FileEntry(None, 0o777) for path in ("/logs", "/logs/agent", "/logs/verifier", "/logs/artifacts")
+}
 
 
 @dataclass(frozen=True)
@@ -62,9 +66,8 @@ class Container:
         environment: Mapping[str, str],
         workdir: str | None = None,
         agent_user: str | None = None,
-        files: Mapping[str, FileEntry] | None = None,
     ) -> Container:
-        """Create, fill, start. Raises TrialError(sandbox_failed); leaves nothing behind when it does."""
+        """Create and start. Raises TrialError(sandbox_failed); leaves nothing behind when it does."""
         workdir = workdir or image.workdir
         config = _create_arguments(
             engine, image, limits, tools_volume, has_internet, dict(environment), workdir,
@@ -82,8 +85,9 @@ class Container:
             raise TrialError("sandbox_failed", f"creating the container failed: {error}") from error
         container = cls(engine, created["Id"], image, workdir, agent_user)
         try:
-            if files:
-                await container.put(files)
+            if not container.runs_as_root or agent_user is not None:
+                # As root the agent's and the verifier's own scripts make them, which is far cheaper.
+                await container.put(LOG_DIRECTORIES)
             await engine.call(engine.api.start, container.container_id)
         except EngineError as error:
             await container.remove()
@@ -100,6 +104,9 @@ class Container:
     async def connect(self, argv: Sequence[str], environment: Mapping[str, str]) -> ByteStream:
         if not self._image.has_locale:
             environment = {"LANG": "C.UTF-8", **environment}
+        if self.runs_as_root and self._agent_user is None:
+            make = f"{BUSYBOX} mkdir -p {' '.join(LOG_DIRECTORIES)}"
+            argv = [BUSYBOX, "sh", "-c", f'{make}; exec "$@"', "sh", *argv]
         return await self._open(list(argv), user=self._agent_user or "", workdir=self.workdir, environment=environment)
 
     async def shell(
@@ -109,44 +116,47 @@ class Container:
         timeout_sec: float,
         user: str | None = None,
         environment: Mapping[str, str] | None = None,
+        stdin: bytes = b"",
     ) -> ExecResult:
         # The limit holds inside (there is no API to end an exec) and, with a margin, outside.
-        argv = [BUSYBOX, "timeout", "-k", "5", str(max(1, round(timeout_sec))), BUSYBOX, "sh", "-c", script]
+        limit = max(1, round(timeout_sec))
+        argv = [BUSYBOX, "timeout", "-k", "5", str(limit), BUSYBOX, "sh", "-c", script]
         output = bytearray()
         started = time.monotonic()
         stream: _ExecStream | None = None
         try:
-            async with asyncio.timeout(timeout_sec + 30):
-                stream = await self._open(
-                    argv, user=user or "", workdir="/", environment=environment or {}, stdin=False
-                )
-                while data := await stream.read():
-                    output += data[: max(0, _OUTPUT_BYTES - len(output))]
-                output += stream.errors.encode()
+            async with asyncio.timeout(limit + 30):
+                stream = await self._open(argv, user=user or "", workdir="/", environment=environment or {})
+                await stream.write_all(stdin)
+                while len(output) < _OUTPUT_BYTES and (data := await stream.read_output()):
+                    output += data
                 code = await self._exit_code(stream.exec_id)
         except TimeoutError:
-            return ExecResult(None, bytes(output).decode("utf-8", "replace"), timed_out=True)
+            return ExecResult(None, bytes(output), timed_out=True)
+        except OSError as error:
+            raise TrialError("sandbox_lost", f"the stream of a command broke: {error}") from error
         finally:
             if stream is not None:
                 await stream.close()
-        timed_out = time.monotonic() - started >= round(timeout_sec) and code in (124, 137, 143)
-        return ExecResult(code, bytes(output).decode("utf-8", "replace"), timed_out)
+        timed_out = time.monotonic() - started >= limit and code in (None, 124, 137, 143)
+        return ExecResult(code, bytes(output), timed_out)
 
     async def _exit_code(self, exec_id: str) -> int | None:
-        state = await self._engine.call(self._engine.api.exec_inspect, exec_id)
+        try:
+            state = await self._engine.call(self._engine.api.exec_inspect, exec_id)
+        except EngineError as error:
+            raise TrialError("sandbox_lost", f"the container vanished under a command: {error}") from error
         code: int | None = state["ExitCode"]
         return code
 
-    async def _open(
-        self, argv: list[str], *, user: str, workdir: str, environment: Mapping[str, str], stdin: bool = True
-    ) -> _ExecStream:
+    async def _open(self, argv: list[str], *, user: str, workdir: str, environment: Mapping[str, str]) -> _ExecStream:
         api = self._engine.api
 
         def start() -> _ExecStream:
             created = api.exec_create(
                 self.container_id,
                 argv,
-                stdin=stdin,
+                stdin=True,
                 user=user,
                 workdir=workdir,
                 environment=dict(environment),
@@ -164,7 +174,7 @@ class Container:
 
     async def put(self, files: Mapping[str, FileEntry]) -> None:
         try:
-            await self._engine.call(self._engine.api.put_archive, self.container_id, "/", _tar(files))
+            await self._engine.call(self._engine.api.put_archive, self.container_id, "/", pack(files))
         except EngineError as error:
             kind = "sandbox_lost" if error.status in (404, 409) else "sandbox_failed"
             raise TrialError(kind, f"copying files into the container failed: {error}") from error
@@ -172,7 +182,7 @@ class Container:
     async def fetch(self, directory: str, limit_bytes: int) -> dict[str, bytes]:
         def read() -> dict[str, bytes]:
             chunks, _ = self._engine.api.get_archive(self.container_id, directory, chunk_size=1 << 20)
-            return _untar(chunks, limit_bytes)
+            return unpack(io.BufferedReader(ChunkReader(chunks), 1 << 20), limit_bytes)
 
         try:
             return await self._engine.call(read)
@@ -254,17 +264,20 @@ class _ExecStream:
         self._reader, self._writer = await asyncio.open_connection(sock=self._socket, limit=1 << 20)
 
     async def read(self) -> bytes:
+        out = await self.read_output()
+        if not out and self.errors.strip():
+            raise ConnectionResetError(self.errors.strip()[-300:])
+        return out
+
+    async def read_output(self) -> bytes:
+        """The next of stdout; b"" at the end, whatever stderr said."""
         assert self._reader is not None
-        while True:
-            out = self._take_frames()
-            if out:
-                return out
+        while not (out := self._take_frames()):
             data = await self._reader.read(1 << 18)
             if not data:
-                if self.errors.strip():
-                    raise ConnectionResetError(self.errors.strip()[-300:])
                 return b""
             self._buffer += data
+        return out
 
     def _take_frames(self) -> bytes:
         """All complete frames in the buffer. A frame: stream number, three zeros, length, payload (Docker API)."""
@@ -289,6 +302,14 @@ class _ExecStream:
         self._writer.write(data)
         await self._writer.drain()
 
+    async def write_all(self, data: bytes) -> None:
+        """All of the process's standard input, then its end. A process that does not want it is none's fault."""
+        assert self._writer is not None
+        with contextlib.suppress(ConnectionError):
+            self._writer.write(data)
+            await self._writer.drain()
+            self._writer.write_eof()
+
     async def close(self) -> None:
         if self._writer is not None:
             self._writer.close()
@@ -309,54 +330,3 @@ def _already_read(raw: Any, sock: socket.socket) -> bytes:
         return b""
     waiting = reader.peek()
     return bytes(reader.read(len(waiting))) if waiting else b""
-
-
-def _tar(files: Mapping[str, FileEntry]) -> bytes:
-    buffer = io.BytesIO()
-    with tarfile.open(fileobj=buffer, mode="w") as archive:
-        for path, entry in files.items():
-            member = tarfile.TarInfo(path.lstrip("/"))
-            member.mode = entry.mode
-            member.mtime = int(time.time())
-            if entry.data is None:
-                member.type = tarfile.DIRTYPE
-                archive.addfile(member)
-            else:
-                member.size = len(entry.data)
-                archive.addfile(member, io.BytesIO(entry.data))
-    return buffer.getvalue()
-
-
-def _untar(chunks: Iterator[bytes], limit_bytes: int) -> dict[str, bytes]:
-    """Regular files of a directory's archive, without the directory's own name; each cut where the limit ends."""
-    found: dict[str, bytes] = {}
-    with tarfile.open(fileobj=_ChunkReader(chunks), mode="r|") as archive:  # type: ignore[call-overload]
-        for member in archive:
-            if not member.isreg():
-                continue
-            content = archive.extractfile(member)
-            assert content is not None
-            found[member.name.partition("/")[2]] = content.read(limit_bytes)
-            limit_bytes = max(0, limit_bytes - member.size)
-    return found
-
-
-class _ChunkReader:
-    """A file-like view of an iterator of bytes, for tarfile's stream mode."""
-
-    def __init__(self, chunks: Iterator[bytes]) -> None:
-        self._chunks = chunks
-        self._chunk, self._position = b"", 0
-
-    def read(self, size: int) -> bytes:
-        pieces: list[bytes] = []
-        while size > 0:
-            if self._position == len(self._chunk):
-                self._chunk, self._position = next(self._chunks, b""), 0
-                if not self._chunk:
-                    break
-            piece = self._chunk[self._position : self._position + size]
-            pieces.append(piece)
-            self._position += len(piece)
-            size -= len(piece)
-        return b"".join(pieces)

@@ -28,7 +28,7 @@ from tbench.events import Events, Note, Phase, RunEnded, RunStarted, TrialPhase
 from tbench.image import Images
 from tbench.pool import run_all
 from tbench.results import TrialResult
-from tbench.sandbox import FileEntry, Sandbox
+from tbench.sandbox import Sandbox
 from tbench.store import RunStore
 from tbench.task import Healthcheck, Task, resolve_env
 from tbench.tools import ensure_tools
@@ -111,9 +111,7 @@ class EngineSandboxes:
         self._run = run
         self.image_ids: dict[str, str] = {}
 
-    async def __call__(
-        self, task: Task, trial: str, files: dict[str, FileEntry], on_phase: Callable[[Phase], None]
-    ) -> Sandbox:
+    async def __call__(self, task: Task, trial: str, on_phase: Callable[[Phase], None]) -> Sandbox:
         settings = task.file.environment
         environment = resolve_env(settings.env)
         on_phase("image")
@@ -132,7 +130,6 @@ class EngineSandboxes:
             environment=environment,
             workdir=settings.workdir,
             agent_user=str(user) if user is not None else None,
-            files=files,
         )
         if settings.healthcheck is not None:
             try:
@@ -153,7 +150,8 @@ async def wait_until_healthy(sandbox: Sandbox, check: Healthcheck) -> None:
         if time.monotonic() - started >= check.start_period_sec:
             failures += 1
         if failures >= check.retries:
-            raise TrialError("healthcheck_failed", f"{check.command!r} failed {failures} times: {ended.output[-200:]}")
+            words = ended.output[-200:].decode("utf-8", "replace")
+            raise TrialError("healthcheck_failed", f"{check.command!r} failed {failures} times: {words}")
         await asyncio.sleep(check.interval_sec)
 
 

@@ -7,6 +7,10 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from harness.stream import ByteStream
+from tbench.archive import FileEntry
+
+BUSYBOX = "/opt/tbench/bin/busybox"
+"""The tools volume's own shell and utilities: images need not have any."""
 
 
 @dataclass(frozen=True)
@@ -14,16 +18,8 @@ class ExecResult:
     """How a command in the sandbox ended."""
 
     exit_code: int | None
-    output: str = ""
+    output: bytes = b""
     timed_out: bool = False
-
-
-@dataclass(frozen=True)
-class FileEntry:
-    """One file or directory (data is None) to be put into a sandbox, owned by root."""
-
-    data: bytes | None
-    mode: int = 0o644
 
 
 class Sandbox(Protocol):
@@ -50,9 +46,10 @@ class Sandbox(Protocol):
         *,
         timeout_sec: float,
         user: str | None = None,
-        environment: Mapping[str, str] = ...,
+        environment: Mapping[str, str] | None = None,
+        stdin: bytes = b"",
     ) -> ExecResult:
-        """Run a POSIX shell script in `/` with the tools volume's shell; output is for diagnosis only."""
+        """Run a POSIX shell script in `/` with the tools volume's shell."""
 
     async def put(self, files: Mapping[str, FileEntry]) -> None:
         """Write files by absolute path, owned by root."""

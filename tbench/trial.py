@@ -15,14 +15,10 @@ from tbench.agents import AgentReport, TrialAgent, Workplace
 from tbench.errors import TrialError, one_line
 from tbench.events import Events, Phase, TrialFinished, TrialPhase, TrialStep, TrialVerdict
 from tbench.results import ErrorInfo, Timings, TrialResult
-from tbench.sandbox import FileEntry, Sandbox
+from tbench.sandbox import Sandbox
 from tbench.store import RunStore
 from tbench.task import Task
 from tbench.verifier import Verdict, VerifierFailed, verify
-
-LOG_DIRECTORIES = {
-    path: FileEntry(None, 0o777) for path in ("/logs", "/logs/agent", "/logs/verifier", "/logs/artifacts")
-}
 
 
 @dataclass(frozen=True)
@@ -39,9 +35,7 @@ class TrialPlan:
 class SandboxMaker(Protocol):
     """Makes the sandbox of a trial: the engine's, or a fake."""
 
-    async def __call__(
-        self, task: Task, trial: str, files: dict[str, FileEntry], on_phase: Callable[[Phase], None]
-    ) -> Sandbox: ...
+    async def __call__(self, task: Task, trial: str, on_phase: Callable[[Phase], None]) -> Sandbox: ...
 
 
 @dataclass
@@ -89,7 +83,7 @@ class Trial:
         except TrialError as error:
             self._progress.error = error.info()
             if isinstance(error, VerifierFailed):
-                self._keep_verifier_files(error.files)
+                self._progress.files.update(error.files)
         except asyncio.CancelledError:
             await self._remove()
             raise
@@ -111,8 +105,7 @@ class Trial:
     async def _start(self, task: Task) -> None:
         started = time.monotonic()
         try:
-            files = LOG_DIRECTORIES | self._agent.files(task)
-            self._sandbox = await self._make_sandbox(task, self._plan.trial, files, self._enter)
+            self._sandbox = await self._make_sandbox(task, self._plan.trial, self._enter)
         finally:
             self._progress.sandbox_sec = time.monotonic() - started
 
@@ -130,7 +123,6 @@ class Trial:
         )
         try:
             self._progress.report = await self._agent.work(place)
-            self._progress.files.update(self._progress.report.files)
         finally:
             self._progress.agent_sec = time.monotonic() - started
 
@@ -142,12 +134,8 @@ class Trial:
             verdict: Verdict = await verify(task, self._sandbox)
         finally:
             self._progress.verifier_sec = time.monotonic() - started
-        self._keep_verifier_files(verdict.files)
+        self._progress.files.update(verdict.files)
         self._progress.reward = verdict.reward
-
-    def _keep_verifier_files(self, files: object) -> None:
-        assert isinstance(files, dict)
-        self._progress.files.update({f"verifier/{name}": data for name, data in files.items()})
 
     async def _conclude(
         self, started_at: datetime, started: float, queue_sec: float

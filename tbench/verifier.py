@@ -6,6 +6,7 @@ test having run, is an error and never a score.
 
 from __future__ import annotations
 
+import io
 import json
 import math
 import re
@@ -13,15 +14,13 @@ import shlex
 import uuid
 from collections.abc import Mapping
 from dataclasses import dataclass
-from pathlib import Path
 
+from tbench.archive import pack, read_tree, unpack
 from tbench.errors import TrialError
-from tbench.sandbox import FileEntry, Sandbox
+from tbench.sandbox import BUSYBOX, Sandbox
 from tbench.task import Task, resolve_env
 
-_BUSYBOX = "/opt/tbench/bin/busybox"
 LOGS = "/logs/verifier"
-_STDOUT = "test-stdout.txt"
 _KEPT_BYTES = 32 << 20
 _STAGE_SEC = 60.0
 _PYTEST_SUMMARY = re.compile(
@@ -45,14 +44,14 @@ _TOOL_FAILURES = (
 
 @dataclass(frozen=True)
 class Verdict:
-    """What the verifier left: the reward and its files by name (stdout.txt, reward.txt, ctrf.json, …)."""
+    """The reward, and what lies below /logs: verifier/{stdout.txt,reward.txt,ctrf.json,…}, agent/…"""
 
     reward: float
     files: Mapping[str, bytes]
 
 
 class VerifierFailed(TrialError):
-    """No verdict; carries the files that the verifier left, for whoever looks into it."""
+    """No verdict; carries the files below /logs, for whoever looks into it."""
 
     def __init__(self, type_: str, message: str, files: Mapping[str, bytes]) -> None:
         super().__init__(type_, message)
@@ -61,65 +60,81 @@ class VerifierFailed(TrialError):
 
 async def verify(task: Task, sandbox: Sandbox) -> Verdict:
     """Stage tests/, run tests/test.sh under its timeout, read the reward. Raises TrialError."""
+    logs, timed_out = await _run(task, sandbox)
+    verifier = {name.removeprefix("verifier/"): data for name, data in logs.items() if name.startswith("verifier/")}
+    try:
+        if timed_out or "timed-out" in verifier:
+            limit_sec = task.file.verifier.timeout_sec
+            raise VerifierFailed("verifier_timeout", f"tests/test.sh took longer than {limit_sec:.0f} s", verifier)
+        uses_pytest = b"pytest" in (task.path / "tests" / "test.sh").read_bytes()
+        return Verdict(read_reward(verifier, uses_pytest=uses_pytest), logs)
+    except VerifierFailed as failure:
+        raise VerifierFailed(failure.type, str(failure), logs) from None
+
+
+async def _run(task: Task, sandbox: Sandbox) -> tuple[dict[str, bytes], bool]:
+    """Files below /logs after the verifier's end, and whether it had to be ended.
+
+    As root all of it is one exec: tests go in through its stdin and the logs come out of its stdout, because the
+    engine's own copying costs more than everything else together.
+    """
     settings = task.file.verifier
-    stage = f"/.tbench-{uuid.uuid4().hex[:12]}"
-    await sandbox.put(read_tree(task.path / "tests", f"{stage}/tests"))
     user = str(settings.user) if settings.user is not None else None
     as_root = sandbox.runs_as_root if user is None else user in ("root", "0")
-    run = _run_script(sandbox.workdir, settings.timeout_sec)
-    environment = resolve_env(settings.env)
+    stage = f"/.tbench-{uuid.uuid4().hex[:12]}"
+    tests = pack(read_tree(task.path / "tests", f"{stage}/tests"))
+    run, environment = _run_script(sandbox.workdir, settings.timeout_sec), resolve_env(settings.env)
+    limit_sec = settings.timeout_sec + _STAGE_SEC
     if as_root:
         ended = await sandbox.shell(
-            _stage_script(stage) + run,
-            timeout_sec=settings.timeout_sec + _STAGE_SEC,
+            _stage_script(stage) + run + _SEND_LOGS,
+            timeout_sec=limit_sec,
             user="root",
             environment=environment,
+            stdin=tests,
         )
+        logs = unpack(io.BytesIO(ended.output), _KEPT_BYTES)
     else:
-        await sandbox.shell(_stage_script(stage), timeout_sec=_STAGE_SEC, user="root")
-        ended = await sandbox.shell(
-            run, timeout_sec=settings.timeout_sec + _STAGE_SEC, user=user, environment=environment
-        )
-    files = await sandbox.fetch(LOGS, _KEPT_BYTES)
-    files = {("stdout.txt" if name == _STDOUT else name): data for name, data in files.items()}
-    if ended.timed_out or files.pop("timed-out", None) is not None:
-        raise VerifierFailed("verifier_timeout", f"tests/test.sh took longer than {settings.timeout_sec:.0f} s", files)
-    uses_pytest = b"pytest" in (task.path / "tests" / "test.sh").read_bytes()
-    return Verdict(read_reward(files, uses_pytest=uses_pytest), files)
+        ended = await sandbox.shell(_stage_script(stage), timeout_sec=_STAGE_SEC, user="root", stdin=tests)
+        if ended.exit_code == 0:
+            ended = await sandbox.shell(run, timeout_sec=limit_sec, user=user, environment=environment)
+        logs = {}
+    if ended.exit_code == _NOT_STAGED:
+        raise TrialError("verifier_failed", "the tests could not be put into the container (is its disk full?)")
+    if not logs:
+        logs = await sandbox.fetch("/logs", _KEPT_BYTES)
+    return logs, ended.timed_out
+
+
+_NOT_STAGED = 97
+# The verdict's files first: whatever else is there, a limit must not cut them off.
+_SEND_LOGS = """cd /logs/verifier && $B tar -cf - -C / $($B ls reward.json reward.txt ctrf.json 2>/dev/null |
+    $B sed s,^,logs/verifier/,) logs 2>/dev/null
+exit 0
+"""
 
 
 def _stage_script(stage: str) -> str:
-    # What the agent left at these paths is moved out of the way, whatever it is; then tests are put fresh.
-    return f"""B={_BUSYBOX}
+    # Whatever the agent left at these paths is removed; then tests are put there fresh, owned by root.
+    return f"""B={BUSYBOX}
+$B tar -xf - -C / || exit {_NOT_STAGED}
 $B rm -rf /tests {LOGS}
-$B mkdir -p {LOGS} && $B chmod 777 {LOGS}
-$B mv {stage}/tests /tests && $B rmdir {stage} && $B chmod 755 /tests /tests/test.sh || exit 97
+$B mkdir -p {LOGS} && $B chmod 777 {LOGS} || exit {_NOT_STAGED}
+$B mv {stage}/tests /tests && $B rmdir {stage} && $B chmod 755 /tests /tests/test.sh || exit {_NOT_STAGED}
 """
 
 
 def _run_script(workdir: str, timeout_sec: float) -> str:
     cwd = shlex.quote(workdir)
+    limit = max(1, round(timeout_sec))
     # Output goes to a file: a server that test.sh leaves behind would hold a pipe open for ever.
-    return f"""B={_BUSYBOX}
+    return f"""B={BUSYBOX}
 cd {cwd} 2>/dev/null || {{ $B mkdir -p {cwd}; cd {cwd}; }}
 started=$($B date +%s)
-$B timeout -k 5 {max(1, round(timeout_sec))} bash /tests/test.sh >{LOGS}/{_STDOUT} 2>&1 </dev/null
+$B timeout -k 5 {limit} bash /tests/test.sh >{LOGS}/stdout.txt 2>&1 </dev/null
 code=$?
-[ $code -lt 124 ] || [ $(($($B date +%s) - started)) -lt {max(1, round(timeout_sec))} ] || : >{LOGS}/timed-out
-exit $code
+[ $code -lt 124 ] || [ $(($($B date +%s) - started)) -lt {limit} ] || : >{LOGS}/timed-out
 """
-
-
-def read_tree(root: Path, target: str) -> dict[str, FileEntry]:
-    """A directory of the task as entries to be put at `target`; modes are kept, symlinks followed."""
-    entries = {target: FileEntry(None, 0o755)}
-    for path in sorted(root.rglob("*")):
-        inside = f"{target}/{path.relative_to(root).as_posix()}"
-        if path.is_dir():
-            entries[inside] = FileEntry(None, 0o755)
-        elif path.is_file():
-            entries[inside] = FileEntry(path.read_bytes(), path.stat().st_mode & 0o777)
-    return entries
 
 
 def read_reward(files: Mapping[str, bytes], *, uses_pytest: bool = False) -> float:

@@ -21,7 +21,6 @@ from tbench.image import Images
 from tbench.run import EngineSandboxes
 from tbench.task import Task
 from tbench.tools import ensure_tools
-from tbench.trial import LOG_DIRECTORIES
 from tbench.verifier import verify
 
 
@@ -45,13 +44,13 @@ async def session(name: str, judge: bool) -> None:
         volume = await ensure_tools(engine, _say)
         await engine.ensure_network()
         make = EngineSandboxes(engine, Images(engine, say=_say), volume, f"shell-{os.getpid()}")
-        sandbox = await make(task, f"{task.name}.shell", dict(LOG_DIRECTORIES), lambda _: None)
+        sandbox = await make(task, f"{task.name}.shell", lambda _: None)
         try:
             _say(f"--- {task.name} ---\n{task.instruction}--- leave with exit or C-d ---")
             await asyncio.to_thread(_hand_over, sandbox.container_id, sandbox.workdir)
             if judge:
                 verdict = await verify(task, sandbox)
-                _say(verdict.files.get("stdout.txt", b"").decode("utf-8", "replace"))
+                _say(verdict.files.get("verifier/stdout.txt", b"").decode("utf-8", "replace"))
                 typer.echo(f"reward {verdict.reward:g}")
         finally:
             await sandbox.remove()

@@ -1,0 +1,259 @@
+"""The model behind an OpenAI-compatible chat endpoint: requests, retries, and who is to blame for a failure.
+
+The only module that imports openai, and only when a ChatModel is made: the import takes about a second.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+from collections.abc import Awaitable, Callable, Iterator, Sequence
+from typing import TYPE_CHECKING, Any, Self, TypeVar
+from urllib.parse import urlsplit
+
+from harness.answers import (
+    ModelCard,
+    is_context_refusal,
+    read_completion,
+    read_models,
+    refused_prompt_tokens,
+    retry_after_sec,
+    server_words,
+    shorten,
+    without_lone_surrogates,
+)
+from harness.errors import ContextLimitReached, EndpointError, EndpointUnavailable, RequestRefused
+from harness.model import Model, Sampling, ServedModel
+from harness.retry import BudgetSpentError, OnWait, RetryPolicy, Success, TransientError, persist
+from harness.trajectory import Message, Reply
+
+if TYPE_CHECKING:
+    import openai
+
+__all__ = ["ChatModel", "Model", "OnWait", "RetryPolicy", "Sampling", "ServedModel"]
+
+T = TypeVar("T")
+
+LISTING_TIMEOUT_SEC = 30.0
+"""`GET /v1/models` needs no model: an answer that takes longer is a failed attempt."""
+_PLACEHOLDER_KEY = "none"  # the SDK demands a key, local servers ignore it
+_RETRIED_STATUSES = {408, 409, 429}
+_BROKEN = {"ReadError", "WriteError", "CloseError", "RemoteProtocolError"}  # class names in httpx and httpx2
+
+
+class ChatModel:
+    """A chat model behind an OpenAI-compatible endpoint, safe to share between concurrent trials.
+
+    `base_url` is given with its `/v1` or without (`http://host:8000`); any other path is used as it is.
+    `request_timeout_sec` bounds one attempt from outside, the server's queue included.
+    Raises EndpointError for a base URL or key that cannot be used at all.
+    """
+
+    def __init__(
+        self,
+        base_url: str,
+        model: str | None,
+        sampling: Sampling,
+        *,
+        api_key: str | None,
+        request_timeout_sec: float = 600,
+        retry: RetryPolicy | None = None,
+        on_wait: OnWait | None = None,
+    ) -> None:
+        import openai
+
+        url = _full_url(base_url)
+        self.url = _without_password(url)
+        self.model = model
+        self.sampling = sampling
+        self.context_tokens: int | None = None
+        self._key = _usable_key(api_key)
+        self._timeout_sec = request_timeout_sec
+        self._retry = retry or RetryPolicy()
+        self._on_wait = on_wait
+        self._sdk = openai
+        self._client = openai.AsyncOpenAI(
+            base_url=url,
+            api_key=self._key or _PLACEHOLDER_KEY,
+            timeout=request_timeout_sec,
+            max_retries=0,
+            # vLLM closes idle connections after 5 s, the client's pool too: a race when a command takes 5 s.
+            default_headers={"Connection": "close"} if urlsplit(url).scheme == "http" else None,
+        )
+
+    def __repr__(self) -> str:
+        return f"ChatModel({self.url!r}, {self.model!r})"
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.close()
+
+    async def close(self) -> None:
+        await self._client.close()
+
+    async def connect(self, *, budget_sec: float | None = None) -> ServedModel:
+        """Ask the endpoint what it serves; settles `model` and `context_tokens`.
+
+        `budget_sec` replaces the retry budget: short to find a wrong URL soon, long for a loading server.
+        Raises RequestRefused when the model is not listed, or none was named and there is a choice.
+        """
+        policy = self._retry if budget_sec is None else self._retry.model_copy(update={"total_sec": budget_sec})
+        cards = (await self._persist("/models", self._list_models, policy)).value
+        card = self._chosen(cards)
+        by_id = {each.id: each for each in cards}
+        base = by_id.get(card.parent or "", card)  # a LoRA adapter's own card has no length
+        served = ServedModel(id=card.id, context_tokens=card.max_model_len or base.max_model_len, root=card.root)
+        self.model, self.context_tokens = served.id, served.context_tokens
+        return served
+
+    async def query(self, messages: Sequence[Message], *, seed: int | None, max_tokens: int) -> Reply:
+        """One reply to `messages`, with retries.
+
+        Raises EndpointUnavailable, RequestRefused or ContextLimitReached.
+        """
+        request = self._request(messages, seed, max_tokens)
+
+        async def complete() -> Reply:
+            call = self._client.chat.completions.create(**request)
+            completion = await self._send("/chat/completions", call, self._timeout_sec)
+            return read_completion(completion, max_tokens=max_tokens, context_tokens=self.context_tokens)
+
+        done = await self._persist("/chat/completions", complete, self._retry)
+        return done.value.model_copy(
+            update={"latency_sec": done.latency_sec, "waited_sec": done.waited_sec, "attempts": done.attempts}
+        )
+
+    def _request(self, messages: Sequence[Message], seed: int | None, max_tokens: int) -> dict[str, Any]:
+        if self.model is None:
+            raise RuntimeError("no model: name one or call connect() first")
+        seed = self.sampling.seed if seed is None else seed
+        return {
+            "model": self.model,
+            "messages": [{"role": m.role, "content": without_lone_surrogates(m.content)} for m in messages],
+            "temperature": self.sampling.temperature,
+            "top_p": self.sampling.top_p,
+            "max_tokens": max_tokens,
+            "extra_body": self.sampling.extra_body,
+            **({} if seed is None else {"seed": seed}),
+        }
+
+    async def _list_models(self) -> list[ModelCard]:
+        timeout_sec = min(self._timeout_sec, LISTING_TIMEOUT_SEC)
+        # Not `models.list()`: its paging stumbles over a body that is no list.
+        listing = self._client.get("/models", cast_to=object)
+        return read_models(await self._send("/models", listing, timeout_sec))
+
+    def _chosen(self, cards: list[ModelCard]) -> ModelCard:
+        ids = [card.id for card in cards]
+        listed = shorten(", ".join(ids)) or "no model"
+        if self.model is None:
+            if len(cards) == 1:
+                return cards[0]
+            raise RequestRefused(f"{self.url} lists {listed}: name the model to use", status=404)
+        if self.model not in ids:
+            raise RequestRefused(f"{self.url} does not serve {self.model!r}; it lists {listed}", status=404)
+        return cards[ids.index(self.model)]
+
+    async def _persist(self, path: str, attempt: Callable[[], Awaitable[T]], policy: RetryPolicy) -> Success[T]:
+        try:
+            return await persist(attempt, policy, self._tell_waiting)
+        except BudgetSpentError as error:
+            last = error
+        times = "1 attempt" if last.attempts == 1 else f"{last.attempts} attempts"
+        raise EndpointUnavailable(f"{self.url}{path}: {self._public(last.reason)} (gave up after {times})")
+
+    def _tell_waiting(self, reason: str, seconds: float) -> None:
+        if self._on_wait is not None:
+            self._on_wait(self._public(reason), seconds)
+
+    async def _send(self, path: str, call: Awaitable[Any], timeout_sec: float) -> object:
+        """One attempt: the decoded body of a 200, or an exception of ours."""
+        sdk = self._sdk
+        failure: Exception
+        try:
+            async with asyncio.timeout(timeout_sec):
+                return _decoded(await call)
+        except (sdk.APITimeoutError, TimeoutError):
+            failure = TransientError(f"no answer within {timeout_sec:g} s")
+        except sdk.APIConnectionError as error:
+            failure = _no_connection(error)
+        except sdk.APIStatusError as error:
+            failure = self._judged(path, error)
+        except (json.JSONDecodeError, UnicodeDecodeError):
+            failure = TransientError("HTTP 200 with a body that is not JSON")
+        # Raised outside the handlers: the SDK's exceptions hold the request with its headers.
+        raise failure
+
+    def _judged(self, path: str, error: openai.APIStatusError) -> Exception:
+        status, body = error.status_code, error.body
+        words = f"HTTP {status}: {server_words(body) or 'no message'}"
+        if status in _RETRIED_STATUSES or status >= 500:
+            asked = retry_after_sec(error.response.headers.get("retry-after"))
+            return TransientError(words, retry_after_sec=asked)
+        if is_context_refusal(status, body):
+            return ContextLimitReached(self._public(words), refused_prompt_tokens(body))
+        hint = " (check OPENAI_API_KEY)" if status in {401, 403} else ""
+        return RequestRefused(f"{self.url}{path}: {self._public(words)}{hint}", status)
+
+    def _public(self, text: str) -> str:
+        """Foreign text without the key (some servers repeat it), and not too long."""
+        return shorten(text.replace(self._key, "[key]") if self._key else text)
+
+
+def _decoded(answer: Any) -> object:
+    """The SDK's object as plain data; it hands over raw text when the body is not JSON."""
+    dump = getattr(answer, "model_dump", None)
+    return dump(warnings=False) if dump else answer
+
+
+def _no_connection(error: openai.APIConnectionError) -> TransientError:
+    causes = list(_causes(error))[1:]
+    names = {type(cause).__name__ for cause in causes}
+    words = next(filter(None, map(_cause_words, reversed(causes))), "no details")
+    if names & _BROKEN:
+        return TransientError(f"connection broke: {words}", broke=True)
+    return TransientError(f"{'cannot connect' if 'ConnectError' in names else 'request failed'}: {words}")
+
+
+def _causes(error: BaseException) -> Iterator[BaseException]:
+    cause: BaseException | None = error
+    while cause is not None:
+        yield cause
+        cause = cause.exceptions[0] if isinstance(cause, BaseExceptionGroup) else cause.__cause__ or cause.__context__
+
+
+def _cause_words(cause: BaseException) -> str:
+    if not isinstance(cause, OSError):
+        return str(cause)
+    if cause.errno and str(cause.strerror).startswith("Connect call failed"):  # asyncio's way of putting it
+        return os.strerror(cause.errno)
+    return cause.strerror or str(cause)
+
+
+def _full_url(base_url: str) -> str:
+    url = base_url.strip().rstrip("/")
+    try:
+        parts = urlsplit(url)
+        usable = parts.scheme in {"http", "https"} and bool(parts.hostname) and parts.port != 0
+    except ValueError:
+        usable = False
+    if not usable:
+        raise EndpointError("the base URL must look like http://host:8000/v1")
+    if parts.query or parts.fragment:
+        raise EndpointError("the base URL must not have a query or fragment")
+    return url if parts.path else url + "/v1"
+
+
+def _without_password(url: str) -> str:
+    parts = urlsplit(url)
+    return parts._replace(netloc=parts.netloc.rpartition("@")[2]).geturl()
+
+
+def _usable_key(api_key: str | None) -> str | None:
+    key = (api_key or "").strip()
+    if not (key.isascii() and key.isprintable()):
+        raise EndpointError("the API key has characters that cannot be sent; check OPENAI_API_KEY")
+    return key or None

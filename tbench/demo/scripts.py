@@ -1,0 +1,127 @@
+"""The prepared replies of `scripted-demo`: which script a conversation follows, and how a step is put.
+
+A script is a file `scripts/<task>.toml`: a pass rate, the steps of a pass and the steps of a failure.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+import tomllib
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from pydantic import Field
+
+from harness.trajectory import Frozen
+
+SCRIPTS = Path(__file__).with_name("scripts")
+KEYSTROKES_MARK = '"keystrokes"'
+"""A prompt with this string asks for keystrokes as JSON; any other asks for a bash block."""
+SUBMIT = "echo COMPLETE_TASK_AND_SUBMIT_FINAL_OUTPUT"
+
+_KEY_NAMES = "Enter|Escape|Tab|BTab|BSpace|Space|Up|Down|Left|Right|Home|End|DC|IC|NPage|PPage|PageUp|PageDown|F[0-9]+"
+_KEY = rf"(?:[CMS]-)*(?:[CMS]-\S|{_KEY_NAMES})"
+_ONLY_KEYS = re.compile(rf"\s*{_KEY}(?:\s+{_KEY})*\s*")
+
+
+class Command(Frozen):
+    """Keystrokes as tmux takes them, and how long to wait after them."""
+
+    keystrokes: str
+    duration: float = 1.0
+    """Seconds."""
+
+
+class ScriptStep(Frozen):
+    """One reply."""
+
+    analysis: str
+    plan: str
+    commands: tuple[Command, ...] = ()
+
+
+class Script(Frozen):
+    """What to do in one task."""
+
+    pass_rate: float = Field(ge=0, le=1)
+    passing: tuple[ScriptStep, ...] = Field(default=(), alias="pass")
+    failing: tuple[ScriptStep, ...] = Field(default=(), alias="fail")
+
+    def steps(self, task: str, seed: int) -> tuple[ScriptStep, ...]:
+        """The steps for this seed: the same seed always takes the same way."""
+        return self.passing if _draw(task, seed) < self.pass_rate else self.failing
+
+
+LOOK_AROUND = Script.model_validate(
+    {
+        "pass_rate": 0,
+        "fail": [
+            {
+                "analysis": "I am a script without a model, and this task is not one that I know.",
+                "plan": "I look around once and then give up.",
+                "commands": [{"keystrokes": "ls -la\n", "duration": 0.5}],
+            }
+        ],
+    }
+)
+"""For a task without a script."""
+
+
+class Scripts:
+    """The scripts of the tasks whose instruction is known.
+
+    `instructions` maps a task's name to its instruction. Raises ValueError for a broken script file.
+    """
+
+    def __init__(self, instructions: Mapping[str, str], folder: Path = SCRIPTS) -> None:
+        # Longest first: one instruction may contain another.
+        by_length = sorted(instructions.items(), key=lambda item: -len(item[1]))
+        self._instructions = [(name, text.strip()) for name, text in by_length if text.strip()]
+        self._scripts = {name: _load(folder / f"{name}.toml") for name, _ in self._instructions}
+
+    def reply(self, messages: Sequence[tuple[str, str]], seed: int) -> str:
+        """The reply to a conversation of (role, text) pairs."""
+        opening = next((text for role, text in messages if role == "user"), "")
+        task = next((name for name, text in self._instructions if text in opening), "")
+        steps = self._scripts.get(task, LOOK_AROUND).steps(task, seed)
+        done = sum(role == "assistant" for role, _ in messages)
+        step = steps[done] if done < len(steps) else None
+        return _as_json(step) if _wants_json(messages) else _as_bash(step)
+
+
+def _load(path: Path) -> Script:
+    if not path.is_file():
+        return LOOK_AROUND
+    try:
+        return Script.model_validate(tomllib.loads(path.read_text(encoding="utf-8")))
+    except ValueError as error:
+        raise ValueError(f"{path}: {error}") from error
+
+
+def _draw(task: str, seed: int) -> float:
+    """A number in [0, 1) that depends on nothing but the task and the seed."""
+    return int.from_bytes(hashlib.sha256(f"{task}:{seed}".encode()).digest()[:6], "big") / 2**48
+
+
+def _wants_json(messages: Sequence[tuple[str, str]]) -> bool:
+    first = dict(reversed(messages))
+    return any(KEYSTROKES_MARK in first.get(role, "") for role in ("user", "system"))
+
+
+def _as_json(step: ScriptStep | None) -> str:
+    reply = step or ScriptStep(analysis="The script has come to its end.", plan="Nothing is left to do.")
+    return json.dumps({**reply.model_dump(), "task_complete": step is None}, indent=2, ensure_ascii=False)
+
+
+def _as_bash(step: ScriptStep | None) -> str:
+    if step is None:
+        return _block("The script has come to its end.", SUBMIT)
+    typed = [c.keystrokes.rstrip("\n") for c in step.commands if not _ONLY_KEYS.fullmatch(c.keystrokes)]
+    commands = "\n".join(text for text in typed if text.strip())
+    return _block(f"{step.analysis} {step.plan}", commands or "true")
+
+
+def _block(sentence: str, commands: str) -> str:
+    return f"{sentence}\n\n```bash\n{commands}\n```"

@@ -1,0 +1,237 @@
+"""The HTTP side of `scripted-demo`: a real OpenAI-compatible server for trying out and for tests.
+
+Meant for this machine only: no key is asked for.
+"""
+
+from __future__ import annotations
+
+import json
+import socket
+import sys
+import threading
+import time
+from collections.abc import Callable, Mapping
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from socketserver import TCPServer
+from typing import Any, Self, cast
+
+from tbench.demo.scripts import SCRIPTS, Scripts
+from tbench.demo.wire import (
+    MODEL_ID,
+    RefusedError,
+    answer,
+    chunk_bodies,
+    completion_body,
+    error_body,
+    models_body,
+    read_request,
+    room,
+)
+
+IDLE_SEC = 5.0
+"""An idle connection is closed after this, as vLLM does."""
+
+
+class DemoEndpoint:
+    """A `scripted-demo` server in a thread, as a context manager.
+
+    `instructions` maps task names to instruction texts; port 0 takes a free one;
+    `latency_sec` passes before every reply.
+    """
+
+    def __init__(
+        self,
+        instructions: Mapping[str, str],
+        *,
+        host: str = "127.0.0.1",
+        port: int = 0,
+        latency_sec: float = 0.0,
+        scripts: Path = SCRIPTS,
+    ) -> None:
+        self._scripts = Scripts(instructions, scripts)
+        self._address = (host, port)
+        self._latency_sec = latency_sec
+        self._server: _Server | None = None
+        self._thread: threading.Thread | None = None
+
+    @property
+    def base_url(self) -> str:
+        """With its `/v1`; known once started."""
+        if self._server is None:
+            raise RuntimeError("the demo endpoint is not running")
+        return self._server.base_url
+
+    def start(self) -> Self:
+        """Bind and serve. Raises OSError when the port is taken."""
+        self._server = _Server(self._address, self._scripts, self._latency_sec)
+        self._thread = threading.Thread(
+            target=self._server.serve_forever, kwargs={"poll_interval": 0.02}, name=MODEL_ID, daemon=True
+        )
+        self._thread.start()
+        return self
+
+    def stop(self) -> None:
+        """Close every connection and end every thread. May be called again."""
+        server, thread = self._server, self._thread
+        self._server = self._thread = None
+        if server and thread:
+            server.shutdown()
+            thread.join()
+            server.close()
+
+    def __enter__(self) -> Self:
+        return self.start()
+
+    def __exit__(self, *_: object) -> None:
+        self.stop()
+
+
+def serve(
+    host: str,
+    port: int,
+    instructions: Mapping[str, str],
+    *,
+    latency_sec: float = 0.0,
+    announce: Callable[[str], None] = print,
+) -> None:
+    """Serve until interrupted (KeyboardInterrupt passes through)."""
+    server = _Server((host, port), Scripts(instructions), latency_sec)
+    try:
+        announce(f"{MODEL_ID} at {server.base_url}: a script that plays prepared replies, not a model")
+        server.serve_forever()
+    finally:
+        server.close()
+
+
+class _Server(ThreadingHTTPServer):
+    daemon_threads = False  # joined by server_close()
+    request_queue_size = 128
+
+    def __init__(self, address: tuple[str, int], scripts: Scripts, latency_sec: float) -> None:
+        self.scripts = scripts
+        self.latency_sec = latency_sec
+        self.created = int(time.time())
+        self.stopping = threading.Event()
+        self._open: set[socket.socket] = set()
+        self._lock = threading.Lock()
+        super().__init__(address, _Handler)
+
+    @property
+    def base_url(self) -> str:
+        host, port = self.server_address[:2]
+        return f"http://{host!s}:{port}/v1"
+
+    def server_bind(self) -> None:
+        # HTTPServer's own asks DNS for the host's name, which can take seconds.
+        TCPServer.server_bind(self)
+        self.server_name, self.server_port = str(self.server_address[0]), int(self.server_address[1])
+
+    def close(self) -> None:
+        self.stopping.set()
+        with self._lock:
+            for connection in self._open:
+                _shut(connection)
+        self.server_close()
+
+    def process_request(self, request: Any, client_address: Any) -> None:
+        with self._lock:
+            self._open.add(request)
+        super().process_request(request, client_address)
+
+    def shutdown_request(self, request: Any) -> None:
+        with self._lock:
+            self._open.discard(request)
+        super().shutdown_request(request)
+
+    def handle_error(self, request: Any, client_address: Any) -> None:
+        if not isinstance(sys.exception(), ConnectionError):  # a client that left is no error
+            super().handle_error(request, client_address)
+
+
+class _Handler(BaseHTTPRequestHandler):
+    protocol_version = "HTTP/1.1"
+    server_version = "tbench-demo"
+    sys_version = ""
+    timeout = IDLE_SEC
+    disable_nagle_algorithm = True
+    wbufsize = -1  # headers and body in one packet
+
+    @property
+    def demo(self) -> _Server:
+        return cast(_Server, self.server)
+
+    def do_GET(self) -> None:
+        path = self.path.partition("?")[0]
+        if path == "/health":
+            self._send(200, b"")
+        elif path == "/v1/models":
+            self._send_json(200, models_body(self.demo.created))
+        else:
+            self._no_such_path(path == "/v1/chat/completions")
+
+    def do_POST(self) -> None:
+        # Read first: what is left unread would be taken for the next request.
+        body = self.rfile.read(int(self.headers.get("Content-Length") or 0))
+        path = self.path.partition("?")[0]
+        if path != "/v1/chat/completions":
+            self._no_such_path(path in {"/health", "/v1/models"})
+            return
+        try:
+            self._complete(body)
+        except RefusedError as refused:
+            self._send_json(refused.status, refused.body)
+
+    def _complete(self, body: bytes) -> None:
+        request = read_request(body)
+        room(request)  # refuse before the latency
+        if self.demo.stopping.wait(self.demo.latency_sec):
+            self._send_json(503, error_body(503, "The demo endpoint is stopping.", "Service Unavailable"))
+            return
+        messages = [(message.role, message.text) for message in request.messages]
+        reply = answer(request, self.demo.scripts.reply(messages, request.seed or 0))
+        if not request.stream:
+            self._send_json(200, completion_body(reply))
+            return
+        options = request.stream_options
+        self._start_stream()
+        for chunk in chunk_bodies(reply, include_usage=options is not None and options.include_usage):
+            self._send_event(json.dumps(chunk, ensure_ascii=False))
+        self._send_event("[DONE]")
+        self.wfile.write(b"0\r\n\r\n")
+
+    def _start_stream(self) -> None:
+        self.send_response(200)
+        self.send_header("Content-Type", "text/event-stream; charset=utf-8")
+        self.send_header("Transfer-Encoding", "chunked")
+        self.end_headers()
+
+    def _send_event(self, data: str) -> None:
+        event = f"data: {data}\n\n".encode()
+        self.wfile.write(b"%x\r\n%s\r\n" % (len(event), event))
+        self.wfile.flush()
+
+    def _no_such_path(self, path_exists: bool) -> None:
+        status, detail = (405, "Method Not Allowed") if path_exists else (404, "Not Found")
+        self._send_json(status, {"detail": detail})
+
+    def _send_json(self, status: int, body: dict[str, Any]) -> None:
+        self._send(status, json.dumps(body, ensure_ascii=False).encode(), "application/json")
+
+    def _send(self, status: int, body: bytes, content_type: str | None = None) -> None:
+        self.send_response(status)
+        if content_type:
+            self.send_header("Content-Type", content_type)
+        self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body)
+
+    def log_message(self, format: str, *args: Any) -> None:
+        """Say nothing."""
+
+
+def _shut(connection: socket.socket) -> None:
+    try:
+        connection.shutdown(socket.SHUT_RDWR)
+    except OSError:
+        return  # the client was faster

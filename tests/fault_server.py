@@ -1,0 +1,175 @@
+"""An HTTP server that plays a list of canned behaviours, one per request: to see a client through bad days.
+
+Raw sockets, so that it can do what no framework would. Use it through the `endpoint` fixture of
+tests/harness/conftest.py.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import socket
+import struct
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, NamedTuple
+
+RECORDED = Path(__file__).parents[1] / "../shared/data/vllm-wire"
+REASONS = {200: "OK", 400: "Bad Request", 503: "Service Unavailable"}
+
+Play = Callable[[socket.socket], None]
+
+
+class Seen(NamedTuple):
+    """A request as it came in."""
+
+    method: str
+    path: str
+    headers: dict[str, str]
+    body: bytes
+
+    @property
+    def json(self) -> Any:
+        return json.loads(self.body)
+
+
+class FaultServer:
+    """Behaviours are queued with the `will_…` methods; once they are used up, the last one repeats."""
+
+    def __init__(self) -> None:
+        self.seen: list[Seen] = []
+        self.first_request = threading.Event()
+        self._plays: list[Play] = []
+        self._listener = socket.create_server(("127.0.0.1", 0), backlog=64)
+        self._ending = threading.Event()
+        self._connections: list[socket.socket] = []
+        self._threads: list[threading.Thread] = []
+        self._lock = threading.Lock()
+        self._accepting = threading.Thread(target=self._accept, daemon=True)
+        self._accepting.start()
+
+    @property
+    def base_url(self) -> str:
+        host, port = self._listener.getsockname()
+        return f"http://{host}:{port}/v1"
+
+    # What to do with the next request that has no behaviour yet.
+
+    def will_answer(self, status: int = 200, body: Any = None, headers: dict[str, str] | None = None) -> None:
+        """`body`: bytes as they are, anything else as JSON."""
+        payload = body if isinstance(body, bytes) else json.dumps(body).encode()
+        named = {"content-type": "application/json", "content-length": str(len(payload)), **(headers or {})}
+        lines = [f"HTTP/1.1 {status} {REASONS.get(status, 'Whatever')}"]
+        lines += [f"{name}: {value}" for name, value in named.items()]
+        raw = "\r\n".join(lines).encode() + b"\r\n\r\n" + payload
+        self.will_send(raw)
+
+    def will_reply(self, content: str | None = "hello", **changes: Any) -> None:
+        """A chat completion. `changes`: finish_reason, usage, and anything else for the message."""
+        self.will_answer(200, completion(content, **changes))
+
+    def will_list(self, *cards: dict[str, Any]) -> None:
+        self.will_answer(200, {"object": "list", "data": list(cards)})
+
+    def will_replay(self, name: str) -> None:
+        """A recorded answer of vLLM, from the file of that name."""
+        response = json.loads((RECORDED / f"{name}.json").read_text())["response"]
+        self.will_answer(response["status"], response["json"])
+
+    def will_send(self, raw: bytes, then_wait: bool = False) -> None:
+        """These very bytes, then end of stream; or, with `then_wait`, nothing more for ever."""
+
+        def play(connection: socket.socket) -> None:
+            connection.sendall(raw)
+            if then_wait:
+                self._ending.wait()
+
+        self._plays.append(play)
+
+    def will_trickle(self, raw: bytes, every_sec: float) -> None:
+        """These bytes, then a space now and then for ever."""
+
+        def play(connection: socket.socket) -> None:
+            connection.sendall(raw)
+            while not self._ending.wait(every_sec):
+                connection.sendall(b" ")
+
+        self._plays.append(play)
+
+    def will_hang(self) -> None:
+        """No answer, connection open: a vLLM on SIGTERM."""
+        self._plays.append(lambda connection: bool(self._ending.wait()) and None)
+
+    def will_disconnect(self) -> None:
+        """End of stream without a byte: an idle connection closed by the server."""
+        self._plays.append(lambda connection: None)
+
+    def will_reset(self) -> None:
+        """A TCP reset."""
+        linger = struct.pack("ii", 1, 0)
+        self._plays.append(lambda c: c.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, linger))
+
+    # Machinery
+
+    def close(self) -> None:
+        """May be called again."""
+        self._ending.set()
+        with contextlib.suppress(OSError):
+            self._listener.shutdown(socket.SHUT_RDWR)
+        self._accepting.join()
+        self._listener.close()
+        for connection in self._connections:
+            with contextlib.suppress(OSError):
+                connection.shutdown(socket.SHUT_RDWR)
+        for thread in self._threads:
+            thread.join()
+
+    def _accept(self) -> None:
+        while not self._ending.is_set():
+            try:
+                connection, _ = self._listener.accept()
+            except OSError:
+                return
+            thread = threading.Thread(target=self._serve, args=(connection,), daemon=True)
+            self._connections.append(connection)
+            self._threads.append(thread)
+            thread.start()
+
+    def _serve(self, connection: socket.socket) -> None:
+        with connection, contextlib.suppress(OSError):
+            seen = _read(connection)
+            if seen is None:
+                return
+            with self._lock:
+                play = self._plays[min(len(self.seen), len(self._plays) - 1)]
+                self.seen.append(seen)
+            self.first_request.set()
+            play(connection)
+
+
+def completion(content: str | None, finish_reason: str = "stop", **changes: Any) -> dict[str, Any]:
+    """A body like vLLM's."""
+    usage = changes.pop("usage", {"prompt_tokens": 10, "completion_tokens": 3, "total_tokens": 13})
+    message = {"role": "assistant", "content": content, **changes}
+    return {
+        "id": "chatcmpl-1",
+        "object": "chat.completion",
+        "created": 1,
+        "model": "tiny",
+        "choices": [{"index": 0, "message": message, "finish_reason": finish_reason, "logprobs": None}],
+        "usage": usage,
+    }
+
+
+def _read(connection: socket.socket) -> Seen | None:
+    with connection.makefile("rb") as stream:
+        first = stream.readline().decode().split()
+        if len(first) < 2:
+            return None
+        headers = {}
+        while line := stream.readline().decode().strip():
+            name, _, value = line.partition(":")
+            headers[name.lower()] = value.strip()
+        body = stream.read(int(headers.get("content-length", 0)))
+    return Seen(first[0], first[1], headers, body)

@@ -1,0 +1,520 @@
+"""ChatModel against a real HTTP server that behaves as badly as real ones do."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import subprocess
+import sys
+import traceback
+from collections.abc import AsyncIterator, Callable
+from datetime import UTC, datetime, timedelta
+from email.utils import format_datetime
+from typing import Any
+
+import pytest
+from pydantic import ValidationError
+
+from harness.answers import retry_after_sec
+from harness.chat import ChatModel, Model, RetryPolicy, Sampling
+from harness.errors import ContextLimitReached, EndpointError, EndpointUnavailable, RequestRefused
+from harness.trajectory import Message
+
+KEY = "sk-very-secret-0123"
+QUICK = RetryPolicy(total_sec=20, initial_sec=0.01, max_sec=0.02, reset_sec=0.01)
+NONE = QUICK.model_copy(update={"total_sec": 0})
+HELLO = [Message(role="user", content="hello")]
+CARD = {"id": "tiny", "object": "model", "root": "some/repo", "max_model_len": 8192}
+
+Connect = Callable[..., ChatModel]
+
+
+@pytest.fixture
+async def chat(endpoint: Any) -> AsyncIterator[Connect]:
+    """Makes ChatModels for the endpoint, and closes them."""
+    async with contextlib.AsyncExitStack() as stack:
+
+        def make(base_url: str | None = None, model: str | None = "tiny", **options: Any) -> ChatModel:
+            sampling = options.pop("sampling", Sampling())
+            defaults: dict[str, Any] = {"api_key": KEY, "retry": QUICK, "request_timeout_sec": 20}
+            made = ChatModel(base_url or endpoint.base_url, model, sampling, **(defaults | options))
+            stack.push_async_callback(made.close)
+            return made
+
+        yield make
+
+
+async def ask(model: Model, *, seed: int | None = 1, max_tokens: int = 100) -> Any:
+    return await model.query(HELLO, seed=seed, max_tokens=max_tokens)
+
+
+class TestConnecting:
+    async def test_the_only_model_listed_is_taken(self, recorded, chat):
+        recorded.will_replay("A_models")
+        model = chat(model=None)
+        served = await model.connect()
+        assert (served.id, served.context_tokens, served.root) == ("tiny", 8192, "tiny-qwen3")
+        assert (model.model, model.context_tokens) == ("tiny", 8192)
+        assert recorded.seen[0].path == "/v1/models"
+        assert recorded.seen[0].headers["authorization"] == f"Bearer {KEY}"
+
+    async def test_a_choice_of_models_is_not_made_silently(self, endpoint, chat):
+        endpoint.will_list(CARD, CARD | {"id": "large"})
+        with pytest.raises(RequestRefused, match=r"http://127\.0\.0\.1:\d+/v1 lists tiny, large"):
+            await chat(model=None).connect()
+
+    async def test_a_model_that_is_not_listed_is_refused_with_the_list(self, endpoint, chat):
+        endpoint.will_list(CARD)
+        with pytest.raises(RequestRefused, match=r"127\.0\.0\.1.* 'nope'.* lists tiny"):
+            await chat(model="nope").connect()
+
+    async def test_an_adapter_has_the_context_of_its_base(self, endpoint, chat):
+        endpoint.will_list(CARD, {"id": "lora", "parent": "tiny", "max_model_len": None})
+        assert (await chat(model="lora").connect()).context_tokens == 8192
+
+    async def test_a_server_may_keep_its_context_to_itself(self, endpoint, chat):
+        endpoint.will_list({"id": "tiny"})
+        assert (await chat().connect()).context_tokens is None
+
+    async def test_a_base_url_without_a_path_gets_v1(self, endpoint, chat):
+        endpoint.will_list(CARD)
+        await chat(base_url=endpoint.base_url.removesuffix("v1")).connect()
+        await chat(base_url=f" {endpoint.base_url}/ ").connect()
+        await chat(base_url=endpoint.base_url.replace("v1", "proxy/v2")).connect()
+        assert [seen.path for seen in endpoint.seen] == ["/v1/models", "/v1/models", "/proxy/v2/models"]
+
+    @pytest.mark.parametrize("url", ["localhost:8000", "ftp://h/v1", "http://", "http://h:99999", "http://h/v1?k=v"])
+    def test_a_useless_base_url_is_refused_at_once(self, url, chat):
+        with pytest.raises(EndpointError, match="the base URL must"):
+            chat(base_url=url)
+
+    async def test_nobody_listening_is_told_in_one_line(self, endpoint, chat):
+        url, model = endpoint.base_url, chat()
+        endpoint.close()
+        with pytest.raises(EndpointUnavailable) as caught:
+            await model.connect(budget_sec=0.2)
+        assert str(caught.value).startswith(f"{url}/models: cannot connect: Connection refused")
+        assert "(gave up after " in str(caught.value)
+        assert "\n" not in str(caught.value)
+
+    async def test_a_wrong_host_is_found_out(self, endpoint, chat):
+        endpoint.will_answer(200, b"<html>welcome</html>", {"content-type": "text/html"})
+        with pytest.raises(EndpointUnavailable, match="not a list of models: <html>welcome"):
+            await chat().connect(budget_sec=0)
+
+    async def test_a_path_that_is_not_there_is_refused(self, endpoint, chat):
+        endpoint.will_answer(404, {"detail": "Not Found"})
+        with pytest.raises(RequestRefused, match="/models: HTTP 404: Not Found"):
+            await chat().connect()
+
+    async def test_a_loading_server_is_waited_for(self, endpoint, chat):
+        endpoint.will_answer(503, {"error": "loading"})
+        endpoint.will_list(CARD)
+        assert (await chat().connect()).id == "tiny"
+
+    async def test_a_query_needs_a_model(self, chat):
+        with pytest.raises(RuntimeError, match="connect"):
+            await ask(chat(model=None))
+
+
+class TestRequest:
+    async def test_every_sampling_parameter_is_sent(self, endpoint, chat):
+        endpoint.will_reply()
+        extra = {"top_k": 20, "chat_template_kwargs": {"enable_thinking": False}}
+        sampling = Sampling(temperature=0.3, top_p=0.9, extra_body=extra)
+        await ask(chat(sampling=sampling), seed=7, max_tokens=55)
+        assert endpoint.seen[0].path == "/v1/chat/completions"
+        assert endpoint.seen[0].json == {
+            "model": "tiny",
+            "messages": [{"role": "user", "content": "hello"}],
+            "temperature": 0.3,
+            "top_p": 0.9,
+            "max_tokens": 55,
+            "seed": 7,
+            "top_k": 20,
+            "chat_template_kwargs": {"enable_thinking": False},
+        }
+
+    @pytest.mark.parametrize(("own", "asked", "sent"), [(5, None, 5), (5, 0, 0), (None, None, None)])
+    async def test_the_seed_of_a_query_goes_before_the_samplings(self, endpoint, chat, own, asked, sent):
+        endpoint.will_reply()
+        await ask(chat(sampling=Sampling(seed=own)), seed=asked)
+        assert endpoint.seen[0].json.get("seed") == sent
+
+    async def test_plain_http_does_not_keep_connections(self, endpoint, chat):
+        endpoint.will_reply()
+        await ask(chat())
+        assert endpoint.seen[0].headers["connection"] == "close"
+
+    def test_https_keeps_connections(self, chat):
+        assert "Connection" not in chat(base_url="https://h/v1")._client.default_headers
+
+    async def test_the_key_is_sent(self, endpoint, chat):
+        endpoint.will_reply()
+        await ask(chat())
+        assert endpoint.seen[0].headers["authorization"] == f"Bearer {KEY}"
+
+    async def test_a_key_of_the_environment_is_not_sent_unasked(self, endpoint, chat, monkeypatch):
+        monkeypatch.setenv("OPENAI_API_KEY", KEY)
+        endpoint.will_reply()
+        await ask(chat(api_key=None))
+        assert KEY not in endpoint.seen[0].headers["authorization"]
+
+    async def test_lone_surrogates_are_never_sent(self, endpoint, chat):
+        endpoint.will_reply()
+        said = Message(role="user", content="a\udcff b\ud83d\ude00 c\ud800")
+        await chat().query([said], seed=None, max_tokens=9)
+        assert endpoint.seen[0].json["messages"][0]["content"] == "a� b😀 c�"
+
+    @pytest.mark.parametrize(
+        "wrong",
+        [
+            {"extra_body": {"temperature": 1}},
+            {"extra_body": {"n": 2}},
+            {"extra_body": {"extra_body": {}}},
+            {"temperature": -1},
+            {"max_tokens": 0},
+            {"top_k": 3},
+        ],
+    )
+    def test_sampling_refuses_what_would_not_work(self, wrong):
+        with pytest.raises(ValidationError):
+            Sampling(**wrong)
+
+
+class TestReply:
+    async def test_a_recorded_reply_is_read(self, recorded, chat):
+        recorded.will_replay("A_t0")
+        reply = await ask(chat(), max_tokens=400)
+        assert reply.content.startswith("<think>\nThe user wants")
+        assert (reply.finish_reason, reply.cut, reply.model, reply.reasoning) == ("stop", False, "tiny", None)
+        assert (reply.usage.prompt_tokens, reply.usage.completion_tokens) == (52, 102)
+        assert reply.usage.cached_tokens is None
+        assert (reply.attempts, reply.waited_sec) == (1, pytest.approx(0, abs=1))
+
+    async def test_reasoning_is_kept_apart_and_null_content_is_empty(self, recorded, chat):
+        recorded.will_replay("B_length_in_think")
+        reply = await ask(chat(), max_tokens=8)
+        assert (reply.content, reply.reasoning) == ("", "\nThe user wants one file with")
+        assert (reply.finish_reason, reply.cut, reply.usage.cached_tokens) == ("length", True, 0)
+
+    async def test_the_older_name_of_reasoning_is_read(self, endpoint, chat):
+        endpoint.will_reply("yes", reasoning_content="why")
+        assert (await ask(chat())).reasoning == "why"
+
+    async def test_thinking_inside_the_content_is_left_alone(self, endpoint, chat):
+        endpoint.will_reply("so be it\n</think>\n\n{}")
+        assert (await ask(chat())).content == "so be it\n</think>\n\n{}"
+
+    async def test_a_cut_tool_call_is_found_out(self, recorded, chat):
+        recorded.will_replay("C_tools_length_cut")
+        reply = await ask(chat(), max_tokens=28)
+        assert (reply.finish_reason, reply.cut) == ("tool_calls", True)
+
+    @pytest.mark.parametrize(("total", "cut"), [(8191, False), (8192, True), (None, True)])
+    async def test_a_full_context_is_a_cut(self, endpoint, chat, total, cut):
+        usage = {"prompt_tokens": 8100, "completion_tokens": 92, "total_tokens": total}
+        endpoint.will_list(CARD)
+        endpoint.will_reply(usage=usage)
+        model = chat()
+        await model.connect()
+        assert (await ask(model)).cut is cut
+
+    async def test_cached_tokens_are_reported(self, endpoint, chat):
+        endpoint.will_reply(usage={"prompt_tokens": 9, "prompt_tokens_details": {"cached_tokens": 8}})
+        usage = (await ask(chat())).usage
+        assert (usage.prompt_tokens, usage.completion_tokens, usage.cached_tokens) == (9, 0, 8)
+
+    async def test_usage_may_be_null(self, endpoint, chat):
+        endpoint.will_reply(usage=None)
+        assert (await ask(chat())).usage.prompt_tokens == 0
+
+    async def test_usage_may_be_missing(self, endpoint, chat):
+        endpoint.will_answer(200, {"choices": [{"message": {"content": "hi"}}]})
+        assert (await ask(chat())).content == "hi"
+
+    async def test_lone_surrogates_in_a_reply_can_be_stored(self, endpoint, chat):
+        endpoint.will_reply("a\ud800", reasoning="\udfff")
+        reply = await ask(chat())
+        assert (reply.content, reply.reasoning) == ("a�", "�")
+
+    async def test_json_under_another_content_type_is_read(self, endpoint, chat):
+        body = json.dumps({"choices": [{"message": {"content": "hi"}}]}).encode()
+        endpoint.will_answer(200, body, {"content-type": "text/plain"})
+        assert (await ask(chat())).content == "hi"
+
+
+BAD_DAYS: dict[str, Callable[[Any], None]] = {
+    "408": lambda e: e.will_answer(408, {}),
+    "409": lambda e: e.will_answer(409, {"error": "conflict"}),
+    "429": lambda e: e.will_answer(429, {"error": {"message": "slow down", "code": "rate_limit_exceeded"}}),
+    "500": lambda e: e.will_answer(500, {"error": {"message": "EngineCore encountered an issue.", "code": 500}}),
+    "502 with a page": lambda e: e.will_answer(502, b"<html>bad gateway</html>", {"content-type": "text/html"}),
+    "503 without a body": lambda e: e.will_answer(503, b""),
+    "abort": lambda e: e.will_reply("half a sen", finish_reason="abort"),
+    "empty choices": lambda e: e.will_answer(200, {"choices": []}),
+    "null choices": lambda e: e.will_answer(200, {"choices": None, "error": {"message": "upstream"}}),
+    "choices of the wrong kind": lambda e: e.will_answer(200, {"choices": "x"}),
+    "a choice of the wrong kind": lambda e: e.will_answer(200, {"choices": [3]}),
+    "a list": lambda e: e.will_answer(200, [1]),
+    "null": lambda e: e.will_answer(200, None),
+    "cut JSON": lambda e: e.will_answer(200, b'{"choices": [{"mess'),
+    "not UTF-8": lambda e: e.will_answer(200, b'{"choices": "\xff\xfe'),
+    "a page": lambda e: e.will_answer(200, b"<html>", {"content-type": "text/html"}),
+    "reset": lambda e: e.will_reset(),
+    "disconnect": lambda e: e.will_disconnect(),
+    "cut body": lambda e: e.will_send(b"HTTP/1.1 200 OK\r\ncontent-length: 99\r\n\r\n{"),
+    "not HTTP": lambda e: e.will_send(b"SSH-2.0-OpenSSH_9.6\r\n"),
+    "broken gzip": lambda e: e.will_answer(200, b"zzz", {"content-encoding": "gzip"}),
+}
+
+
+class TestRetries:
+    @pytest.mark.parametrize("day", BAD_DAYS)
+    async def test_a_bad_answer_is_asked_for_again(self, endpoint, chat, day):
+        waits: list[str] = []
+        BAD_DAYS[day](endpoint)
+        endpoint.will_reply("better")
+        reply = await ask(chat(on_wait=lambda reason, seconds: waits.append(reason)))
+        assert (reply.content, reply.attempts, len(endpoint.seen)) == ("better", 2, 2)
+        assert reply.waited_sec > 0
+        assert len(waits) == 1
+        assert waits[0].strip()
+
+    @pytest.mark.parametrize("stuck", [b"", b"HTTP/1.1 200 OK\r\ncontent-length: 99\r\n\r\n{"])
+    async def test_an_answer_that_never_ends_has_a_deadline(self, endpoint, chat, stuck):
+        endpoint.will_send(stuck, then_wait=True)
+        with pytest.raises(EndpointUnavailable, match=r"no answer within 0\.2 s \(gave up after 1 attempt\)"):
+            await ask(chat(request_timeout_sec=0.2, retry=NONE))
+
+    async def test_a_trickling_answer_has_a_deadline(self, endpoint, chat):
+        """Bytes keep coming, so no timeout of the client library would ever strike."""
+        trickle = b"HTTP/1.1 200 OK\r\ncontent-length: 999\r\n\r\n"
+        endpoint.will_trickle(trickle, every_sec=0.05)
+        with pytest.raises(EndpointUnavailable, match="no answer within"):
+            await ask(chat(request_timeout_sec=0.3, retry=NONE))
+
+    async def test_the_reason_and_length_of_a_pause_are_told(self, endpoint, chat):
+        told: list[tuple[str, float]] = []
+        endpoint.will_answer(503, {"error": {"message": "busy\nbusy"}})
+        endpoint.will_reply()
+        await ask(chat(on_wait=lambda reason, seconds: told.append((reason, seconds))))
+        assert told == [("HTTP 503: busy busy", pytest.approx(0.01, abs=0.01))]
+
+    async def test_pauses_grow_up_to_a_bound(self, endpoint, chat):
+        pauses: list[float] = []
+        for _ in range(8):
+            endpoint.will_answer(500, {})
+        endpoint.will_reply()
+        await ask(chat(on_wait=lambda reason, seconds: pauses.append(seconds)))
+        assert len(pauses) == 8
+        assert max(pauses) <= QUICK.max_sec
+
+    @pytest.mark.parametrize("day", ["reset", "disconnect"])
+    async def test_the_first_retry_of_a_broken_connection_is_quick(self, endpoint, chat, day):
+        slow = RetryPolicy(initial_sec=10_000, max_sec=10_000, reset_sec=0.01)
+        BAD_DAYS[day](endpoint)
+        endpoint.will_reply()
+        assert (await ask(chat(retry=slow))).attempts == 2
+
+    async def test_retry_after_is_honoured(self, endpoint, chat):
+        """Seen without waiting: the pause asked for does not fit the budget."""
+        endpoint.will_answer(429, {"error": {"message": "quota"}}, {"retry-after": "30"})
+        with pytest.raises(EndpointUnavailable, match=r"HTTP 429: quota \(gave up after 1 attempt\)"):
+            await ask(chat())
+
+    async def test_retry_after_as_a_date_is_honoured(self, endpoint, chat):
+        later = format_datetime(datetime.now(UTC) + timedelta(hours=1), usegmt=True)
+        endpoint.will_answer(503, {}, {"retry-after": later})
+        with pytest.raises(EndpointUnavailable, match="1 attempt"):
+            await ask(chat())
+
+    async def test_retry_after_is_capped(self, endpoint, chat):
+        endpoint.will_answer(429, {}, {"retry-after": "86400"})
+        endpoint.will_reply()
+        capped = QUICK.model_copy(update={"max_retry_after_sec": 0.01})
+        assert (await ask(chat(retry=capped))).attempts == 2
+
+    @pytest.mark.parametrize("header", ["soon", "-3", "Sat, 01 Jan 2000 00:00:00 GMT", "0", ""])
+    async def test_a_senseless_retry_after_does_no_harm(self, endpoint, chat, header):
+        endpoint.will_answer(429, {}, {"retry-after": header})
+        endpoint.will_reply()
+        assert (await ask(chat())).attempts == 2
+
+    def test_retry_after_is_read_in_both_forms(self):
+        later = datetime.now(UTC) + timedelta(seconds=100)
+        assert retry_after_sec("17") == 17
+        assert retry_after_sec(format_datetime(later, usegmt=True)) == pytest.approx(100, abs=30)
+        assert retry_after_sec(None) is None
+
+    async def test_a_spent_budget_says_where_what_and_how_often(self, endpoint, chat):
+        endpoint.will_answer(500, {"error": {"message": "EngineCore died"}})
+        with pytest.raises(EndpointUnavailable) as caught:
+            await ask(chat(retry=QUICK.model_copy(update={"total_sec": 0.4})))
+        tried = len(endpoint.seen)
+        assert tried > 1
+        what = f"HTTP 500: EngineCore died (gave up after {tried} attempts)"
+        assert str(caught.value) == f"{endpoint.base_url}/chat/completions: {what}"
+
+    async def test_cancelling_ends_a_query_at_once(self, endpoint, chat):
+        endpoint.will_hang()
+        query = asyncio.create_task(ask(chat()))
+        await asyncio.to_thread(endpoint.first_request.wait, 10)
+        query.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await query
+        assert len(endpoint.seen) == 1
+
+    async def test_cancelling_ends_a_pause_at_once(self, endpoint, chat):
+        pausing = asyncio.Event()
+        endpoint.will_answer(500, {})
+        slow = RetryPolicy(initial_sec=500, max_sec=500)
+        query = asyncio.create_task(ask(chat(retry=slow, on_wait=lambda reason, seconds: pausing.set())))
+        await pausing.wait()
+        query.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await query
+
+    async def test_trials_can_share_a_model(self, endpoint, chat):
+        endpoint.will_reply("same")
+        model = chat()
+        replies = await asyncio.gather(*(ask(model) for _ in range(20)))
+        assert {reply.content for reply in replies} == {"same"}
+
+
+class TestRefusals:
+    @pytest.mark.parametrize(
+        ("status", "body", "words"),
+        [
+            (404, {"error": {"message": "The model `x` does not exist.", "code": 404}}, "The model `x` does"),
+            (
+                400,
+                {"error": {"message": "1 validation error:\n  {}", "type": "Bad Request"}},
+                "1 validation error: {}",
+            ),
+            (405, {"detail": "Method Not Allowed"}, "Method Not Allowed"),
+            (422, {"detail": [{"msg": "Field required"}]}, "Field required"),
+            (401, {"error": "Unauthorized"}, r"Unauthorized \(check OPENAI_API_KEY\)"),
+            (403, b"go away", r"go away \(check OPENAI_API_KEY\)"),
+            (400, {"object": "error", "message": "older vLLM", "code": 400}, "older vLLM"),
+            (418, b"", "HTTP 418: no message"),
+        ],
+    )
+    async def test_the_servers_own_words_are_passed_on(self, endpoint, chat, status, body, words):
+        endpoint.will_answer(status, body)
+        with pytest.raises(RequestRefused, match=words) as caught:
+            await ask(chat())
+        assert caught.value.status == status
+        assert f"{endpoint.base_url}/chat/completions: HTTP {status}: " in str(caught.value)
+        assert "\n" not in str(caught.value)
+        assert len(endpoint.seen) == 1
+
+    @pytest.mark.parametrize(
+        ("name", "words"),
+        [
+            ("A_wrong_model", "The model `nope` does not exist. Valid aliases: tiny"),
+            ("C_auth_none", "Unauthorized"),
+            ("A_invalid_utf8_body", "There was an error parsing the body"),
+            ("A_bad_json", "1 validation error: "),
+            ("A_empty_messages", "Cannot apply chat template"),
+        ],
+    )
+    async def test_recorded_refusals_are_read(self, recorded, chat, name, words):
+        recorded.will_replay(name)
+        with pytest.raises(RequestRefused, match=words):
+            await ask(chat())
+
+    async def test_a_long_message_is_cut(self, endpoint, chat):
+        endpoint.will_answer(400, {"error": {"message": "bad " + "x" * 100_000}})
+        with pytest.raises(RequestRefused) as caught:
+            await ask(chat())
+        assert len(str(caught.value)) < 1000
+
+    @pytest.mark.parametrize(
+        "name",
+        ["A_prompt_too_long", "A_stream_too_long", "C_prompt_exact_8192", "A_max_tokens_beyond_context"],
+    )
+    async def test_recorded_context_refusals_are_an_outcome(self, recorded, chat, name):
+        recorded.will_replay(name)
+        with pytest.raises(ContextLimitReached):
+            await ask(chat())
+
+    @pytest.mark.parametrize(
+        "error",
+        [
+            {
+                "message": "This model's maximum context length is 8192 tokens. However, you requested "
+                "400 output tokens and your prompt contains at least 7793 input tokens, for a total of "
+                "at least 8193 tokens."
+            },
+            {
+                "message": "your prompt contains 5100050 characters (more than 262144 characters, which is "
+                "the upper bound for 8192 input tokens)"
+            },
+            {"message": "max_tokens must be at least 1, got 0. (parameter=max_tokens, value=0)"},
+            {"message": "Please shorten it.", "code": "context_length_exceeded"},
+        ],
+    )
+    async def test_other_context_refusals_are_an_outcome(self, endpoint, chat, error):
+        endpoint.will_answer(400, {"error": error})
+        with pytest.raises(ContextLimitReached):
+            await ask(chat())
+        assert len(endpoint.seen) == 1
+
+    @pytest.mark.parametrize(
+        ("words", "tokens"),
+        [
+            ("you requested 400 output tokens and your prompt contains 7800 input tokens", 7800),
+            ("you requested 400 output tokens and your prompt contains at least 7793 input tokens", None),
+            ("and your request has 7800 input tokens (400 > 8192 - 7800)", 7800),
+            ("you requested 8200 tokens (7800 in the messages, 400 in the completion)", 7800),
+        ],
+    )
+    async def test_a_context_refusal_tells_the_length_it_knows(self, endpoint, chat, words, tokens):
+        message = f"This model's maximum context length is 8192 tokens. However, {words}."
+        endpoint.will_answer(400, {"error": {"message": message}})
+        with pytest.raises(ContextLimitReached) as caught:
+            await ask(chat())
+        assert caught.value.prompt_tokens == tokens
+
+    async def test_a_refusal_about_something_else_is_not_an_outcome(self, endpoint, chat):
+        endpoint.will_answer(400, {"error": {"message": "n must be 1 when using greedy sampling, got 2."}})
+        with pytest.raises(RequestRefused):
+            await ask(chat())
+
+
+class TestSecrets:
+    @pytest.mark.parametrize("status", [400, 401, 500])
+    async def test_a_key_repeated_by_the_server_is_not_passed_on(self, endpoint, chat, status):
+        told: list[str] = []
+        endpoint.will_answer(status, {"error": {"message": f"Incorrect API key provided: {KEY}"}})
+        policy = QUICK.model_copy(update={"total_sec": 0.05})
+        model = chat(retry=policy, on_wait=lambda reason, seconds: told.append(reason))
+        with pytest.raises(EndpointError, match=r"provided: \[key\]") as caught:
+            await ask(model)
+        shown = "".join(traceback.format_exception(caught.value)) + repr(caught.value) + repr(model)
+        assert KEY not in shown + "".join(told)
+        assert caught.value.__context__ is None
+
+    async def test_a_key_in_a_context_refusal_is_not_passed_on(self, endpoint, chat):
+        endpoint.will_answer(400, {"error": {"message": f"{KEY}: maximum context length"}})
+        with pytest.raises(ContextLimitReached) as caught:
+            await ask(chat())
+        assert KEY not in "".join(traceback.format_exception(caught.value))
+
+    @pytest.mark.parametrize("key", [f"{KEY}\nX-Header: 1", f"{KEY}é"])
+    def test_a_key_that_cannot_be_sent_is_refused_without_showing_it(self, chat, key):
+        with pytest.raises(EndpointError, match="OPENAI_API_KEY") as caught:
+            chat(api_key=key)
+        assert KEY not in str(caught.value)
+
+    def test_a_password_in_the_url_is_not_shown(self, chat):
+        model = chat(base_url="http://user:word@host:1/v1")
+        assert model.url == "http://host:1/v1"
+        assert "word" not in repr(model)
+
+
+def test_importing_chat_does_not_import_openai():
+    code = "import harness.chat, sys; sys.exit('openai' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0

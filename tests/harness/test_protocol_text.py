@@ -1,0 +1,308 @@
+"""Shared text functions, templates and the registry of protocols."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from harness.errors import FormatError
+from harness.protocols import PROTOCOLS, UnknownProtocol, load_protocol
+from harness.protocols.base import CommandResult, ScreenView
+from harness.protocols.templates import BrokenPrompt
+from harness.protocols.text import (
+    cut_middle,
+    first_balanced_object,
+    key_name,
+    seen,
+    strip_thinking,
+    warning_sentences,
+    without_surrogates,
+)
+
+# -- cut_middle ----------------------------------------------------------------------------------
+
+
+def test_text_within_the_limit_stays_as_it_is() -> None:
+    assert cut_middle("é" * 5_000) == "é" * 5_000
+
+
+def test_long_text_keeps_both_halves_and_says_how_much_is_missing() -> None:
+    cut = cut_middle("a" * 6_000 + "b" * 6_000)
+    assert cut == "a" * 5_000 + "\n[... 2000 bytes left out ...]\n" + "b" * 5_000
+
+
+def test_bytes_left_out_before_are_counted_too() -> None:
+    assert "[... 92 bytes left out ...]" in cut_middle("a" * 100, 10, already_left_out=2)
+
+
+def test_characters_are_never_split() -> None:
+    assert cut_middle("€" * 10, 10) == "€\n[... 24 bytes left out ...]\n€"
+
+
+@given(st.text(st.characters(exclude_categories=[])), st.integers(0, 50))
+def test_cut_text_has_both_ends_and_the_size_it_says(text: str, limit: int) -> None:
+    cut = cut_middle(text, limit)
+    if cut == text:
+        return
+    head, _, rest = cut.partition("\n[... ")
+    count, _, tail = rest.partition(" bytes left out ...]\n")
+    if "[..." not in text:
+        assert len(head.encode()) + len(tail.encode()) + int(count) == len(text.encode("utf-8", "replace"))
+        assert len(head.encode()) + len(tail.encode()) <= limit
+
+
+# -- strip_thinking ------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("content", "answer"),
+    [
+        ("plain", "plain"),
+        ("", ""),
+        ("<think>a</think>b", "b"),
+        ("  \n<think>a</think>\n\nb", "\n\nb"),
+        ("a</think>b", "b"),
+        ("<think>a</think>b</think>c", "c"),
+        ("<think>a", ""),
+        ("\n <think>a {} ```bash", ""),
+        ("<think>a</think><think>b", ""),
+        ("say <think> in the middle", "say <think> in the middle"),
+        ("</think>", ""),
+    ],
+)
+def test_thinking_is_stripped(content: str, answer: str) -> None:
+    assert strip_thinking(content) == answer
+
+
+def test_a_tag_in_an_opaque_span_is_text() -> None:
+    content = "<think>a</think>[</think>]b"
+    assert strip_thinking(content, [(16, 26)]) == "[</think>]b"
+    assert strip_thinking("[</think>]b", [(0, 10)]) == "[</think>]b"
+
+
+# -- first_balanced_object -----------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("text", "found"),
+    [
+        ("{}", "{}"),
+        ("x {} {}", "{}"),
+        ('{"a": "}"}', '{"a": "}"}'),
+        (r'{"a": "\"}"} }', r'{"a": "\"}"}'),
+        (r'{"a": "\\"} }', r'{"a": "\\"}'),
+        ('it\'s "quoted" {"a": {"b": [{}]}} z', '{"a": {"b": [{}]}}'),
+        ("no object", None),
+        ("}{", None),
+        ('{"a": "', None),
+        ('{"a": "\\', None),
+        ("{ {}", None),
+    ],
+)
+def test_first_balanced_object(text: str, found: str | None) -> None:
+    span = first_balanced_object(text)
+    assert (text[slice(*span)] if span else None) == found
+
+
+@pytest.mark.parametrize(
+    "unit",
+    [
+        "{",
+        '{"analysis":',
+        '{"',
+        '{"a":',
+        "\\",
+        '{"\\"',
+        '"\\',
+        "[",
+        "{[",
+        "}",
+        "```bash\n",
+        "</think>",
+        "<think>",
+    ],
+)
+@pytest.mark.parametrize("protocol", PROTOCOLS)
+def test_a_megabyte_of_anything_is_understood_or_refused_in_linear_time(unit: str, protocol: str) -> None:
+    started = time.process_time()
+    with pytest.raises(FormatError):
+        load_protocol(protocol).parse("{" + unit * (1_000_000 // len(unit)))
+    assert time.process_time() - started < 20
+
+
+# -- key_name ------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("text", "key"),
+    [
+        ("C-c", "C-c"),
+        ("c-c", "C-c"),
+        ("C-C", "C-c"),
+        ("^C", "C-c"),
+        ("^[", "C-["),
+        ("C-\\", "C-\\"),
+        ("C-@", "C-@"),
+        ("M-x", "M-x"),
+        ("M-X", "M-X"),
+        ("C-M-x", "C-M-x"),
+        ("S-Up", "S-Up"),
+        ("C-Space", "C-Space"),
+        ("C--", "C--"),
+        ("Enter", "Enter"),
+        ("enter", "Enter"),
+        ("ESCAPE", "Escape"),
+        ("BTab", "BTab"),
+        ("PgUp", "PgUp"),
+        ("NPage", "NPage"),
+        ("F12", "F12"),
+        ("DC", "DC"),
+        ("", None),
+        ("^", None),
+        ("a", None),
+        ("C-", None),
+        ("S-", None),
+        ("C-$", None),
+        ("C-é", None),
+        ("F13", None),
+        ("Esc", None),
+        ("Return", None),
+        ("0x41", None),
+        ("Any", None),
+        ("C-c\n", None),
+        (" C-c", None),
+        ("C-cc", None),
+        ("C-" * 500_000, None),
+    ],
+)
+def test_a_whole_string_that_names_a_tmux_key_is_that_key(text: str, key: str | None) -> None:
+    assert key_name(text) == key
+
+
+# -- seen, surrogates, warnings ------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("view", "shown"),
+    [
+        (ScreenView("scr", "new"), ("New terminal output:", "new")),
+        (ScreenView("scr", None), ("Current terminal screen:", "scr")),
+        (ScreenView("scr", " \n"), ("No new terminal output. Current terminal screen:", "scr")),
+        (ScreenView("scr", "new", 7), ("New terminal output (7 lines in its middle left out):", "new")),
+        (CommandResult("out", 0), ("New terminal output:", "out")),
+    ],
+)
+def test_a_view_is_shown_with_a_heading_that_says_what_it_is(
+    view: ScreenView | CommandResult, shown: tuple[str, str]
+) -> None:
+    assert seen(view) == shown
+
+
+def test_lone_surrogates_are_replaced() -> None:
+    assert without_surrogates("a\ud800b😀") == "a\ufffdb😀"
+
+
+def test_a_long_list_of_warnings_is_shortened() -> None:
+    sentences = warning_sentences(tuple(f"kind: Sentence {n}: x." for n in range(12)))
+    assert sentences[0] == "Sentence 0: x."
+    assert sentences[10:] == ["... and 2 more."]
+
+
+# -- registry and prompt files -------------------------------------------------------------------
+
+
+def test_an_unknown_protocol_is_answered_with_the_known_ones() -> None:
+    with pytest.raises(UnknownProtocol, match=r"'nope'.*keystrokes-json, bash-block"):
+        load_protocol("nope")
+
+
+@pytest.mark.parametrize("name", PROTOCOLS)
+def test_protocols_are_known_by_their_own_name_and_have_a_stable_hash(name: str) -> None:
+    protocol = load_protocol(name)
+    assert protocol.name == name
+    assert len(protocol.prompt_hash) == 64
+    assert protocol.prompt_hash == load_protocol(name).prompt_hash
+
+
+def test_every_protocol_has_its_own_prompt() -> None:
+    assert len({load_protocol(name).prompt_hash for name in PROTOCOLS}) == len(PROTOCOLS)
+
+
+@pytest.mark.parametrize("name", PROTOCOLS)
+def test_task_text_is_never_read_as_a_template(name: str) -> None:
+    messages = load_protocol(name).first_messages("Print {{ 1 + 1 }} {% raw %}\udc80", "$ {{ x }}")
+    assert "Print {{ 1 + 1 }} {% raw %}\ufffd" in messages[-1].content
+    assert "$ {{ x }}" in messages[-1].content
+
+
+def prompt_file(tmp_path: Path, source: str) -> Path:
+    path = tmp_path / "mine.jinja"
+    path.write_text(source)
+    return path
+
+
+@pytest.mark.parametrize("name", PROTOCOLS)
+def test_a_prompt_file_replaces_the_blocks_it_defines(name: str, tmp_path: Path) -> None:
+    path = prompt_file(tmp_path, "Notes on it.\n{% block task %}\nTask: {{ instruction }}\n{% endblock %}\n")
+    changed, shipped = load_protocol(name, path), load_protocol(name)
+    assert changed.first_messages("do it", "$")[-1].content == "Task: do it"
+    assert changed.complain("bad", None) == shipped.complain("bad", None)
+    assert changed.prompt_hash != shipped.prompt_hash
+
+
+def test_the_hash_follows_the_prompt_file(tmp_path: Path) -> None:
+    hashes = {
+        load_protocol("bash-block", prompt_file(tmp_path, "{% block system %}" + text + "{% endblock %}")).prompt_hash
+        for text in ("a", "b", "b")
+    }
+    assert len(hashes) == 2
+
+
+@pytest.mark.parametrize(
+    ("source", "line", "problem"),
+    [
+        ("{% block task %}\n\n{{ instructoin }}\n{% endblock %}", 3, "unknown variable 'instructoin'"),
+        ("{% block task %}\n{% if x %}{% endif %}{% endblock %}", 2, "unknown variable 'x'"),
+        ("\n{% block tsak %}{% endblock %}", 2, "unknown block 'tsak'"),
+        ("{% block task %}\n{% if %}{% endblock %}", 2, "Expected an expression"),
+        ("{% block task %}\n\n\n{{ instruction.nope }}{% endblock %}", 4, "has no attribute 'nope'"),
+        ("{% block task %}\n{{ 1 / 0 }}{% endblock %}", 2, "division by zero"),
+        ("{% block task %}\n{{ instruction|nofilter }}{% endblock %}", 2, "nofilter"),
+        ("{% block task %}\n{{ ''.__class__.__mro__ }}{% endblock %}", 2, "unsafe"),
+        ("just text", None, "defines no block"),
+    ],
+)
+def test_a_broken_prompt_file_is_named_with_its_line(
+    tmp_path: Path, source: str, line: int | None, problem: str
+) -> None:
+    path = prompt_file(tmp_path, source)
+    with pytest.raises(BrokenPrompt) as caught:
+        load_protocol("keystrokes-json", path)
+    message = str(caught.value)
+    assert message.startswith(f"{path}:{line}: " if line else f"{path}: ")
+    assert problem in message
+    assert "\n" not in message
+    assert isinstance(caught.value, ValueError)
+
+
+def test_a_prompt_file_that_cannot_be_read_is_named(tmp_path: Path) -> None:
+    with pytest.raises(BrokenPrompt, match=r"none\.jinja: cannot be read: No such file"):
+        load_protocol("bash-block", tmp_path / "none.jinja")
+    (tmp_path / "latin.jinja").write_bytes(b"caf\xe9")
+    with pytest.raises(BrokenPrompt, match=r"latin\.jinja: is not UTF-8: byte 3"):
+        load_protocol("bash-block", tmp_path / "latin.jinja")
+
+
+def test_loops_macros_and_functions_of_jinja_work_in_a_prompt_file(tmp_path: Path) -> None:
+    source = (
+        "{% block observation %}{% for w in warnings %}{{ loop.index }}{{ w }}{% endfor %}"
+        "{% for n in range(2) %}{{ n }}{% endfor %}{{ output }}{% endblock %}"
+    )
+    protocol = load_protocol("keystrokes-json", prompt_file(tmp_path, source))
+    parsed = protocol.parse('{"analysis": "", "plan": "", "commands": [], "x": 1}')
+    view = ScreenView("", "out")
+    assert protocol.respond(parsed, view, claimed=False).message == "1Unknown fields are ignored: x.01out"

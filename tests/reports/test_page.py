@@ -1,0 +1,230 @@
+"""The page about a run: well-formed, self-contained, escaped, complete."""
+
+from __future__ import annotations
+
+import json
+from datetime import UTC, datetime
+from html.parser import HTMLParser
+from pathlib import Path
+from typing import Any
+from urllib.parse import unquote
+
+import pytest
+
+from reports.page import write_report
+from tbench.read_run import RunUnreadable
+from tbench.results import Blame, ErrorInfo, Stage, Timings, TrialResult
+
+TIME = datetime(2026, 1, 1, tzinfo=UTC)
+HOSTILE = "</pre><script>alert('x')</script><img src=http://evil.example/x onerror=alert(1)>"
+VOID = {"meta", "link", "br", "wbr", "img", "input", "hr"}
+LOADING = {"src", "href", "srcset", "data", "action", "poster"}
+
+
+class Page(HTMLParser):
+    """Checks nesting and gathers tags, references, attributes and text."""
+
+    def __init__(self, html: str) -> None:
+        super().__init__(convert_charrefs=True)
+        self.open: list[str] = []
+        self.tags: list[tuple[str, dict[str, str]]] = []
+        self.references: list[str] = []
+        self.text = ""
+        self.feed(html)
+        self.close()
+        assert self.open == []
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        known = {name: value or "" for name, value in attrs}
+        self.tags.append((tag, known))
+        self.references += [value for name, value in known.items() if name in LOADING]
+        if tag not in VOID:
+            self.open.append(tag)
+
+    def handle_endtag(self, tag: str) -> None:
+        assert self.open.pop() == tag
+
+    def handle_data(self, data: str) -> None:
+        self.text += data
+
+    def words(self) -> str:
+        return " ".join(self.text.split())
+
+    def of_class(self, name: str) -> list[tuple[str, dict[str, str]]]:
+        return [(tag, attrs) for tag, attrs in self.tags if name in attrs.get("class", "").split()]
+
+
+def trial(task: str, seed: int, reward: float | None, **more: Any) -> TrialResult:
+    known = {"run": "r", "trial": "x", "agent": "terminal", "started_at": TIME, "finished_at": TIME}
+    timings = Timings(sandbox_sec=1, agent_sec=8, model_sec=6, command_sec=2, verifier_sec=1, wall_sec=10)
+    return TrialResult(task=task, seed=seed, reward=reward, **(known | {"timings": timings, "steps": 3} | more))
+
+
+def failure(message: str) -> ErrorInfo:
+    return ErrorInfo(stage=Stage.VERIFIER, type="TestsNeverRan", blame=Blame.INFRA, retryable=True, message=message)
+
+
+def store(path: Path, results: list[TrialResult], tasks: list[str], **config: Any) -> Path:
+    path.mkdir(parents=True, exist_ok=True)
+    known = {
+        "schema_version": 1,
+        "run": "nightly",
+        "tasks": [{"name": task} for task in tasks],
+        "seeds": [0, 1],
+    }
+    (path / "run.json").write_text(json.dumps(known | config))
+    (path / "results.jsonl").write_text("".join(result.model_dump_json() + "\n" for result in results))
+    return path
+
+
+def mixed(path: Path, **config: Any) -> Path:
+    results = [
+        trial("solved", 0, 1.0),
+        trial("solved", 1, 0.25),
+        trial("hard", 0, 0.0, outcome="step_limit"),
+        trial("hard", 1, None, error=failure("dpkg lock held")),
+        trial("late", 0, 1.0),
+    ]
+    return store(path, results, ["solved", "hard", "late"], **config)
+
+
+def read(page: Path) -> Page:
+    return Page(page.read_text(encoding="utf-8"))
+
+
+def test_the_page_is_well_formed_and_loads_nothing_from_elsewhere(tmp_path: Path) -> None:
+    page = read(write_report(mixed(tmp_path, base_url="http://localhost:8000/v1")))
+    assert not [reference for reference in page.references if "//" in reference]
+    assert not {"script", "iframe", "object", "img"} & {tag for tag, _ in page.tags}
+    assert "url(" not in page.text
+    assert "@import" not in page.text
+    policy = [attrs["content"] for tag, attrs in page.tags if attrs.get("http-equiv")]
+    assert policy[0].startswith("default-src 'none'")
+
+
+def test_the_page_says_the_score_and_what_it_means(tmp_path: Path) -> None:
+    words = read(write_report(mixed(tmp_path, model="m-9b", tbench_version="0.1.0", protocol="json"))).words()
+    for said in (
+        "score 37.5 ± 41.2 % (sample std over 2 seeds; coverage 4/6; unscored = 0)",
+        "score over scored trials only 56.2 % (4 of 6 trials)",
+        "score bounds 37.5 to 70.8 %",
+        "It is not a confidence interval.",
+        "1 ended in an error and 1 have no result",
+        "m-9b",
+        "0.1.0",
+    ):
+        assert said in words
+
+
+def test_cells_tell_pass_partial_fail_error_and_missing_apart_without_colour(tmp_path: Path) -> None:
+    page = read(write_report(mixed(tmp_path)))
+    shown = [attrs["class"].split()[1] for tag, attrs in page.of_class("cell") if tag == "td"]
+    assert shown == ["pass", "partial", "fail", "error", "pass", "missing"]
+    titles = [attrs["title"] for tag, attrs in page.tags if tag == "summary" and "title" in attrs]
+    assert titles[1:4] == [
+        "partial · reward 0.25 · 3 steps · 10.0 s",
+        "fail · reward 0 · step_limit · 3 steps · 10.0 s",
+        "error, no verdict: TestsNeverRan · 3 steps · 10.0 s",
+    ]
+    for sign in ("✓", "0.25", "✗", "!", "·"):
+        assert sign in page.text
+
+
+def test_a_partial_reward_close_to_one_does_not_look_like_a_pass(tmp_path: Path) -> None:
+    page = read(write_report(store(tmp_path, [trial("t", 0, 0.999), trial("t", 1, 1.0)], ["t"])))
+    assert "0.999" in page.words()
+
+
+def test_tables_have_headers_and_sections_have_names(tmp_path: Path) -> None:
+    page = read(write_report(mixed(tmp_path)))
+    assert ("html", {"lang": "en"}) in page.tags
+    ids = {attrs["id"] for _, attrs in page.tags if "id" in attrs}
+    assert {attrs["aria-labelledby"] for tag, attrs in page.tags if tag == "section"} <= ids
+    assert all(attrs.get("scope") in ("row", "col") for tag, attrs in page.tags if tag == "th")
+
+
+def test_everything_hostile_is_escaped(tmp_path: Path) -> None:
+    results = [trial(HOSTILE, 0, None, error=failure(HOSTILE)), trial(HOSTILE, 1, 1.0, model=HOSTILE)]
+    hostile = {"model": HOSTILE, "agent": HOSTILE, "run": HOSTILE, "sampling": {HOSTILE: HOSTILE}}
+    file = write_report(store(tmp_path, results, [HOSTILE], **hostile))
+    page = read(file)
+    assert not {"script", "img"} & {tag for tag, _ in page.tags}
+    assert page.text.count("alert('x')") >= 7
+    assert "<script" not in file.read_text(encoding="utf-8")
+
+
+def test_characters_that_no_page_may_hold_are_replaced(tmp_path: Path) -> None:
+    results = [trial("t", 0, None, error=failure("\x1b[31m\x00 \u202egnp.exe"))]
+    text = write_report(store(tmp_path, results, ["t"], note="\ud800")).read_text(encoding="utf-8")
+    assert not {"\x1b", "\x00", "\u202e"} & set(text)
+    assert "�[31m� �gnp.exe" in text
+
+
+def test_links_lead_to_the_files_that_exist(tmp_path: Path) -> None:
+    run = mixed(tmp_path / "runs" / "a run#1")
+    first, second = run / "trials/solved/seed-0", run / "trials/late/seed-0"
+    for file in (first / "result.json", first / "verifier/stdout.txt", second / "session.cast"):
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_text("{}")
+    for out in (None, tmp_path / "site" / "deep" / "page.html"):
+        page = write_report(run, out)
+        links = [attrs["href"] for tag, attrs in read(page).tags if tag == "a"]
+        assert len(links) == 3
+        assert all((page.parent / unquote(link)).is_file() for link in links)
+        assert not any("#" in link or " " in link for link in links)
+
+
+def test_a_later_attempt_links_into_its_own_directory(tmp_path: Path) -> None:
+    run = store(tmp_path, [trial("t", 0, 1.0, attempt=2)], ["t"])
+    for place in ("trials/t/seed-0", "trials/t/seed-0/attempt-2"):
+        (run / place).mkdir(parents=True, exist_ok=True)
+        (run / place / "trajectory.json").write_text("{}")
+    links = [attrs["href"] for tag, attrs in read(write_report(run)).tags if tag == "a"]
+    assert links == ["trials/t/seed-0/attempt-2/trajectory.json"]
+
+
+@pytest.mark.parametrize("name", ["../../outside", "/etc", "nul\0byte", "\ud800"])
+def test_a_task_name_cannot_lead_out_of_the_run(tmp_path: Path, name: str) -> None:
+    outside = tmp_path / "outside" / "seed-0"
+    outside.mkdir(parents=True)
+    (outside / "result.json").write_text("{}")
+    run = store(tmp_path / "run", [], [name])
+    (run / "results.jsonl").write_text(trial("t", 0, 1.0).model_dump_json().replace('"t"', json.dumps(name)))
+    (run / "trials").mkdir()
+    try:
+        page = read(write_report(run))
+    except RunUnreadable:
+        return
+    assert not [attrs for tag, attrs in page.tags if tag == "a"]
+
+
+def test_a_scripted_demo_is_announced(tmp_path: Path) -> None:
+    assert "Scripted demo, not a model." in read(write_report(mixed(tmp_path / "a", model="scripted-demo"))).words()
+    assert "Scripted demo" not in read(write_report(mixed(tmp_path / "b", model="m"))).words()
+
+
+def test_time_is_shown_in_seconds_and_percent(tmp_path: Path) -> None:
+    page = read(write_report(mixed(tmp_path)))
+    titles = [attrs["title"] for tag, attrs in page.of_class("part") if "title" in attrs]
+    assert titles[:2] == ["model: 30.0 s, 60.0 %", "command: 10.0 s, 20.0 %"]
+    assert "model 6.0 s (60.0 %), command 2.0 s (20.0 %), verifier 1.0 s (10.0 %)" in page.words()
+
+
+def test_a_run_without_results_or_timings_still_has_a_page(tmp_path: Path) -> None:
+    words = read(write_report(store(tmp_path, [], ["t"]))).words()
+    assert "score not available (coverage 0/2)" in words
+    assert "This is not a score of 0." in words
+    assert "No timings were recorded." in words
+
+
+def test_imported_results_have_a_page_too(tmp_path: Path) -> None:
+    (tmp_path / "results.jsonl").write_text('{"task": "a", "seed": 0, "reward": 0.5}\n')
+    words = read(write_report(tmp_path)).words()
+    assert "score 50.0 % (1 seed, no std; coverage 1/1)" in words
+    assert "no run.json" in words
+
+
+def test_nothing_is_left_behind_when_a_page_is_replaced(tmp_path: Path) -> None:
+    run = mixed(tmp_path)
+    assert write_report(run) == write_report(run) == run / "report.html"
+    assert sorted(file.name for file in run.iterdir()) == ["report.html", "results.jsonl", "run.json"]

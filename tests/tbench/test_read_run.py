@@ -1,0 +1,151 @@
+"""Reading stored runs and imported results, and what is said when that is not possible."""
+
+from __future__ import annotations
+
+import json
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from harness.trajectory import Outcome
+from tbench.read_run import RunUnreadable, read_run
+from tbench.results import TrialResult
+from tbench.summary import summarise
+
+CONFIG = {"schema_version": 1, "run": "nightly", "tasks": [{"name": "t", "hash": "x"}], "seeds": [0, 1]}
+TIME = datetime(2026, 1, 1, tzinfo=UTC)
+
+
+def line(seed: int = 0, **more: Any) -> str:
+    known = {"run": "nightly", "trial": f"t-{seed}", "agent": "a", "started_at": TIME, "finished_at": TIME}
+    return TrialResult(task="t", seed=seed, reward=1.0, **(known | more)).model_dump_json()
+
+
+def store(path: Path, results: str | None, config: Any = CONFIG) -> Path:
+    if config is not None:
+        (path / "run.json").write_text(config if isinstance(config, str) else json.dumps(config))
+    if results is not None:
+        (path / "results.jsonl").write_text(results)
+    return path
+
+
+def complaint(path: Path) -> str:
+    with pytest.raises(RunUnreadable) as caught:
+        read_run(path)
+    assert isinstance(caught.value, ValueError)
+    assert "\n" not in str(caught.value)
+    return str(caught.value)
+
+
+def test_a_run_is_its_configuration_and_its_results(tmp_path: Path) -> None:
+    run = read_run(store(tmp_path, f"{line(0)}\n{line(1)}\n"))
+    assert (run.name, run.planned_tasks, run.planned_seeds) == ("nightly", ["t"], [0, 1])
+    assert [result.seed for result in run.results] == [0, 1]
+    assert (run.config, run.notes, run.imported) == (CONFIG, (), False)
+
+
+def test_a_run_that_has_just_started_has_no_results(tmp_path: Path) -> None:
+    assert read_run(store(tmp_path, None)).results == []
+
+
+@pytest.mark.parametrize("tail", ['{"task": "t", "se', '{"task": "\u00e9'.encode()[:-1].decode("latin-1"), "\0\0\0"])
+def test_a_torn_last_line_is_left_out_and_noted(tmp_path: Path, tail: str) -> None:
+    run = read_run(store(tmp_path, f"{line(0)}\n{tail}"))
+    assert len(run.results) == 1
+    assert "results.jsonl:2: the last line is torn" in run.notes[0]
+
+
+def test_bytes_that_are_not_utf8_at_the_end_are_a_torn_line(tmp_path: Path) -> None:
+    store(tmp_path, None)
+    (tmp_path / "results.jsonl").write_bytes(line(0).encode() + b'\n{"task": "\xc3')
+    assert len(read_run(tmp_path).results) == 1
+
+
+def test_line_separators_inside_text_do_not_split_a_line(tmp_path: Path) -> None:
+    assert len(read_run(store(tmp_path, line(0, model="a\u2028b") + "\n")).results) == 1
+
+
+def test_a_malformed_line_before_the_last_is_named(tmp_path: Path) -> None:
+    text = complaint(store(tmp_path, f"{line(0)}\n\n{{torn\n{line(1)}\n"))
+    assert "results.jsonl:3: not JSON" in text
+    assert "repair this line" in text
+
+
+def test_a_line_with_a_wrong_value_is_named_even_if_it_is_the_last(tmp_path: Path) -> None:
+    broken = json.loads(line(0)) | {"reward": "many"}
+    assert "results.jsonl:1: reward:" in complaint(store(tmp_path, json.dumps(broken)))
+
+
+def test_a_reward_that_is_not_finite_is_refused(tmp_path: Path) -> None:
+    broken = json.loads(line(0)) | {"reward": float("nan")}
+    assert "results.jsonl:1: reward: " in complaint(store(tmp_path, json.dumps(broken)))
+
+
+def test_results_of_a_newer_tbench_ask_for_an_upgrade(tmp_path: Path) -> None:
+    newer = json.loads(line(0)) | {"schema_version": 99, "colour": "blue"}
+    assert "schema_version 99 was written by a newer tbench" in complaint(store(tmp_path, json.dumps(newer)))
+
+
+@pytest.mark.parametrize(
+    ("config", "says"),
+    [
+        ("{", "run.json: not JSON"),
+        ("[]", "run.json: not a JSON object"),
+        ({"seeds": [0]}, "`tasks` is not a list of objects with a name"),
+        ({"tasks": [{"hash": "x"}], "seeds": [0]}, "`tasks` is not a list of objects with a name"),
+        ({"tasks": [{"name": "t"}], "seeds": ["0"]}, "`seeds` is not a list of whole numbers"),
+        ({"tasks": [{"name": "t"}], "seeds": [0, 0]}, "planned twice"),
+    ],
+)
+def test_a_malformed_configuration_is_explained(tmp_path: Path, config: Any, says: str) -> None:
+    assert says in complaint(store(tmp_path, line(0), config))
+
+
+def test_what_is_not_a_run_is_called_so(tmp_path: Path) -> None:
+    assert "neither run.json nor results.jsonl" in complaint(tmp_path)
+    assert "no such run directory" in complaint(tmp_path / "absent")
+
+
+def test_lines_with_task_seed_and_reward_can_be_summarised(tmp_path: Path) -> None:
+    rows = [("a", 0, 1), ("a", 1, 0.5), ("b", 0, 0), ("b", 1, None)]
+    text = "\n".join(json.dumps({"task": task, "seed": seed, "reward": reward}) for task, seed, reward in rows)
+    run = read_run(store(tmp_path, text, config=None))
+    summary = summarise(run.results, run.planned_tasks, run.planned_seeds)
+    assert run.imported
+    assert summary.score_lines[0].startswith("score 37.5 ± 17.7 %")
+    assert summary.counts.errors == 1
+
+
+def test_a_single_file_can_be_imported(tmp_path: Path) -> None:
+    file = tmp_path / "export.jsonl"
+    file.write_text('{"task": "a", "seed": 3, "reward": 1, "model": "m"}\n')
+    run = read_run(file)
+    assert (run.name, run.planned_seeds, run.config["model"]) == ("export", [3], "m")
+
+
+def test_foreign_fields_are_left_out_and_noted(tmp_path: Path) -> None:
+    foreign = {
+        "task": "a",
+        "seed": 0,
+        "reward": 1,
+        "outcome": "llm_stop",
+        "error": "boom",
+        "tests_ran": True,
+        "started_at": "2026-01-01T00:00:00Z",
+        "finished_at": "2026-01-01T00:01:30Z",
+    }
+    both = [foreign, foreign | {"seed": 1, "outcome": "submitted", "error": None}]
+    run = read_run(store(tmp_path, "\n".join(map(json.dumps, both)), config=None))
+    assert [result.outcome for result in run.results] == [None, Outcome.SUBMITTED]
+    assert run.results[0].timings.wall_sec == 90
+    assert "key 'tests_ran' left out of 2 imported lines" in run.notes
+    assert "foreign value of 'outcome' left out of 1 imported lines" in run.notes
+
+
+def test_an_import_without_a_seed_or_with_a_repeat_is_refused(tmp_path: Path) -> None:
+    assert "results.jsonl:1: no seed" in complaint(store(tmp_path, '{"task": "a", "reward": 1}\n', config=None))
+    twice = '{"task": "a", "seed": 0, "reward": 1}\n' * 2
+    assert "results.jsonl:2: task 'a' seed 0 is already in" in complaint(store(tmp_path, twice, config=None))
+    assert "holds no result" in complaint(store(tmp_path, "", config=None))

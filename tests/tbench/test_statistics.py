@@ -1,0 +1,239 @@
+"""Statistics against published numbers, by brute force, and by properties that must hold for any rewards."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import math
+import random
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tbench.statistics import (
+    RewardTable,
+    Verdict,
+    bootstrap_over_tasks,
+    bounds,
+    coverage,
+    expected_std,
+    mean_std,
+    pass_at_k,
+    pass_hat_k,
+    per_seed_scores,
+    per_seed_scores_scored_only,
+    score,
+    score_scored_only,
+    solve_count_histogram,
+    solved_per_seed,
+    solved_rate,
+    standard_error_over_tasks,
+)
+
+PUBLISHED = Path(__file__).parents[3] / "shared" / "data" / "statistics"
+MODELS = ("tmax-9b", "Qwen3.5-9B", "Qwen3.5-2B")
+
+
+def table(*rows: tuple[float | None, ...]) -> RewardTable:
+    tasks = [f"task-{t}" for t in range(len(rows))]
+    verdicts = [
+        Verdict(task, seed, reward) for task, row in zip(tasks, rows, strict=True) for seed, reward in enumerate(row)
+    ]
+    return RewardTable.of(verdicts, tasks, range(len(rows[0])))
+
+
+def tables(rewards: st.SearchStrategy[float | None]) -> st.SearchStrategy[RewardTable]:
+    def of_seeds(seeds: int) -> st.SearchStrategy[RewardTable]:
+        row = st.tuples(*[rewards] * seeds)
+        return st.lists(row, min_size=2, max_size=8).map(lambda rows: table(*rows))
+
+    return st.integers(2, 5).flatmap(of_seeds)
+
+
+fractional = tables(st.floats(0, 1))
+with_gaps = tables(st.none() | st.floats(0, 1))
+binary = tables(st.sampled_from([0.0, 1.0]))
+
+
+@pytest.fixture(scope="module", params=MODELS)
+def published(request: pytest.FixtureRequest) -> tuple[RewardTable, dict[str, Any]]:
+    if not (PUBLISHED / "expected.json").exists():
+        pytest.skip(f"published trials are not at {PUBLISHED}")
+    lines = [json.loads(line) for line in (PUBLISHED / "trials.jsonl").read_text().splitlines()]
+    mine = [line for line in lines if line["model"] == request.param]
+    verdicts = [Verdict(line["task"], line["seed"], line["reward"]) for line in mine]
+    tasks, seeds = sorted({line["task"] for line in mine}), sorted({line["seed"] for line in mine})
+    expected = json.loads((PUBLISHED / "expected.json").read_text())["models"][request.param]
+    return RewardTable.of(verdicts, tasks, seeds), expected
+
+
+def test_published_scores_are_reproduced(published: tuple[RewardTable, dict[str, Any]]) -> None:
+    trials, expected = published
+    planned = len(trials.tasks) * len(trials.seeds)
+    assert (len(trials.tasks), planned) == (expected["n_tasks"], expected["n_trials"])
+    assert score(trials) == pytest.approx(expected["mean"], abs=5e-9)
+    assert score_scored_only(trials) == pytest.approx(expected["mean_excluding_no_verdict"], abs=5e-9)
+    assert planned - len(trials.scored_rewards()) == expected["trials_without_verdict"]
+    assert coverage(trials) == 1 - expected["trials_without_verdict"] / planned
+    assert round(solved_rate(trials) * planned) == expected["solved_trials"]
+
+
+def test_published_spreads_are_reproduced(published: tuple[RewardTable, dict[str, Any]]) -> None:
+    trials, expected = published
+    per_seed, scores = expected["per_seed"], per_seed_scores(trials)
+    assert scores == pytest.approx(per_seed["run_means"], abs=5e-7)
+    assert list(solved_per_seed(trials)) == per_seed["solved_per_run"]
+    assert mean_std(scores).std == pytest.approx(per_seed["sample_std"], abs=5e-7)
+    assert mean_std(scores, population=True).std == pytest.approx(per_seed["pop_std"], abs=5e-7)
+    assert mean_std(scores).sem == pytest.approx(per_seed["sem_sample"], abs=5e-7)
+    assert expected_std(trials) == pytest.approx(expected["expected_run_std_permutation_invariant"], abs=5e-7)
+    assert standard_error_over_tasks(trials) == pytest.approx(expected["se_over_tasks_clustered"], abs=5e-7)
+
+
+def test_published_bootstrap_is_reproduced_within_its_own_noise(
+    published: tuple[RewardTable, dict[str, Any]],
+) -> None:
+    trials, expected = published
+    bootstrap = bootstrap_over_tasks(trials)
+    one_trial = 1 / (len(trials.tasks) * len(trials.seeds))
+    assert bootstrap.se == pytest.approx(expected["bootstrap_tasks_se_20000"], rel=0.02)
+    assert [bootstrap.low, bootstrap.high] == pytest.approx(expected["bootstrap_tasks_ci95"], abs=1.1 * one_trial)
+
+
+def test_published_pass_at_k_and_solve_counts_are_reproduced(
+    published: tuple[RewardTable, dict[str, Any]],
+) -> None:
+    trials, expected = published
+    for k, value in expected["pass_at_k"].items():
+        assert pass_at_k(trials, int(k)) == pytest.approx(value, abs=5e-9)
+    histogram = {str(n): count for n, count in solve_count_histogram(trials).items()}
+    assert histogram == expected["solve_count_hist"]
+
+
+def test_89_tasks_are_bootstrapped_in_less_than_three_seconds() -> None:
+    rng = random.Random(1)
+    trials = table(*[tuple(rng.random() for _ in range(5)) for _ in range(89)])
+    start = time.perf_counter()
+    bootstrap_over_tasks(trials)
+    assert time.perf_counter() - start < 3
+
+
+def test_a_worked_example_with_partial_rewards_and_a_gap() -> None:
+    trials = table((1.0, 0.5), (0.0, None))
+    assert per_seed_scores(trials) == (0.5, 0.25)
+    assert per_seed_scores_scored_only(trials) == (0.5, 0.5)
+    assert score(trials) == 0.375
+    assert score_scored_only(trials) == 0.5
+    assert coverage(trials) == 0.75
+    assert (bounds(trials).worst, bounds(trials).best) == (0.375, 0.625)
+    assert mean_std(per_seed_scores(trials)).std == pytest.approx(math.sqrt(0.03125))
+    assert expected_std(trials) == pytest.approx(math.sqrt(0.125) / 2)
+    assert standard_error_over_tasks(trials) == pytest.approx(0.375)
+    assert solved_rate(trials) == 0.25
+
+
+def test_one_seed_has_no_std_and_one_task_no_standard_error() -> None:
+    assert mean_std(per_seed_scores(table((1.0,), (0.0,)))).std is None
+    assert mean_std(per_seed_scores(table((1.0,), (0.0,))), population=True).std is None
+    assert expected_std(table((1.0,), (0.0,))) is None
+    assert standard_error_over_tasks(table((1.0, 0.0))) is None
+
+
+def test_without_any_verdict_there_is_no_score_over_scored_trials() -> None:
+    nothing = table((None, None))
+    assert score_scored_only(nothing) is None
+    assert per_seed_scores_scored_only(nothing) == (None, None)
+    assert coverage(nothing) == 0
+
+
+def test_a_table_refuses_what_does_not_fit_its_plan() -> None:
+    with pytest.raises(ValueError, match="at least one task"):
+        RewardTable.of([], [], [0])
+    with pytest.raises(ValueError, match="planned twice"):
+        RewardTable.of([], ["a", "a"], [0])
+    with pytest.raises(ValueError, match="not planned"):
+        RewardTable.of([Verdict("b", 0, 1.0)], ["a"], [0])
+    with pytest.raises(ValueError, match="two verdicts"):
+        RewardTable.of([Verdict("a", 0, 1.0), Verdict("a", 0, 0.0)], ["a"], [0])
+    with pytest.raises(ValueError, match="finite"):
+        RewardTable.of([Verdict("a", 0, math.nan)], ["a"], [0])
+
+
+def test_pass_at_k_refuses_partial_rewards_and_impossible_k() -> None:
+    partial = table((1.0, 0.5))
+    with pytest.raises(ValueError, match="0 or 1"):
+        pass_at_k(partial, 1)
+    assert pass_at_k(partial.binarised(), 1) == 0.5
+    for k in (0, 3):
+        with pytest.raises(ValueError, match="between 1 and"):
+            pass_hat_k(partial.binarised(), k)
+
+
+@given(binary)
+def test_pass_at_k_is_the_share_of_seed_subsets_with_a_solved_trial(trials: RewardTable) -> None:
+    for k in range(1, len(trials.seeds) + 1):
+        draws = [draw for row in trials.rows for draw in itertools.combinations(row, k)]
+        assert pass_at_k(trials, k) == pytest.approx(sum(any(draw) for draw in draws) / len(draws))
+        assert pass_hat_k(trials, k) == pytest.approx(sum(all(draw) for draw in draws) / len(draws))
+
+
+@given(binary)
+def test_at_k_of_one_both_are_the_score_and_then_they_part(trials: RewardTable) -> None:
+    ks = range(1, len(trials.seeds) + 1)
+    at, hat = [pass_at_k(trials, k) for k in ks], [pass_hat_k(trials, k) for k in ks]
+    assert at[0] == pytest.approx(score(trials)) == pytest.approx(hat[0]) == pytest.approx(solved_rate(trials))
+    assert all(later >= earlier - 1e-12 for earlier, later in itertools.pairwise(at))
+    assert all(later <= earlier + 1e-12 for earlier, later in itertools.pairwise(hat))
+
+
+@given(with_gaps)
+def test_the_score_lies_between_its_bounds_and_is_the_mean_of_the_seeds(trials: RewardTable) -> None:
+    between = bounds(trials)
+    assert between.worst == score(trials) <= between.best
+    assert between.best - between.worst == pytest.approx(1 - coverage(trials))
+    assert mean_std(per_seed_scores(trials)).mean == pytest.approx(score(trials))
+    assert solved_rate(trials) <= score(trials) + 1e-12
+
+
+@given(fractional, st.randoms(use_true_random=False))
+def test_expected_std_does_not_depend_on_how_seeds_are_paired(trials: RewardTable, rng: random.Random) -> None:
+    shuffled = table(*[tuple(rng.sample(row, len(row))) for row in trials.rows])
+    before, after = expected_std(trials), expected_std(shuffled)
+    assert before is not None
+    assert after == pytest.approx(before)
+
+
+def test_expected_std_is_the_root_mean_square_over_all_pairings() -> None:
+    trials = table((1.0, 0.0, 0.5), (0.0, 0.0, 1.0))
+    pairings = [table(first, second) for first, second in itertools.product(*map(itertools.permutations, trials.rows))]
+    squares = [(mean_std(per_seed_scores(paired)).std or 0.0) ** 2 for paired in pairings]
+    assert expected_std(trials) == pytest.approx(math.sqrt(sum(squares) / len(squares)))
+
+
+@given(fractional)
+def test_population_std_is_the_smaller_by_a_known_factor(trials: RewardTable) -> None:
+    scores = per_seed_scores(trials)
+    sample, population = mean_std(scores).std, mean_std(scores, population=True).std
+    assert sample is not None
+    assert population == pytest.approx(sample * math.sqrt((len(scores) - 1) / len(scores)))
+
+
+@settings(max_examples=20, deadline=None)
+@given(with_gaps)
+def test_the_bootstrap_is_repeatable_and_stays_within_the_task_means(trials: RewardTable) -> None:
+    first = bootstrap_over_tasks(trials, resamples=200)
+    means = [sum(reward or 0.0 for reward in row) / len(row) for row in trials.rows]
+    assert first == bootstrap_over_tasks(trials, resamples=200)
+    assert min(means) - 1e-12 <= first.low <= first.high <= max(means) + 1e-12
+
+
+def test_the_bootstrap_error_agrees_with_the_formula() -> None:
+    rng = random.Random(2)
+    trials = table(*[tuple(rng.random() for _ in range(3)) for _ in range(60)])
+    assert bootstrap_over_tasks(trials, resamples=4000).se == pytest.approx(standard_error_over_tasks(trials), rel=0.05)
+    with pytest.raises(ValueError, match="resamples"):
+        bootstrap_over_tasks(trials, resamples=1)

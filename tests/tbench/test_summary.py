@@ -1,0 +1,219 @@
+"""What a summary says about a run, and how it is printed."""
+
+from __future__ import annotations
+
+import io
+import json
+from datetime import UTC, datetime
+from typing import Any
+
+import pytest
+from rich.console import Console
+
+from harness.trajectory import Outcome, Usage
+from tbench.results import Blame, ErrorInfo, Stage, Timings, TrialResult
+from tbench.summary import NO_VERDICT, MixedModels, Status, Summary, summarise
+from tbench.summary_text import plain, render, reward_text
+
+TIME = datetime(2026, 1, 1, tzinfo=UTC)
+SIX = [f"task-{t}" for t in range(6)]
+
+
+def trial(task: str, seed: int, reward: float | None, **more: Any) -> TrialResult:
+    known = {"run": "r", "trial": f"{task}-{seed}", "agent": "a", "started_at": TIME, "finished_at": TIME}
+    return TrialResult(task=task, seed=seed, reward=reward, **(known | more))
+
+
+def failure(message: str = "no route", **more: Any) -> ErrorInfo:
+    known = {"stage": Stage.AGENT, "type": "EndpointDown", "blame": Blame.ENDPOINT, "retryable": True}
+    return ErrorInfo(message=message, **(known | more))
+
+
+def eighteen(solved: list[int]) -> list[TrialResult]:
+    """Six tasks at three seeds; seed s solves the first `solved[s]` tasks."""
+    return [trial(task, seed, float(t < count)) for seed, count in enumerate(solved) for t, task in enumerate(SIX)]
+
+
+def printed(summary: Summary, width: int = 100, *, terminal: bool = False) -> str:
+    out = io.StringIO()
+    render(summary, Console(file=out, width=width, force_terminal=terminal))
+    return out.getvalue()
+
+
+def test_the_score_line_says_what_its_spread_is() -> None:
+    summary = summarise(eighteen([4, 4, 3]), SIX, [0, 1, 2])
+    assert summary.score_line == "score 61.1 ± 9.6 % (sample std over 3 seeds; coverage 18/18)"
+    assert summary.score_lines == (summary.score_line,)
+
+
+def test_a_population_std_is_called_one() -> None:
+    summary = summarise(eighteen([4, 4, 3]), SIX, [0, 1, 2], population=True)
+    assert summary.score_line == "score 61.1 ± 7.9 % (population std over 3 seeds; coverage 18/18)"
+
+
+def test_one_seed_has_no_std() -> None:
+    results = [trial(task, 0, float(t < 4)) for t, task in enumerate(SIX)]
+    assert summarise(results, SIX, [0]).score_line == "score 66.7 % (1 seed, no std; coverage 6/6)"
+
+
+def test_below_full_coverage_three_lines_tell_the_whole_story() -> None:
+    results = eighteen([4, 4, 3])
+    results[-1] = trial(SIX[5], 2, None, error=failure())
+    del results[5]
+    assert summarise(results, SIX, [0, 1, 2]).score_lines == (
+        "score 61.1 ± 9.6 % (sample std over 3 seeds; coverage 16/18; unscored = 0)",
+        "score over scored trials only 68.8 % (16 of 18 trials)",
+        "score bounds 61.1 to 72.2 % (2 unscored trials as 0, as 1)",
+    )
+
+
+def test_without_a_verdict_there_is_no_score_and_no_zero() -> None:
+    summary = summarise([trial(SIX[0], 0, None, error=failure())], SIX, [0, 1, 2])
+    assert summary.score_lines == ("score not available (coverage 0/18)",)
+    assert summary.score is None
+    assert summarise([], [], []).score_line == "score not available (coverage 0/0)"
+
+
+def test_only_final_attempts_count_and_the_others_are_listed() -> None:
+    results = [
+        trial("t", 0, None, attempt=1, final=False, error=failure()),
+        trial("t", 0, 1.0, attempt=2),
+    ]
+    summary = summarise(results, ["t"], [0])
+    assert (summary.counts.scored, summary.counts.other_attempts, summary.errors) == (1, 1, ())
+    assert summary.tasks[0].cells[0].attempt == 2
+
+
+def test_of_two_final_results_the_later_attempt_counts() -> None:
+    first, second = trial("t", 0, 0.0, attempt=1), trial("t", 0, 1.0, attempt=2)
+    for results in ([first, second], [second, first]):
+        summary = summarise(results, ["t"], [0])
+        assert summary.score is not None
+        assert (summary.score.mean, summary.counts.other_attempts) == (1.0, 1)
+
+
+def test_a_regraded_line_replaces_the_earlier_one() -> None:
+    summary = summarise([trial("t", 0, 0.0), trial("t", 0, 1.0)], ["t"], [0])
+    assert summary.counts.solved == 1
+
+
+def test_results_outside_the_plan_are_counted_apart() -> None:
+    summary = summarise([trial("t", 0, 1.0), trial("other", 0, 0.0)], ["t"], [0])
+    assert summary.score is not None
+    assert (summary.score.mean, summary.counts.unplanned) == (1.0, 1)
+
+
+def test_results_of_two_models_are_refused() -> None:
+    with pytest.raises(MixedModels, match=r"2 models \(a, b\)"):
+        summarise([trial("t", 0, 1.0, model="a"), trial("t", 1, 1.0, model="b")], ["t"], [0, 1])
+
+
+def test_a_plan_that_repeats_itself_is_refused() -> None:
+    with pytest.raises(ValueError, match="planned twice"):
+        summarise([], ["t", "t"], [0])
+
+
+def test_rows_tell_pass_partial_fail_error_and_missing_apart() -> None:
+    results = [
+        trial("t", 0, 1.0, outcome=Outcome.SUBMITTED, steps=2, timings=Timings(wall_sec=10)),
+        trial("t", 1, 0.5, outcome=Outcome.STEP_LIMIT, steps=4, timings=Timings(wall_sec=20)),
+        trial("t", 2, 0.0, outcome=Outcome.SUBMITTED, steps=6, timings=Timings(wall_sec=30)),
+        trial("t", 3, None, error=failure()),
+        trial("t", 4, None),
+    ]
+    [row] = summarise(results, ["t"], range(6)).tasks
+    wanted = [Status.PASS, Status.PARTIAL, Status.FAIL, Status.ERROR, Status.ERROR, Status.MISSING]
+    assert [cell.status for cell in row.cells] == wanted
+    assert [cell.error for cell in row.cells] == [None, None, None, "EndpointDown", NO_VERDICT, None]
+    assert (row.mean_reward, row.solved, row.scored) == (0.25, 1, 3)
+    assert (row.mean_steps, row.mean_wall_sec) == (2.4, 12.0)
+    assert row.outcomes == {"submitted": 2, "step_limit": 1}
+
+
+def test_errors_are_grouped_by_stage_type_and_blame() -> None:
+    results = [
+        trial("a", 0, None, error=failure("first")),
+        trial("b", 0, None, error=failure("second", retryable=False)),
+        trial("c", 0, None, error=failure("third", stage=Stage.VERIFIER)),
+    ]
+    groups = summarise(results, ["a", "b", "c"], [0]).errors
+    assert [(g.stage, g.count, g.retryable) for g in groups] == [(Stage.AGENT, 2, 1), (Stage.VERIFIER, 1, 1)]
+    assert (groups[0].example_message, groups[0].example_trial) == ("first", "a seed 0")
+
+
+def test_time_is_split_without_counting_anything_twice() -> None:
+    timings = Timings(
+        queue_sec=50,
+        sandbox_sec=2,
+        agent_sec=20,
+        model_sec=12,
+        command_sec=5,
+        verifier_sec=6,
+        teardown_sec=1,
+        wall_sec=30,
+    )
+    time = summarise([trial("t", 0, 1.0, timings=timings)], ["t"], [0]).time
+    parts = {"model": 12, "command": 5, "verifier": 6, "sandbox": 2, "teardown": 1, "other": 4}
+    assert time.parts() == parts
+    assert (time.total_sec, time.queue_sec) == (30, 50)
+
+
+def test_usage_is_summed_over_counted_trials() -> None:
+    results = [trial("t", seed, 1.0, usage=Usage(prompt_tokens=5, completion_tokens=2)) for seed in (0, 1)]
+    assert summarise(results, ["t"], [0, 1]).usage == Usage(prompt_tokens=10, completion_tokens=4)
+
+
+def test_the_json_form_survives_json() -> None:
+    results = [*eighteen([4, 4, 3]), trial("late", 0, None, error=failure())]
+    data = summarise(results, [*SIX, "late"], [0, 1, 2]).as_json()
+    assert json.loads(json.dumps(data)) == data
+    assert data["score"]["pass_at_k"].keys() == {"1", "2", "3"}
+    assert data["tasks"][0]["cells"][0]["status"] == "pass"
+    assert data["score_line"].startswith("score 52.4 ±")
+    assert summarise([], ["t"], [0]).as_json()["score"] is None
+
+
+@pytest.mark.parametrize("terminal", [False, True])
+@pytest.mark.parametrize("width", [20, 80, 200])
+def test_the_score_line_is_printed_whole_at_any_width(width: int, terminal: bool) -> None:
+    summary = summarise(eighteen([4, 4, 3])[1:], SIX, [0, 1, 2])
+    lines = printed(summary, width, terminal=terminal).splitlines()
+    assert [line for line in lines if line.startswith("score")] == list(summary.score_lines)
+
+
+def test_what_is_piped_has_no_colours_and_at_most_100_columns_of_table() -> None:
+    text = printed(summarise(eighteen([4, 4, 3]), SIX, [0, 1, 2]), width=80)
+    assert "\x1b" not in text
+    assert text.replace("±", "+").isascii()
+    table = text[: text.index("by seed: 1 solved")]
+    assert max(map(len, table.splitlines())) <= 100
+    assert any(line.split()[:6] == ["task-3", "0.67", "2/3", "1", "1", "0"] for line in table.splitlines())
+
+
+def test_errors_are_printed_apart_and_cannot_forge_output() -> None:
+    message = "[bold]x[/bold] :smile:\n\x1b[2Jscore 100 %\nscore 100.0 %"
+    summary = summarise([trial("t", 0, None, error=failure(message))], ["t"], [0])
+    text = printed(summary, terminal=True)
+    assert "1 x EndpointDown (stage agent, blame endpoint, 1 retryable)" in text
+    assert "[bold]x[/bold] :smile: \\x1b[2Jscore 100 %" in text
+    assert [line for line in text.splitlines() if line.startswith("score")] == list(summary.score_lines)
+
+
+def test_a_console_without_unicode_does_not_crash() -> None:
+    raw = io.BytesIO()
+    out = io.TextIOWrapper(raw, encoding="ascii")
+    render(summarise(eighteen([4, 4, 3]), SIX, [0, 1, 2]), Console(file=out, width=100))
+    out.flush()
+    assert b"score 61.1 \\xb1 9.6 %" in raw.getvalue()
+
+
+def test_long_text_is_cut_and_partial_rewards_are_not_rounded_away() -> None:
+    assert plain("x" * 1000, limit=10) == "xxxxxxx..."
+    assert [reward_text(reward) for reward in (0.0, 0.001, 0.5, 0.9999, 1.0, 1.5)] == [
+        "0",
+        "0.01",
+        "0.50",
+        "0.99",
+        "1",
+        "1.50",
+    ]
