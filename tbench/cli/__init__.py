@@ -46,13 +46,8 @@ def _root(
 
 def main() -> None:
     """Entry point. Exit codes: 0 finished, 1 bug, 2 usage, 3 coverage below --min-coverage, 130 interrupted."""
-    from tbench.errors import UsageError
-
     try:
         app()
-    except UsageError as error:
-        typer.echo(f"tbench: {error}", err=True)
-        sys.exit(2)
     except KeyboardInterrupt:
         typer.echo("tbench: interrupted", err=True)
         sys.exit(130)
@@ -60,3 +55,11 @@ def main() -> None:
         # `tbench … | head`: the reader has enough.
         sys.stderr.close()
         sys.exit(0)
+    except Exception as error:
+        # Imported only now: it takes longer than all of --help.
+        from tbench.errors import UsageError
+
+        if not isinstance(error, UsageError):
+            raise
+        typer.echo(f"tbench: {error}", err=True)
+        sys.exit(2)

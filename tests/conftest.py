@@ -1,0 +1,82 @@
+"""What the tests share: a real engine, small tasks made on the spot, shared sample data where it is present."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from tbench.engine import Engine
+from tbench.image import Images
+from tbench.run import EngineSandboxes
+from tbench.sandbox import Sandbox
+from tbench.task import Task
+from tbench.tools import ensure_tools
+
+MakeTask = Callable[..., Path]
+StartSandbox = Callable[..., "asyncio.Future[Sandbox]"]
+
+
+@pytest.fixture(scope="session")
+def engine() -> Iterator[Engine]:
+    """The real engine; a test that needs it fails where there is none, as `make test` sets one up."""
+    engine = Engine.connect(8)
+    yield engine
+    engine.close()
+
+
+@pytest.fixture(scope="session")
+def tools_volume(engine: Engine) -> str:
+    async def prepare() -> str:
+        await engine.ensure_network()
+        return await ensure_tools(engine, print)
+
+    return asyncio.run(prepare())
+
+
+@pytest.fixture
+def make_task(tmp_path: Path) -> MakeTask:
+    """Writes a task directory; parts are replaced by keyword, a part that is None is left out."""
+
+    def make(
+        name: str = "small-task",
+        *,
+        toml: str | None = "[environment]\nmemory_mb = 256\nallow_internet = false\n",
+        instruction: str | None = "Create the file /app/done.\n",
+        dockerfile: str | None = "FROM debian:bookworm-slim\nWORKDIR /app\n",
+        solve: str | None = "touch /app/done\n",
+        test: str | None = "if [ -e /app/done ]; then echo 1; else echo 0; fi > /logs/verifier/reward.txt\n",
+    ) -> Path:
+        directory = tmp_path / "tasks" / name
+        parts = {
+            "task.toml": toml,
+            "instruction.md": instruction,
+            "environment/Dockerfile": dockerfile,
+            "solution/solve.sh": solve,
+            "tests/test.sh": test,
+        }
+        for part, text in parts.items():
+            if text is not None:
+                (directory / part).parent.mkdir(parents=True, exist_ok=True)
+                (directory / part).write_text(text)
+        return directory
+
+    return make
+
+
+@pytest.fixture
+async def start_sandbox(engine: Engine, tools_volume: str) -> AsyncIterator[Callable[[Path], object]]:
+    """Starts real containers for task directories; removes them at the end."""
+    started: list[Sandbox] = []
+    make = EngineSandboxes(engine, Images(engine), tools_volume, "tests")
+
+    async def start(directory: Path) -> Sandbox:
+        sandbox = await make(Task.read(directory), "tests", lambda _: None)
+        started.append(sandbox)
+        return sandbox
+
+    yield start
+    for sandbox in started:
+        await sandbox.remove()
