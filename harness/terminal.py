@@ -52,12 +52,18 @@ class TerminalSpec:
     config: str = "/opt/tbench/share/tmux.conf"
     socket: str = "/opt/tbench/run/tmux"
     shell: str = "/opt/tbench/share/shell"
+    history_expansion: bool = True
+    """Bash's own default for a person at the keyboard; without it `!` is text."""
     environment: Mapping[str, str] = field(
         default_factory=lambda: {
             "TERM": "tmux-256color",
             "TERMINFO_DIRS": "/etc/terminfo:/lib/terminfo:/usr/share/terminfo:/opt/tbench/share/terminfo",
         }
     )
+
+    def variables(self) -> dict[str, str]:
+        """What tmux and with it the shell find in their environment."""
+        return {**self.environment, "TBENCH_HISTORY_EXPANSION": "on" if self.history_expansion else "off"}
 
     def argv(self) -> list[str]:
         """The control client: attaches to the session, or makes it where there is none."""
@@ -122,7 +128,7 @@ class Terminal:
         attached = self._expect_reply()
         try:
             async with asyncio.timeout(_START_SEC):
-                self._stream = await self._connect(self._spec.argv(), self._spec.environment)
+                self._stream = await self._connect(self._spec.argv(), self._spec.variables())
                 self._reader = asyncio.create_task(self._read(self._stream), name="terminal reader")
                 reply = await attached
             if not reply.ok:
@@ -202,7 +208,7 @@ class Terminal:
 
     async def _run(self, command: str, limit_sec: float) -> CommandResult | None:
         self._capture, self._commands_seen = CapturedOutput(), 0
-        await self._type_text(command.rstrip("\n") + "\n")
+        await self._type_text(_quoted(command.rstrip("\n")) + "\n")
         await self._wait(limit_sec)
         timed_out = not self._at_prompt
         if timed_out:
@@ -258,9 +264,11 @@ class Terminal:
     @property
     def last_line(self) -> str:
         """The last non-empty line that was printed, for a live display."""
-        # What was kept may begin within an escape sequence: only what follows the first line break is whole.
+        # What was kept may begin within an escape sequence: what follows a line break is whole,
+        # and what follows an ESC in a full-screen program.
         output = self._last_output.decode("utf-8", "replace").replace("\r", "\n")
-        lines = (output.partition("\n")[2] or output).split("\n")
+        whole = output.partition("\n")[2] or output[max(0, output.find("\x1b")) :]
+        lines = whole.split("\n")
         return next((text for line in reversed(lines) if (text := _visible(line))), "")
 
     # -- typing and waiting ----------------------------------------------------------------------
@@ -434,6 +442,11 @@ class Terminal:
             self._timer = None
         self._at_prompt = True
         self._settled.set()
+
+
+def _quoted(command: str) -> str:
+    """Control characters behind C-v: a tab in a here-document must arrive as one, not complete a file name."""
+    return re.sub(r"[\x01-\x09\x0b-\x1f\x7f]", "\x16\\g<0>", command.replace("\r\n", "\n").replace("\0", ""))
 
 
 def _text(lines: Sequence[bytes]) -> str:

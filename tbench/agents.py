@@ -15,7 +15,7 @@ from harness.errors import EndpointUnavailable, RequestRefused, TerminalLost
 from harness.model import Model
 from harness.protocols.base import ActionProtocol
 from harness.recording import Recording
-from harness.terminal import COLUMNS, ROWS, Settling, Terminal
+from harness.terminal import COLUMNS, ROWS, Settling, Terminal, TerminalSpec
 from harness.trajectory import Outcome, Trajectory
 from tbench.archive import pack, read_tree
 from tbench.errors import TrialError
@@ -117,7 +117,8 @@ class ModelAgent:
 
     async def work(self, place: Workplace) -> AgentReport:
         recording = Recording(place.directory / "session.cast", columns=COLUMNS, rows=ROWS)
-        terminal = Terminal(place.sandbox.connect, recording=recording, settling=self._settling)
+        spec = TerminalSpec(history_expansion=not self._protocol.types_commands)
+        terminal = Terminal(place.sandbox.connect, spec, recording=recording, settling=self._settling)
         self._agent = Agent(
             self._model,
             terminal,

@@ -187,7 +187,7 @@ def _default_directory(options: RunOptions, served: ServedModel | None) -> str:
 
 @contextlib.contextmanager
 def _interruptible() -> Iterator[None]:
-    """The first Ctrl-C (or SIGTERM) ends the run in order; later ones find it already ending."""
+    """The first Ctrl-C (SIGTERM, a closed terminal) ends the run in order; later ones find it already ending."""
     task = asyncio.current_task()
     assert task is not None
     loop = asyncio.get_running_loop()
@@ -195,14 +195,14 @@ def _interruptible() -> Iterator[None]:
 
     def stop() -> None:
         nonlocal asked
-        if asked:
-            typer.echo("tbench: already stopping; removing containers", err=True)
-            return
-        asked = True
-        typer.echo("tbench: stopping; finished trials are kept", err=True)
-        task.cancel()
+        words = "already stopping; removing containers" if asked else "stopping; finished trials are kept"
+        if not asked:
+            asked = True
+            task.cancel()
+        with contextlib.suppress(OSError):  # the terminal may be what went away
+            typer.echo(f"tbench: {words}", err=True)
 
-    signals = (signal.SIGINT, signal.SIGTERM)
+    signals = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
     for number in signals:
         loop.add_signal_handler(number, stop)
     try:

@@ -85,7 +85,9 @@ class PlainLines:
                 pass
 
     def _say(self, text: str) -> None:
-        print(f"{datetime.now():%H:%M:%S} {text}", file=sys.stderr, flush=True)
+        # A reader that went away (`2>&1 | head`) must not cost a trial.
+        with contextlib.suppress(OSError):
+            print(f"{datetime.now():%H:%M:%S} {text}", file=sys.stderr, flush=True)
 
 
 @dataclass

@@ -1,0 +1,252 @@
+"""The command as a user meets it: real processes, a real terminal, real containers, a real endpoint."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pexpect
+import pytest
+
+from tbench.dataset import BUNDLED, read_tasks
+from tbench.demo.server import DemoEndpoint
+from tbench.engine import LABEL_RUN, Engine
+
+TBENCH = str(Path(sys.executable).with_name("tbench"))
+SCORE = re.compile(r"^score (\d+\.\d) ± (\d+\.\d) % \(sample std over 3 seeds; coverage (\d+)/(\d+)\)$", re.MULTILINE)
+SECRET = "sk-planted-secret-4711"
+
+
+def tbench(*arguments: str, **variables: str) -> subprocess.CompletedProcess[str]:
+    environment = {**os.environ, "COLUMNS": "100", **variables}
+    environment.pop("OPENAI_BASE_URL", None)
+    return subprocess.run(
+        [TBENCH, *arguments], capture_output=True, text=True, timeout=300, check=False, env=environment
+    )
+
+
+@pytest.fixture(scope="module")
+def demo() -> Iterator[DemoEndpoint]:
+    instructions = {task.name: task.instruction for task in read_tasks(BUNDLED).tasks}
+    with DemoEndpoint(instructions) as endpoint:
+        yield endpoint
+
+
+@pytest.fixture
+def nothing_left(engine: Engine) -> Iterator[None]:
+    yield
+    left = engine.api.containers(all=True, filters={"label": LABEL_RUN})
+    assert [container["Labels"][LABEL_RUN] for container in left if "tests" not in container["Labels"][LABEL_RUN]] == []
+
+
+def only_line(text: str) -> str:
+    lines = text.strip().splitlines()
+    assert len(lines) == 1, text
+    return lines[0]
+
+
+def test_help_lists_every_command() -> None:
+    text = tbench("--help").stdout
+    for command in ("run", "summary", "report", "demo", "demo-endpoint", "setup", "task", "shell", "clean"):
+        assert re.search(rf"^  {command}\b", text, re.MULTILINE), command
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["run", "/nowhere", "--agent", "nop"], "/nowhere: no such directory"),
+        (["run", "--task", "no-such-*", "--agent", "nop"], "--task no-such-*: matches no task"),
+        (["run", "--agent", "clippy"], "--agent clippy: unknown; known: model, oracle, nop"),
+        (["run"], "no endpoint: give --base-url"),
+        (["run", "--base-url", "http://localhost:1", "--protocol", "morse"], "unknown protocol 'morse'"),
+        (["run", "--base-url", "http://localhost:1", "--extra-body", "{"], "--extra-body: not valid JSON"),
+        (["run", "--base-url", "http://localhost:1", "--extra-body", "[]"], "--extra-body: must be a JSON object"),
+        (["run", "--base-url", "http://localhost:1", "--top-p", "7"], "top_p: "),
+        (["run", "--base-url", "http://localhost:1", "--prompt", "/nowhere"], "/nowhere"),
+        (["run", "--base-url", "http://localhost:1", "--retry-budget", "0"], "localhost:1/v1/models: cannot connect"),
+        (["summary", "/nowhere"], "/nowhere: no such run directory"),
+        (["report", "/nowhere"], "/nowhere: no such run directory"),
+        (["task", "check", "/nowhere"], "/nowhere: no such directory"),
+    ],
+)  # fmt: skip
+def test_a_user_s_mistake_is_one_clear_line_and_exit_code_2(arguments: list[str], said: str) -> None:
+    done = tbench(*arguments)
+    assert done.returncode == 2, done
+    assert said in only_line(done.stderr)
+    assert done.stdout == ""
+
+
+def test_no_engine_is_one_clear_line_and_exit_code_2() -> None:
+    done = tbench("run", "--agent", "nop", DOCKER_HOST="unix:///nowhere/docker.sock")
+    assert done.returncode == 2
+    assert "no container engine answers at unix:///nowhere/docker.sock" in only_line(done.stderr)
+
+
+def test_a_malformed_task_given_alone_is_named_with_file_and_key(make_task: Any) -> None:
+    directory = make_task(toml='[environment]\ncpus = "two"\n')
+    done = tbench("run", str(directory), "--agent", "nop")
+    assert done.returncode == 2
+    line = only_line(done.stderr)
+    assert str(directory / "task.toml") in line
+    assert "environment.cpus" in line
+
+
+def test_a_model_that_the_server_does_not_have_is_refused_before_anything_starts(demo: DemoEndpoint) -> None:
+    done = tbench("run", "--base-url", demo.base_url, "--model", "gpt-17")
+    assert done.returncode == 2
+    assert "does not serve 'gpt-17'; it lists scripted-demo" in only_line(done.stderr)
+
+
+@pytest.mark.engine
+def test_a_malformed_task_among_others_costs_only_itself(
+    make_task: Any, tmp_path: Path, tools_volume: str, nothing_left: None
+) -> None:
+    make_task("good")
+    broken = make_task("broken", toml="[agent")
+    done = tbench("run", str(broken.parent), "--agent", "oracle", "-o", str(tmp_path / "run"), "--min-coverage", "0.9")
+    assert done.returncode == 3, done
+    assert "coverage 1/2" in done.stdout
+    assert "1 x task_invalid" in done.stdout
+    again = tbench("run", str(broken.parent), "--agent", "oracle", "-o", str(tmp_path / "run"))
+    assert again.returncode == 2
+    assert "is not empty" in again.stderr
+
+
+@pytest.mark.engine
+@pytest.mark.parametrize("protocol", ["keystrokes-json", "bash-block"])
+def test_a_run_against_an_endpoint_is_scored_stored_and_reported(
+    demo: DemoEndpoint, tmp_path: Path, tools_volume: str, nothing_left: None, protocol: str
+) -> None:
+    run = tmp_path / "run"
+    done = tbench(
+        "run", "bundled", "-t", "tidy-notes", "-t", "lab-permissions", "-k", "3", "-n", "2",
+        "--base-url", demo.base_url, "--protocol", protocol, "-o", str(run),
+        OPENAI_API_KEY=SECRET,
+    )  # fmt: skip
+    assert done.returncode == 0, done
+    score = re.search(
+        r"^score \d+\.\d ± \d+\.\d % \(sample std over 3 seeds; coverage 6/6\)$", done.stdout, re.MULTILINE
+    )
+    assert score, done.stdout
+    assert "lab-permissions" in done.stdout
+    assert "seed 2: reward" in done.stderr
+    assert re.search(r"tidy-notes seed 0: step 2 .*#", done.stderr)
+
+    from_disk = tbench("summary", str(run))
+    assert from_disk.stdout == done.stdout
+    summary = json.loads(tbench("summary", str(run), "--json").stdout)
+    assert (
+        summary["score"]["line"] == score[0]
+        if "line" in summary.get("score", {})
+        else score[0] in json.dumps(summary, ensure_ascii=False)
+    )
+
+    report = tbench("report", str(run))
+    assert report.stdout.strip() == f"report: {run / 'report.html'}"
+    assert (run / "report.html").stat().st_size > 5_000
+
+    trial = run / "trials" / "tidy-notes" / "seed-0"
+    for name in ("result.json", "trajectory.json", "session.cast", "verifier/stdout.txt", "verifier/reward.txt"):
+        assert (trial / name).is_file(), name
+    leaked = [path for path in run.rglob("*") if path.is_file() and SECRET.encode() in path.read_bytes()]
+    assert leaked == []
+    config = json.loads((run / "run.json").read_text())
+    assert config["status"] == "finished"
+    assert config["model"] == "scripted-demo"
+    assert all(task["image_id"].startswith("sha256:") for task in config["tasks"])
+
+
+@pytest.mark.engine
+def test_on_a_terminal_the_run_is_shown_live_and_ctrl_c_ends_it_in_order(
+    tmp_path: Path, tools_volume: str, nothing_left: None
+) -> None:
+    run = tmp_path / "run"
+    child = pexpect.spawn(
+        TBENCH,
+        ["run", "bundled", "-t", "stalled-batch-queue", "-t", "tidy-notes", "-k", "2", "-n", "2", "--agent", "oracle",
+         "-o", str(run)],
+        dimensions=(30, 120),
+        timeout=120,
+        encoding="utf-8",
+        env={**os.environ, "TERM": "xterm-256color"},
+    )  # fmt: skip
+    try:
+        child.expect("last line of the terminal")
+        child.expect(r"tidy-notes seed 0: reward 1")
+        child.expect(r"1/4 done, 1 passed, 0 errors")
+        child.sendintr()
+        child.expect("stopping; finished trials are kept")
+        child.expect(pexpect.EOF)
+    finally:
+        child.close()
+    assert child.exitstatus == 130
+    kept = [json.loads(line) for line in (run / "results.jsonl").read_text().splitlines()]
+    assert ("tidy-notes", 1.0) in {(result["task"], result["reward"]) for result in kept}
+    assert json.loads((run / "run.json").read_text())["status"] == "interrupted"
+
+
+@pytest.mark.engine
+def test_the_demo_scores_six_tasks_or_more_and_writes_its_report(
+    tmp_path: Path, tools_volume: str, nothing_left: None
+) -> None:
+    run = tmp_path / "run"
+    done = tbench("demo", "-o", str(run), "-k", "3")
+    assert done.returncode == 0, done.stderr
+    match = re.search(
+        r"^score (\d+\.\d) ± (\d+\.\d) % \(sample std over 3 seeds; coverage (\d+)/(\d+)\)$", done.stdout, re.M
+    )
+    assert match, done.stdout
+    assert 0 < float(match[1]) < 100
+    assert float(match[2]) > 0
+    assert match[3] == match[4]
+    assert int(match[4]) >= 18
+    assert done.stdout.splitlines()[-1] == f"report: {run / 'report.html'}"
+    assert "scripted-demo" in (run / "report.html").read_text()
+
+
+@pytest.mark.engine
+def test_a_person_can_work_on_a_task_by_hand_and_see_the_verdict(tools_volume: str, make_task: Any) -> None:
+    directory = make_task()
+    child = pexpect.spawn(TBENCH, ["shell", str(directory)], dimensions=(30, 120), timeout=120, encoding="utf-8")
+    try:
+        child.expect("Create the file /app/done")
+        child.expect(r"/app# ")
+        child.sendline("touch done")
+        child.expect(r"/app# ")
+        child.sendline("exit")
+        child.expect("reward 1")
+        child.expect(pexpect.EOF)
+    finally:
+        child.close()
+    assert child.exitstatus == 0
+
+
+def test_an_installed_wheel_works_outside_the_checkout(tmp_path: Path) -> None:
+    checkout = Path(__file__).parents[2]
+    pip = [sys.executable, "-m", "pip", "--disable-pip-version-check", "--quiet"]
+    subprocess.run([*pip, "wheel", "--no-deps", "-w", str(tmp_path), str(checkout)], check=True, capture_output=True)
+    (wheel,) = tmp_path.glob("*.whl")
+    target = tmp_path / "site"
+    subprocess.run([*pip, "install", "--no-deps", "--target", str(target), str(wheel)], check=True, capture_output=True)
+    program = "import tbench.cli, sys; sys.argv[0] = 'tbench'; print(tbench.cli.__file__); tbench.cli.main()"
+    environment = {**os.environ, "PYTHONPATH": str(target)}
+
+    def installed(*arguments: str) -> str:
+        return subprocess.run(
+            [sys.executable, "-c", program, *arguments],
+            cwd=tmp_path, env=environment, check=True, capture_output=True, text=True,
+        ).stdout  # fmt: skip
+
+    listed = installed("task", "list")
+    assert listed.startswith(str(target))
+    assert listed.count("MB") >= 11
+    for needed in ("images/engine.sh", "images/tools/Dockerfile", "images/tools/share/bashrc"):
+        assert (target / "tbench" / "bundled" / needed).is_file()
+    assert (target / "reports" / "templates").is_dir()
+    assert list((target / "harness" / "protocols").glob("*.jinja"))
