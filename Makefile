@@ -10,7 +10,10 @@ STAMP := $(VENV)/.installed
 $(STAMP): pyproject.toml
 	@echo "setup: virtual environment in $(VENV)"
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { echo "setup: Python 3.11 or newer is needed; set PYTHON=" >&2; exit 2; }
-	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	@$(PYTHON) -c 'import ensurepip' 2>/dev/null || { test "$$(id -u)" = 0 && command -v apt-get >/dev/null && \
+		echo "setup: installing python3-venv" && apt-get update -qq && apt-get install -y -qq python3-venv >/dev/null; } || \
+		{ echo "setup: $(PYTHON) cannot make virtual environments; install python3-venv" >&2; exit 2; }
+	@test -x $(BIN)/pip || $(PYTHON) -m venv $(VENV)
 	@echo "setup: installing tbench and its dependencies"
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check -e '.[dev]'
 	@touch $@

@@ -89,6 +89,7 @@ class Agent:
         self._usage = Usage()
         self._format_errors = 0
         self._claimed = False
+        self._clock: asyncio.Timeout | None = None
         self._counted = (0, 0)
         """Tokens that the server counted, and up to which message."""
 
@@ -96,6 +97,7 @@ class Agent:
         """Step until an outcome. Raises EndpointError; everything else that ends an agent is an outcome."""
         try:
             async with asyncio.timeout(self._limits.timeout_sec) as clock:
+                self._clock = clock
                 await self._converse(instruction)
         except _End as end:
             self._outcome = end.outcome
@@ -153,21 +155,41 @@ class Agent:
     async def _query(self) -> Reply:
         asked = self._room(self._model.sampling.max_tokens)
         try:
-            reply = await self._model.query(self._messages, seed=self._seed, max_tokens=asked)
+            reply = await self._ask(asked)
         except ContextLimitReached as refusal:
             # Older servers refuse when prompt + max_tokens passes the limit; the refusal says what would fit.
-            left = self._left_after(refusal.prompt_tokens, asked)
-            reply = await self._model.query(self._messages, seed=self._seed, max_tokens=left)
+            reply = await self._ask(self._left_after(refusal.prompt_tokens, asked))
         self._usage += reply.usage
         spent = self._limits.completion_tokens
         counted = reply.usage.prompt_tokens + reply.usage.completion_tokens
-        self._counted = (counted, len(self._messages) + 1)
+        # Reasoning is counted but not sent back: then the next prompt is known only up to this reply.
+        known = len(self._messages)
+        self._counted = (reply.usage.prompt_tokens, known) if reply.reasoning else (counted, known + 1)
         if reply.cut and self._context_is_full(counted):
             self._keep_last(reply)
             raise _End(Outcome.CONTEXT_LIMIT)
         if spent is not None and self._usage.completion_tokens >= spent:
             self._keep_last(reply)
             raise _End(Outcome.TOKEN_LIMIT)
+        return reply
+
+    async def _ask(self, max_tokens: int) -> Reply:
+        """One query. Failed requests and waiting are not charged to the agent's clock: they are not its doing.
+
+        Meanwhile the clock allows for the model's patience, so that an outage ends as the endpoint's error and not
+        as a timeout that would be scored.
+        """
+        ends_at = None if self._clock is None else self._clock.when()
+        if self._clock is None or ends_at is None:
+            return await self._model.query(self._messages, seed=self._seed, max_tokens=max_tokens)
+        self._clock.reschedule(ends_at + self._model.patience_sec)
+        try:
+            reply = await self._model.query(self._messages, seed=self._seed, max_tokens=max_tokens)
+            ends_at += reply.waited_sec
+        finally:
+            self._clock.reschedule(ends_at)  # after a refusal too: the agent may ask again
+        if asyncio.get_running_loop().time() > ends_at:
+            await asyncio.sleep(0)  # the clock strikes here, and nothing of a late reply is executed
         return reply
 
     def _keep_last(self, reply: Reply) -> None:

@@ -82,6 +82,11 @@ class ChatModel:
             default_headers={"Connection": "close"} if urlsplit(url).scheme == "http" else None,
         )
 
+    @property
+    def patience_sec(self) -> float:
+        """The retry budget, and the one attempt that may begin at its end."""
+        return self._retry.total_sec + self._timeout_sec
+
     def __repr__(self) -> str:
         return f"ChatModel({self.url!r}, {self.model!r})"
 

@@ -1,7 +1,8 @@
 """Finds the shell's OSC 133 marks in the output stream, and with them the exact output of each command.
 
 The tools volume's shell set-up prints them: C when a command is about to run, D with the exit code and
-whether another typed line already waits when it has ended, B when the prompt has been drawn. Pure, no I/O.
+whether another typed line already waits when it has ended, B when the prompt has been drawn; shells without
+bash's hooks print D and B at each prompt, and P where a command needs more lines. Pure, no I/O.
 Source: https://gitlab.freedesktop.org/Per_Bothner/specifications/-/blob/master/proposals/semantic-prompts.md
 """
 
@@ -10,14 +11,14 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
-_MARK = re.compile(rb"\x1b\]133;([BCD])(?:;(-?\d+))?;aid=tbench(?:;pending=(\w+))?\x1b\\")
+_MARK = re.compile(rb"\x1b\]133;([BCDP])(?:;(-?\d+))?;aid=tbench(?:;pending=(\w+))?(?:\x1b\\|\x07)")
 _OPENING = b"\x1b]133;"
 _LONGEST_MARK = 64
 
 
 @dataclass(frozen=True, slots=True)
 class Mark:
-    """One mark: `kind` is B, C or D; the rest is set on D."""
+    """One mark: `kind` is B, C, D or P; the rest is set on D."""
 
     kind: str
     exit_code: int | None = None
@@ -112,7 +113,7 @@ _ESCAPES = re.compile(
     r"|\x1b[PX^_][^\x1b]{0,4096}\x1b\\"  # DCS, SOS, PM, APC
     r"|\x1b\[[0-?]*[ -/]*[@-~]"  # CSI
     r"|\x1b[ -/]*[0-~]"  # two- and three-byte escapes
-    r"|[\x00-\x08\x0b\x0c\x0e-\x1a\x7f]"
+    r"|[\x00-\x08\x0b\x0c\x0e-\x1f\x7f]"
 )
 
 

@@ -55,6 +55,10 @@ class Model(Protocol):
     @property
     def sampling(self) -> Sampling: ...
 
+    @property
+    def patience_sec(self) -> float:
+        """Longest time that `query` may spend on failed requests and waiting before it gives up."""
+
     async def query(self, messages: Sequence[Message], *, seed: int | None, max_tokens: int) -> Reply:
         """One reply. Raises EndpointUnavailable, RequestRefused or ContextLimitReached (harness.errors)."""
         ...

@@ -17,7 +17,7 @@ class Recording:
 
     def __init__(self, path: Path, *, columns: int, rows: int, limit_bytes: int = 64 << 20) -> None:
         path.parent.mkdir(parents=True, exist_ok=True)
-        self._file: IO[str] | None = path.open("w", encoding="utf-8", newline="\n")
+        self._file: IO[str] | None = path.open("w", encoding="utf-8", errors="replace", newline="\n")
         self._left = limit_bytes
         self._start = time.monotonic()
         # Incremental, because a character may be cut between two reads; never surrogates.

@@ -34,6 +34,8 @@ _PROMPT_GRACE_SEC = 0.02
 """For prompts that no longer print the B mark (the agent set its own PS1)."""
 _QUIET_SEC = 0.03
 """No new command for this long: settled, where one mark alone does not prove it."""
+_UNANSWERED_SEC = 1.0
+"""The same where typed lines are still unanswered: the next one may be at work, or a program has read them."""
 _ESCALATION_SEC = 2.0
 _REOPENINGS = 3
 _VIEW_LINES = 5_000
@@ -51,7 +53,8 @@ class TerminalSpec:
     tmux: str = "/opt/tbench/bin/tmux"
     config: str = "/opt/tbench/share/tmux.conf"
     socket: str = "/opt/tbench/run/tmux"
-    shell: str = "/opt/tbench/share/shell"
+    shell: Sequence[str] = ("/opt/tbench/bin/busybox", "sh", "/opt/tbench/share/shell")
+    """At least two words: one alone tmux would hand to the user's login shell, which may be nologin."""
     history_expansion: bool = True
     """Bash's own default for a person at the keyboard; without it `!` is text."""
     environment: Mapping[str, str] = field(
@@ -67,7 +70,7 @@ class TerminalSpec:
 
     def argv(self) -> list[str]:
         """The control client: attaches to the session, or makes it where there is none."""
-        session = ["new-session", "-A", "-s", "main", "-x", str(COLUMNS), "-y", str(ROWS), self.shell]
+        session = ["new-session", "-A", "-s", "main", "-x", str(COLUMNS), "-y", str(ROWS), *self.shell]
         return [self.tmux, "-u", "-f", self.config, "-S", self.socket, "-C", *session]
 
 
@@ -110,6 +113,7 @@ class Terminal:
         self._marks = False
         self._at_prompt = False
         self._exact = False
+        self._unanswered = 0
         self._exit_code: int | None = None
         self._timer: asyncio.TimerHandle | None = None
         self._capture: CapturedOutput | None = None
@@ -153,6 +157,11 @@ class Terminal:
         if self._recording is not None:
             self._recording.close()
 
+    async def _reopen_if_lost(self) -> None:
+        # Before typing: what was typed into a terminal that was lost meanwhile is not typed again.
+        if self._lost.is_set():
+            await self._reopen()
+
     async def _reopen(self) -> None:
         """A new client, and a new session where the old one is gone (the agent killed tmux)."""
         if self._reopened >= _REOPENINGS:
@@ -175,6 +184,7 @@ class Terminal:
         Empty keystrokes wait the whole duration, as does everything in strict mode.
         Raises TerminalLost when the terminal is gone for good.
         """
+        await self._reopen_if_lost()
         try:
             await self._send(keys)
         except ConnectionError:
@@ -184,7 +194,7 @@ class Terminal:
     async def _send(self, keys: Keys) -> None:
         started = time.monotonic()
         if keys.key is not None:
-            await self._type([control_mode.press_key("main", keys.key)], shown=keys.key, exact=False)
+            await self._press(keys.key)
         elif keys.keystrokes:
             await self._type_text(keys.keystrokes)
         left_sec = keys.duration_sec - (time.monotonic() - started)
@@ -199,6 +209,7 @@ class Terminal:
         A command that outlives `limit_sec` is interrupted (C-c, C-\\, then its process group is killed).
         Where the shell has no marks, the screen after the limit or a quiet prompt is returned instead.
         """
+        await self._reopen_if_lost()
         try:
             result = await self._run(command, limit_sec)
         except ConnectionError:
@@ -275,13 +286,17 @@ class Terminal:
 
     async def _type_text(self, text: str) -> None:
         data = text.replace("\r\n", "\n").replace("\n", "\r").encode("utf-8", "replace")
-        lines = data.count(b"\r")
-        exact = lines == 1 and len(data) <= control_mode.CHUNK_BYTES
-        await self._type(control_mode.type_bytes("main", data), shown=text, exact=exact)
+        self._unanswered += data.count(b"\r")
+        await self._type(control_mode.type_bytes("main", data), shown=text)
 
-    async def _type(self, commands: Sequence[bytes], *, shown: str, exact: bool) -> None:
+    async def _press(self, key: str) -> None:
+        # Whatever lines still wait, a key like C-c may have thrown them away.
+        self._unanswered = 0
+        await self._type([control_mode.press_key("main", key)], shown=key)
+
+    async def _type(self, commands: Sequence[bytes], *, shown: str) -> None:
         # From an idle prompt one line gives one mark, which is proof; anything else is confirmed by quiet.
-        self._exact = exact and self._at_prompt
+        self._exact = self._at_prompt and self._unanswered == 1 and len(commands) == 1
         self._begin_waiting()
         if self._recording is not None:
             self._recording.input(shown)
@@ -310,12 +325,12 @@ class Terminal:
 
     async def _interrupt(self) -> None:
         for key in ("C-c", "C-\\"):
-            await self._type([control_mode.press_key("main", key)], shown=key, exact=False)
+            await self._press(key)
             await self._wait(_ESCALATION_SEC)
             if self._at_prompt:
                 return
         self._exact = False
-        await self._command(f"respawn-pane -k -t main {self._spec.shell}\n".encode(), keystrokes=True)
+        await self._command(b"respawn-pane -k -t main\n", keystrokes=True)
         await self._wait(_SHELL_SEC)
 
     # -- reading ---------------------------------------------------------------------------------
@@ -386,6 +401,8 @@ class Terminal:
                 self._take_output(event.data)
             case CommandReply():
                 self._take_reply(event)
+            case Notification(name="exit") if event.arguments:
+                self._why_lost = f"tmux ended: {_text([event.arguments])}"
             case Notification():
                 pass
 
@@ -423,13 +440,20 @@ class Terminal:
             case "D":
                 self._capturing = False
                 self._exit_code = mark.exit_code
-                if mark.pending:
-                    return
-                quiet = _PROMPT_GRACE_SEC if self._exact and mark.pending is False else _QUIET_SEC
-                self._settle_after(quiet)
+                self._unanswered -= 1
+                if not mark.pending:
+                    self._settle_after(self._quiet_sec(mark))
+            case "P":
+                self._begin_waiting()
+                self._unanswered -= 1
             case "B":
                 if self._timer is not None and self._exact:
                     self._settle()
+
+    def _quiet_sec(self, mark: Mark) -> float:
+        if mark.pending is None and self._unanswered > 0:
+            return _UNANSWERED_SEC
+        return _PROMPT_GRACE_SEC if self._exact and mark.pending is False else _QUIET_SEC
 
     def _settle_after(self, delay_sec: float) -> None:
         if self._timer is not None:
@@ -440,6 +464,7 @@ class Terminal:
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
+        self._unanswered = 0
         self._at_prompt = True
         self._settled.set()
 

@@ -153,7 +153,7 @@ def _facts(run: StoredRun, model: object) -> dict[str, str]:
         "Tasks": len(run.planned_tasks),
         "Seeds": ", ".join(str(seed) for seed in run.planned_seeds),
         "Status": config.get("status"),
-        "Created": config.get("created_at"),
+        "Created": str(config.get("created_at") or "")[:19].replace("T", " "),
         "tbench": config.get("tbench_version"),
     }
     return {label: _words(value) for label, value in facts.items() if value not in (None, "", {})}
@@ -161,7 +161,7 @@ def _facts(run: StoredRun, model: object) -> dict[str, str]:
 
 def _words(value: Any) -> str:
     if isinstance(value, dict):
-        return ", ".join(f"{key} {_words(part)}" for key, part in value.items())
+        return ", ".join(f"{key} {_words(part)}" for key, part in value.items() if part not in (None, {}))
     return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
 
 

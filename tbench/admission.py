@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections import deque
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -50,11 +51,12 @@ class Admission:
         try:
             await turn
         except asyncio.CancelledError:
-            if turn.done() and not turn.cancelled():
-                self._give_back(demand)
-            else:
-                self._waiting.remove((demand, turn))
+            if turn.cancelled():
+                with contextlib.suppress(ValueError):
+                    self._waiting.remove((demand, turn))
                 self._wake()
+            else:
+                self._give_back(demand)
             raise
 
     def _fits(self, demand: Demand) -> bool:
@@ -77,7 +79,12 @@ class Admission:
         self._wake()
 
     def _wake(self) -> None:
-        while self._waiting and self._fits(self._waiting[0][0]):
-            demand, turn = self._waiting.popleft()
-            self._take(demand)
-            turn.set_result(None)
+        while self._waiting:
+            demand, turn = self._waiting[0]
+            # One that was cancelled in this turn of the loop is still in line: its task has not run since.
+            if not turn.cancelled():
+                if not self._fits(demand):
+                    return
+                self._take(demand)
+                turn.set_result(None)
+            self._waiting.popleft()

@@ -19,14 +19,15 @@ from harness.terminal import COLUMNS, ROWS, Settling, Terminal, TerminalSpec
 from harness.trajectory import Outcome, Trajectory
 from tbench.archive import pack, read_tree
 from tbench.errors import TrialError
-from tbench.sandbox import BUSYBOX, Sandbox
+from tbench.sandbox import BUSYBOX, LOG_DIRECTORIES, Sandbox
 from tbench.task import Task, resolve_env
 
 _NO_LIMIT_SEC = 24 * 3600.0
 _NOT_STAGED = 97
+_UNPACK = f"""{BUSYBOX} tar -xf - -C / && {BUSYBOX} mkdir -p {" ".join(LOG_DIRECTORIES)} || exit {_NOT_STAGED}
+"""
 # Output goes to a file: a server that the solution leaves running would hold the stream open.
-_ORACLE_SCRIPT = f"""{BUSYBOX} tar -xf - -C / && {BUSYBOX} mkdir -p /logs/agent || exit {_NOT_STAGED}
-cd {{cwd}} && exec bash /solution/solve.sh >/logs/agent/oracle.txt 2>&1 </dev/null
+_SOLVE = """cd {cwd} && exec bash /solution/solve.sh >/logs/agent/oracle.txt 2>&1 </dev/null
 """
 
 
@@ -82,11 +83,18 @@ class OracleAgent:
         solution = place.task.path / "solution"
         if not (solution / "solve.sh").is_file():
             raise TrialError("oracle_missing", f"{solution / 'solve.sh'}: missing, so there is no oracle")
+        files = read_tree(solution, "/solution")
+        script = _SOLVE.format(cwd=shlex.quote(place.sandbox.workdir))
+        if place.sandbox.runs_as_root:
+            script, stdin = _UNPACK + script, pack(files)
+        else:
+            stdin = b""
+            await place.sandbox.put(files)
         ended = await place.sandbox.shell(
-            _ORACLE_SCRIPT.format(cwd=shlex.quote(place.sandbox.workdir)),
+            script,
             timeout_sec=place.timeout_sec or _NO_LIMIT_SEC,
             environment={"DEBIAN_FRONTEND": "noninteractive", **resolve_env(place.task.file.solution.env)},
-            stdin=pack(read_tree(solution, "/solution")),
+            stdin=stdin,
         )
         if ended.exit_code == _NOT_STAGED:
             raise TrialError("sandbox_failed", "the solution could not be put into the container")

@@ -25,13 +25,24 @@ class FileEntry:
 def read_tree(root: Path, target: str) -> dict[str, FileEntry]:
     """A directory as entries to be put at `target`; modes are kept, symlinks followed."""
     entries = {target: FileEntry(None, 0o755)}
-    for path in sorted(root.rglob("*")):
+    for path in _below(root):
         inside = f"{target}/{path.relative_to(root).as_posix()}"
         if path.is_dir():
             entries[inside] = FileEntry(None, 0o755)
         elif path.is_file():
             entries[inside] = FileEntry(path.read_bytes(), path.stat().st_mode & 0o777)
     return entries
+
+
+def _below(directory: Path, above: frozenset[Path] = frozenset()) -> Iterator[Path]:
+    """Everything below, through symlinked directories too (rglob stops at them), but not round in circles."""
+    here = directory.resolve()
+    if here in above:
+        return
+    for path in sorted(directory.iterdir()):
+        yield path
+        if path.is_dir():
+            yield from _below(path, above | {here})
 
 
 def pack(files: Mapping[str, FileEntry]) -> bytes:

@@ -9,7 +9,7 @@ import shlex
 import socket
 import struct
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -18,19 +18,15 @@ from tbench.archive import ChunkReader, FileEntry, pack, unpack
 from tbench.engine import LABEL_OWNER, LABEL_RUN, LABEL_TRIAL, NETWORK, Engine, EngineError, owner
 from tbench.errors import TrialError
 from tbench.image import Image
-from tbench.sandbox import BUSYBOX, ExecResult
+from tbench.sandbox import BUSYBOX, LOG_DIRECTORIES, ExecResult
 
 TOOLS = "/opt/tbench"
 _REMOVE_SEC = 60.0
+_ENDS_SEC = 2
 _OUTPUT_BYTES = 64 << 20
 _STREAM_HEADER = struct.Struct(">BxxxL")
 _STDERR = 2
 _FOREVER_SEC = "2147483647"
-
-
-LOG_DIRECTORIES = {
-    path: FileEntry(None, 0o777) for path in ("/logs", "/logs/agent", "/logs/verifier", "/logs/artifacts")
-}
 
 
 @dataclass(frozen=True)
@@ -123,22 +119,20 @@ class Container:
         argv = [BUSYBOX, "timeout", "-k", "5", str(limit), BUSYBOX, "sh", "-c", script]
         output = bytearray()
         started = time.monotonic()
-        stream: _ExecStream | None = None
         try:
             async with asyncio.timeout(limit + 30):
                 stream = await self._open(argv, user=user or "", workdir="/", environment=environment or {})
-                await stream.write_all(stdin)
-                while len(output) < _OUTPUT_BYTES and (data := await stream.read_output()):
-                    output += data
+                async with stream.fed(stdin):
+                    while len(output) < _OUTPUT_BYTES and (data := await stream.read_output()):
+                        output += data
                 code = await self._exit_code(stream.exec_id)
         except TimeoutError:
             return ExecResult(None, bytes(output), timed_out=True)
         except OSError as error:
             raise TrialError("sandbox_lost", f"the stream of a command broke: {error}") from error
-        finally:
-            if stream is not None:
-                await stream.close()
         timed_out = time.monotonic() - started >= limit and code in (None, 124, 137, 143)
+        if code in (None, 137) and not timed_out and await self._has_ended():
+            raise TrialError("sandbox_lost", "the container ended under a command")
         return ExecResult(code, bytes(output), timed_out)
 
     async def _exit_code(self, exec_id: str) -> int | None:
@@ -148,6 +142,14 @@ class Container:
             raise TrialError("sandbox_lost", f"the container vanished under a command: {error}") from error
         code: int | None = state["ExitCode"]
         return code
+
+    async def _has_ended(self) -> bool:
+        """Whether the container ends about now: what runs in it dies a moment before the engine knows."""
+        try:
+            await self._engine.call(self._engine.api.wait, self.container_id, timeout=_ENDS_SEC)
+        except EngineError as error:
+            return error.status == 404
+        return True
 
     async def _open(self, argv: list[str], *, user: str, workdir: str, environment: Mapping[str, str]) -> _ExecStream:
         api = self._engine.api
@@ -164,9 +166,7 @@ class Container:
             return _ExecStream(created["Id"], api.exec_start(created["Id"], socket=True))
 
         try:
-            stream = await self._engine.call(start)
-            await stream.begin()
-            return stream
+            return await self._engine.call(start)
         except EngineError as error:
             if error.status in (404, 409):
                 raise TrialError("sandbox_lost", f"the container is gone or ended: {error}") from error
@@ -257,11 +257,8 @@ class _ExecStream:
         self._raw = raw  # keeps the HTTP response alive, and with it the socket
         self._socket: socket.socket = getattr(raw, "_sock", raw)
         self._buffer = bytearray(_already_read(raw, self._socket))
-        self._reader: asyncio.StreamReader | None = None
-        self._writer: asyncio.StreamWriter | None = None
-
-    async def begin(self) -> None:
-        self._reader, self._writer = await asyncio.open_connection(sock=self._socket, limit=1 << 20)
+        self._reading = asyncio.Lock()
+        self._writing = asyncio.Lock()
 
     async def read(self) -> bytes:
         out = await self.read_output()
@@ -271,13 +268,20 @@ class _ExecStream:
 
     async def read_output(self) -> bytes:
         """The next of stdout; b"" at the end, whatever stderr said."""
-        assert self._reader is not None
         while not (out := self._take_frames()):
-            data = await self._reader.read(1 << 18)
+            data = await self._receive()
             if not data:
                 return b""
             self._buffer += data
         return out
+
+    async def _receive(self) -> bytes:
+        async with self._reading:
+            try:
+                return await asyncio.get_running_loop().sock_recv(self._socket, 1 << 18)
+            except ConnectionError:
+                # How an engine hangs up on input that nobody has read; what was printed has come before.
+                return b""
 
     def _take_frames(self) -> bytes:
         """All complete frames in the buffer. A frame: stream number, three zeros, length, payload (Docker API)."""
@@ -298,27 +302,35 @@ class _ExecStream:
         return b"".join(pieces)
 
     async def write(self, data: bytes) -> None:
-        assert self._writer is not None
-        self._writer.write(data)
-        await self._writer.drain()
+        async with self._writing:
+            await asyncio.get_running_loop().sock_sendall(self._socket, data)
 
-    async def write_all(self, data: bytes) -> None:
-        """All of the process's standard input, then its end. A process that does not want it is none's fault."""
-        assert self._writer is not None
-        with contextlib.suppress(ConnectionError):
-            self._writer.write(data)
-            await self._writer.drain()
-            self._writer.write_eof()
+    @contextlib.asynccontextmanager
+    async def fed(self, data: bytes) -> AsyncIterator[None]:
+        """While the block reads, the process gets `data` as its whole standard input; closed at the end.
+
+        At the same time: a process that prints as it reads would otherwise wait for us as we for it.
+        """
+        feeding = asyncio.create_task(self._feed(data), name="stdin of an exec")
+        try:
+            yield
+        finally:
+            feeding.cancel()
+            await self.close()
+
+    async def _feed(self, data: bytes) -> None:
+        # A process that does not want its input is none's fault.
+        with contextlib.suppress(OSError):
+            await self.write(data)
+            self._socket.shutdown(socket.SHUT_WR)
 
     async def close(self) -> None:
-        if self._writer is not None:
-            self._writer.close()
-            with contextlib.suppress(OSError, TimeoutError):
-                async with asyncio.timeout(5):
-                    await self._writer.wait_closed()
-        response = getattr(self._raw, "_response", None)
-        if response is not None:
-            response.close()
+        with contextlib.suppress(OSError):
+            self._socket.shutdown(socket.SHUT_RDWR)
+        # What still reads or writes ends now, and must have ended before its descriptor can be another's.
+        async with self._reading, self._writing:
+            (getattr(self._raw, "_response", None) or self._raw).close()
+            self._socket.close()
 
 
 def _already_read(raw: Any, sock: socket.socket) -> bytes:

@@ -1,7 +1,7 @@
 """The container engine: connecting, bounded calls, what a run shares (network). Talks to docker's SDK.
 
-All calls go through one executor, sized for the run, and have a deadline from outside: the SDK's stream
-sockets ignore its own timeout.
+All calls run in threads of their own and have a deadline from outside: the SDK's stream sockets ignore its own
+timeout.
 """
 
 from __future__ import annotations
@@ -10,13 +10,15 @@ import asyncio
 import contextlib
 import os
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Executor, Future
 from dataclasses import dataclass
 from pathlib import Path
+from threading import Thread
 from typing import Any, TypeVar
 
 import docker
 import requests
+import urllib3
 from docker.errors import APIError, DockerException
 
 from tbench.errors import EngineUnavailable, TbenchError, one_line
@@ -48,10 +50,31 @@ class EngineInfo:
     cgroup_version: str
 
 
+class _DaemonThreads(Executor):
+    """A thread per call, which the interpreter does not wait for at its end.
+
+    A build or a pull may go on for many minutes after Ctrl-C; a ThreadPoolExecutor would hold the process that long.
+    """
+
+    def submit(self, function: Callable[..., T], /, *args: Any, **kwargs: Any) -> Future[T]:
+        future: Future[T] = Future()
+
+        def work() -> None:
+            if not future.set_running_or_notify_cancel():
+                return
+            try:
+                future.set_result(function(*args, **kwargs))
+            except BaseException as error:  # noqa: BLE001 - raised again where the future is awaited
+                future.set_exception(error)
+
+        Thread(target=work, daemon=True, name="engine").start()
+        return future
+
+
 class Engine:
     """A connection to Docker, or to Podman's Docker-compatible socket."""
 
-    def __init__(self, api: docker.APIClient, executor: ThreadPoolExecutor, info: EngineInfo) -> None:
+    def __init__(self, api: docker.APIClient, executor: Executor, info: EngineInfo) -> None:
         self.api = api
         self.info = info
         self._executor = executor
@@ -59,11 +82,11 @@ class Engine:
     @classmethod
     def connect(cls, concurrency: int = 8) -> Engine:
         """Raises EngineUnavailable, saying what to do."""
-        # A trial can hold one thread in an exec while its removal and another's start need their own.
-        threads = 3 * concurrency + 4
+        # A trial can hold one connection in an exec while its removal and another's start need their own.
+        connections = 3 * concurrency + 4
         try:
             # from_env() is the documented way to honour DOCKER_HOST, TLS and contexts of the environment.
-            client = docker.from_env(timeout=int(_CALL_SEC), max_pool_size=threads)
+            client = docker.from_env(timeout=int(_CALL_SEC), max_pool_size=connections)
             raw = client.api.info()
             version = client.api.version()["Version"]
         except (DockerException, requests.RequestException) as error:
@@ -76,7 +99,7 @@ class Engine:
             storage_driver=raw.get("Driver", "?"),
             cgroup_version=raw.get("CgroupVersion", "1"),
         )
-        return cls(client.api, ThreadPoolExecutor(threads, thread_name_prefix="engine"), info)
+        return cls(client.api, _DaemonThreads(), info)
 
     async def call(self, function: Callable[..., T], *args: Any, deadline_sec: float = _CALL_SEC, **kwargs: Any) -> T:
         """Run a blocking SDK call in the executor. Raises EngineError, also when the deadline passes."""
@@ -89,7 +112,8 @@ class Engine:
             raise EngineError(f"the engine did not answer {name} within {deadline_sec:.0f} s") from None
         except APIError as error:
             raise EngineError(_api_message(error), error.status_code) from error
-        except (DockerException, requests.RequestException, OSError) as error:
+        # urllib3's own come through where the SDK reads a response in pieces (build, pull, logs).
+        except (DockerException, requests.RequestException, urllib3.exceptions.HTTPError, OSError) as error:
             raise EngineError(f"{name}: {one_line(str(error))}") from error
 
     async def ensure_network(self) -> None:
@@ -111,8 +135,7 @@ class Engine:
                 raise
 
     def close(self) -> None:
-        """Let go of threads and connections; calls under way are not waited for."""
-        self._executor.shutdown(wait=False, cancel_futures=True)
+        """Let go of the connections; calls under way are not waited for."""
         with contextlib.suppress(Exception):
             self.api.close()
 

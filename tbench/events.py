@@ -79,6 +79,10 @@ class Events:
     def subscribe(self, subscriber: Subscriber) -> None:
         self._subscribers.append(subscriber)
 
+    def replace(self, subscriber: Subscriber) -> None:
+        """Let only `subscriber` hear from now on."""
+        self._subscribers = [subscriber]
+
     def emit(self, event: Event) -> None:
         for subscriber in self._subscribers:
             subscriber(event)

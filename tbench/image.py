@@ -74,6 +74,8 @@ class Images:
         self._ready: dict[str, Image] = {}
         self._failed: dict[str, TrialError] = {}
         self._unreachable: set[str] = set()
+        self._reachable: set[str] = set()
+        self._asking: dict[str, asyncio.Lock] = {}
         self._building = asyncio.Semaphore(_BUILDS_AT_ONCE)
 
     async def get(self, task: Task) -> Image:
@@ -121,8 +123,16 @@ class Images:
 
     async def _pull(self, reference: str, task: Task) -> Image | None:
         registry = _registry(reference)
-        if registry in self._unreachable:
-            return None
+        if registry not in self._reachable:
+            # Only the first finds out whether anybody answers there.
+            async with self._asking.setdefault(registry, asyncio.Lock()):
+                if registry in self._unreachable:
+                    return None
+                if registry not in self._reachable:
+                    return await self._pull_from(registry, reference, task)
+        return await self._pull_from(registry, reference, task)
+
+    async def _pull_from(self, registry: str, reference: str, task: Task) -> Image | None:
         self._say(f"{task.name}: pulling {reference}")
         try:
             await self._engine.call(self._engine.api.pull, *name_and_tag(reference), deadline_sec=_PULL_SEC)
@@ -130,10 +140,12 @@ class Images:
             why = one_line(str(error), 120)
             if _NO_ROUTE.search(str(error)):
                 self._unreachable.add(registry)
+                self._reachable.discard(registry)
                 self._say(f"registry {registry} cannot be reached ({why}); images are built instead")
             else:
                 self._say(f"{task.name}: {reference} cannot be pulled ({why}); building instead")
             return None
+        self._reachable.add(registry)
         return await self.find(reference)
 
     async def _build(self, task: Task, tag: str) -> Image:
@@ -155,10 +167,10 @@ class Images:
             )
         except (BuildFailed, EngineError, subprocess.SubprocessError, TimeoutError) as error:
             if time.monotonic() - started >= limit_sec:
-                raise TrialError(
-                    "image_build_timeout", f"{task.name}: the build took longer than {limit_sec:.0f} s"
-                ) from error
-            raise TrialError("image_build_failed", _why_build_failed(task, error, log)) from error
+                why = f"{task.dockerfile}: the build took longer than {limit_sec:.0f} s; {_last_lines(log)}"
+                raise TrialError("image_build_timeout", why) from error
+            why = f"{task.dockerfile}: {one_line(str(error), 300)}; {_last_lines(log)}"
+            raise TrialError("image_build_failed", why) from error
         finally:
             self._keep_log(task, log)
         image = await self.find(tag)
@@ -227,9 +239,7 @@ def _build_with_buildkit(api: Any, context: Path, tag: str, limit_sec: float, lo
     """Dockerfiles with heredocs or RUN --mount need BuildKit, which only the docker client drives."""
     client = shutil.which("docker")
     if client is None:
-        raise BuildFailed(
-            "this Dockerfile needs BuildKit (heredoc or --mount): install the docker client with buildx", []
-        )
+        raise BuildFailed("this Dockerfile needs BuildKit (heredoc or --mount): install the docker client with buildx")
     done = subprocess.run(
         [client, "build", "--progress=plain", "-t", tag, "--label", "tbench.image=task", str(context)],
         env={**os.environ, "DOCKER_BUILDKIT": "1"},
@@ -245,6 +255,6 @@ def _build_with_buildkit(api: Any, context: Path, tag: str, limit_sec: float, lo
         raise BuildFailed(f"docker build ended with {done.returncode}{hint}")
 
 
-def _why_build_failed(task: Task, error: Exception, log: list[str]) -> str:
+def _last_lines(log: list[str]) -> str:
     last = [line for line in "".join(log).splitlines() if line.strip()][-2:]
-    return f"{task.dockerfile}: {one_line(str(error), 300)}; last lines: {one_line(' | '.join(last), 200)}"
+    return f"last lines: {one_line(' | '.join(last), 200)}"

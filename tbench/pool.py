@@ -7,6 +7,7 @@ errors, and its `cancel` can make `join` wait for ever when a child had not begu
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections.abc import Awaitable, Callable, Iterable
 from typing import TypeVar
 
@@ -41,7 +42,8 @@ async def run_all(items: Iterable[T], work: Callable[[T], Awaitable[None]], size
         try:
             await work(item)
         except asyncio.CancelledError:
-            raise
+            # Not raised on: the pool would keep it in a future that nobody looks at, and asyncio would log that.
+            pass
         except Exception as error:  # noqa: BLE001 - raised again below, when everything else has stopped
             failures.append(error)
             running.discard(task)
@@ -56,7 +58,11 @@ async def run_all(items: Iterable[T], work: Callable[[T], Awaitable[None]], size
         await pool.join()
     except asyncio.CancelledError:
         stop()
-        await asyncio.shield(pool.join())
+        joining = asyncio.ensure_future(pool.join())
+        # Cleaning up is bounded; being cancelled again while it goes on must not orphan it.
+        while not joining.done():
+            with contextlib.suppress(asyncio.CancelledError):
+                await asyncio.shield(joining)
         raise
     if failures:
         raise failures[0]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from datetime import datetime
 from enum import StrEnum
 
@@ -82,7 +83,7 @@ class TrialResult(Frozen):
     @field_validator("reward")
     @classmethod
     def _finite(cls, reward: float | None) -> float | None:
-        if reward is not None and not -1e308 < reward < 1e308:
+        if reward is not None and not math.isfinite(reward):
             raise ValueError("reward must be a finite number")
         return reward
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import hashlib
 import json
 import platform
@@ -179,6 +180,7 @@ class Run:
         self._plans = plan_trials(tasks, config)
         self._results: list[TrialResult] = []
         self._teardowns: set[asyncio.Task[None]] = set()
+        self._bugs: list[BaseException] = []
         events.subscribe(store.on_event)
 
     async def execute(self) -> RunOutcome:
@@ -191,6 +193,8 @@ class Run:
             interrupted = True
         finally:
             await self._finish_teardowns()
+        if self._bugs:
+            raise self._bugs[0]
         self._events.emit(RunEnded(interrupted=interrupted))
         return RunOutcome(self._results, interrupted)
 
@@ -215,14 +219,21 @@ class Run:
         # The verdict is on disk: from here to the task there is no await, so a cancellation loses nothing.
         teardown = asyncio.create_task(finish(), name=f"teardown {plan.trial}")
         self._teardowns.add(teardown)
-        teardown.add_done_callback(self._teardowns.discard)
+        teardown.add_done_callback(self._torn_down)
         # Off the slot, but containers must not pile up where the engine removes slower than it starts.
         while len(self._teardowns) > 2 * self._config.concurrency:
             await asyncio.wait(self._teardowns, return_when=asyncio.FIRST_COMPLETED)
 
+    def _torn_down(self, teardown: asyncio.Task[None]) -> None:
+        self._teardowns.discard(teardown)
+        if not teardown.cancelled() and (bug := teardown.exception()) is not None:
+            self._bugs.append(bug)
+
     async def _finish_teardowns(self) -> None:
         while self._teardowns:
-            await asyncio.shield(asyncio.wait(list(self._teardowns)))
+            # Removals are bounded; an interruption while they go on must not abandon them.
+            with contextlib.suppress(asyncio.CancelledError):
+                await asyncio.wait(list(self._teardowns))
 
 
 def _demand(plan: TrialPlan) -> Demand:

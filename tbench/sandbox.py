@@ -12,6 +12,11 @@ from tbench.archive import FileEntry
 BUSYBOX = "/opt/tbench/bin/busybox"
 """The tools volume's own shell and utilities: images need not have any."""
 
+LOG_DIRECTORIES = {
+    path: FileEntry(None, 0o777) for path in ("/logs", "/logs/agent", "/logs/verifier", "/logs/artifacts")
+}
+"""Every task may rely on them."""
+
 
 @dataclass(frozen=True)
 class ExecResult:

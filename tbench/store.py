@@ -20,13 +20,24 @@ from tbench.results import TrialResult
 def write_atomically(path: Path, data: bytes) -> None:
     """Write beside, then rename: a reader sees the old file or the new one, never half of it."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    beside = path.with_name(f".{path.name}.{os.getpid()}")
+    # Not derived from the name: names out of a container may already be as long as a file system allows.
+    beside = path.with_name(f".writing-{os.getpid()}")
     beside.write_bytes(data)
     beside.replace(path)
 
 
 def write_json(path: Path, value: Any) -> None:
     write_atomically(path, (json.dumps(value, indent=2, ensure_ascii=False) + "\n").encode("utf-8", "replace"))
+
+
+def refuse_to_overwrite(path: Path) -> None:
+    """Raises UsageError for a run directory that holds anything."""
+    try:
+        if not path.exists() or (path.is_dir() and not any(path.iterdir())):
+            return
+    except OSError as error:
+        raise UsageError(f"{path}: cannot be read: {error.strerror or error}") from None
+    raise UsageError(f"{path}: is not empty; name a new directory with --output (nothing is overwritten)")
 
 
 class RunStore:
@@ -40,10 +51,9 @@ class RunStore:
     @classmethod
     def create(cls, path: Path, config: Mapping[str, Any]) -> RunStore:
         """Raises UsageError when the directory holds anything, or cannot be written."""
+        refuse_to_overwrite(path)
         try:
             path.mkdir(parents=True, exist_ok=True)
-            if any(path.iterdir()):
-                raise UsageError(f"{path}: is not empty; name a new directory with --output (nothing is overwritten)")
             store = cls(path)
             store.write_config(config)
             store._journal = (path / "journal.jsonl").open("a", encoding="utf-8", newline="\n")

@@ -9,7 +9,7 @@ import tomllib
 from collections.abc import Iterator, Mapping
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
 
@@ -27,7 +27,8 @@ _NOT_HASHED = re.compile(r"(^|/)(__pycache__/.*|.*\.pyc|\.DS_Store|.*\.sw[po]|.*
 class _Section(BaseModel):
     """Part of a file that others own: unknown keys are tolerated, and reported by `tbench task check`."""
 
-    model_config = ConfigDict(frozen=True, extra="ignore")
+    # TOML has inf and nan; as a limit neither can be given to an engine or a clock.
+    model_config = ConfigDict(frozen=True, extra="ignore", allow_inf_nan=False)
 
 
 class TaskTable(_Section):
@@ -149,14 +150,19 @@ class Task:
         return task
 
     def _check_files(self) -> None:
-        for required in ("instruction.md", "tests/test.sh"):
-            if not (self.path / required).is_file():
-                raise TaskInvalid(f"{self.path / required}: missing")
-        if not self.dockerfile.is_file() and not self.file.environment.docker_image and not self.unsupported:
-            raise TaskInvalid(f"{self.dockerfile}: missing, and task.toml names no environment.docker_image")
+        # Multi-step and compose tasks have their files elsewhere: they are named as unsupported, not as malformed.
+        if not self.unsupported:
+            self._check_parts()
         for entry in self.path.rglob("*"):
             if entry.is_symlink() and not entry.resolve().is_relative_to(self.path):
                 raise TaskInvalid(f"{entry}: symlink leaves the task directory; copy the file in")
+
+    def _check_parts(self) -> None:
+        for required in ("instruction.md", "tests/test.sh"):
+            if not (self.path / required).is_file():
+                raise TaskInvalid(f"{self.path / required}: missing")
+        if not self.dockerfile.is_file() and not self.file.environment.docker_image:
+            raise TaskInvalid(f"{self.dockerfile}: missing, and task.toml names no environment.docker_image")
 
     @property
     def dockerfile(self) -> Path:
@@ -250,5 +256,11 @@ def _unknown_keys(raw: Mapping[str, Any], model: type[BaseModel], prefix: str) -
         if field is None:
             if key not in legacy | described:
                 yield prefix + key
-        elif isinstance(value, dict) and isinstance(field.annotation, type) and issubclass(field.annotation, BaseModel):
-            yield from _unknown_keys(value, field.annotation, f"{prefix}{key}.")
+        elif isinstance(value, dict) and (section := _section(field.annotation)) is not None:
+            yield from _unknown_keys(value, section, f"{prefix}{key}.")
+
+
+def _section(annotation: Any) -> type[BaseModel] | None:
+    """The model behind `Model` or `Model | None`."""
+    candidates = get_args(annotation) or (annotation,)
+    return next((c for c in candidates if isinstance(c, type) and issubclass(c, BaseModel)), None)

@@ -90,7 +90,12 @@ class Trial:
         except Exception as error:  # noqa: BLE001 - a bug costs its trial, is shown, and makes the run exit with 1
             self._progress.error = TrialError("internal", f"{type(error).__name__}: {error}").info()
             self._progress.files["traceback.txt"] = traceback.format_exc().encode("utf-8", "replace")
-        return await self._conclude(started_at, started, queue_sec)
+        try:
+            return await self._conclude(started_at, started, queue_sec)
+        except BaseException:
+            # Whoever fails to hear of the verdict (a full disk under the journal): the container must go all the same.
+            await self._remove()
+            raise
 
     async def _until_verdict(self) -> None:
         plan = self._plan

@@ -21,6 +21,8 @@ from tbench.sandbox import BUSYBOX, Sandbox
 from tbench.task import Task, resolve_env
 
 LOGS = "/logs/verifier"
+_KEPT = ("verifier/", "agent/", "artifacts/")
+"""Below /logs. Anything else there could pass for a file of ours: they end side by side."""
 _KEPT_BYTES = 32 << 20
 _STAGE_SEC = 60.0
 _PYTEST_SUMMARY = re.compile(
@@ -44,7 +46,7 @@ _TOOL_FAILURES = (
 
 @dataclass(frozen=True)
 class Verdict:
-    """The reward, and what lies below /logs: verifier/{stdout.txt,reward.txt,ctrf.json,…}, agent/…"""
+    """The reward, and what lies below /logs: verifier/{stdout.txt,reward.txt,ctrf.json,…}, agent/…, artifacts/…"""
 
     reward: float
     files: Mapping[str, bytes]
@@ -103,7 +105,7 @@ async def _run(task: Task, sandbox: Sandbox) -> tuple[dict[str, bytes], bool]:
         raise TrialError("verifier_failed", "the tests could not be put into the container (is its disk full?)")
     if not logs:
         logs = await sandbox.fetch("/logs", _KEPT_BYTES)
-    return logs, ended.timed_out
+    return {name: data for name, data in logs.items() if name.startswith(_KEPT)}, ended.timed_out
 
 
 _NOT_STAGED = 97
@@ -173,16 +175,21 @@ def _json_reward(files: Mapping[str, bytes]) -> float:
         rewards = json.loads(raw)
     except (ValueError, RecursionError):
         raise VerifierFailed("verifier_bad_reward", "reward.json is not valid JSON", files) from None
-    if not isinstance(rewards, dict) or not all(
-        isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
-        for value in rewards.values()
-    ):
+    if not isinstance(rewards, dict) or not all(_is_finite_number(value) for value in rewards.values()):
         raise VerifierFailed("verifier_bad_reward", "reward.json is not a flat object of finite numbers", files)
     if "reward" in rewards:
         return float(rewards["reward"])
     if len(rewards) == 1:
         return float(next(iter(rewards.values())))
     raise VerifierFailed("verifier_bad_reward", "reward.json has several numbers and none is named 'reward'", files)
+
+
+def _is_finite_number(value: object) -> bool:
+    try:
+        return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
+    except OverflowError:
+        # An integer beyond every float.
+        return False
 
 
 def never_ran(files: Mapping[str, bytes], *, uses_pytest: bool = False) -> str | None:

@@ -88,6 +88,10 @@ class ActionProtocol(Protocol):
         """The word for it on the command line."""
 
     @property
+    def types_commands(self) -> bool:
+        """Actions are shell text, not keys: the shell's history expansion is switched off for them."""
+
+    @property
     def prompt_hash(self) -> str:
         """sha256 over all templates in use, for the run's lock."""
 

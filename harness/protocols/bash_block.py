@@ -65,6 +65,7 @@ class BashBlock:
     """A system and a user message, then one command per reply, answered with exit code and output."""
 
     name = "bash-block"
+    types_commands = True
 
     def __init__(self, prompt_file: Path | None = None) -> None:
         self._prompts = Prompts(Path(__file__).with_name("bash_block.jinja"), _SAMPLES, prompt_file)

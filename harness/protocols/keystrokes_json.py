@@ -52,6 +52,7 @@ class KeystrokesJson:
     """One user message with everything in it, then JSON replies and terminal text in turn."""
 
     name = "keystrokes-json"
+    types_commands = False
 
     def __init__(self, prompt_file: Path | None = None) -> None:
         self._prompts = Prompts(Path(__file__).with_name("keystrokes_json.jinja"), _SAMPLES, prompt_file)

@@ -29,8 +29,9 @@ from tbench.cli.live import progress
 from tbench.dataset import TaskSet, read_tasks
 from tbench.engine import Engine
 from tbench.errors import UsageError
-from tbench.events import Events, Note
+from tbench.events import Event, Events, Note
 from tbench.run import RunConfig, RunOutcome, execute_on_engine
+from tbench.store import refuse_to_overwrite
 
 _PREFLIGHT_SEC = 20.0
 
@@ -110,7 +111,9 @@ class _Setup:
 
 
 async def _execute(options: RunOptions, tasks: TaskSet, setup: _Setup, engine: Engine) -> RunOutcome:
-    events = Events()
+    if options.output is not None:
+        refuse_to_overwrite(Path(options.output))
+    events = Events(_say_before_the_run)
     chat, served = await _connect(options.model, setup, events)
     directory = Path(options.output or _default_directory(options, served))
     config = RunConfig(
@@ -132,7 +135,7 @@ async def _execute(options: RunOptions, tasks: TaskSet, setup: _Setup, engine: E
     )
     try:
         with progress(config, tasks) as show, _interruptible():
-            events.subscribe(show)
+            events.replace(show)
             outcome = await execute_on_engine(
                 config,
                 tasks,
@@ -146,6 +149,12 @@ async def _execute(options: RunOptions, tasks: TaskSet, setup: _Setup, engine: E
             await chat.close()
     print_summary(directory)
     return outcome
+
+
+def _say_before_the_run(event: Event) -> None:
+    """Waiting for the endpoint, before there is a display."""
+    if isinstance(event, Note):
+        typer.echo(event.text, err=True)
 
 
 async def _connect(wanted: ModelOptions, setup: _Setup, events: Events) -> tuple[ChatModel | None, ServedModel | None]:

@@ -14,7 +14,7 @@ import typer
 
 from harness.terminal import TerminalSpec
 from tbench.bundled import tasks_dir
-from tbench.dataset import read_tasks
+from tbench.dataset import BUNDLED, read_tasks
 from tbench.engine import Engine
 from tbench.errors import TrialError, UsageError
 from tbench.image import Images
@@ -30,6 +30,9 @@ def _say(text: str) -> None:
 
 def _task(name: str) -> Task:
     path = Path(name) if Path(name).is_dir() else tasks_dir() / name
+    if not path.is_dir():
+        bundled = ", ".join(sorted(task.name for task in read_tasks(BUNDLED).tasks))
+        raise UsageError(f"{name}: no such task directory, and no bundled task; bundled are {bundled}")
     tasks = read_tasks(str(path)).tasks
     if len(tasks) != 1:
         raise UsageError(f"{name}: holds {len(tasks)} tasks; name one of them")

@@ -11,6 +11,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Mapping
+from functools import partial
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from socketserver import TCPServer
@@ -93,12 +94,15 @@ def serve(
     instructions: Mapping[str, str],
     *,
     latency_sec: float = 0.0,
-    announce: Callable[[str], None] = print,
+    announce: Callable[[str], None] | None = None,
 ) -> None:
     """Serve until interrupted (KeyboardInterrupt passes through)."""
     server = _Server((host, port), Scripts(instructions), latency_sec)
     try:
-        announce(f"{MODEL_ID} at {server.base_url}: a script that plays prepared replies, not a model")
+        # Flushed: whoever reads a pipe wants to know the port now.
+        (announce or partial(print, flush=True))(
+            f"{MODEL_ID} at {server.base_url}: a script that plays prepared replies, not a model"
+        )
         server.serve_forever()
     finally:
         server.close()

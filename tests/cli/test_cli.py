@@ -7,6 +7,7 @@ import os
 import re
 import subprocess
 import sys
+import uuid
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -39,10 +40,11 @@ def demo() -> Iterator[DemoEndpoint]:
 
 
 @pytest.fixture
-def nothing_left(engine: Engine) -> Iterator[None]:
-    yield
-    left = engine.api.containers(all=True, filters={"label": LABEL_RUN})
-    assert [container["Labels"][LABEL_RUN] for container in left if "tests" not in container["Labels"][LABEL_RUN]] == []
+def run_dir(engine: Engine, tmp_path: Path) -> Iterator[Path]:
+    """Where a run may go; afterwards none of its containers may be left."""
+    directory = tmp_path / f"cli-{uuid.uuid4().hex[:8]}"
+    yield directory
+    assert engine.api.containers(all=True, filters={"label": f"{LABEL_RUN}={directory.name}"}) == []
 
 
 def only_line(text: str) -> str:
@@ -104,16 +106,14 @@ def test_a_model_that_the_server_does_not_have_is_refused_before_anything_starts
 
 
 @pytest.mark.engine
-def test_a_malformed_task_among_others_costs_only_itself(
-    make_task: Any, tmp_path: Path, tools_volume: str, nothing_left: None
-) -> None:
+def test_a_malformed_task_among_others_costs_only_itself(make_task: Any, run_dir: Path, tools_volume: str) -> None:
     make_task("good")
     broken = make_task("broken", toml="[agent")
-    done = tbench("run", str(broken.parent), "--agent", "oracle", "-o", str(tmp_path / "run"), "--min-coverage", "0.9")
+    done = tbench("run", str(broken.parent), "--agent", "oracle", "-o", str(run_dir), "--min-coverage", "0.9")
     assert done.returncode == 3, done
     assert "coverage 1/2" in done.stdout
     assert "1 x task_invalid" in done.stdout
-    again = tbench("run", str(broken.parent), "--agent", "oracle", "-o", str(tmp_path / "run"))
+    again = tbench("run", str(broken.parent), "--agent", "oracle", "-o", str(run_dir))
     assert again.returncode == 2
     assert "is not empty" in again.stderr
 
@@ -121,12 +121,11 @@ def test_a_malformed_task_among_others_costs_only_itself(
 @pytest.mark.engine
 @pytest.mark.parametrize("protocol", ["keystrokes-json", "bash-block"])
 def test_a_run_against_an_endpoint_is_scored_stored_and_reported(
-    demo: DemoEndpoint, tmp_path: Path, tools_volume: str, nothing_left: None, protocol: str
+    demo: DemoEndpoint, run_dir: Path, tools_volume: str, protocol: str
 ) -> None:
-    run = tmp_path / "run"
     done = tbench(
         "run", "bundled", "-t", "tidy-notes", "-t", "lab-permissions", "-k", "3", "-n", "2",
-        "--base-url", demo.base_url, "--protocol", protocol, "-o", str(run),
+        "--base-url", demo.base_url, "--protocol", protocol, "-o", str(run_dir),
         OPENAI_API_KEY=SECRET,
     )  # fmt: skip
     assert done.returncode == 0, done
@@ -138,39 +137,36 @@ def test_a_run_against_an_endpoint_is_scored_stored_and_reported(
     assert "seed 2: reward" in done.stderr
     assert re.search(r"tidy-notes seed 0: step 2 .*#", done.stderr)
 
-    from_disk = tbench("summary", str(run))
+    from_disk = tbench("summary", str(run_dir))
     assert from_disk.stdout == done.stdout
-    summary = json.loads(tbench("summary", str(run), "--json").stdout)
+    summary = json.loads(tbench("summary", str(run_dir), "--json").stdout)
     assert (
         summary["score"]["line"] == score[0]
         if "line" in summary.get("score", {})
         else score[0] in json.dumps(summary, ensure_ascii=False)
     )
 
-    report = tbench("report", str(run))
-    assert report.stdout.strip() == f"report: {run / 'report.html'}"
-    assert (run / "report.html").stat().st_size > 5_000
+    report = tbench("report", str(run_dir))
+    assert report.stdout.strip() == f"report: {run_dir / 'report.html'}"
+    assert (run_dir / "report.html").stat().st_size > 5_000
 
-    trial = run / "trials" / "tidy-notes" / "seed-0"
+    trial = run_dir / "trials" / "tidy-notes" / "seed-0"
     for name in ("result.json", "trajectory.json", "session.cast", "verifier/stdout.txt", "verifier/reward.txt"):
         assert (trial / name).is_file(), name
-    leaked = [path for path in run.rglob("*") if path.is_file() and SECRET.encode() in path.read_bytes()]
+    leaked = [path for path in run_dir.rglob("*") if path.is_file() and SECRET.encode() in path.read_bytes()]
     assert leaked == []
-    config = json.loads((run / "run.json").read_text())
+    config = json.loads((run_dir / "run.json").read_text())
     assert config["status"] == "finished"
     assert config["model"] == "scripted-demo"
     assert all(task["image_id"].startswith("sha256:") for task in config["tasks"])
 
 
 @pytest.mark.engine
-def test_on_a_terminal_the_run_is_shown_live_and_ctrl_c_ends_it_in_order(
-    tmp_path: Path, tools_volume: str, nothing_left: None
-) -> None:
-    run = tmp_path / "run"
+def test_on_a_terminal_the_run_is_shown_live_and_ctrl_c_ends_it_in_order(run_dir: Path, tools_volume: str) -> None:
     child = pexpect.spawn(
         TBENCH,
         ["run", "bundled", "-t", "stalled-batch-queue", "-t", "tidy-notes", "-k", "2", "-n", "2", "--agent", "oracle",
-         "-o", str(run)],
+         "-o", str(run_dir)],
         dimensions=(30, 120),
         timeout=120,
         encoding="utf-8",
@@ -186,17 +182,14 @@ def test_on_a_terminal_the_run_is_shown_live_and_ctrl_c_ends_it_in_order(
     finally:
         child.close()
     assert child.exitstatus == 130
-    kept = [json.loads(line) for line in (run / "results.jsonl").read_text().splitlines()]
+    kept = [json.loads(line) for line in (run_dir / "results.jsonl").read_text().splitlines()]
     assert ("tidy-notes", 1.0) in {(result["task"], result["reward"]) for result in kept}
-    assert json.loads((run / "run.json").read_text())["status"] == "interrupted"
+    assert json.loads((run_dir / "run.json").read_text())["status"] == "interrupted"
 
 
 @pytest.mark.engine
-def test_the_demo_scores_six_tasks_or_more_and_writes_its_report(
-    tmp_path: Path, tools_volume: str, nothing_left: None
-) -> None:
-    run = tmp_path / "run"
-    done = tbench("demo", "-o", str(run), "-k", "3")
+def test_the_demo_scores_six_tasks_or_more_and_writes_its_report(run_dir: Path, tools_volume: str) -> None:
+    done = tbench("demo", "-o", str(run_dir), "-k", "3")
     assert done.returncode == 0, done.stderr
     match = re.search(
         r"^score (\d+\.\d) ± (\d+\.\d) % \(sample std over 3 seeds; coverage (\d+)/(\d+)\)$", done.stdout, re.M
@@ -206,8 +199,8 @@ def test_the_demo_scores_six_tasks_or_more_and_writes_its_report(
     assert float(match[2]) > 0
     assert match[3] == match[4]
     assert int(match[4]) >= 18
-    assert done.stdout.splitlines()[-1] == f"report: {run / 'report.html'}"
-    assert "scripted-demo" in (run / "report.html").read_text()
+    assert done.stdout.splitlines()[-1] == f"report: {run_dir / 'report.html'}"
+    assert "scripted-demo" in (run_dir / "report.html").read_text()
 
 
 @pytest.mark.engine

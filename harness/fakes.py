@@ -1,0 +1,106 @@
+"""Fakes for the harness's seams: a model and a terminal that follow a script, and record what was asked of them.
+
+For tests of agents and protocols without an endpoint or a container.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from harness.model import Sampling
+from harness.protocols.base import CommandResult, Keys, ScreenView, View
+from harness.terminal import Settled
+from harness.trajectory import Message, Reply
+
+
+class ScriptExhausted(AssertionError):
+    """More was asked for than the script holds."""
+
+
+@dataclass(frozen=True)
+class Request:
+    """One query as it reached a ScriptedModel."""
+
+    messages: tuple[Message, ...]
+    seed: int | None
+    max_tokens: int
+
+
+class ScriptedModel:
+    """A `harness.model.Model` that answers with `script`, in order.
+
+    A string is a reply with that content, an exception is raised, None is a reply that never comes.
+    """
+
+    def __init__(
+        self,
+        script: Iterable[Reply | str | Exception | None],
+        *,
+        context_tokens: int | None = None,
+        sampling: Sampling | None = None,
+        patience_sec: float = 0.0,
+    ) -> None:
+        self._script = deque(script)
+        self.context_tokens = context_tokens
+        self.sampling = sampling or Sampling()
+        self.patience_sec = patience_sec
+        self.requests: list[Request] = []
+
+    async def query(self, messages: Sequence[Message], *, seed: int | None, max_tokens: int) -> Reply:
+        self.requests.append(Request(tuple(messages), seed, max_tokens))
+        if not self._script:
+            raise ScriptExhausted(f"query {len(self.requests)} has no reply in the script")
+        entry = self._script.popleft()
+        await _interrupt(entry)
+        reply = Reply(content=entry) if isinstance(entry, str) else entry
+        assert isinstance(reply, Reply)
+        return reply
+
+
+class FakeTerminal:
+    """A `harness.agent.AgentTerminal` whose views follow `script`, in order; an empty screen where it has ended.
+
+    A string is a screen, an exception is raised, None never comes. `typed` holds what was sent, keys and
+    commands alike; every send ends at once, as `settled` says.
+    """
+
+    def __init__(
+        self,
+        script: Iterable[View | str | Exception | None] = (),
+        *,
+        settled: Settled = Settled(at_prompt=True, exit_code=0),  # noqa: B008 -- frozen
+    ) -> None:
+        self._script = deque(script)
+        self._settled = settled
+        self.typed: list[Keys | str] = []
+
+    async def send(self, keys: Keys) -> Settled:
+        self.typed.append(keys)
+        return self._settled
+
+    async def run(self, command: str, limit_sec: float) -> View:
+        self.typed.append(command)
+        return await self._view()
+
+    async def view(self) -> ScreenView:
+        view = await self._view()
+        if not isinstance(view, ScreenView):
+            raise TypeError(f"the script holds {view!r} where a screen was asked for")
+        return view
+
+    async def _view(self) -> View:
+        entry = self._script.popleft() if self._script else ""
+        await _interrupt(entry)
+        view = ScreenView(screen=entry, new_output=None) if isinstance(entry, str) else entry
+        assert isinstance(view, ScreenView | CommandResult)
+        return view
+
+
+async def _interrupt(entry: object) -> None:
+    if isinstance(entry, Exception):
+        raise entry
+    if entry is None:
+        await asyncio.get_running_loop().create_future()

@@ -1,0 +1,105 @@
+"""A sandbox without a container: answers from a script. For tests of everything above the sandbox."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+from harness.stream import ByteStream, Connect
+from tbench.archive import FileEntry
+from tbench.errors import TrialError
+from tbench.events import Phase
+from tbench.sandbox import ExecResult
+from tbench.task import Task
+
+REWARD_ONE: Mapping[str, bytes] = {"verifier/reward.txt": b"1\n", "verifier/stdout.txt": b"1 passed in 0.01s\n"}
+
+
+@dataclass(frozen=True)
+class Call:
+    """One command that the sandbox was asked to run."""
+
+    script: str
+    user: str | None
+    environment: Mapping[str, str]
+    stdin: bytes
+    timeout_sec: float
+
+
+class FakeSandbox:
+    """Implements `tbench.sandbox.Sandbox`.
+
+    `logs` is what lies below /logs whenever it is fetched; `answers` are given to `shell` one by one, exceptions
+    among them raised, and when they are used up every command ends with 0. `calls`, `files` and `removed` tell
+    what was done to it.
+    """
+
+    def __init__(
+        self,
+        logs: Mapping[str, bytes] = REWARD_ONE,
+        answers: Iterable[ExecResult | Exception] = (),
+        *,
+        connect: Connect | None = None,
+        workdir: str = "/app",
+        runs_as_root: bool = True,
+    ) -> None:
+        self.container_id = "fake"
+        self.workdir = workdir
+        self.runs_as_root = runs_as_root
+        self.calls: list[Call] = []
+        self.files: dict[str, FileEntry] = {}
+        self.removed = False
+        self._logs = logs
+        self._answers = iter(answers)
+        self._connect = connect
+
+    async def connect(self, argv: Sequence[str], environment: Mapping[str, str]) -> ByteStream:
+        if self._connect is None:
+            raise TrialError("sandbox_failed", "this fake was given nothing to connect to")
+        return await self._connect(argv, environment)
+
+    async def shell(
+        self,
+        script: str,
+        *,
+        timeout_sec: float,
+        user: str | None = None,
+        environment: Mapping[str, str] | None = None,
+        stdin: bytes = b"",
+    ) -> ExecResult:
+        self.calls.append(Call(script, user, dict(environment or {}), stdin, timeout_sec))
+        answer = next(self._answers, ExecResult(0))
+        if isinstance(answer, Exception):
+            raise answer
+        return answer
+
+    async def put(self, files: Mapping[str, FileEntry]) -> None:
+        self.files.update(files)
+
+    async def fetch(self, directory: str, limit_bytes: int) -> dict[str, bytes]:
+        return {name: data[:limit_bytes] for name, data in self._logs.items()}
+
+    async def is_running(self) -> bool:
+        return not self.removed
+
+    async def remove(self) -> None:
+        self.removed = True
+
+
+class FakeSandboxes:
+    """Makes the sandboxes of a run, as `make` says (it may raise what an engine would), and keeps them by trial."""
+
+    def __init__(self, make: Callable[[Task], FakeSandbox] = lambda _: FakeSandbox()) -> None:
+        self.made: dict[str, FakeSandbox] = {}
+        self._make = make
+
+    async def __call__(self, task: Task, trial: str, on_phase: Callable[[Phase], None]) -> FakeSandbox:
+        on_phase("sandbox")
+        sandbox = self._make(task)
+        self.made[trial] = sandbox
+        return sandbox
+
+    @property
+    def left(self) -> list[str]:
+        """Trials whose sandbox nobody has removed."""
+        return [trial for trial, sandbox in self.made.items() if not sandbox.removed]

@@ -1,0 +1,366 @@
+"""agent: how a conversation goes on, what ends it, and what it leaves behind."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+
+from harness.agent import SMALLEST_REPLY_TOKENS, Agent, Limits
+from harness.errors import ContextLimitReached, EndpointUnavailable, TerminalLost
+from harness.fakes import FakeTerminal, ScriptedModel
+from harness.model import Sampling
+from harness.protocols.base import CommandResult, Keys, ScreenView
+from harness.protocols.bash_block import MARKER, BashBlock
+from harness.protocols.keystrokes_json import KeystrokesJson
+from harness.trajectory import Message, Outcome, Reply, Trajectory, Usage
+
+LS = '{"analysis": "a", "plan": "p", "commands": [{"keystrokes": "ls\\n", "duration": 0.1}]}'
+LOOK = '{"analysis": "a", "plan": "p", "commands": []}'
+CLAIM = '{"analysis": "a", "plan": "p", "commands": [], "task_complete": true}'
+BAD = "I will have a look."
+TOUCH = "```bash\ntouch /x\n```"
+SUBMIT = f"```bash\necho {MARKER}\n```"
+SUBMITTED = CommandResult(output=f"{MARKER}\n", exit_code=0)
+
+
+def reply(content: str, prompt: int = 100, completion: int = 10, **more: Any) -> Reply:
+    return Reply(content=content, usage=Usage(prompt_tokens=prompt, completion_tokens=completion), **more)
+
+
+def refusal(prompt_tokens: int | None = None) -> ContextLimitReached:
+    return ContextLimitReached("this model's maximum context length is exceeded", prompt_tokens)
+
+
+def agent(model: ScriptedModel, terminal: FakeTerminal | None = None, *, bash: bool = False, **options: Any) -> Agent:
+    limits = options.pop("limits", Limits())
+    return Agent(model, terminal or FakeTerminal(), BashBlock() if bash else KeystrokesJson(), limits, **options)
+
+
+async def run(model: ScriptedModel, terminal: FakeTerminal | None = None, **options: Any) -> Trajectory:
+    trajectory = await agent(model, terminal, **options).run("Make the tests pass.")
+    assert Trajectory.model_validate_json(trajectory.model_dump_json()) == trajectory
+    return trajectory
+
+
+def roles(messages: Sequence[Message]) -> str:
+    return "".join(message.role[0] for message in messages)
+
+
+# -- a conversation ------------------------------------------------------------------------------
+
+
+async def test_a_task_is_submitted_after_its_completion_was_said_twice() -> None:
+    terminal = FakeTerminal(["$ ", "$ ls\nfile\n$ "])
+    model = ScriptedModel([LS, CLAIM, CLAIM])
+    trajectory = await run(model, terminal)
+    assert trajectory.outcome is Outcome.SUBMITTED
+    assert terminal.typed == [Keys("ls\n", 0.1)]
+    assert [step.index for step in trajectory.steps] == [1, 2, 3]
+    assert trajectory.steps[0].actions == ("ls\n",)
+    assert trajectory.steps[0].exit_code == 0
+    assert "file" in trajectory.steps[0].observation
+    assert "confirm" in trajectory.steps[1].observation
+
+
+async def test_the_first_message_holds_instruction_and_screen() -> None:
+    model = ScriptedModel([CLAIM, CLAIM])
+    await run(model, FakeTerminal(["root@box:/app# "]))
+    (message,) = model.requests[0].messages
+    assert "Make the tests pass." in message.content
+    assert "root@box:/app#" in message.content
+
+
+@pytest.mark.parametrize("between", [LS, LOOK, BAD])
+async def test_a_claim_is_void_when_something_else_comes_between(between: str) -> None:
+    model = ScriptedModel([CLAIM, between, CLAIM, CLAIM])
+    trajectory = await run(model)
+    assert trajectory.outcome is Outcome.SUBMITTED
+    assert len(trajectory.steps) == 4
+
+
+async def test_the_history_only_ever_grows() -> None:
+    model = ScriptedModel([LS, BAD, LOOK, CLAIM, LS, CLAIM, CLAIM])
+    trajectory = await run(model)
+    assert len(model.requests) == 7
+    for earlier, later in zip(model.requests, model.requests[1:], strict=False):
+        assert later.messages[: len(earlier.messages)] == earlier.messages
+        assert len(later.messages) == len(earlier.messages) + 2
+    assert roles(trajectory.messages) == "u" + "au" * 7
+    assert trajectory.messages[:-2] == model.requests[-1].messages
+
+
+async def test_every_step_is_announced_before_its_query() -> None:
+    announced: list[int] = []
+    await run(ScriptedModel([LOOK, LOOK, CLAIM, CLAIM]), on_step=announced.append)
+    assert announced == [1, 2, 3, 4]
+
+
+@pytest.mark.parametrize("seed", [None, 0, 7])
+async def test_the_seed_goes_with_every_query(seed: int | None) -> None:
+    model = ScriptedModel([LOOK, CLAIM, CLAIM])
+    await run(model, seed=seed)
+    assert [request.seed for request in model.requests] == [seed] * 3
+
+
+async def test_usage_adds_up_over_all_replies() -> None:
+    model = ScriptedModel([reply(LS, 100, 10), reply(BAD, 150, 20), reply(CLAIM, 200, 30), reply(CLAIM, 250, 40)])
+    assert (await run(model)).usage == Usage(prompt_tokens=700, completion_tokens=100)
+
+
+async def test_warnings_are_counted_by_kind() -> None:
+    model = ScriptedModel([f"Well: {LS}", BAD, f"Well: {CLAIM}", CLAIM])
+    trajectory = await run(model)
+    assert trajectory.warnings["extra_text"] == 2
+    assert trajectory.warnings["format_error:no_json"] == 1
+    assert trajectory.steps[0].warnings
+
+
+# -- limits --------------------------------------------------------------------------------------
+
+
+async def test_the_step_limit_ends_after_the_last_step_was_executed() -> None:
+    terminal = FakeTerminal()
+    trajectory = await run(ScriptedModel([LS] * 3), terminal, limits=Limits(steps=3))
+    assert trajectory.outcome is Outcome.STEP_LIMIT
+    assert len(terminal.typed) == 3
+    assert len(trajectory.steps) == 3
+
+
+async def test_the_token_limit_ends_at_the_reply_that_reaches_it_which_is_not_executed() -> None:
+    terminal = FakeTerminal()
+    model = ScriptedModel([reply(LS, completion=60), reply(LS, completion=40)], sampling=Sampling(max_tokens=80))
+    trajectory = await run(model, terminal, limits=Limits(completion_tokens=100))
+    assert trajectory.outcome is Outcome.TOKEN_LIMIT
+    assert [request.max_tokens for request in model.requests] == [80, 40]
+    assert len(terminal.typed) == 1
+    assert len(trajectory.steps) == 2
+    assert trajectory.messages[-1].content == LS
+
+
+async def test_too_many_unusable_replies_in_a_row_are_the_format_limit() -> None:
+    model = ScriptedModel([BAD, LS, BAD, BAD, BAD])
+    trajectory = await run(model, limits=Limits(format_errors=3))
+    assert trajectory.outcome is Outcome.FORMAT_LIMIT
+    assert len(trajectory.steps) == 5
+    assert trajectory.warnings == {"format_error:no_json": 4}
+
+
+async def test_a_format_error_goes_back_to_the_model_and_executes_nothing() -> None:
+    terminal = FakeTerminal()
+    model = ScriptedModel([BAD, CLAIM, CLAIM])
+    trajectory = await run(model, terminal)
+    assert trajectory.outcome is Outcome.SUBMITTED
+    assert terminal.typed == []
+    assert trajectory.steps[0].format_error == "no_json"
+    assert trajectory.steps[0].observation == model.requests[1].messages[-1].content
+    assert "could not be used" in trajectory.steps[0].observation
+
+
+@pytest.mark.parametrize("bash", [False, True])
+async def test_a_cut_reply_is_never_executed_even_when_it_is_well_formed(bash: bool) -> None:
+    terminal = FakeTerminal()
+    cut = reply(TOUCH if bash else LS, completion=77, cut=True)
+    trajectory = await run(ScriptedModel([cut, cut]), terminal, bash=bash, limits=Limits(format_errors=2))
+    assert trajectory.outcome is Outcome.FORMAT_LIMIT
+    assert terminal.typed == []
+    assert trajectory.steps[0].format_error == "reply_cut"
+    assert "77 tokens" in trajectory.steps[0].observation
+
+
+class SlowModel(ScriptedModel):
+    """Takes longer for a reply than the agents here may run; `waited_sec` of a reply says whose fault that is."""
+
+    async def query(self, messages: Sequence[Message], *, seed: int | None, max_tokens: int) -> Reply:
+        await asyncio.sleep(0.1)
+        return await super().query(messages, seed=seed, max_tokens=max_tokens)
+
+
+async def test_nothing_of_a_reply_that_comes_too_late_is_executed() -> None:
+    terminal = FakeTerminal()
+    trajectory = await run(SlowModel([LS, LS]), terminal, limits=Limits(timeout_sec=0.05))
+    assert trajectory.outcome is Outcome.AGENT_TIMEOUT
+    assert terminal.typed == []
+
+
+async def test_waiting_for_the_endpoint_is_not_charged_to_the_agent() -> None:
+    model = SlowModel([reply(CLAIM, waited_sec=60.0), reply(CLAIM, waited_sec=60.0)])
+    assert (await run(model, limits=Limits(timeout_sec=0.05))).outcome is Outcome.SUBMITTED
+
+
+async def test_an_outage_longer_than_the_agents_time_is_the_endpoints_error() -> None:
+    with pytest.raises(EndpointUnavailable):
+        await run(SlowModel([EndpointUnavailable("http://x: refused")]), limits=Limits(timeout_sec=0.05))
+
+
+async def test_the_clock_runs_on_after_a_refused_prompt() -> None:
+    model = ScriptedModel([refusal(40_000), LS], context_tokens=50_000)
+    trajectory = await run(model, FakeTerminal(["$ ", None]), limits=Limits(timeout_sec=0.05))
+    assert trajectory.outcome is Outcome.AGENT_TIMEOUT
+
+
+async def test_a_timeout_in_mid_action_keeps_the_reply_and_what_was_typed() -> None:
+    terminal = FakeTerminal(["$ ", None])
+    trajectory = await run(ScriptedModel([LS]), terminal, limits=Limits(timeout_sec=0.05))
+    assert trajectory.outcome is Outcome.AGENT_TIMEOUT
+    (step,) = trajectory.steps
+    assert step.reply.content == LS
+    assert step.actions == ("ls\n",)
+    assert step.observation == ""
+    assert trajectory.messages[-1].content == LS
+
+
+async def test_a_timeout_that_is_not_the_agents_is_no_outcome() -> None:
+    with pytest.raises(TimeoutError):
+        await run(ScriptedModel([TimeoutError("a bug")]), limits=Limits(timeout_sec=60))
+
+
+# -- the context ---------------------------------------------------------------------------------
+
+
+async def test_a_refused_prompt_is_the_context_limit() -> None:
+    trajectory = await run(ScriptedModel([LS, refusal()], context_tokens=1000))
+    assert trajectory.outcome is Outcome.CONTEXT_LIMIT
+    assert len(trajectory.steps) == 1
+
+
+async def test_a_reply_cut_because_the_context_is_full_is_the_context_limit() -> None:
+    full = reply(LS, prompt=900, completion=100, cut=True)
+    terminal = FakeTerminal()
+    trajectory = await run(ScriptedModel([full], context_tokens=1000), terminal)
+    assert trajectory.outcome is Outcome.CONTEXT_LIMIT
+    assert terminal.typed == []
+    assert [step.reply for step in trajectory.steps] == [full]
+    assert trajectory.messages[-1] == Message(role="assistant", content=LS)
+
+
+async def test_a_prompt_refused_twice_is_the_context_limit() -> None:
+    model = ScriptedModel([refusal(40_000), refusal(40_000)], context_tokens=50_000)
+    trajectory = await run(model)
+    assert trajectory.outcome is Outcome.CONTEXT_LIMIT
+    assert trajectory.steps == ()
+    assert len(model.requests) == 2
+
+
+async def test_a_refusal_that_tells_the_prompts_length_is_answered_with_what_is_left() -> None:
+    model = ScriptedModel([refusal(40_000), CLAIM, CLAIM], context_tokens=50_000)
+    trajectory = await run(model)
+    assert trajectory.outcome is Outcome.SUBMITTED
+    first, second, _ = model.requests
+    assert first.max_tokens == Sampling().max_tokens
+    assert second.max_tokens == 10_000
+    assert second.messages == first.messages
+
+
+@pytest.mark.parametrize("prompt_tokens", [None, 990, 1000, 5000])
+async def test_a_refusal_with_no_room_for_a_reply_is_not_asked_again(prompt_tokens: int | None) -> None:
+    model = ScriptedModel([refusal(prompt_tokens)], context_tokens=1000)
+    assert (await run(model)).outcome is Outcome.CONTEXT_LIMIT
+    assert len(model.requests) == 1
+
+
+async def test_max_tokens_shrinks_to_what_the_context_has_left() -> None:
+    model = ScriptedModel(
+        [reply(LS, 1000, 500), reply(LS, 2000, 500), reply(LS, 3960, 10)],
+        context_tokens=4000,
+        sampling=Sampling(max_tokens=2000),
+    )
+    await run(model, limits=Limits(steps=3))
+    first, second, third = (request.max_tokens for request in model.requests)
+    assert first == 2000
+    assert 1500 < second <= 2000
+    assert 1000 < third < 1500
+
+
+async def test_max_tokens_never_shrinks_below_a_reply_that_fits_a_protocol() -> None:
+    model = ScriptedModel([reply(LS, 3980, 15), CLAIM], context_tokens=4000)
+    await run(model, limits=Limits(steps=2))
+    assert model.requests[1].max_tokens == SMALLEST_REPLY_TOKENS
+
+
+async def test_reasoning_that_is_not_sent_back_does_not_take_room() -> None:
+    model = ScriptedModel([reply(LS, 1000, 2500, reasoning="hm " * 2000), CLAIM], context_tokens=4000)
+    await run(model, limits=Limits(steps=2))
+    assert model.requests[1].max_tokens > 2000
+
+
+async def test_without_a_known_context_max_tokens_stays() -> None:
+    model = ScriptedModel([reply(LS, 10**6, 500), CLAIM])
+    await run(model, limits=Limits(steps=2))
+    assert [request.max_tokens for request in model.requests] == [Sampling().max_tokens] * 2
+
+
+# -- what breaks ---------------------------------------------------------------------------------
+
+
+async def test_a_lost_terminal_is_an_outcome_and_the_step_is_kept() -> None:
+    terminal = FakeTerminal(["$ ", TerminalLost("gone")])
+    trajectory = await run(ScriptedModel([LS]), terminal)
+    assert trajectory.outcome is Outcome.TERMINAL_LOST
+    assert trajectory.steps[0].actions == ("ls\n",)
+
+
+async def test_a_terminal_lost_before_the_first_step_leaves_an_empty_trajectory() -> None:
+    trajectory = await run(ScriptedModel([]), FakeTerminal([TerminalLost("gone")]))
+    assert trajectory.outcome is Outcome.TERMINAL_LOST
+    assert trajectory.messages == ()
+
+
+async def test_after_an_endpoint_error_the_trajectory_holds_all_that_happened() -> None:
+    broken = agent(ScriptedModel([LS, EndpointUnavailable("http://x: refused")]))
+    with pytest.raises(EndpointUnavailable):
+        await broken.run("Do it.")
+    trajectory = broken.trajectory
+    assert Trajectory.model_validate_json(trajectory.model_dump_json()) == trajectory
+    assert trajectory.outcome is None
+    assert len(trajectory.steps) == 1
+    assert roles(trajectory.messages) == "uau"
+
+
+async def test_a_trajectory_is_valid_before_anything_happened() -> None:
+    trajectory = agent(ScriptedModel([])).trajectory
+    assert (trajectory.steps, trajectory.messages, trajectory.outcome) == ((), (), None)
+
+
+# -- the bash-block protocol ---------------------------------------------------------------------
+
+
+async def test_a_bash_block_is_run_and_answered_with_its_output_and_exit_code() -> None:
+    terminal = FakeTerminal(["$ ", CommandResult(output="no such file\n", exit_code=2), SUBMITTED])
+    model = ScriptedModel(["```bash\ncat /x\n```", SUBMIT])
+    trajectory = await run(model, terminal, bash=True)
+    assert trajectory.outcome is Outcome.SUBMITTED
+    assert terminal.typed == ["cat /x", f"echo {MARKER}"]
+    assert [step.exit_code for step in trajectory.steps] == [2, 0]
+    assert "no such file" in trajectory.steps[0].observation
+    assert "<returncode>2</returncode>" in trajectory.steps[0].observation
+    assert roles(trajectory.messages) == "suauau"
+
+
+async def test_a_command_that_timed_out_says_so_and_the_conversation_goes_on() -> None:
+    terminal = FakeTerminal(["$ ", CommandResult(output="half", exit_code=None, timed_out=True), SUBMITTED])
+    trajectory = await run(ScriptedModel([TOUCH, SUBMIT]), terminal, bash=True)
+    assert trajectory.outcome is Outcome.SUBMITTED
+    assert trajectory.steps[0].exit_code is None
+    assert "time limit" in trajectory.steps[0].observation
+
+
+async def test_a_command_without_an_exit_code_is_answered_with_the_screen() -> None:
+    terminal = FakeTerminal(["$ ", ScreenView(screen="> ", new_output="typed\n> "), SUBMITTED])
+    trajectory = await run(ScriptedModel([TOUCH, SUBMIT]), terminal, bash=True)
+    assert trajectory.steps[0].exit_code is None
+    assert "typed" in trajectory.steps[0].observation
+
+
+async def test_commands_get_the_limit_of_the_configuration() -> None:
+    limits: list[float] = []
+
+    class Recorder(FakeTerminal):
+        async def run(self, command: str, limit_sec: float) -> Any:
+            limits.append(limit_sec)
+            return await super().run(command, limit_sec)
+
+    await run(ScriptedModel([SUBMIT]), Recorder(["$ ", SUBMITTED]), bash=True, limits=Limits(command_sec=3.5))
+    assert limits == [3.5]

@@ -1,0 +1,90 @@
+"""Every bundled task through the real runner: its oracle scores 1, doing nothing scores 0."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+
+import pytest
+
+from tbench.agents import NopAgent, OracleAgent
+from tbench.dataset import BUNDLED, TaskSet, read_tasks
+from tbench.engine import LABEL_RUN, Engine
+from tbench.events import Events
+from tbench.read_run import read_run
+from tbench.results import TrialResult
+from tbench.run import RunConfig, RunOutcome, execute_on_engine
+from tbench.task import Task
+
+TASKS = read_tasks(BUNDLED)
+NAMES = [task.name for task in TASKS.tasks]
+AGENTS = {"oracle": OracleAgent, "nop": NopAgent}
+RUN_SEC = 600
+
+
+def judge_all(engine: Engine, agent: str, directory: Path, tasks: TaskSet) -> RunOutcome:
+    config = RunConfig(run=f"test-{agent}", source=BUNDLED, seeds=(0,), agent=agent, concurrency=4, cpu_overcommit=4)
+
+    async def run() -> RunOutcome:
+        async with asyncio.timeout(RUN_SEC):
+            return await execute_on_engine(config, tasks, directory, AGENTS[agent], Events(), engine=engine)
+
+    return asyncio.run(run())
+
+
+@pytest.fixture(scope="session")
+def oracle(engine: Engine, tmp_path_factory: pytest.TempPathFactory) -> dict[str, TrialResult]:
+    outcome = judge_all(engine, "oracle", tmp_path_factory.mktemp("runs") / "oracle", TASKS)
+    return {result.task: result for result in outcome.results}
+
+
+@pytest.fixture(scope="session")
+def nop_run(engine: Engine, tmp_path_factory: pytest.TempPathFactory) -> tuple[dict[str, TrialResult], Path]:
+    directory = tmp_path_factory.mktemp("runs") / "nop"
+    outcome = judge_all(engine, "nop", directory, TASKS)
+    return {result.task: result for result in outcome.results}, directory
+
+
+@pytest.mark.engine
+@pytest.mark.parametrize("name", NAMES)
+def test_the_oracle_scores_one(oracle: dict[str, TrialResult], name: str) -> None:
+    assert (oracle[name].error, oracle[name].reward) == (None, 1.0)
+
+
+@pytest.mark.engine
+@pytest.mark.parametrize("name", NAMES)
+def test_doing_nothing_scores_zero(nop_run: tuple[dict[str, TrialResult], Path], name: str) -> None:
+    result = nop_run[0][name]
+    assert (result.error, result.reward) == (None, 0.0)
+
+
+@pytest.mark.engine
+def test_the_run_on_disk_is_complete_and_leaves_no_container(
+    engine: Engine, nop_run: tuple[dict[str, TrialResult], Path]
+) -> None:
+    results, directory = nop_run
+    stored = read_run(directory)
+    assert {result.trial: result for result in stored.results} == {result.trial: result for result in results.values()}
+    assert stored.notes == ()
+    assert all((directory / "trials" / name / "seed-0" / "verifier" / "stdout.txt").exists() for name in NAMES)
+    left = engine.api.containers(all=True, filters={"label": [f"{LABEL_RUN}=test-nop"]})
+    assert left == []
+
+
+def test_there_are_enough_tasks_and_all_are_valid() -> None:
+    assert len(NAMES) >= 11
+    assert TASKS.invalid == {}
+    assert {task.name: task.unsupported + task.unknown_keys for task in TASKS.tasks} == {name: [] for name in NAMES}
+
+
+@pytest.mark.parametrize("task", TASKS.tasks, ids=NAMES)
+def test_an_instruction_says_something_and_holds_no_canary(task: Task) -> None:
+    assert len(task.instruction.split()) >= 10
+    assert "canary" not in task.instruction.lower()
+
+
+@pytest.mark.parametrize("task", TASKS.tasks, ids=NAMES)
+def test_a_task_names_its_limits_and_brings_an_oracle(task: Task) -> None:
+    assert task.file.agent.timeout_sec is not None
+    assert {"cpus", "memory_mb"} <= task.file.environment.model_fields_set
+    assert (task.path / "solution" / "solve.sh").is_file()

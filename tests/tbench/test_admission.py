@@ -1,0 +1,179 @@
+"""Who may start when: a budget of cpus and memory, first come, first served."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tbench.admission import Admission, Demand
+
+SMALL = Demand(1, 100)
+
+
+class Guest:
+    """A trial that stays until it is told to leave."""
+
+    def __init__(self, admission: Admission, demand: Demand, log: list[str], name: str) -> None:
+        self.demand = demand
+        self.name = name
+        self.inside = False
+        self.leave = asyncio.Event()
+        self._log = log
+        self.task = asyncio.create_task(self._stay(admission))
+
+    async def _stay(self, admission: Admission) -> None:
+        async with admission.admit(self.demand):
+            self.inside = True
+            self._log.append(self.name)
+            try:
+                await self.leave.wait()
+            finally:
+                self.inside = False
+
+
+async def settle() -> None:
+    for _ in range(20):
+        await asyncio.sleep(0)
+
+
+async def guests(admission: Admission, demands: list[Demand], log: list[str]) -> list[Guest]:
+    made = [Guest(admission, demand, log, str(index)) for index, demand in enumerate(demands)]
+    await settle()
+    return made
+
+
+async def all_leave(made: list[Guest]) -> None:
+    for guest in made:
+        guest.leave.set()
+    async with asyncio.timeout(20):
+        await asyncio.gather(*(guest.task for guest in made))
+
+
+async def test_demands_that_fit_together_run_together() -> None:
+    log: list[str] = []
+    made = await guests(Admission(2, 1000), [SMALL, SMALL, SMALL], log)
+    assert [guest.inside for guest in made] == [True, True, False]
+    await all_leave(made)
+    assert log == ["0", "1", "2"]
+
+
+async def test_memory_counts_as_cpus_do() -> None:
+    made = await guests(Admission(8, 250), [SMALL, SMALL, SMALL], [])
+    assert [guest.inside for guest in made] == [True, True, False]
+    await all_leave(made)
+
+
+async def test_fractions_of_cpus_add_up_to_the_whole_budget() -> None:
+    made = await guests(Admission(1, 1000), [Demand(0.1, 1)] * 10, [])
+    assert all(guest.inside for guest in made)
+    await all_leave(made)
+
+
+async def test_a_large_demand_is_not_starved_by_small_ones_behind_it() -> None:
+    log: list[str] = []
+    made = await guests(Admission(2, 1000), [SMALL, Demand(2, 100), SMALL], log)
+    assert [guest.inside for guest in made] == [True, False, False]
+    made[0].leave.set()
+    await settle()
+    assert [guest.inside for guest in made] == [False, True, False]
+    await all_leave(made)
+    assert log == ["0", "1", "2"]
+
+
+@pytest.mark.parametrize("big", [Demand(9, 100), Demand(1, 9999), Demand(9, 9999)])
+async def test_a_demand_above_the_budget_runs_alone(big: Demand) -> None:
+    made = await guests(Admission(2, 1000), [SMALL, big, SMALL], [])
+    assert [guest.inside for guest in made] == [True, False, False]
+    made[0].leave.set()
+    await settle()
+    assert [guest.inside for guest in made] == [False, True, False]
+    made[1].leave.set()
+    await settle()
+    assert [guest.inside for guest in made] == [False, False, True]
+    await all_leave(made)
+
+
+async def test_who_is_cancelled_while_waiting_makes_room_for_the_next() -> None:
+    made = await guests(Admission(2, 1000), [SMALL, Demand(2, 1), SMALL], [])
+    made[1].task.cancel()
+    await settle()
+    assert made[1].task.cancelled()
+    assert [guest.inside for guest in made] == [True, False, True]
+    await all_leave([made[0], made[2]])
+
+
+async def test_who_is_cancelled_just_when_admitted_gives_it_back() -> None:
+    made = await guests(Admission(1, 1000), [SMALL, SMALL, SMALL], [])
+    made[0].leave.set()
+    # The first has left and handed its place on, but the second has not run since.
+    for _ in range(20):
+        if made[0].task.done():
+            break
+        await asyncio.sleep(0)
+    assert not made[1].inside
+    made[1].task.cancel()
+    await settle()
+    assert made[2].inside
+    await all_leave([made[0], made[2]])
+
+
+async def test_who_leaves_while_the_next_is_being_cancelled_hands_over_to_the_one_behind() -> None:
+    made = await guests(Admission(1, 1000), [SMALL, SMALL, SMALL], [])
+    # Both in one turn of the loop, as when a run is interrupted.
+    made[0].task.cancel()
+    made[1].task.cancel()
+    await settle()
+    assert (made[0].task.cancelled(), made[1].task.cancelled(), made[2].inside) == (True, True, True)
+    await all_leave([made[2]])
+
+
+async def test_an_error_inside_gives_the_place_back() -> None:
+    admission = Admission(1, 1000)
+    with pytest.raises(ZeroDivisionError):
+        async with admission.admit(SMALL):
+            raise ZeroDivisionError
+    async with admission.admit(SMALL):
+        pass
+
+
+DEMANDS = st.builds(Demand, st.sampled_from([0, 0.1, 0.5, 1, 2, 3, 9]), st.sampled_from([0, 1, 64, 500, 1000, 5000]))
+MOVES = st.lists(st.tuples(st.sampled_from(["arrive", "leave", "cancel"]), st.integers(0, 30), DEMANDS), max_size=30)
+
+
+@given(MOVES)
+def test_the_budget_is_never_exceeded_unless_by_one_alone(moves: list[tuple[str, int, Demand]]) -> None:
+    asyncio.run(play(moves))
+
+
+async def play(moves: list[tuple[str, int, Demand]]) -> None:
+    admission = Admission(4, 1000)
+    made: list[Guest] = []
+    log: list[str] = []
+    for move, which, demand in moves:
+        if move == "arrive":
+            made.append(Guest(admission, demand, log, str(len(made))))
+        elif made:
+            guest = made[which % len(made)]
+            guest.leave.set() if move == "leave" else guest.task.cancel()
+        # Half of the moves happen within one turn of the loop.
+        if which % 2:
+            await settle()
+        check([guest for guest in made if guest.inside])
+    for guest in made:
+        guest.leave.set()
+    async with asyncio.timeout(20):
+        ends: list[Any] = await asyncio.gather(*(guest.task for guest in made), return_exceptions=True)
+    assert {type(end) for end in ends} <= {type(None), asyncio.CancelledError}
+    assert log == sorted(log, key=int)
+    async with admission.admit(Demand(99, 99999)):
+        pass
+
+
+def check(inside: list[Guest]) -> None:
+    if len(inside) > 1:
+        assert sum(guest.demand.cpus for guest in inside) <= 4 + 1e-6
+        assert sum(guest.demand.memory_mb for guest in inside) <= 1000 + 1e-6

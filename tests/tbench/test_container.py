@@ -1,0 +1,397 @@
+"""Containers on the real engine: limits, isolation, commands, and that nothing is left."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import re
+import uuid
+from collections.abc import AsyncIterator, Callable, Coroutine
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tbench.archive import FileEntry
+from tbench.cleaning import is_alive, remove_leftovers
+from tbench.container import Container, Limits
+from tbench.engine import LABEL_OWNER, LABEL_RUN, LABEL_TRIAL, NETWORK, Engine, EngineError
+from tbench.errors import TrialError
+from tbench.image import Image, Images
+from tbench.sandbox import BUSYBOX
+from tbench.task import Task
+
+pytestmark = pytest.mark.engine
+BASE = "debian:bookworm-slim"
+SMALL = Limits(cpus=0.5, memory_mb=192, pids=77)
+Start = Callable[..., Coroutine[Any, Any, Container]]
+
+
+@pytest.fixture
+def run() -> str:
+    """A run's name that no other test has, so that what is left of it can be counted."""
+    return f"test-{uuid.uuid4().hex[:12]}"
+
+
+@pytest.fixture
+async def start(engine: Engine, tools_volume: str, run: str) -> AsyncIterator[Start]:
+    """Starts containers; removes them at the end."""
+    started: list[Container] = []
+
+    async def make(image: Image | None = None, **options: Any) -> Container:
+        known: dict[str, Any] = {"limits": SMALL, "has_internet": False, "environment": {}, "trial": "t.s0.x"}
+        image = image or await Images(engine).find(BASE)
+        assert image is not None
+        through = options.pop("engine", engine)
+        container = await Container.start(through, image, tools_volume=tools_volume, run=run, **(known | options))
+        started.append(container)
+        return container
+
+    yield make
+    for container in started:
+        await container.remove()
+
+
+@pytest.fixture
+async def build(engine: Engine, make_task: Any) -> AsyncIterator[Callable[[str], Coroutine[Any, Any, Image]]]:
+    """Builds an image from a Dockerfile; removes it at the end."""
+    built: list[Image] = []
+
+    async def make(dockerfile: str) -> Image:
+        path: Path = make_task(f"image-{uuid.uuid4().hex[:8]}", dockerfile=dockerfile)
+        built.append(await Images(engine).get(Task.read(path)))
+        return built[-1]
+
+    yield make
+    for image in built:
+        await engine.call(engine.api.remove_image, image.reference, force=True)
+
+
+async def inspect(engine: Engine, container: Container) -> Any:
+    return await engine.call(engine.api.inspect_container, container.container_id)
+
+
+async def containers_of(engine: Engine, run: str) -> list[Any]:
+    found: list[Any] = await engine.call(engine.api.containers, all=True, filters={"label": f"{LABEL_RUN}={run}"})
+    return found
+
+
+async def output(container: Container, script: str, **options: Any) -> str:
+    ended = await container.shell(script, timeout_sec=30, **options)
+    assert ended.exit_code == 0, ended
+    return ended.output.decode().strip()
+
+
+async def test_the_limits_are_set(engine: Engine, start: Start) -> None:
+    host = (await inspect(engine, await start()))["HostConfig"]
+    assert (host["NanoCpus"], host["PidsLimit"]) == (500_000_000, 77)
+    assert (host["Memory"], host["MemorySwap"]) == (192 << 20, 192 << 20)
+
+
+async def test_the_limit_on_processes_holds(start: Start) -> None:
+    container = await start()
+    ended = await container.shell("for i in $(seq 200); do sleep 1 & done", timeout_sec=20)
+    assert b"fork" in ended.output or ended.exit_code != 0
+
+
+async def test_more_memory_than_allowed_is_refused_to_the_command_only(start: Start) -> None:
+    container = await start(limits=Limits(1, 64, 100))
+    ended = await container.shell("exec 2>/dev/null; tail -c 200M /dev/zero | wc -c", timeout_sec=30)
+    assert ended.output.strip() != str(200 << 20).encode()
+    assert await output(container, "echo still here") == "still here"
+
+
+async def test_a_demand_above_the_machine_gets_the_machine(engine: Engine, start: Start) -> None:
+    container = await start(limits=Limits(engine.info.cpus + 100, 192, 77))
+    assert (await inspect(engine, container))["HostConfig"]["NanoCpus"] == engine.info.cpus * 1_000_000_000
+
+
+async def test_labels_say_whose_it_is(engine: Engine, start: Start, run: str) -> None:
+    labels = (await inspect(engine, await start(trial="task.s1.abc")))["Config"]["Labels"]
+    assert (labels[LABEL_RUN], labels[LABEL_TRIAL]) == (run, "task.s1.abc")
+    assert is_alive(labels[LABEL_OWNER])
+
+
+async def test_containers_of_a_living_process_are_no_leftovers(engine: Engine, start: Start) -> None:
+    container = await start()
+    removed = await remove_leftovers(engine, everything=False)
+    assert not any(container.container_id[:12] in line for line in removed)
+    assert await container.is_running()
+
+
+async def test_an_init_is_pid_1_and_buries_orphans(engine: Engine, start: Start) -> None:
+    container = await start()
+    assert (await inspect(engine, container))["HostConfig"]["Init"] is True
+    assert not (await output(container, "tr '\\0' '\\n' </proc/1/cmdline | head -n 1")).endswith(("busybox", "sleep"))
+    # The orphan's parent is gone before it ends; without an init it stays as a zombie.
+    script = """
+    pid=$(sh -c 'sleep 0.05 >/dev/null 2>&1 & echo $!')
+    while kill -0 $pid 2>/dev/null; do sleep 0.05; done
+    """
+    await output(container, script)
+
+
+async def test_without_internet_there_is_no_network(engine: Engine, start: Start) -> None:
+    container = await start()
+    assert await output(container, "ls /sys/class/net") == "lo"
+    assert list((await inspect(engine, container))["NetworkSettings"]["Networks"]) == ["none"]
+
+
+async def test_with_internet_it_is_on_the_shared_bridge_where_trials_cannot_reach_each_other(
+    engine: Engine, start: Start
+) -> None:
+    server, other = await asyncio.gather(start(has_internet=True), start(has_internet=True))
+    networks = (await inspect(engine, server))["NetworkSettings"]["Networks"]
+    assert list(networks) == [NETWORK]
+    address = networks[NETWORK]["IPAddress"]
+    await output(server, f"mkdir /www; echo hello >/www/index.html; {BUSYBOX} httpd -h /www -p 8000")
+    fetch = f"{BUSYBOX} timeout 2 {BUSYBOX} wget -q -O - http://{address}:8000/"
+    assert await output(server, f"until {fetch}; do sleep 0.1; done") == "hello"
+    ended = await other.shell(fetch, timeout_sec=30)
+    assert ended.exit_code != 0
+    assert b"hello" not in ended.output
+
+
+async def test_the_tools_are_read_only_but_have_room_for_a_socket(start: Start) -> None:
+    container = await start()
+    for attack in ("touch /opt/tbench/x", "rm -f /opt/tbench/bin/tmux", "mount -o remount,rw /opt/tbench"):
+        assert (await container.shell(f"{attack} 2>&1", timeout_sec=10)).exit_code != 0
+    await output(container, "touch /opt/tbench/run/tmux && [ -x /opt/tbench/bin/tmux ]")
+
+
+async def test_a_removed_container_leaves_nothing(
+    engine: Engine, start: Start, build: Callable[[str], Coroutine[Any, Any, Image]], run: str
+) -> None:
+    container = await start(await build(f"FROM {BASE}\nVOLUME /data\n"))
+    mounts = (await inspect(engine, container))["Mounts"]
+    (volume,) = [mount["Name"] for mount in mounts if mount["Destination"] == "/data"]
+    await container.remove()
+    assert await containers_of(engine, run) == []
+    with pytest.raises(EngineError, match="no such volume"):
+        await engine.call(engine.api.inspect_volume, volume)
+
+
+async def test_removing_twice_is_fine(start: Start) -> None:
+    container = await start()
+    await asyncio.gather(container.remove(), container.remove())
+    await container.remove()
+    assert not await container.is_running()
+
+
+@pytest.mark.parametrize("after_sec", [0, 0.005, 0.02, 0.06, 0.15, 0.3])
+async def test_a_start_that_is_cancelled_leaves_nothing(
+    engine: Engine, start: Start, run: str, after_sec: float
+) -> None:
+    starting = asyncio.create_task(start())
+    await asyncio.sleep(after_sec)
+    starting.cancel()
+    async with asyncio.timeout(60):
+        await asyncio.gather(starting, return_exceptions=True)
+    if starting.cancelled():
+        assert await containers_of(engine, run) == []
+
+
+class Telling:
+    """The engine's API, telling when one of its calls begins."""
+
+    def __init__(self, api: Any, call: str) -> None:
+        self._api = api
+        self._call = call
+        self._loop = asyncio.get_running_loop()
+        self.begun = asyncio.Event()
+
+    def __getattr__(self, name: str) -> Any:
+        if name == self._call:
+            self._loop.call_soon_threadsafe(self.begun.set)
+        return getattr(self._api, name)
+
+
+@pytest.mark.parametrize("call", ["create_container", "start"])
+async def test_a_cancellation_in_the_midst_of_a_call_waits_for_its_answer(
+    engine: Engine, start: Start, run: str, call: str
+) -> None:
+    telling = Telling(engine.api, call)
+    with ThreadPoolExecutor(4) as threads:
+        starting = asyncio.create_task(start(engine=Engine(telling, threads, engine.info)))
+        async with asyncio.timeout(60):
+            await telling.begun.wait()
+            starting.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await starting
+    assert await containers_of(engine, run) == []
+
+
+async def test_a_container_that_cannot_start_is_an_error_and_leaves_nothing(
+    engine: Engine, start: Start, run: str
+) -> None:
+    with pytest.raises(TrialError) as caught:
+        await start(limits=Limits(1, 1, 77))
+    assert caught.value.type == "sandbox_failed"
+    assert await containers_of(engine, run) == []
+
+
+async def test_megabytes_go_in_and_out_unchanged(start: Start) -> None:
+    container = await start()
+    data = os.urandom(8 << 20)
+    async with asyncio.timeout(120):
+        echoed = await container.shell("cat", timeout_sec=60, stdin=data)
+        kept = await container.shell("cat >/kept; cat /kept", timeout_sec=60, stdin=data)
+    assert echoed.output == data
+    assert kept.output == data
+
+
+async def test_input_that_nobody_reads_is_no_error(start: Start) -> None:
+    ended = await (await start()).shell("head -c 3; exit 4", timeout_sec=30, stdin=b"abc" + bytes(8 << 20))
+    assert (ended.output, ended.exit_code) == (b"abc", 4)
+
+
+async def test_the_input_ends(start: Start) -> None:
+    assert await output(await start(), "cat; wc -c </dev/stdin; echo done") == "0\ndone"
+
+
+async def test_output_has_no_errors_mixed_in(start: Start) -> None:
+    assert await output(await start(), "echo out; echo err >&2") == "out"
+
+
+@pytest.mark.parametrize("code", [0, 1, 3, 124, 255])
+async def test_exit_codes_come_through(start: Start, code: int) -> None:
+    ended = await (await start()).shell(f"exit {code}", timeout_sec=30)
+    assert (ended.exit_code, ended.timed_out) == (code, False)
+
+
+@pytest.mark.parametrize("script", ["echo part; sleep 100", "trap '' TERM; echo part; while :; do sleep 1; done"])
+async def test_a_command_that_takes_too_long_is_ended(start: Start, script: str) -> None:
+    ended = await (await start()).shell(script, timeout_sec=1)
+    assert (ended.timed_out, ended.output) == (True, b"part\n")
+
+
+async def test_a_background_process_does_not_hold_a_command_past_its_limit(start: Start) -> None:
+    async with asyncio.timeout(25):
+        ended = await (await start()).shell("sleep 100 & echo started", timeout_sec=1)
+    assert ended.output == b"started\n"
+
+
+async def test_environment_and_user_are_as_asked(start: Start) -> None:
+    container = await start(environment={"TASK": "t"})
+    script = 'echo "$TASK $OWN $(id -un) $PWD"'
+    assert await output(container, script, environment={"OWN": "o w"}) == "t o w root /"
+    assert await output(container, "id -un", user="nobody") == "nobody"
+
+
+async def test_files_are_put_with_their_modes_and_fetched_by_relative_path(start: Start) -> None:
+    container = await start()
+    data = os.urandom(3 << 20)
+    await container.put({"/in/run": FileEntry(data, 0o755), "/in/sub": FileEntry(None, 0o700)})
+    assert await output(container, "stat -c '%a %U' /in/run /in/sub") == "755 root\n700 root"
+    assert await container.fetch("/in", 64 << 20) == {"run": data}
+    assert await container.fetch("/in", 1000) == {"run": data[:1000]}
+    assert await container.fetch("/nowhere", 1000) == {}
+
+
+async def is_lost(doing: Coroutine[Any, Any, Any]) -> None:
+    async with asyncio.timeout(60):
+        with pytest.raises(TrialError) as caught:
+            await doing
+    assert caught.value.type == "sandbox_lost"
+
+
+async def test_a_container_killed_from_outside_is_lost(engine: Engine, start: Start) -> None:
+    container = await start()
+    await engine.call(engine.api.kill, container.container_id)
+    await engine.call(engine.api.wait, container.container_id)
+    assert not await container.is_running()
+    await is_lost(container.shell("true", timeout_sec=10))
+    await is_lost(container.connect(["cat"], {}))
+
+
+async def test_a_container_killed_under_a_command_is_lost(engine: Engine, start: Start) -> None:
+    container = await start()
+    running = asyncio.create_task(container.shell("echo 1 >/begun; sleep 100", timeout_sec=50))
+    await output(container, "until [ -e /begun ]; do sleep 0.05; done")
+    await engine.call(engine.api.kill, container.container_id)
+    await is_lost(running)
+
+
+async def test_a_container_removed_from_outside_is_lost(engine: Engine, start: Start) -> None:
+    container = await start()
+    await engine.call(engine.api.remove_container, container.container_id, force=True)
+    await is_lost(container.shell("true", timeout_sec=10))
+    await is_lost(container.put({"/x": FileEntry(b"")}))
+    await is_lost(container.fetch("/logs", 10))
+    await container.remove()
+
+
+async def read_all(container: Container, argv: list[str], environment: dict[str, str]) -> str:
+    stream = await container.connect(argv, environment)
+    pieces = []
+    async with asyncio.timeout(60):
+        while piece := await stream.read():
+            pieces.append(piece)
+    await stream.close()
+    return b"".join(pieces).decode()
+
+
+async def test_a_stream_runs_as_the_images_user_in_its_workdir(
+    start: Start, build: Callable[[str], Coroutine[Any, Any, Image]]
+) -> None:
+    image = await build(f"FROM {BASE}\nRUN useradd -m dev\nUSER dev\nWORKDIR /home/dev\n")
+    container = await start(image)
+    assert not container.runs_as_root
+    told = await read_all(
+        container, [BUSYBOX, "sh", "-c", 'id -un; pwd; echo "$A $LANG"; touch /logs/agent/x'], {"A": "a"}
+    )
+    assert told == "dev\n/home/dev\na C.UTF-8\n"
+    assert await output(container, "id -un") == "dev"
+    assert await output(container, "id -un; stat -c %U /logs/agent/x", user="root") == "root\ndev"
+
+
+async def test_a_streams_bytes_go_both_ways_until_it_is_closed(start: Start) -> None:
+    container = await start()
+    stream = await container.connect(["cat"], {})
+    received = b""
+    async with asyncio.timeout(60):
+        for portion in (b"one\n", b"\xff\x00\n", b"x" * 100_000):
+            await stream.write(portion)
+            received = b""
+            while len(received) < len(portion):
+                received += await stream.read()
+            assert received == portion
+        waiting = asyncio.create_task(stream.read())
+        await asyncio.sleep(0)
+        await stream.close()
+        assert await waiting == b""
+
+
+async def test_a_stream_that_ends_with_an_error_tells_it(start: Start) -> None:
+    stream = await (await start()).connect([BUSYBOX, "sh", "-c", "echo out; echo broken >&2; exit 3"], {})
+    async with asyncio.timeout(60):
+        assert await stream.read() == b"out\n"
+        with pytest.raises(ConnectionError, match="broken"):
+            await stream.read()
+    await stream.close()
+
+
+@pytest.mark.parametrize(
+    "dockerfile",
+    [f"FROM {BASE}\nRUN rm /bin/bash\n", "FROM scratch\nCOPY . /\n", f'FROM {BASE}\nENTRYPOINT ["false"]\nCMD ["x"]\n'],
+    ids=["no bash", "nothing at all", "an entrypoint that ends"],
+)
+async def test_an_image_needs_nothing_of_its_own(
+    start: Start, build: Callable[[str], Coroutine[Any, Any, Image]], dockerfile: str
+) -> None:
+    container = await start(await build(dockerfile))
+    assert await output(container, f"{BUSYBOX} echo hello") == "hello"
+    assert await read_all(container, [BUSYBOX, "sh", "-c", "echo stream"], {}) == "stream\n"
+
+
+async def test_a_workdir_that_is_missing_is_made(start: Start) -> None:
+    container = await start(workdir="/made/for it")
+    assert container.workdir == "/made/for it"
+    assert await read_all(container, [BUSYBOX, "pwd"], {}) == "/made/for it\n"
+
+
+async def test_tmux_runs_without_terminfo_or_locale_of_the_image(start: Start) -> None:
+    container = await start()
+    told = await output(container, "/opt/tbench/bin/tmux -V")
+    assert re.fullmatch(r"tmux \S+", told)

@@ -1,0 +1,254 @@
+"""Images of tasks: found, pulled or built, once per content, and what is said when there is none."""
+
+from __future__ import annotations
+
+import asyncio
+import subprocess
+import sys
+import uuid
+from collections.abc import AsyncIterator, Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tbench.engine import Engine
+from tbench.errors import TrialError
+from tbench.image import Images, build_tag, name_and_tag
+from tbench.task import Task
+
+needs_engine = pytest.mark.engine
+BASE = "debian:bookworm-slim"
+NOWHERE = "localhost:1/nobody/nothing:1"
+"""Refused at once: no registry listens there."""
+
+
+@pytest.fixture
+async def fresh(engine: Engine, make_task: Any) -> AsyncIterator[Callable[..., Task]]:
+    """Makes tasks whose environment nobody has built before; removes what was built of them."""
+    made: list[Task] = []
+    mark = uuid.uuid4().hex
+
+    def make(steps: str = "", *, toml: str = "", docker_image: str | None = None) -> Task:
+        image = f'docker_image = "{docker_image}"\n' if docker_image else ""
+        path = make_task(
+            f"fresh-{uuid.uuid4().hex[:8]}",
+            toml=f"[environment]\nmemory_mb = 256\n{image}{toml}",
+            dockerfile=f"FROM {BASE}\nLABEL tbench.test={mark}.{len(made)}\n{steps}",
+        )
+        made.append(Task.read(path))
+        return made[-1]
+
+    yield make
+    images = Images(engine)
+    for task in made:
+        if await images.find(build_tag(task)) is not None:
+            await engine.call(engine.api.remove_image, build_tag(task), force=True)
+    # Builds that failed leave their layers.
+    for index in range(len(made)):
+        await engine.call(engine.api.prune_images, filters={"label": f"tbench.test={mark}.{index}"})
+
+
+async def failure(images: Images, task: Task) -> TrialError:
+    with pytest.raises(TrialError) as caught:
+        await images.get(task)
+    return caught.value
+
+
+@needs_engine
+async def test_an_image_is_built_from_the_dockerfile_and_its_files(engine: Engine, fresh: Callable[..., Task]) -> None:
+    task = fresh("COPY data /data\nENV LC_ALL=C.UTF-8\nUSER nobody\nWORKDIR /srv/work\n")
+    (task.path / "environment" / "data").write_bytes(b"\xff\0")
+    image = await Images(engine).get(task)
+    assert (image.reference, image.user, image.workdir, image.has_locale) == (
+        build_tag(task), "nobody", "/srv/work", True,
+    )  # fmt: skip
+
+
+@needs_engine
+async def test_an_image_that_says_nothing_has_defaults(engine: Engine, fresh: Callable[..., Task]) -> None:
+    image = await Images(engine).get(fresh())
+    assert (image.user, image.workdir, image.has_locale) == ("", "/", False)
+
+
+@needs_engine
+async def test_the_same_content_is_built_once(engine: Engine, fresh: Callable[..., Task]) -> None:
+    task, said = fresh(), list[str]()
+    images = Images(engine, say=said.append)
+    first = await asyncio.gather(*(images.get(task) for _ in range(4)))
+    later = await Images(engine, say=said.append).get(task)
+    assert {image.id for image in first} == {later.id}
+    assert said == [f"{task.name}: building its image"]
+
+
+@needs_engine
+async def test_other_content_is_built_anew(engine: Engine, fresh: Callable[..., Task]) -> None:
+    task, said = fresh("COPY . /all\n"), list[str]()
+    before = await Images(engine).get(task)
+    old_tag = build_tag(task)
+    (task.path / "environment" / "more").write_text("x")
+    after = await Images(engine, say=said.append).get(task)
+    assert before.id != after.id
+    assert len(said) == 1
+    await engine.call(engine.api.remove_image, old_tag, force=True)
+
+
+@needs_engine
+async def test_building_can_be_forced(engine: Engine, fresh: Callable[..., Task]) -> None:
+    task, said = fresh(docker_image=BASE), list[str]()
+    assert (await Images(engine).get(task)).reference == BASE
+    assert (await Images(engine, build=True, say=said.append).get(task)).reference == build_tag(task)
+    assert said == [f"{task.name}: building its image"]
+
+
+@needs_engine
+async def test_a_build_that_fails_names_the_dockerfile_and_its_last_words(
+    engine: Engine, fresh: Callable[..., Task], tmp_path: Path
+) -> None:
+    task, said = fresh("RUN echo all is lost; exit 7\n"), list[str]()
+    images = Images(engine, log_dir=tmp_path / "logs", say=said.append)
+    failed = await failure(images, task)
+    assert failed.type == "image_build_failed"
+    assert str(task.dockerfile) in str(failed)
+    assert "all is lost" in str(failed)
+    assert "all is lost" in (tmp_path / "logs" / f"{task.name}.log").read_text()
+    # The other seeds of the task fail with the same words, at once.
+    assert str(await failure(images, task)) == str(failed)
+    assert len(said) == 1
+
+
+@needs_engine
+async def test_a_dockerfile_that_cannot_be_parsed_is_named(engine: Engine, fresh: Callable[..., Task]) -> None:
+    task = fresh("BUILD everything\n")
+    failed = await failure(Images(engine), task)
+    assert failed.type == "image_build_failed"
+    assert str(task.dockerfile) in str(failed)
+    assert "BUILD" in str(failed)
+
+
+@needs_engine
+@pytest.mark.parametrize("wait", ["sleep 100", "while :; do echo tick; sleep 0.05; done"], ids=["silent", "talking"])
+async def test_a_build_that_takes_too_long_names_the_dockerfile_and_its_last_words(
+    engine: Engine, fresh: Callable[..., Task], wait: str
+) -> None:
+    task = fresh(f"RUN echo tick; {wait}\n", toml="build_timeout_sec = 1\n")
+    async with asyncio.timeout(60):
+        failed = await failure(Images(engine), task)
+    assert failed.type == "image_build_timeout"
+    assert str(task.dockerfile) in str(failed)
+    assert "tick" in str(failed)
+
+
+@needs_engine
+async def test_an_image_that_the_engine_has_is_used(engine: Engine, fresh: Callable[..., Task]) -> None:
+    said: list[str] = []
+    image = await Images(engine, say=said.append).get(fresh(docker_image=BASE))
+    assert (image.reference, said) == (BASE, [])
+
+
+@needs_engine
+async def test_an_image_that_cannot_be_pulled_is_built_instead(engine: Engine, fresh: Callable[..., Task]) -> None:
+    task, said = fresh(docker_image=NOWHERE), list[str]()
+    image = await Images(engine, say=said.append).get(task)
+    assert image.reference == build_tag(task)
+    assert said[0] == f"{task.name}: pulling {NOWHERE}"
+    assert "buil" in said[1]
+
+
+@needs_engine
+async def test_an_unreachable_registry_is_asked_once(engine: Engine, fresh: Callable[..., Task]) -> None:
+    said: list[str] = []
+    images = Images(engine, say=said.append)
+    for _ in range(2):
+        await images.get(fresh(docker_image=NOWHERE))
+    assert len([line for line in said if "pulling" in line]) == 1
+
+
+@needs_engine
+async def test_without_image_and_dockerfile_there_is_none(engine: Engine, make_task: Any) -> None:
+    path = make_task(toml=f'[environment]\ndocker_image = "{NOWHERE}"\n', dockerfile=None)
+    failed = await failure(Images(engine), Task.read(path))
+    assert failed.type == "image_unavailable"
+    assert NOWHERE in str(failed)
+
+
+INTERRUPTED = """
+import asyncio, sys
+from pathlib import Path
+from tbench.engine import Engine
+from tbench.image import Images
+from tbench.task import Task
+
+async def main():
+    engine = Engine.connect(2)
+    begun = asyncio.Event()
+    building = asyncio.create_task(Images(engine, say=lambda _: begun.set()).get(Task.read(Path(sys.argv[1]))))
+    await begun.wait()
+    await asyncio.sleep(0.5)
+    building.cancel()
+    await asyncio.gather(building, return_exceptions=True)
+    print("cancelled", building.cancelled())
+    engine.close()
+
+asyncio.run(main())
+"""
+
+
+@needs_engine
+def test_a_process_does_not_wait_for_a_build_that_was_cancelled(fresh: Callable[..., Task]) -> None:
+    path = str(fresh("RUN sleep 300\n").path)
+    done = subprocess.run(
+        [sys.executable, "-c", INTERRUPTED, path], capture_output=True, text=True, timeout=60, check=False
+    )
+    assert (done.stdout, done.stderr, done.returncode) == ("cancelled True\n", "", 0)
+
+
+@needs_engine
+async def test_one_bad_image_does_not_hold_up_another(engine: Engine, fresh: Callable[..., Task]) -> None:
+    images = Images(engine)
+    good, bad = fresh(), fresh("RUN exit 1\n")
+    ends = await asyncio.gather(images.get(bad), images.get(good), return_exceptions=True)
+    assert [isinstance(end, TrialError) for end in ends] == [True, False]
+
+
+@pytest.mark.parametrize(
+    ("reference", "parts"),
+    [
+        ("debian", ("debian", "latest")),
+        ("debian:12", ("debian", "12")),
+        ("org/image:1.0", ("org/image", "1.0")),
+        ("localhost:5000/image", ("localhost:5000/image", "latest")),
+        ("localhost:5000/image:1", ("localhost:5000/image", "1")),
+        ("image@sha256:00ff", ("image@sha256:00ff", None)),
+    ],
+)
+def test_a_reference_has_a_name_and_a_tag(reference: str, parts: tuple[str, str | None]) -> None:
+    assert name_and_tag(reference) == parts
+
+
+def test_a_tag_is_stable_and_sees_names_bytes_modes_and_links(make_task: Any) -> None:
+    task = Task.read(make_task("Odd_Name--2026"))
+    environment = task.path / "environment"
+    tags = [build_tag(task)]
+    assert tags[0] == build_tag(task)
+    assert tags[0].startswith("tbench/odd-name-2026:")
+    (environment / "a").write_text("1")
+    tags.append(build_tag(task))
+    (environment / "a").write_text("2")
+    tags.append(build_tag(task))
+    (environment / "a").chmod(0o755)
+    tags.append(build_tag(task))
+    (environment / "b").symlink_to("a")
+    tags.append(build_tag(task))
+    (environment / "b").unlink()
+    (environment / "b").symlink_to("Dockerfile")
+    tags.append(build_tag(task))
+    assert len(set(tags)) == len(tags)
+
+
+def test_a_tag_depends_on_the_environment_only(make_task: Any) -> None:
+    task = Task.read(make_task())
+    before = build_tag(task)
+    (task.path / "tests" / "test.sh").write_text("changed")
+    (task.path / "task.toml").write_text("")
+    assert build_tag(Task.read(task.path)) == before

@@ -1,0 +1,410 @@
+"""Runs over fake sandboxes: plans and their ids, one failure among successes, interruption, what is on disk."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pydantic import ValidationError
+
+from tbench.admission import Admission
+from tbench.agents import AgentReport, NopAgent, TrialAgent, Workplace
+from tbench.dataset import TaskSet, read_tasks
+from tbench.errors import TrialError, UsageError
+from tbench.events import Event, Events, TrialFinished
+from tbench.fakes import FakeSandbox, FakeSandboxes
+from tbench.results import TrialResult
+from tbench.run import Run, RunConfig, RunOutcome, plan_trials, trial_id
+from tbench.store import RunStore
+from tbench.task import Task
+
+MakeTask = Any
+RESULT_KEYS = {
+    "schema_version", "run", "trial", "task", "seed", "attempt", "final", "agent", "model", "reward", "outcome",
+    "error", "steps", "usage", "timings", "started_at", "finished_at", "human_touched",
+}  # fmt: skip
+TIMING_KEYS = {
+    "queue_sec", "sandbox_sec", "agent_sec", "model_sec", "command_sec", "verifier_sec", "teardown_sec", "wall_sec",
+}  # fmt: skip
+USAGE_KEYS = {"prompt_tokens", "completion_tokens", "cached_tokens"}
+ERROR_KEYS = {"stage", "type", "blame", "retryable", "message"}
+
+
+def config(**more: Any) -> RunConfig:
+    known: dict[str, Any] = {"run": "r", "source": "s", "seeds": (0, 1), "agent": "nop", "concurrency": 2}
+    return RunConfig(**(known | more))
+
+
+@pytest.fixture
+def tasks(make_task: MakeTask) -> TaskSet:
+    paths = [make_task(name) for name in ("alpha", "beta", "gamma")]
+    return read_tasks(str(paths[0].parent))
+
+
+@dataclass
+class Finished:
+    """A run that is over, and what it left."""
+
+    outcome: RunOutcome
+    directory: Path
+    seen: list[Event]
+
+    @property
+    def lines(self) -> list[Any]:
+        return [json.loads(line) for line in (self.directory / "results.jsonl").read_text().splitlines()]
+
+    @property
+    def journal(self) -> list[Any]:
+        return [json.loads(line) for line in (self.directory / "journal.jsonl").read_text().splitlines()]
+
+
+class Bench:
+    """Makes runs and executes them."""
+
+    def __init__(self, directory: Path, stack: contextlib.ExitStack) -> None:
+        self._stack = stack
+        self.directory = directory
+        self.seen: list[Event] = []
+        self.sandboxes = FakeSandboxes()
+
+    def prepare(
+        self,
+        tasks: TaskSet,
+        configuration: RunConfig | None = None,
+        *,
+        agent: Callable[[], TrialAgent] = NopAgent,
+        cpus: float = 8,
+        subscriber: Callable[[Event], None] | None = None,
+    ) -> Run:
+        store = self._stack.enter_context(contextlib.closing(RunStore.create(self.directory, {})))
+        events = Events(self.seen.append, *([subscriber] if subscriber else []))
+        return Run(
+            configuration or config(),
+            tasks,
+            make_agent=agent,
+            make_sandbox=self.sandboxes,
+            admission=Admission(cpus, 1e6),
+            store=store,
+            events=events,
+        )
+
+    async def execute(self, *args: Any, **kwargs: Any) -> Finished:
+        run = self.prepare(*args, **kwargs)
+        async with asyncio.timeout(20):
+            outcome = await run.execute()
+            assert self.sandboxes.left == []
+        return Finished(outcome, self.directory, self.seen)
+
+
+@pytest.fixture
+def bench(tmp_path: Path) -> Iterator[Bench]:
+    with contextlib.ExitStack() as stack:
+        yield Bench(tmp_path / "run", stack)
+
+
+class StuckIn(NopAgent):
+    """Works on every task at once but on some for ever."""
+
+    def __init__(self, names: set[str], reached: asyncio.Semaphore) -> None:
+        self._names = names
+        self._reached = reached
+
+    async def work(self, place: Workplace) -> AgentReport:
+        if place.task.name in self._names:
+            self._reached.release()
+            await asyncio.Future()
+        return await super().work(place)
+
+
+# -- plans ---------------------------------------------------------------------------------------
+
+
+def test_a_plan_is_tasks_times_seeds_seed_by_seed(tasks: TaskSet) -> None:
+    plans = plan_trials(tasks, config(seeds=(0, 5)))
+    assert [(plan.task_name, plan.seed) for plan in plans] == [
+        (name, seed) for seed in (0, 5) for name in ("alpha", "beta", "gamma")
+    ]
+
+
+def test_tasks_that_cannot_be_read_are_planned_too(tasks: TaskSet) -> None:
+    plans = plan_trials(TaskSet(tasks.tasks, {"aaa": "task.toml: missing"}), config(seeds=(0,)))
+    assert [(plan.task_name, plan.task is None) for plan in plans][:2] == [("aaa", True), ("alpha", False)]
+    assert plans[0].invalid == "task.toml: missing"
+
+
+def ids(tasks: TaskSet, **more: Any) -> list[str]:
+    return [plan.trial for plan in plan_trials(tasks, config(**more))]
+
+
+def test_the_same_plan_has_the_same_ids_and_all_are_different(tasks: TaskSet) -> None:
+    assert ids(tasks) == ids(tasks)
+    assert len(set(ids(tasks))) == 6
+    assert ids(tasks)[0].startswith("alpha.s0.")
+
+
+def test_an_id_stays_what_it_was() -> None:
+    # Written down once: a change of it makes every stored run look unfinished.
+    assert trial_id("alpha", "0123", 7, config(model="m", sampling={"b": 1, "a": None})) == "alpha.s7.cf38f4dad4"
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        {"agent": "oracle"},
+        {"model": "other"},
+        {"protocol": "p"},
+        {"prompt_hash": "h"},
+        {"settling": "fixed"},
+        {"sampling": {"temperature": 1}},
+        {"limits": {"steps": 3}},
+    ],
+)
+def test_ids_differ_where_something_else_is_measured(tasks: TaskSet, other: dict[str, Any]) -> None:
+    assert not set(ids(tasks, **other)) & set(ids(tasks))
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        {"concurrency": 9},
+        {"base_url": "http://elsewhere:8001/v1"},
+        {"cpu_overcommit": 4.0},
+        {"run": "another"},
+        {"source": "elsewhere"},
+        {"build": True},
+        {"served": {"id": "m", "context_tokens": 8192}},
+    ],
+)
+def test_ids_are_the_same_where_only_place_and_speed_differ(tasks: TaskSet, other: dict[str, Any]) -> None:
+    assert ids(tasks, **other) == ids(tasks)
+
+
+def test_an_id_does_not_depend_on_the_other_seeds(tasks: TaskSet) -> None:
+    assert ids(tasks, seeds=(1,)) == ids(tasks, seeds=(0, 1))[3:]
+
+
+def test_an_id_changes_with_the_tasks_content_only(tasks: TaskSet) -> None:
+    before = ids(tasks)
+    (tasks.tasks[1].path / "tests" / "test.sh").write_text("echo 1 > /logs/verifier/reward.txt\n")
+    changed = TaskSet(tuple(Task.read(task.path) for task in tasks.tasks), {})
+    after = ids(changed)
+    assert [a == b for a, b in zip(before, after, strict=True)] == [True, False, True] * 2
+
+
+@pytest.mark.parametrize("wrong", [{"concurrency": 0}, {"cpu_overcommit": 0}, {"colour": "red"}])
+def test_a_configuration_is_checked(wrong: dict[str, Any]) -> None:
+    with pytest.raises(ValidationError, match=next(iter(wrong))):
+        config(**wrong)
+
+
+# -- runs ----------------------------------------------------------------------------------------
+
+
+async def test_every_trial_has_a_line_and_a_directory(bench: Bench, tasks: TaskSet) -> None:
+    done = await bench.execute(tasks)
+    planned = {plan.trial for plan in plan_trials(tasks, config())}
+    assert {line["trial"] for line in done.lines} == planned
+    assert not done.outcome.interrupted
+    for line in done.lines:
+        directory = done.directory / "trials" / line["task"] / f"seed-{line['seed']}"
+        stored = TrialResult.model_validate_json((directory / "result.json").read_text())
+        assert (stored.trial, stored.reward) == (line["trial"], 1.0)
+
+
+async def test_the_lines_are_the_results(bench: Bench, tasks: TaskSet) -> None:
+    done = await bench.execute(tasks)
+    assert [TrialResult.model_validate(line) for line in done.lines] == done.outcome.results
+
+
+async def test_a_line_has_exactly_the_keys_of_the_design(bench: Bench, tasks: TaskSet) -> None:
+    bench.sandboxes = FakeSandboxes(
+        lambda task: FakeSandbox({} if task.name == "beta" else {"verifier/reward.txt": b"1"})
+    )
+    done = await bench.execute(tasks)
+    errors = 0
+    for line in done.lines:
+        assert set(line) == RESULT_KEYS
+        assert set(line["timings"]) == TIMING_KEYS
+        assert set(line["usage"]) == USAGE_KEYS
+        if line["error"] is not None:
+            assert set(line["error"]) == ERROR_KEYS
+            errors += 1
+        assert isinstance(line["reward"], float) is (line["error"] is None)
+    assert errors == 2
+
+
+async def test_the_journal_tells_the_life_of_every_trial_in_order(bench: Bench, tasks: TaskSet) -> None:
+    done = await bench.execute(tasks)
+    assert done.journal[0] == {"kind": "run_started", "run": "r", "trials": 6}
+    assert done.journal[-1] == {"kind": "run_ended", "interrupted": False}
+    for trial in {line["trial"] for line in done.lines}:
+        own = [entry for entry in done.journal if trial in (entry.get("trial"), entry.get("result", {}).get("trial"))]
+        told = [entry.get("phase") or entry["kind"] for entry in own]
+        assert told == [
+            "queued", "sandbox", "agent", "verifier", "trial_verdict", "teardown", "trial_finished", "done",
+        ]  # fmt: skip
+
+
+async def test_one_failure_of_each_kind_leaves_the_other_trials_alone(
+    bench: Bench, tasks: TaskSet, make_task: MakeTask
+) -> None:
+    make_task("unsupported", toml="[environment]\ngpus = 2\n")
+    make_task("malformed", toml="[agent\n")
+    make_task("unbuildable")
+    make_task("buggy")
+    make_task("silent")
+
+    def make(task: Task) -> FakeSandbox:
+        if task.name == "unbuildable":
+            raise TrialError("image_build_failed", "environment/Dockerfile: no")
+        if task.name == "buggy":
+            raise KeyError("a bug")
+        return FakeSandbox({}) if task.name == "silent" else FakeSandbox()
+
+    bench.sandboxes = FakeSandboxes(make)
+    done = await bench.execute(read_tasks(str(tasks.tasks[0].path.parent)), config(seeds=(0,)))
+    found = {line["task"]: line["error"]["type"] if line["error"] else line["reward"] for line in done.lines}
+    assert found == {
+        "alpha": 1.0,
+        "beta": 1.0,
+        "gamma": 1.0,
+        "unsupported": "task_unsupported",
+        "malformed": "task_invalid",
+        "unbuildable": "image_build_failed",
+        "buggy": "internal",
+        "silent": "verifier_no_reward",
+    }
+    assert "KeyError: 'a bug'" in (done.directory / "trials/buggy/seed-0/traceback.txt").read_text()
+
+
+async def test_trials_that_do_not_fit_together_wait(bench: Bench, tasks: TaskSet) -> None:
+    at_once = most = 0
+
+    class Counting(NopAgent):
+        async def work(self, place: Workplace) -> AgentReport:
+            nonlocal at_once, most
+            at_once += 1
+            most = max(most, at_once)
+            await asyncio.sleep(0)
+            at_once -= 1
+            return await super().work(place)
+
+    await bench.execute(tasks, config(concurrency=6), agent=Counting, cpus=2)
+    assert most == 2
+
+
+async def test_every_trial_gets_its_own_agent_and_sandbox(bench: Bench, tasks: TaskSet) -> None:
+    made: list[NopAgent] = []
+
+    def agent() -> NopAgent:
+        made.append(NopAgent())
+        return made[-1]
+
+    await bench.execute(tasks, agent=agent)
+    assert len(made) == 6
+    assert len({id(sandbox) for sandbox in bench.sandboxes.made.values()}) == 6
+
+
+async def test_a_directory_with_a_run_is_refused_and_kept(bench: Bench, tasks: TaskSet) -> None:
+    done = await bench.execute(tasks)
+    before = (done.directory / "results.jsonl").read_bytes()
+    with pytest.raises(UsageError, match="nothing is overwritten"):
+        bench.prepare(tasks)
+    assert (done.directory / "results.jsonl").read_bytes() == before
+
+
+async def test_an_interrupted_run_keeps_what_has_finished_and_removes_the_rest(bench: Bench, tasks: TaskSet) -> None:
+    reached = asyncio.Semaphore(0)
+    finished: list[str] = []
+
+    def note(event: Event) -> None:
+        if isinstance(event, TrialFinished):
+            finished.append(event.result.task)
+            reached.release()
+
+    run = bench.prepare(tasks, config(seeds=(0,)), agent=lambda: StuckIn({"beta", "gamma"}, reached), subscriber=note)
+    running = asyncio.create_task(run.execute())
+    async with asyncio.timeout(20):
+        for _ in range(3):
+            await reached.acquire()
+        running.cancel()
+        outcome = await running
+    assert outcome.interrupted
+    assert finished == [result.task for result in outcome.results] == ["alpha"]
+    assert bench.sandboxes.left == []
+    done = Finished(outcome, bench.directory, bench.seen)
+    assert [line["task"] for line in done.lines] == ["alpha"]
+    assert done.journal[-1] == {"kind": "run_ended", "interrupted": True}
+
+
+async def test_a_run_interrupted_at_once_has_no_results_and_no_sandboxes(bench: Bench, tasks: TaskSet) -> None:
+    run = bench.prepare(tasks, agent=lambda: StuckIn({"alpha", "beta", "gamma"}, asyncio.Semaphore(0)))
+    running = asyncio.create_task(run.execute())
+    async with asyncio.timeout(20):
+        await asyncio.sleep(0)
+        running.cancel()
+        outcome = await running
+    assert (outcome.interrupted, outcome.results, bench.sandboxes.left) == (True, [], [])
+
+
+async def test_an_interruption_during_a_teardown_loses_nothing(bench: Bench, tasks: TaskSet) -> None:
+    removing, may_go = asyncio.Event(), asyncio.Event()
+
+    class Slow(FakeSandbox):
+        async def remove(self) -> None:
+            removing.set()
+            await may_go.wait()
+            await super().remove()
+
+    bench.sandboxes = FakeSandboxes(lambda _: Slow())
+    run = bench.prepare(TaskSet(tasks.tasks[:1], {}), config(seeds=(0,)))
+    running = asyncio.create_task(run.execute())
+    async with asyncio.timeout(20):
+        await removing.wait()
+        running.cancel()
+        await asyncio.sleep(0)
+        may_go.set()
+        outcome = await running
+    assert [result.reward for result in outcome.results] == [1.0]
+    assert bench.sandboxes.left == []
+
+
+async def test_a_teardown_does_not_hold_a_place(bench: Bench, tasks: TaskSet) -> None:
+    at_work = asyncio.Event()
+
+    class Waiting(FakeSandbox):
+        async def remove(self) -> None:
+            await at_work.wait()
+            await super().remove()
+
+    class Second(NopAgent):
+        async def work(self, place: Workplace) -> AgentReport:
+            if place.task.name == "beta":
+                at_work.set()
+            return await super().work(place)
+
+    bench.sandboxes = FakeSandboxes(lambda _: Waiting())
+    done = await bench.execute(TaskSet(tasks.tasks[:2], {}), config(seeds=(0,), concurrency=1), agent=Second)
+    assert len(done.outcome.results) == 2
+
+
+@pytest.mark.parametrize("kind", ["trial_verdict", "trial_finished"])
+async def test_a_subscriber_that_fails_stops_the_run_loudly_and_leaves_no_sandbox(
+    bench: Bench, tasks: TaskSet, kind: str
+) -> None:
+    def full_disk(event: Event) -> None:
+        if event.kind == kind:
+            raise OSError("No space left on device")
+
+    run = bench.prepare(tasks, subscriber=full_disk)
+    async with asyncio.timeout(20):
+        with pytest.raises(OSError, match="No space left"):
+            await run.execute()
+    assert bench.sandboxes.made
+    assert bench.sandboxes.left == []

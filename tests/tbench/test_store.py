@@ -1,0 +1,138 @@
+"""Run directories: what is written, when, and what is never overwritten."""
+
+from __future__ import annotations
+
+import json
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from harness.trajectory import Message, Outcome, Reply, Step, Trajectory
+from tbench.errors import UsageError
+from tbench.events import Note, RunEnded, RunStarted, TrialFinished, TrialPhase, TrialStep, TrialVerdict
+from tbench.results import TrialResult
+from tbench.store import RunStore, safe_relative, write_atomically, write_json
+
+TIME = datetime(2026, 1, 2, tzinfo=UTC)
+
+
+def result(**more: Any) -> TrialResult:
+    known: dict[str, Any] = {"run": "r", "trial": "t.s0.x", "task": "t", "seed": 0, "agent": "nop", "reward": 0.5}
+    return TrialResult(**(known | {"started_at": TIME, "finished_at": TIME} | more))
+
+
+def lines(path: Path) -> list[Any]:
+    return [json.loads(line) for line in path.read_text().splitlines()]
+
+
+def test_a_new_directory_has_its_configuration_at_once(tmp_path: Path) -> None:
+    RunStore.create(tmp_path / "runs" / "a", {"run": "a"}).close()
+    assert json.loads((tmp_path / "runs" / "a" / "run.json").read_text()) == {"run": "a"}
+
+
+def test_an_empty_directory_can_be_used(tmp_path: Path) -> None:
+    RunStore.create(tmp_path, {}).close()
+    assert (tmp_path / "run.json").exists()
+
+
+@pytest.mark.parametrize("name", ["run.json", "anything", ".hidden"])
+def test_a_directory_that_holds_anything_is_refused_untouched(tmp_path: Path, name: str) -> None:
+    (tmp_path / name).write_text("mine")
+    with pytest.raises(UsageError, match="is not empty"):
+        RunStore.create(tmp_path, {})
+    assert [(path.name, path.read_text()) for path in tmp_path.iterdir()] == [(name, "mine")]
+
+
+def test_a_place_that_cannot_be_written_is_named(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    with pytest.raises(UsageError, match=f"{tmp_path / 'file' / 'run'}: cannot be written"):
+        RunStore.create(tmp_path / "file" / "run", {})
+
+
+def test_the_journal_has_everything_but_steps_and_notes_and_is_readable_at_any_time(tmp_path: Path) -> None:
+    store = RunStore.create(tmp_path, {})
+    phase = TrialPhase(trial="t.s0.x", task="t", seed=0, phase="agent")
+    verdict, finished = TrialVerdict(result=result()), TrialFinished(result=result())
+    for event in (
+        RunStarted(run="r", trials=1),
+        phase,
+        TrialStep(trial="t.s0.x", step=1, line="$"),
+        Note(text="building"),
+        verdict,
+        finished,
+        RunEnded(interrupted=False),
+    ):
+        store.on_event(event)
+    kinds = [line["kind"] for line in lines(tmp_path / "journal.jsonl")]
+    assert kinds == ["run_started", "trial_phase", "trial_verdict", "trial_finished", "run_ended"]
+    assert lines(tmp_path / "results.jsonl") == [json.loads(result().model_dump_json())]
+    store.close()
+
+
+def test_events_after_the_end_are_ignored(tmp_path: Path) -> None:
+    store = RunStore.create(tmp_path, {})
+    store.close()
+    store.on_event(RunEnded(interrupted=True))
+    assert (tmp_path / "journal.jsonl").read_text() == ""
+
+
+def test_a_trial_has_its_own_directory_and_later_attempts_lie_inside(tmp_path: Path) -> None:
+    store = RunStore(tmp_path)
+    assert store.trial_dir("t", 3) == tmp_path / "trials" / "t" / "seed-3"
+    assert store.trial_dir("t", 3, 2) == tmp_path / "trials" / "t" / "seed-3" / "attempt-2"
+
+
+def test_a_trials_files_are_written_byte_by_byte(tmp_path: Path) -> None:
+    store = RunStore(tmp_path)
+    files = {"verifier/stdout.txt": b"\xff\0\r\n", "verifier/reward.txt": b"0.5", "agent/deep/er/x": b""}
+    store.write_trial(tmp_path / "d", result(), None, files)
+    assert {name: (tmp_path / "d" / name).read_bytes() for name in files} == files
+    assert TrialResult.model_validate_json((tmp_path / "d" / "result.json").read_text()) == result()
+    assert not (tmp_path / "d" / "trajectory.json").exists()
+
+
+def test_a_trajectory_is_kept_even_with_lone_surrogates(tmp_path: Path) -> None:
+    reply = Reply(content="caf\u00e9 \N{PILE OF POO}")
+    trajectory = Trajectory(
+        protocol="p",
+        messages=(Message(role="user", content="hi"),),
+        steps=(Step(index=1, reply=reply),),
+        outcome=Outcome.SUBMITTED,
+    )
+    RunStore(tmp_path).write_trial(tmp_path / "d", result(), trajectory, {})
+    assert Trajectory.model_validate_json((tmp_path / "d" / "trajectory.json").read_text()) == trajectory
+
+
+def test_nothing_half_written_is_left_beside_the_files(tmp_path: Path) -> None:
+    RunStore(tmp_path).write_trial(tmp_path / "d", result(), None, {"a": b"1"})
+    assert sorted(path.name for path in (tmp_path / "d").iterdir()) == ["a", "result.json"]
+
+
+def test_the_longest_file_name_can_be_kept(tmp_path: Path) -> None:
+    write_atomically(tmp_path / ("x" * 255), b"1")
+    assert (tmp_path / ("x" * 255)).read_bytes() == b"1"
+
+
+def test_a_write_replaces_the_whole_file(tmp_path: Path) -> None:
+    write_json(tmp_path / "a.json", {"long": "x" * 1000})
+    write_json(tmp_path / "a.json", {"short": "\u00e9"})
+    assert (tmp_path / "a.json").read_text(encoding="utf-8") == '{\n  "short": "\u00e9"\n}\n'
+
+
+@pytest.mark.parametrize(
+    ("name", "safe"),
+    [
+        ("verifier/reward.txt", "verifier/reward.txt"),
+        ("/etc/passwd", "etc/passwd"),
+        ("../../etc/passwd", "etc/passwd"),
+        ("a/../../b", "a/b"),
+        ("./a//b/.", "a/b"),
+        ("..", "unnamed"),
+        ("", "unnamed"),
+        ("a..b/...", "a..b/..."),
+    ],
+)
+def test_names_out_of_a_container_cannot_climb_out_of_the_directory(name: str, safe: str) -> None:
+    assert safe_relative(name) == Path(safe)

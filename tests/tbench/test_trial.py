@@ -1,0 +1,335 @@
+"""One trial over a fake sandbox: verdicts, every kind of failure, and what is left behind."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from harness.trajectory import Outcome, Reply, Step, Trajectory, Usage
+from tbench.agents import AgentReport, NopAgent, OracleAgent, TrialAgent, Workplace
+from tbench.errors import KINDS, TrialError
+from tbench.events import Event, Events, TrialFinished, TrialPhase, TrialStep, TrialVerdict
+from tbench.fakes import FakeSandbox, FakeSandboxes
+from tbench.results import TrialResult
+from tbench.sandbox import ExecResult
+from tbench.store import RunStore
+from tbench.task import Task
+from tbench.trial import Trial, TrialPlan
+
+MakeTask = Any
+PYTEST = "uvx pytest /tests/test_outputs.py\n"
+STEPS = Trajectory(
+    protocol="p",
+    steps=(Step(index=1, reply=Reply(content="hi"), model_sec=1.0, command_sec=2.0),),
+    outcome=Outcome.SUBMITTED,
+    usage=Usage(prompt_tokens=7, completion_tokens=3),
+    model_sec=1.0,
+    command_sec=2.0,
+)
+
+
+class ScriptedAgent:
+    """Does one thing."""
+
+    name = "scripted"
+
+    def __init__(self, does: Callable[[Workplace], AgentReport], partial: Trajectory | None = None) -> None:
+        self._does = does
+        self._partial = partial
+
+    async def work(self, place: Workplace) -> AgentReport:
+        return self._does(place)
+
+    def partial(self) -> Trajectory | None:
+        return self._partial
+
+
+def raising(error: Exception, partial: Trajectory | None = None) -> ScriptedAgent:
+    def does(_: Workplace) -> AgentReport:
+        raise error
+
+    return ScriptedAgent(does, partial)
+
+
+def logs(reward: bytes, **more: bytes) -> dict[str, bytes]:
+    return {"verifier/reward.txt": reward, **{f"verifier/{name}.txt": data for name, data in more.items()}}
+
+
+class Bench:
+    """A trial and everything around it."""
+
+    def __init__(self, tmp_path: Path, sandboxes: FakeSandboxes) -> None:
+        self.store = RunStore.create(tmp_path / "run", {})
+        self.sandboxes = sandboxes
+        self.seen: list[Event] = []
+        self.events = Events(self.seen.append)
+        self.directory = self.store.trial_dir("small-task", 3)
+
+    def trial(self, task: Task | None, agent: TrialAgent) -> Trial:
+        plan = TrialPlan("small-task.s3.x", "small-task", 3, task, "" if task else "task.toml: missing")
+        return Trial(
+            plan,
+            run="r",
+            agent=agent,
+            model="m",
+            make_sandbox=self.sandboxes,
+            store=self.store,
+            events=self.events,
+        )
+
+    async def run(self, task: Task | None, agent: TrialAgent | None = None) -> TrialResult:
+        async with asyncio.timeout(20):
+            tear_down = await self.trial(task, agent or NopAgent()).run(queue_sec=0.25)
+            result = await tear_down()
+        assert self.sandboxes.left == []
+        return result
+
+    @property
+    def stored(self) -> TrialResult:
+        return TrialResult.model_validate_json((self.directory / "result.json").read_text())
+
+
+@pytest.fixture
+def bench(tmp_path: Path) -> Iterator[Callable[..., Bench]]:
+    made: list[Bench] = []
+
+    def make(sandbox: FakeSandbox | None = None, *, refuses: TrialError | None = None) -> Bench:
+        def one(_: Task) -> FakeSandbox:
+            if refuses is not None:
+                raise refuses
+            return sandbox or FakeSandbox()
+
+        made.append(Bench(tmp_path, FakeSandboxes(one)))
+        return made[-1]
+
+    yield make
+    for bench in made:
+        bench.store.close()
+
+
+MakeBench = Callable[..., Bench]
+
+
+@pytest.mark.parametrize("reward", [0.0, 0.605, 1.0, 1.7e308, -1.7e308])
+async def test_a_verdict_is_a_reward_without_error(bench: MakeBench, make_task: MakeTask, reward: float) -> None:
+    made = bench(FakeSandbox(logs(str(reward).encode(), stdout=b"1 failed in 1s")))
+    result = await made.run(Task.read(make_task()))
+    assert (result.reward, result.error, result.outcome) == (reward, None, Outcome.FINISHED)
+    assert (result.run, result.trial, result.task, result.seed) == ("r", "small-task.s3.x", "small-task", 3)
+    assert (result.agent, result.model, result.attempt, result.final) == ("nop", "m", 1, True)
+
+
+async def test_the_verifiers_files_lie_beside_the_result(bench: MakeBench, make_task: MakeTask) -> None:
+    files = logs(b"1", stdout=b"fine", ctrf=b"{}") | {"agent/notes.txt": b"n", "artifacts/a/b": b"\xff"}
+    made = bench(FakeSandbox(files))
+    await made.run(Task.read(make_task()))
+    kept = {path.relative_to(made.directory).as_posix() for path in made.directory.rglob("*") if path.is_file()}
+    assert kept == {*files, "result.json"}
+
+
+async def test_the_agents_own_files_cannot_pass_for_ours(bench: MakeBench, make_task: MakeTask) -> None:
+    planted = dict.fromkeys(("result.json", "trajectory.json", "session.cast", "traceback.txt"), b"forged")
+    made = bench(FakeSandbox(logs(b"1") | planted))
+    await made.run(Task.read(make_task()))
+    forged = [path.name for path in made.directory.rglob("*") if path.is_file() and path.read_bytes() == b"forged"]
+    assert forged == []
+
+
+async def test_steps_tokens_and_times_come_from_the_trajectory(bench: MakeBench, make_task: MakeTask) -> None:
+    made = bench()
+    result = await made.run(Task.read(make_task()), ScriptedAgent(lambda _: AgentReport(Outcome.SUBMITTED, STEPS)))
+    assert (result.steps, result.usage, result.outcome) == (1, STEPS.usage, Outcome.SUBMITTED)
+    assert (result.timings.model_sec, result.timings.command_sec, result.timings.queue_sec) == (1.0, 2.0, 0.25)
+    assert Trajectory.model_validate_json((made.directory / "trajectory.json").read_text()) == STEPS
+
+
+async def test_every_timing_is_a_duration(bench: MakeBench, make_task: MakeTask) -> None:
+    timings = (await bench().run(Task.read(make_task()))).timings.model_dump()
+    assert all(value >= 0 for value in timings.values())
+    assert timings["wall_sec"] >= max(timings["sandbox_sec"], timings["agent_sec"], timings["verifier_sec"])
+
+
+async def test_the_agent_gets_the_tasks_limit_its_seed_and_its_directory(bench: MakeBench, make_task: MakeTask) -> None:
+    places: list[Workplace] = []
+
+    def look(place: Workplace) -> AgentReport:
+        places.append(place)
+        place.on_step(1, "$ ls\n")
+        return AgentReport(Outcome.SUBMITTED)
+
+    made = bench()
+    await made.run(Task.read(make_task(toml="[agent]\ntimeout_sec = 12.5\n")), ScriptedAgent(look))
+    assert (places[0].timeout_sec, places[0].seed, places[0].directory) == (12.5, 3, made.directory)
+    assert TrialStep(trial="small-task.s3.x", step=1, line="$ ls") in made.seen
+
+
+async def test_an_agent_timeout_is_judged(bench: MakeBench, make_task: MakeTask) -> None:
+    result = await bench().run(Task.read(make_task()), ScriptedAgent(lambda _: AgentReport(Outcome.AGENT_TIMEOUT)))
+    assert (result.reward, result.outcome, result.error) == (1.0, Outcome.AGENT_TIMEOUT, None)
+
+
+async def test_the_phases_come_in_order_and_the_verdict_before_the_teardown(
+    bench: MakeBench, make_task: MakeTask
+) -> None:
+    made = bench()
+    result = await made.run(Task.read(make_task()))
+    phases = [event.phase for event in made.seen if isinstance(event, TrialPhase)]
+    assert phases == ["sandbox", "agent", "verifier", "teardown", "done"]
+    kinds = [event.kind for event in made.seen if not isinstance(event, TrialPhase)]
+    assert kinds == ["trial_verdict", "trial_finished"]
+    assert TrialFinished(result=result) in made.seen
+
+
+async def test_the_verdict_is_on_disk_before_the_sandbox_goes(bench: MakeBench, make_task: MakeTask) -> None:
+    made = bench()
+    tear_down = await made.trial(Task.read(make_task()), NopAgent()).run(queue_sec=0)
+    assert made.stored.reward == 1.0
+    assert made.sandboxes.left == ["small-task.s3.x"]
+    await tear_down()
+    assert made.sandboxes.left == []
+
+
+FAILURES: dict[str, dict[str, Any]] = {
+    "task_unsupported": {"task": {"toml": "[environment]\ngpus = 1\n"}},
+    "env_missing": {"task": {"toml": '[verifier]\nenv = { A = "${SURELY_UNSET}" }\n'}},
+    "image_build_failed": {"refuses": TrialError("image_build_failed", "no")},
+    "image_build_timeout": {"refuses": TrialError("image_build_timeout", "no")},
+    "image_unavailable": {"refuses": TrialError("image_unavailable", "no")},
+    "sandbox_failed": {"refuses": TrialError("sandbox_failed", "no")},
+    "healthcheck_failed": {"refuses": TrialError("healthcheck_failed", "no")},
+    "terminal_failed": {"agent": raising(TrialError("terminal_failed", "no"))},
+    "endpoint_unavailable": {"agent": raising(TrialError("endpoint_unavailable", "no"))},
+    "endpoint_refused": {"agent": raising(TrialError("endpoint_refused", "no"))},
+    "oracle_missing": {"agent": OracleAgent(), "task": {"solve": None}},
+    "sandbox_lost": {"answers": [TrialError("sandbox_lost", "gone")]},
+    "verifier_failed": {"answers": [ExecResult(97)]},
+    "verifier_timeout": {"answers": [ExecResult(None, timed_out=True)]},
+    "verifier_no_reward": {"logs": {}},
+    "verifier_bad_reward": {"logs": logs(b"many")},
+    "verifier_never_ran": {"logs": logs(b"0"), "task": {"test": PYTEST}},
+    "internal": {"agent": raising(ZeroDivisionError("a bug"))},
+}
+
+
+@pytest.mark.parametrize("type_", FAILURES)
+async def test_a_failure_is_attributed_and_never_a_zero(bench: MakeBench, make_task: MakeTask, type_: str) -> None:
+    case = FAILURES[type_]
+    sandbox = FakeSandbox(case.get("logs", logs(b"1")), case.get("answers", ()))
+    made = bench(sandbox, refuses=case.get("refuses"))
+    result = await made.run(Task.read(make_task(**case.get("task", {}))), case.get("agent"))
+    assert result.error is not None
+    kind = KINDS[type_]
+    assert (result.error.type, result.error.stage, result.error.blame) == (type_, kind.stage, kind.blame)
+    assert result.error.retryable == kind.retryable
+    assert result.reward is None
+    assert made.stored.error == result.error
+
+
+async def test_a_directory_that_could_not_be_read_is_an_error_of_its_trial(bench: MakeBench) -> None:
+    result = await bench().run(None)
+    assert result.error is not None
+    assert (result.error.type, result.error.message) == ("task_invalid", "task.toml: missing")
+
+
+def test_every_kind_of_error_can_be_made() -> None:
+    tested_elsewhere = {"task_invalid", "result_unwritable"}
+    assert set(KINDS) == set(FAILURES) | tested_elsewhere
+
+
+async def test_a_bug_leaves_its_traceback_beside_the_result(bench: MakeBench, make_task: MakeTask) -> None:
+    made = bench()
+    result = await made.run(Task.read(make_task()), raising(ZeroDivisionError("a\nbug")))
+    assert result.error is not None
+    assert result.error.message == "ZeroDivisionError: a bug"
+    assert "in does" in (made.directory / "traceback.txt").read_text()
+
+
+async def test_steps_before_a_failure_are_kept(bench: MakeBench, make_task: MakeTask) -> None:
+    made = bench()
+    error = TrialError("endpoint_unavailable", "503 for an hour")
+    result = await made.run(Task.read(make_task()), raising(error, STEPS))
+    assert (result.steps, result.usage) == (1, STEPS.usage)
+    assert (made.directory / "trajectory.json").exists()
+
+
+async def test_a_failed_verifiers_files_and_the_outcome_are_kept(bench: MakeBench, make_task: MakeTask) -> None:
+    made = bench(FakeSandbox(logs(b"many", stdout=b"Traceback")))
+    result = await made.run(Task.read(make_task()))
+    assert result.outcome is Outcome.FINISHED
+    assert (made.directory / "verifier" / "stdout.txt").read_bytes() == b"Traceback"
+
+
+async def test_a_reward_whose_files_cannot_be_written_is_no_reward(bench: MakeBench, make_task: MakeTask) -> None:
+    made = bench()
+    (made.store.path / "trials").write_text("a file where a directory should be")
+    result = await made.run(Task.read(make_task()))
+    assert result.error is not None
+    assert (result.error.type, result.reward) == ("result_unwritable", None)
+    assert str(made.directory) in result.error.message
+
+
+async def test_a_cancelled_trial_removes_its_sandbox_and_has_no_result(bench: MakeBench, make_task: MakeTask) -> None:
+    at_work = asyncio.Event()
+
+    class Stuck(NopAgent):
+        async def work(self, place: Workplace) -> AgentReport:
+            at_work.set()
+            return await asyncio.Future()
+
+    made = bench()
+    running = asyncio.create_task(made.trial(Task.read(make_task()), Stuck()).run(queue_sec=0))
+    async with asyncio.timeout(20):
+        await at_work.wait()
+        running.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await running
+    assert made.sandboxes.left == []
+    assert not (made.directory / "result.json").exists()
+
+
+async def test_a_subscriber_that_fails_at_the_verdict_costs_no_container(bench: MakeBench, make_task: MakeTask) -> None:
+    def full_disk(event: Event) -> None:
+        if isinstance(event, TrialVerdict):
+            raise OSError("No space left on device")
+
+    made = bench()
+    made.events.subscribe(full_disk)
+    with pytest.raises(OSError, match="No space left"):
+        await made.trial(Task.read(make_task()), NopAgent()).run(queue_sec=0)
+    assert list(made.sandboxes.made) == ["small-task.s3.x"]
+    assert made.sandboxes.left == []
+
+
+async def test_the_verifier_runs_with_its_own_environment_user_and_limit(
+    bench: MakeBench, make_task: MakeTask, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("JUDGE_KEY", "k")
+    toml = '[verifier]\ntimeout_sec = 77\nenv = { KEY = "${JUDGE_KEY}", OTHER = "${NOT_SET_AT_ALL:-o}" }\n'
+    sandbox = FakeSandbox()
+    await bench(sandbox).run(Task.read(make_task(toml=toml)))
+    (call,) = sandbox.calls
+    assert (call.environment, call.user) == ({"KEY": "k", "OTHER": "o"}, "root")
+    assert call.timeout_sec > 77
+
+
+async def test_a_user_who_is_not_root_gets_tests_that_root_has_staged(bench: MakeBench, make_task: MakeTask) -> None:
+    sandbox = FakeSandbox(runs_as_root=False)
+    await bench(sandbox).run(Task.read(make_task()))
+    staged, run = sandbox.calls
+    assert (staged.user, bool(staged.stdin)) == ("root", True)
+    assert (run.user, run.stdin) == (None, b"")
+
+
+async def test_secrets_of_the_host_are_in_no_file(
+    bench: MakeBench, make_task: MakeTask, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("JUDGE_KEY", "very-secret")
+    made = bench()
+    await made.run(Task.read(make_task(toml='[verifier]\nenv = { KEY = "${JUDGE_KEY}" }\n')))
+    written = [path.read_text() for path in made.store.path.rglob("*") if path.is_file()]
+    assert written
+    assert not any("very-secret" in text for text in written)

@@ -1,0 +1,221 @@
+"""From a verifier's files to a reward, or to the error that says why there is none."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from tbench.verifier import VerifierFailed, never_ran, read_reward
+
+RECORDED = Path(__file__).parents[2].parent / "shared" / "data" / "harbor-trials"
+PYTEST_SUMMARIES = [
+    "====== 4 passed in 52.26s ======",
+    "=== 1 failed, 1 passed in 0.05s ===",
+    "3 failed in 0.13s",
+    "== 1 passed, 2 skipped, 1 xfailed, 3 warnings in 61.20s (0:01:01) ==",
+    "========= 1 error in 0.40s =========",
+    "2 errors in 1s",
+]
+OTHER_SUMMARIES = ["1..2\nok 1 first\nnot ok 2 second", "Ran 3 tests in 0.1s\n\nFAILED", "FAIL\texample.com/x 0.1s"]
+NO_SUMMARIES = ["", "Collecting pytest\nDownloading pytest-8.4.1", "2 packages installed in 3.1s", "4 passed the gate"]
+TOOL_FAILURES = {
+    "E: Could not get lock /var/lib/dpkg/lock-frontend. It is held by process 3 (apt-get)": "lock",
+    "E: dpkg was interrupted, you must manually run 'dpkg --configure -a'": "interrupted",
+    "tar: write error: No space left on device": "disk",
+    "curl: (6) Could not resolve host: astral.sh": "resolved",
+    "Temporary failure resolving 'deb.debian.org'": "resolved",
+    "curl: (60) SSL certificate problem: unable to get local issuer certificate": "certificate",
+    "shell-init: error retrieving current directory: getcwd: cannot access parent directories": "working directory",
+    "/tests/test.sh: line 8: curl: command not found": "missing",
+    "/tests/test.sh: 19: uvx: not found": "missing",
+    "E: Unable to locate package curl": "download",
+}
+
+
+def ctrf(tests: int) -> bytes:
+    return json.dumps({"results": {"tool": {"name": "pytest"}, "summary": {"tests": tests, "failed": tests}}}).encode()
+
+
+def failure(files: dict[str, bytes], *, uses_pytest: bool = False) -> VerifierFailed:
+    with pytest.raises(VerifierFailed) as caught:
+        read_reward(files, uses_pytest=uses_pytest)
+    return caught.value
+
+
+@pytest.mark.parametrize(
+    ("text", "reward"),
+    [
+        (b"1", 1.0),
+        (b"1\n", 1.0),
+        (b" 0.605 \n\n", 0.605),
+        (b"1.0", 1.0),
+        (b"-0.5", -0.5),
+        (b"1e-3", 0.001),
+        (b"2", 2.0),
+    ],
+)
+def test_reward_txt_holds_one_number(text: bytes, reward: float) -> None:
+    assert read_reward({"reward.txt": text}) == reward
+
+
+@pytest.mark.parametrize(
+    ("text", "type_"),
+    [
+        (b"", "verifier_no_reward"),
+        (b" \n\t", "verifier_no_reward"),
+        (b"nan", "verifier_bad_reward"),
+        (b"inf", "verifier_bad_reward"),
+        (b"-Infinity", "verifier_bad_reward"),
+        (b"1e999", "verifier_bad_reward"),
+        (b"pass", "verifier_bad_reward"),
+        (b"1 0", "verifier_bad_reward"),
+        (b"1\n0\n", "verifier_bad_reward"),
+        (b"1,5", "verifier_bad_reward"),
+        (b"50%", "verifier_bad_reward"),
+        (b"[1]", "verifier_bad_reward"),
+        (b"\xff\xfe1\x00", "verifier_bad_reward"),
+    ],
+)
+def test_anything_else_in_reward_txt_is_no_verdict(text: bytes, type_: str) -> None:
+    assert failure({"reward.txt": text}).type == type_
+
+
+@pytest.mark.parametrize(
+    ("text", "reward"),
+    [
+        ('{"reward": 1}', 1.0),
+        ('{"reward": 0.75, "speed": 3}', 0.75),
+        ('{"score": 0.25}', 0.25),
+        ('{"reward": 1.5e0}\n', 1.5),
+    ],
+)
+def test_reward_json_wins_over_reward_txt(text: str, reward: float) -> None:
+    assert read_reward({"reward.json": text.encode(), "reward.txt": b"0.5"}) == reward
+
+
+@pytest.mark.parametrize(
+    ("text", "type_"),
+    [
+        ("", "verifier_no_reward"),
+        ("  \n", "verifier_no_reward"),
+        ("{", "verifier_bad_reward"),
+        ("1", "verifier_bad_reward"),
+        ("[1]", "verifier_bad_reward"),
+        ("{}", "verifier_bad_reward"),
+        ("null", "verifier_bad_reward"),
+        ('{"reward": null}', "verifier_bad_reward"),
+        ('{"reward": true}', "verifier_bad_reward"),
+        ('{"reward": "1"}', "verifier_bad_reward"),
+        ('{"reward": [1]}', "verifier_bad_reward"),
+        ('{"reward": {"x": 1}}', "verifier_bad_reward"),
+        ('{"reward": NaN}', "verifier_bad_reward"),
+        ('{"reward": -Infinity}', "verifier_bad_reward"),
+        ('{"reward": 1e999}', "verifier_bad_reward"),
+        ('{"reward": 1' + 400 * "0" + "}", "verifier_bad_reward"),
+        ('{"reward": 1, "speed": NaN}', "verifier_bad_reward"),
+        ('{"speed": 1, "size": 2}', "verifier_bad_reward"),
+        (5000 * "[", "verifier_bad_reward"),
+    ],
+)
+def test_anything_else_in_reward_json_is_no_verdict_even_with_a_reward_txt(text: str, type_: str) -> None:
+    assert failure({"reward.json": text.encode(), "reward.txt": b"1"}).type == type_
+
+
+def test_no_reward_file_is_no_verdict_and_the_last_words_are_told() -> None:
+    failed = failure({"stdout.txt": b"first\nTraceback: it broke\n\n"})
+    assert failed.type == "verifier_no_reward"
+    assert "Traceback: it broke" in str(failed)
+
+
+def test_no_output_at_all_is_told_too() -> None:
+    assert "printed nothing" in str(failure({}))
+
+
+def test_a_failure_carries_the_files() -> None:
+    files = {"reward.txt": b"x", "stdout.txt": b"y"}
+    assert failure(files).files == files
+
+
+@pytest.mark.parametrize("output", PYTEST_SUMMARIES + OTHER_SUMMARIES)
+@pytest.mark.parametrize("uses_pytest", [True, False])
+def test_a_zero_with_a_runners_summary_is_a_zero(output: str, uses_pytest: bool) -> None:
+    files = {"reward.txt": b"0", "stdout.txt": output.encode()}
+    assert read_reward(files, uses_pytest=uses_pytest) == 0.0
+
+
+@pytest.mark.parametrize("output", NO_SUMMARIES)
+def test_a_zero_of_a_pytest_script_without_summary_is_an_error(output: str) -> None:
+    files = {"reward.txt": b"0", "stdout.txt": output.encode()}
+    assert failure(files, uses_pytest=True).type == "verifier_never_ran"
+
+
+@pytest.mark.parametrize("output", NO_SUMMARIES)
+def test_a_zero_of_any_other_script_is_believed(output: str) -> None:
+    assert read_reward({"reward.txt": b"0", "stdout.txt": output.encode()}) == 0.0
+
+
+@pytest.mark.parametrize("output", TOOL_FAILURES)
+@pytest.mark.parametrize("uses_pytest", [True, False])
+def test_a_zero_after_a_failure_of_the_tool_chain_is_an_error_that_names_it(output: str, uses_pytest: bool) -> None:
+    files = {"reward.txt": b"0", "stdout.txt": f"begin\n{output}\n".encode()}
+    why = never_ran(files, uses_pytest=uses_pytest)
+    assert why is not None
+    assert TOOL_FAILURES[output] in why
+    assert failure(files, uses_pytest=uses_pytest).type == "verifier_never_ran"
+
+
+@pytest.mark.parametrize("output", TOOL_FAILURES)
+def test_tests_that_ran_count_whatever_failed_before(output: str) -> None:
+    files = {"reward.txt": b"0", "stdout.txt": f"{output}\n=== 1 failed in 0.1s ===\n".encode()}
+    assert read_reward(files, uses_pytest=True) == 0.0
+
+
+@pytest.mark.parametrize("reward", [b"1", b"0.5"])
+def test_a_reward_above_zero_needs_no_proof(reward: bytes) -> None:
+    assert read_reward({"reward.txt": reward, "stdout.txt": b"uvx: command not found"}, uses_pytest=True) > 0
+
+
+def test_a_zero_in_json_is_examined_in_the_same_way() -> None:
+    assert failure({"reward.json": b'{"reward": 0}'}, uses_pytest=True).type == "verifier_never_ran"
+
+
+def test_ctrf_with_tests_is_proof_that_they_ran() -> None:
+    assert never_ran({"ctrf.json": ctrf(3)}, uses_pytest=True) is None
+
+
+@pytest.mark.parametrize(
+    "report",
+    [ctrf(0), b"", b"{", b"[]", b"{}", b'{"results": null}', b'{"results": {"summary": {"tests": null}}}', 5000 * b"["],
+)
+def test_ctrf_without_tests_proves_nothing(report: bytes) -> None:
+    assert never_ran({"ctrf.json": report}, uses_pytest=True) is not None
+
+
+def recorded(name: str) -> dict[str, bytes]:
+    """A published trial's verifier files; Harbor calls the output test-stdout.txt."""
+    directories = sorted(RECORDED.glob(f"{name}*/verifier"))
+    if not directories:
+        pytest.skip(f"no recorded trials at {RECORDED}")
+    files = {path.name: path.read_bytes() for path in directories[0].iterdir()}
+    return {name.replace("test-stdout.txt", "stdout.txt"): data for name, data in files.items()}
+
+
+def test_the_recorded_zero_behind_a_held_dpkg_lock_is_detected() -> None:
+    failed = failure(recorded("10_fail_verifier_never_ran_apt"), uses_pytest=True)
+    assert failed.type == "verifier_never_ran"
+    assert "lock" in str(failed)
+
+
+@pytest.mark.parametrize(
+    ("name", "reward"),
+    [("01_pass", 1.0), ("05_pass", 1.0), ("07_fail_multi_tool_calls", 0.0), ("12_fail_with_format_errors", 0.0)],
+)
+@pytest.mark.parametrize("with_ctrf", [True, False])
+def test_recorded_verdicts_are_kept_with_either_proof(name: str, reward: float, with_ctrf: bool) -> None:
+    files = recorded(name)
+    if not with_ctrf:
+        files.pop("ctrf.json")
+    assert read_reward(files, uses_pytest=True) == reward
+    assert never_ran(files, uses_pytest=True) is None

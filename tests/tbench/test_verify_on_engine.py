@@ -1,0 +1,278 @@
+"""Verification and the oracle in real containers: verdicts, awkward scripts, and agents that try to forge them."""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import uuid
+from collections.abc import Callable, Coroutine
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from harness.trajectory import Outcome
+from tbench.agents import OracleAgent, Workplace
+from tbench.engine import LABEL_RUN, Engine
+from tbench.errors import TrialError
+from tbench.image import Images
+from tbench.run import EngineSandboxes
+from tbench.sandbox import Sandbox
+from tbench.task import Task
+from tbench.verifier import Verdict, VerifierFailed, verify
+
+pytestmark = pytest.mark.engine
+MakeTask = Any
+Start = Callable[[Path], Coroutine[Any, Any, Sandbox]]
+BOUND_SEC = 60
+LIMITS = "[environment]\nmemory_mb = 256\nallow_internet = false\n"
+HONEST = "if [ -e /app/done ]; then echo 1; else echo 0; fi > /logs/verifier/reward.txt\n"
+WITH_USER = "FROM debian:bookworm-slim\nRUN useradd -m dev\nWORKDIR /app\nRUN chown dev /app\nUSER dev\n"
+HEALTHCHECK = LIMITS + "[environment.healthcheck]\ninterval_sec = 0.01\ntimeout_sec = 10\n"
+
+
+@pytest.fixture
+def judge(make_task: MakeTask, start_sandbox: Start) -> Callable[..., Coroutine[Any, Any, Verdict]]:
+    """Lets an agent's script work in a new sandbox, then verifies."""
+
+    async def run(test: str, agent: str = "", *, user: str | None = None, **parts: Any) -> Verdict:
+        path = make_task(test=test, **parts)
+        sandbox = await start_sandbox(path)
+        async with asyncio.timeout(BOUND_SEC):
+            if agent:
+                ended = await sandbox.shell(agent, timeout_sec=30, user=user)
+                assert ended.exit_code == 0, ended
+            return await verify(Task.read(path), sandbox)
+
+    return run
+
+
+Judge = Callable[..., Coroutine[Any, Any, Verdict]]
+
+
+async def failure(judging: Coroutine[Any, Any, Any]) -> TrialError:
+    with pytest.raises(TrialError) as caught:
+        await judging
+    return caught.value
+
+
+async def test_a_float_is_the_reward(judge: Judge) -> None:
+    verdict = await judge("echo some words; echo 0.605 > /logs/verifier/reward.txt; exit 3")
+    assert verdict.reward == 0.605
+    assert verdict.files["verifier/stdout.txt"] == b"some words\n"
+
+
+async def test_json_wins(judge: Judge) -> None:
+    script = 'cd /logs/verifier; echo 0 > reward.txt; echo \'{"reward": 0.75, "speed": 3}\' > reward.json'
+    verdict = await judge(script)
+    assert verdict.reward == 0.75
+    assert {"verifier/reward.txt", "verifier/reward.json"} <= set(verdict.files)
+
+
+@pytest.mark.parametrize(
+    ("script", "type_", "words"),
+    [
+        ("echo so far so good; echo oops >&2; false", "verifier_no_reward", "oops"),
+        (": > /logs/verifier/reward.txt", "verifier_no_reward", "empty"),
+        ("echo nan > /logs/verifier/reward.txt", "verifier_bad_reward", "nan"),
+        ("mkdir /logs/verifier/reward.txt", "verifier_no_reward", "no reward"),
+        ("ln -s /etc/hostname /logs/verifier/reward.txt", "verifier_no_reward", "no reward"),
+        (
+            "# pytest\nuvx pytest; echo 0 > /logs/verifier/reward.txt",
+            "verifier_never_ran",
+            "a tool of the verifier is missing",
+        ),
+        ("sleep 100", "verifier_timeout", "1 s"),
+        ("echo 1 > /logs/verifier/reward.txt; sleep 100", "verifier_timeout", "1 s"),
+    ],
+)
+async def test_no_verdict_is_an_error_that_says_why(judge: Judge, script: str, type_: str, words: str) -> None:
+    failed = await failure(judge(script, toml=f"{LIMITS}[verifier]\ntimeout_sec = 1\n"))
+    assert failed.type == type_
+    assert words in str(failed)
+
+
+async def test_output_up_to_a_timeout_is_kept(judge: Judge) -> None:
+    failed = await failure(judge("echo begun; sleep 100", toml=f"{LIMITS}[verifier]\ntimeout_sec = 1\n"))
+    assert isinstance(failed, VerifierFailed)
+    assert failed.files["verifier/stdout.txt"].startswith(b"begun\n")
+
+
+async def test_a_server_that_the_tests_leave_behind_does_not_hold_the_verifier(judge: Judge) -> None:
+    async with asyncio.timeout(BOUND_SEC):
+        verdict = await judge("sleep 1000 &\nsetsid sleep 1000 &\necho 1 > /logs/verifier/reward.txt")
+    assert verdict.reward == 1.0
+
+
+async def test_a_server_that_the_agent_left_running_is_still_there(judge: Judge) -> None:
+    server = "setsid sleep 4321 >/dev/null 2>&1 &"
+    verdict = await judge("grep -qz 4321 /proc/[0-9]*/cmdline && echo 1 > /logs/verifier/reward.txt", server)
+    assert verdict.reward == 1.0
+
+
+@pytest.mark.parametrize(
+    "attack",
+    [
+        "mkdir -p /logs/verifier; echo 1 > /logs/verifier/reward.txt; echo 1 > /logs/verifier/reward.json",
+        "mkdir -p /logs /x; echo 1 > /x/reward.txt; ln -s /x /logs/verifier",
+        "mkdir -p /logs; echo 1 > /logs/reward.txt; ln -s /logs/reward.txt /logs/verifier",
+        "mkdir -p /logs/verifier/reward.txt /logs/verifier/stdout.txt",
+        "mkdir -p /tests; echo 'echo 1 > /logs/verifier/reward.txt' > /tests/test.sh; touch /tests/more",
+        "mkdir -p /x; echo 'echo 1 > /logs/verifier/reward.txt' > /x/test.sh; ln -s /x /tests",
+        "mkdir -p /x; ln -s /x/nowhere /tests",
+        "echo 'echo 1 > /logs/verifier/reward.txt' > /tests",
+    ],
+    ids=["reward", "linked logs", "logs as file", "directories", "tests", "linked tests", "dangling tests", "file"],
+)
+async def test_what_the_agent_planted_is_ignored(judge: Judge, attack: str) -> None:
+    check = '[ "$(ls /tests)" = test.sh ] || echo extra files\necho ran\n'
+    verdict = await judge(check + HONEST, attack)
+    assert verdict.reward == 0.0
+    assert verdict.files["verifier/stdout.txt"] == b"ran\n"
+
+
+async def test_planted_tests_do_not_reach_through_a_link(judge: Judge) -> None:
+    verdict = await judge(f"cat /app/kept && {HONEST}", "mkdir -p /app; echo mine > /app/kept; ln -s /app /tests")
+    assert verdict.files["verifier/stdout.txt"] == b"mine\n"
+
+
+async def test_the_tests_are_not_there_before_the_agent_has_ended(make_task: MakeTask, start_sandbox: Start) -> None:
+    sandbox = await start_sandbox(make_task())
+    ended = await sandbox.shell("ls -d /tests /solution 2>/dev/null; ls -a / | grep tbench", timeout_sec=30)
+    assert ended.output == b""
+
+
+async def test_a_deleted_working_directory_comes_back(judge: Judge) -> None:
+    verdict = await judge("pwd; touch here; echo 1 > /logs/verifier/reward.txt", "cd /; rm -rf /app")
+    assert (verdict.reward, verdict.files["verifier/stdout.txt"]) == (1.0, b"/app\n")
+
+
+async def test_tests_are_binary_nested_and_of_any_mode(make_task: MakeTask, start_sandbox: Start) -> None:
+    path = make_task(test="cd /tests; sha256sum -c deep/sums && ./deep/run > /logs/verifier/reward.txt\n")
+    data = bytes(range(256)) * 40_000
+    (path / "tests" / "deep").mkdir()
+    (path / "tests" / "deep" / "data").write_bytes(data)
+    (path / "tests" / "deep" / "run").write_text("#!/bin/sh\necho 1\n")
+    (path / "tests" / "deep" / "run").chmod(0o755)
+    (path / "tests" / "deep" / "sums").write_text(f"{hashlib.sha256(data).hexdigest()}  deep/data\n")
+    (path / "tests" / "test.sh").chmod(0o600)
+    sandbox = await start_sandbox(path)
+    async with asyncio.timeout(BOUND_SEC):
+        assert (await verify(Task.read(path), sandbox)).reward == 1.0
+
+
+async def test_much_output_and_many_files_do_not_cost_the_verdict(judge: Judge) -> None:
+    agent = "mkdir -p /logs/agent; cd /logs/agent; head -c 80000000 /dev/zero > a; touch $(seq 200)"
+    verdict = await judge("head -c 9000000 /dev/zero; echo 1 > /logs/verifier/reward.txt", agent)
+    assert verdict.reward == 1.0
+    assert sum(map(len, verdict.files.values())) <= 33 << 20
+
+
+async def test_an_image_whose_user_is_not_root_is_judged_as_that_user(judge: Judge) -> None:
+    script = "id -un; pwd; echo $HOME; touch /root/x 2>/dev/null || echo 0.5 > /logs/verifier/reward.txt"
+    verdict = await judge(script, "touch /logs/agent/mine /app/x", dockerfile=WITH_USER)
+    assert verdict.reward == 0.5
+    assert verdict.files["verifier/stdout.txt"] == b"dev\n/app\n/home/dev\n"
+    assert "agent/mine" in verdict.files
+
+
+async def test_a_verifier_can_have_its_own_user(judge: Judge) -> None:
+    script = "id -un > /logs/verifier/who; echo 1 > /logs/verifier/reward.txt"
+    as_root = await judge(script, dockerfile=WITH_USER, toml=f'{LIMITS}[verifier]\nuser = "root"\n')
+    assert as_root.files["verifier/who"] == b"root\n"
+    as_nobody = await judge(script, toml=f'{LIMITS}[verifier]\nuser = "nobody"\n')
+    assert as_nobody.files["verifier/who"] == b"nobody\n"
+
+
+async def test_a_timeout_holds_for_another_user_too(judge: Judge) -> None:
+    toml = f'{LIMITS}[verifier]\nuser = "nobody"\ntimeout_sec = 1\n'
+    assert (await failure(judge("sleep 100", toml=toml))).type == "verifier_timeout"
+
+
+async def test_the_verifier_gets_its_environment(judge: Judge, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("JUDGE_KEY", "it's a key")
+    toml = f'{LIMITS}[verifier]\nenv = {{ KEY = "${{JUDGE_KEY}}", OTHER = "${{NOT_SET_AT_ALL:-o}}" }}\n'
+    verdict = await judge('echo "$KEY $OTHER"; echo 1 > /logs/verifier/reward.txt', toml=toml)
+    assert verdict.files["verifier/stdout.txt"] == b"it's a key o\n"
+
+
+async def test_an_image_without_bash_has_no_verdict(judge: Judge) -> None:
+    failed = await failure(judge(HONEST, dockerfile="FROM debian:bookworm-slim\nRUN rm /bin/bash\nWORKDIR /app\n"))
+    assert failed.type == "verifier_no_reward"
+    assert "bash" in str(failed)
+
+
+async def test_a_container_that_ends_under_the_verifier_is_lost(judge: Judge) -> None:
+    # The init is the first process: with it everything ends.
+    failed = await failure(judge("kill -9 1; kill -TERM 1; sleep 20", toml=f"{LIMITS}[verifier]\ntimeout_sec = 30\n"))
+    assert failed.type == "sandbox_lost"
+
+
+# -- healthchecks --------------------------------------------------------------------------------
+
+
+async def test_a_healthy_sandbox_starts(make_task: MakeTask, start_sandbox: Start) -> None:
+    # Succeeds at the third try: the first two leave their mark.
+    toml = HEALTHCHECK + "command = 'echo x >> /tries; [ $(wc -l < /tries) -ge 3 ]'\n"
+    sandbox = await start_sandbox(make_task(toml=toml))
+    assert (await sandbox.shell("cat /tries", timeout_sec=30)).output == b"x\nx\nx\n"
+
+
+async def test_an_unhealthy_sandbox_is_an_error_and_leaves_nothing(
+    engine: Engine, tools_volume: str, make_task: MakeTask
+) -> None:
+    run = f"test-{uuid.uuid4().hex[:12]}"
+    make = EngineSandboxes(engine, Images(engine), tools_volume, run)
+    task = Task.read(make_task(toml=HEALTHCHECK + "retries = 2\ncommand = 'echo no port; exit 1'\n"))
+    async with asyncio.timeout(BOUND_SEC):
+        failed = await failure(make(task, "t", lambda _: None))
+    assert failed.type == "healthcheck_failed"
+    assert "no port" in str(failed)
+    assert await engine.call(engine.api.containers, all=True, filters={"label": f"{LABEL_RUN}={run}"}) == []
+
+
+async def test_the_tasks_environment_is_in_the_sandbox(
+    make_task: MakeTask, start_sandbox: Start, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TASK_KEY", "k")
+    sandbox = await start_sandbox(make_task(toml=LIMITS + 'env = { KEY = "${TASK_KEY}" }\n'))
+    assert (await sandbox.shell("echo $KEY", timeout_sec=30)).output == b"k\n"
+
+
+# -- the oracle ----------------------------------------------------------------------------------
+
+
+async def oracle(path: Path, sandbox: Sandbox, timeout_sec: float | None = None) -> Outcome:
+    place = Workplace(Task.read(path), sandbox, 0, path, timeout_sec, lambda _step, _line: None)
+    async with asyncio.timeout(BOUND_SEC):
+        return (await OracleAgent().work(place)).outcome
+
+
+@pytest.mark.parametrize("dockerfile", ["FROM debian:bookworm-slim\nWORKDIR /app\n", WITH_USER], ids=["root", "user"])
+async def test_the_solution_runs_in_the_workdir_with_its_environment(
+    make_task: MakeTask, start_sandbox: Start, monkeypatch: pytest.MonkeyPatch, dockerfile: str
+) -> None:
+    monkeypatch.setenv("SOLVE_KEY", "k")
+    toml = LIMITS + '[solution]\nenv = { KEY = "${SOLVE_KEY}" }\n'
+    path = make_task(toml=toml, solve='id -un; pwd; echo "$KEY"; touch done; exit 127\n', dockerfile=dockerfile)
+    sandbox = await start_sandbox(path)
+    assert await oracle(path, sandbox) is Outcome.FINISHED
+    verdict = await verify(Task.read(path), sandbox)
+    assert verdict.reward == 1.0
+    user = "dev" if dockerfile == WITH_USER else "root"
+    assert verdict.files["agent/oracle.txt"].decode() == f"{user}\n/app\nk\n"
+
+
+async def test_a_server_that_the_solution_leaves_running_does_not_hold_the_oracle(
+    make_task: MakeTask, start_sandbox: Start
+) -> None:
+    path = make_task(solve="sleep 1000 &\ntouch done\n")
+    sandbox = await start_sandbox(path)
+    assert await oracle(path, sandbox) is Outcome.FINISHED
+
+
+async def test_a_solution_that_takes_too_long_is_an_outcome(make_task: MakeTask, start_sandbox: Start) -> None:
+    path = make_task(solve="touch done; sleep 1000\n")
+    sandbox = await start_sandbox(path)
+    assert await oracle(path, sandbox, timeout_sec=1) is Outcome.AGENT_TIMEOUT
+    assert (await verify(Task.read(path), sandbox)).reward == 1.0

@@ -1,0 +1,190 @@
+"""The documentation keeps up with the code: links, commands, options, error types, outcomes, stored fields."""
+
+from __future__ import annotations
+
+import re
+import shlex
+from collections.abc import Iterator
+from functools import cache
+from pathlib import Path
+
+import pytest
+from pydantic import BaseModel
+from typer.testing import CliRunner
+
+from harness.trajectory import Outcome, Reply, Step, Trajectory, Usage
+from tbench.cli import app
+from tbench.dataset import read_tasks
+from tbench.errors import KINDS
+from tbench.events import RunEnded, RunStarted, TrialFinished, TrialPhase, TrialVerdict
+from tbench.results import ErrorInfo, Timings, TrialResult
+from tbench.run import RunConfig
+from tbench.summary import Cell, Counts, ErrorGroup, Score, Summary, TaskRow, TimeSplit
+
+ROOT = Path(__file__).parents[1]
+PAGES = [ROOT / "README.md", ROOT / "CHANGELOG.md", *sorted((ROOT / "docs").glob("*.md"))] + [
+    ROOT / folder / "README.md" for folder in ("images", "tasks", "reports")
+]
+ERRORS, RESULTS = ROOT / "docs" / "errors.md", ROOT / "docs" / "results.md"
+STORED = [TrialResult, Timings, Usage, ErrorInfo, RunConfig, Trajectory, Step, Reply]
+EVENTS = [RunStarted, TrialPhase, TrialVerdict, TrialFinished, RunEnded]
+SUMMARISED = [Summary, Counts, Score, TaskRow, Cell, ErrorGroup, TimeSplit]
+
+_FENCE = re.compile(r"^(`{3,})(\w*)\n(.*?)^\1$", re.MULTILINE | re.DOTALL)
+_LINK = re.compile(r"\[[^\]]*\]\(([^)\s]+)\)")
+_OPTION = re.compile(r"(?<![\w-])--?[A-Za-z][\w-]*")
+
+
+def name(value: object) -> str:
+    return value.relative_to(ROOT).as_posix() if isinstance(value, Path) else str(value)
+
+
+def text(page: Path) -> str:
+    return page.read_text(encoding="utf-8")
+
+
+def prose(page: Path) -> str:
+    return _FENCE.sub("", text(page))
+
+
+def section(page: Path, heading: str) -> str:
+    return text(page).partition(f"\n## {heading}\n")[2].partition("\n## ")[0]
+
+
+def table(markdown: str) -> dict[str, list[str]]:
+    """Rows of the tables by their first cell's code word, cells stripped."""
+    rows = ([cell.strip() for cell in line.strip("|").split("|")] for line in markdown.splitlines() if line[:1] == "|")
+    return {match[1]: cells for cells in rows if (match := re.fullmatch(r"`([^`]+)`", cells[0]))}
+
+
+def code_words(markdown: str) -> set[str]:
+    return set(re.findall(r"`([^`\n]+)`", markdown))
+
+
+def anchors(page: Path) -> set[str]:
+    headings = re.findall(r"^#+ (.+)$", prose(page), re.MULTILINE)
+    return {re.sub(r"[^\w -]", "", heading.lower()).replace(" ", "-") for heading in headings}
+
+
+def commands() -> Iterator[tuple[str, str]]:
+    for page in PAGES:
+        for _, language, body in _FENCE.findall(text(page)):
+            if language == "sh":
+                yield from ((name(page), line) for line in body.splitlines() if line.startswith("tbench"))
+
+
+@cache
+def help_of(command: tuple[str, ...]) -> str:
+    """Empty where there is no such command."""
+    done = CliRunner().invoke(app, [*command, "--help"], prog_name="tbench")
+    return done.output if done.exit_code == 0 else ""
+
+
+def options_of(command: tuple[str, ...]) -> set[str]:
+    lines = help_of(command).partition("Options:\n")[2].splitlines()
+    heads = (re.split(r"\s{2,}", line.strip())[0] for line in lines if re.match(r" {2}-", line))
+    return {option for head in heads for option in _OPTION.findall(head)}
+
+
+def subcommands(command: tuple[str, ...]) -> set[str]:
+    lines = help_of(command).partition("Commands:\n")[2].splitlines()
+    return {line.split()[0] for line in lines if re.match(r" {2}\S", line)}
+
+
+def split_command(words: list[str]) -> tuple[tuple[str, ...], list[str]]:
+    """The command's own words (`task check`), and what follows them."""
+    length = 0
+    while length < len(words) and words[length] in subcommands(tuple(words[:length])):
+        length += 1
+    return tuple(words[:length]), words[length:]
+
+
+@pytest.mark.parametrize("page", PAGES, ids=name)
+def test_links_lead_to_files_and_headings(page: Path) -> None:
+    for link in _LINK.findall(prose(page)):
+        if link.startswith(("http://", "https://")):
+            continue
+        path, _, anchor = link.partition("#")
+        target = (page.parent / path).resolve() if path else page
+        assert target.is_relative_to(ROOT) and target.is_file(), link
+        assert not anchor or anchor in anchors(target), link
+
+
+def test_the_index_lists_every_page() -> None:
+    index = ROOT / "docs" / "index.md"
+    pages = {page.name for page in index.parent.glob("*.md")} - {index.name}
+    assert set(_LINK.findall(text(index))) == pages
+
+
+def test_there_are_commands_to_check() -> None:
+    assert len(set(commands())) > 15
+    assert split_command(["task", "check", "tasks"]) == (("task", "check"), ["tasks"])
+    assert "--base-url" in options_of(("run",)) and "-k" in options_of(("run",))
+
+
+@pytest.mark.parametrize(("page", "line"), sorted(set(commands())))
+def test_a_shown_command_exists_with_its_options(page: str, line: str) -> None:
+    command, arguments = split_command(shlex.split(line, comments=True)[1:])
+    assert command, f"{page}: no such command: {line}"
+    used = {word.partition("=")[0] for word in arguments if _OPTION.match(word)}
+    assert used <= options_of(command), f"{page}: {line}"
+
+
+def test_every_option_of_run_is_in_some_page() -> None:
+    documented = {option for page in PAGES for option in _OPTION.findall(text(page))}
+    long_options = {option for option in options_of(("run",)) if option.startswith("--")} - {"--help"}
+    assert len(long_options) > 20
+    assert long_options - documented == set()
+
+
+def test_every_command_is_in_some_page() -> None:
+    everything = " ".join(text(page) for page in PAGES)
+    assert {command for command in subcommands(()) if f"tbench {command}" not in everything} == set()
+
+
+def test_options_in_prose_exist() -> None:
+    known = {"--help", "--version", "--max-model-len", "--mount"}  # the last two are vLLM's and Docker's
+    for top in subcommands(()):
+        known |= options_of((top,)).union(*(options_of((top, sub)) for sub in subcommands((top,))))
+    for page in PAGES:
+        used = {option for option in _OPTION.findall(prose(page)) if option.startswith("--")}
+        assert used - known == set(), page
+
+
+def test_errors_md_has_every_error_type_as_the_code_has_it() -> None:
+    rows = table(section(ERRORS, "Error types"))
+    assert {type_: row[1:4] for type_, row in rows.items()} == {
+        type_: [kind.stage, kind.blame, "yes" if kind.retryable else "no"] for type_, kind in KINDS.items()
+    }
+
+
+def test_errors_md_has_the_meaning_of_every_error_type() -> None:
+    rows = table(section(ERRORS, "Error types"))
+    for type_, kind in KINDS.items():
+        shown = rows[type_][4].replace("`", "")
+        assert shown.startswith(kind.meaning.partition(";")[0]), type_
+        assert rows[type_][5], f"{type_}: nothing to do?"
+
+
+def test_errors_md_has_every_outcome() -> None:
+    assert set(table(section(ERRORS, "Outcomes"))) == set(Outcome)
+
+
+@pytest.mark.parametrize("model", [*STORED, *SUMMARISED], ids=lambda model: model.__name__)
+def test_results_md_has_every_field(model: type[BaseModel]) -> None:
+    assert set(model.model_fields) - code_words(text(RESULTS)) == set()
+
+
+@pytest.mark.parametrize("field", [*TrialResult.model_fields, *Timings.model_fields])
+def test_results_md_has_a_row_for_every_field_of_a_result(field: str) -> None:
+    rows = [line for line in section(RESULTS, "results.jsonl").splitlines() if line[:1] == "|"]
+    assert any(f"`{field}`" in row.split("|")[1] for row in rows)
+
+
+def test_results_md_has_every_kind_of_journal_event() -> None:
+    kinds = {event.model_fields["kind"].default for event in EVENTS}
+    assert kinds <= code_words(section(RESULTS, "journal.jsonl"))
+
+
+def test_the_readme_lists_the_bundled_tasks() -> None:
+    assert sorted(table(section(ROOT / "README.md", "Bundled tasks"))) == read_tasks("bundled").names
