@@ -185,9 +185,11 @@ class Agent:
         self._clock.reschedule(ends_at + self._model.patience_sec)
         try:
             reply = await self._model.query(self._messages, seed=self._seed, max_tokens=max_tokens)
-            ends_at += reply.waited_sec
-        finally:
-            self._clock.reschedule(ends_at)  # after a refusal too: the agent may ask again
+        except ContextLimitReached:
+            self._clock.reschedule(ends_at)  # the agent may ask again
+            raise
+        ends_at += reply.waited_sec
+        self._clock.reschedule(ends_at)
         if asyncio.get_running_loop().time() > ends_at:
             await asyncio.sleep(0)  # the clock strikes here, and nothing of a late reply is executed
         return reply

@@ -1,6 +1,6 @@
 """A tmux session as an agent uses it: type keystrokes, wait until the shell has settled, read.
 
-Takes a byte stream on which a tmux control client speaks; knows nothing of containers. Everything the pane
+Speaks through a tmux control client over one byte stream; knows nothing of containers. Everything the pane
 prints goes through here once: into the recording, past the marks that tell when a command has ended.
 """
 
@@ -10,24 +10,20 @@ import asyncio
 import contextlib
 import re
 import time
-from collections import deque
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Literal
 
 from harness import control_mode
-from harness.control_mode import CommandReply, Notification, Output
+from harness.control_client import ControlClient, text
 from harness.errors import TerminalLost
 from harness.marks import CapturedOutput, Mark, MarkScanner
 from harness.protocols.base import CommandResult, Keys, ScreenView, View
 from harness.recording import Recording
-from harness.stream import ByteStream, Connect
+from harness.stream import Connect
 
 COLUMNS, ROWS = 160, 40
 HISTORY_LINES = 50_000
-_CONTROL_SEC = 20.0
-"""Bound on any answer of tmux itself, far above the sub-millisecond it takes."""
-_START_SEC = 60.0
 _SHELL_SEC = 10.0
 """How long the first prompt may take; a shell without marks is used as it is."""
 _PROMPT_GRACE_SEC = 0.02
@@ -101,16 +97,12 @@ class Terminal:
         self._reset()
 
     def _reset(self) -> None:
-        self._stream: ByteStream | None = None
-        self._reader: asyncio.Task[None] | None = None
-        self._parser = control_mode.Parser()
-        self._scanner = MarkScanner()
-        self._replies: deque[asyncio.Future[CommandReply]] = deque()
-        self._ack: asyncio.Future[CommandReply] | None = None
-        self._lost = asyncio.Event()
-        self._why_lost = "the terminal's stream ended"
         self._settled = asyncio.Event()
-        self._marks = False
+        # A mark that comes before tmux has our keys is older than they are: waiting begins when it has them.
+        self._client = ControlClient(
+            on_output=self._take_output, on_keys=self._begin_waiting, on_lost=self._settled.set
+        )
+        self._scanner = MarkScanner()
         self._at_prompt = False
         self._exact = False
         self._unanswered = 0
@@ -129,37 +121,24 @@ class Terminal:
 
     async def open(self) -> None:
         """Start (or attach to) the session and wait for its first prompt. Raises TerminalLost."""
-        attached = self._expect_reply()
+        await self._client.open(self._connect, self._spec.argv(), self._spec.variables())
         try:
-            async with asyncio.timeout(_START_SEC):
-                self._stream = await self._connect(self._spec.argv(), self._spec.variables())
-                self._reader = asyncio.create_task(self._read(self._stream), name="terminal reader")
-                reply = await attached
-            if not reply.ok:
-                raise TerminalLost(f"tmux refused the session: {_text(reply.lines)}")
             await self._wait(_SHELL_SEC)
             await self._note_base()
-        except TimeoutError:
-            raise TerminalLost(f"tmux did not answer within {_START_SEC:.0f} s") from None
-        except OSError as error:
+        except ConnectionError as error:
             raise TerminalLost(f"tmux did not start: {error}") from error
 
     async def close(self) -> None:
         """End the client; the session lives on in its container."""
         if self._timer is not None:
             self._timer.cancel()
-        if self._stream is not None:
-            await self._stream.close()
-        if self._reader is not None:
-            self._reader.cancel()
-            with contextlib.suppress(asyncio.CancelledError):
-                await self._reader
+        await self._client.close()
         if self._recording is not None:
             self._recording.close()
 
     async def _reopen_if_lost(self) -> None:
         # Before typing: what was typed into a terminal that was lost meanwhile is not typed again.
-        if self._lost.is_set():
+        if self._client.lost.is_set():
             await self._reopen()
 
     async def _reopen(self) -> None:
@@ -167,10 +146,7 @@ class Terminal:
         if self._reopened >= _REOPENINGS:
             raise TerminalLost(f"the terminal was lost {_REOPENINGS + 1} times")
         self._reopened += 1
-        if self._stream is not None:
-            await self._stream.close()
-        if self._reader is not None:
-            await self._reader
+        await self._client.close()
         self._reset()
         if self._recording is not None:
             self._recording.marker("the terminal was lost and opened again")
@@ -300,7 +276,7 @@ class Terminal:
         self._begin_waiting()
         if self._recording is not None:
             self._recording.input(shown)
-        await self._command(*commands, keystrokes=True)
+        await self._client.command(*commands, keystrokes=True)
 
     def _begin_waiting(self) -> None:
         self._settled.clear()
@@ -314,14 +290,14 @@ class Terminal:
         await self._until(self._settled, duration_sec)
 
     async def _sleep(self, duration_sec: float) -> None:
-        await self._until(self._lost, duration_sec)
+        await self._until(self._client.lost, duration_sec)
 
     async def _until(self, event: asyncio.Event, duration_sec: float) -> None:
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(max(duration_sec, 0.0)):
                 await event.wait()
-        if self._lost.is_set():
-            raise ConnectionResetError(self._why_lost)
+        if self._client.lost.is_set():
+            raise ConnectionResetError(self._client.why_lost)
 
     async def _interrupt(self) -> None:
         for key in ("C-c", "C-\\"):
@@ -330,14 +306,16 @@ class Terminal:
             if self._at_prompt:
                 return
         self._exact = False
-        await self._command(b"respawn-pane -k -t main\n", keystrokes=True)
+        await self._client.command(b"respawn-pane -k -t main\n", keystrokes=True)
         await self._wait(_SHELL_SEC)
 
     # -- reading ---------------------------------------------------------------------------------
 
     async def _position(self) -> tuple[int, int, bool]:
-        reply = await self._command(b"display-message -p -t main '#{history_size} #{cursor_y} #{alternate_on}'\n")
-        history, cursor, alternate = _text(reply.lines).split()
+        reply = await self._client.command(
+            b"display-message -p -t main '#{history_size} #{cursor_y} #{alternate_on}'\n"
+        )
+        history, cursor, alternate = text(reply.lines).split()
         return int(history), int(cursor), alternate == "1"
 
     async def _note_base(self) -> None:
@@ -347,7 +325,7 @@ class Terminal:
 
     async def _capture_pane(self, start: int | None = None, end: int | None = None) -> str:
         span = "" if start is None else f" -J -S {start} -E {end}"
-        reply = await self._command(f"capture-pane -p -t main{span}\n".encode())
+        reply = await self._client.command(f"capture-pane -p -t main{span}\n".encode())
         text = b"\n".join(line.rstrip() for line in reply.lines).decode("utf-8", "replace")
         return text.rstrip("\n")
 
@@ -360,62 +338,7 @@ class Terminal:
         tail = await self._capture_pane(end - _VIEW_LINES + 1, end)
         return f"{head}\n[… {elided} lines left out …]\n{tail}", elided
 
-    # -- the stream ------------------------------------------------------------------------------
-
-    def _expect_reply(self) -> asyncio.Future[CommandReply]:
-        future: asyncio.Future[CommandReply] = asyncio.get_running_loop().create_future()
-        self._replies.append(future)
-        return future
-
-    async def _command(self, *commands: bytes, keystrokes: bool = False) -> CommandReply:
-        """Send command lines in one go; the last one's reply. Raises ConnectionError, TerminalLost."""
-        if self._lost.is_set() or self._stream is None:
-            raise ConnectionResetError(self._why_lost)
-        futures = [self._expect_reply() for _ in commands]
-        self._ack = futures[-1] if keystrokes else None
-        try:
-            async with asyncio.timeout(_CONTROL_SEC + sum(map(len, commands)) / 100_000):
-                await self._stream.write(b"".join(commands))
-                return (await asyncio.gather(*futures))[-1]
-        except TimeoutError:
-            raise TerminalLost("tmux stopped answering") from None
-
-    async def _read(self, stream: ByteStream) -> None:
-        try:
-            while data := await stream.read():
-                for event in self._parser.feed(data):
-                    self._handle(event)
-        except OSError as error:
-            self._why_lost = str(error)
-        finally:
-            self._lost.set()
-            self._settled.set()
-            for future in self._replies:
-                if not future.done():
-                    future.set_exception(ConnectionResetError(self._why_lost))
-                    future.exception()  # nobody may be waiting for it
-
-    def _handle(self, event: control_mode.Event) -> None:
-        match event:
-            case Output():
-                self._take_output(event.data)
-            case CommandReply():
-                self._take_reply(event)
-            case Notification(name="exit") if event.arguments:
-                self._why_lost = f"tmux ended: {_text([event.arguments])}"
-            case Notification():
-                pass
-
-    def _take_reply(self, reply: CommandReply) -> None:
-        if not self._replies:
-            return
-        future = self._replies.popleft()
-        if future is self._ack:
-            # tmux has our keys now: a mark that came earlier is older than they are. Here and not in the
-            # waiting task, which wakes later than a fast shell answers.
-            self._begin_waiting()
-        if not future.done():
-            future.set_result(reply)
+    # -- the output ------------------------------------------------------------------------------
 
     def _take_output(self, data: bytes) -> None:
         if self._recording is not None:
@@ -431,7 +354,6 @@ class Terminal:
                 self._capture.append(piece)
 
     def _take_mark(self, mark: Mark) -> None:
-        self._marks = True
         match mark.kind:
             case "C":
                 self._begin_waiting()
@@ -472,10 +394,6 @@ class Terminal:
 def _quoted(command: str) -> str:
     """Control characters behind C-v: a tab in a here-document must arrive as one, not complete a file name."""
     return re.sub(r"[\x01-\x09\x0b-\x1f\x7f]", "\x16\\g<0>", command.replace("\r\n", "\n").replace("\0", ""))
-
-
-def _text(lines: Sequence[bytes]) -> str:
-    return b" ".join(lines).decode("utf-8", "replace")
 
 
 _ESCAPE_SEQUENCE = re.compile(r"\x1b(?:\][^\x07\x1b]*(?:\x07|\x1b\\)|\[[0-?]*[ -/]*[@-~]|.)|[\x00-\x1f\x7f]")

@@ -180,19 +180,25 @@ class SlowModel(ScriptedModel):
 
 async def test_nothing_of_a_reply_that_comes_too_late_is_executed() -> None:
     terminal = FakeTerminal()
-    trajectory = await run(SlowModel([LS, LS]), terminal, limits=Limits(timeout_sec=0.05))
+    trajectory = await run(SlowModel([LS, LS], patience_sec=60), terminal, limits=Limits(timeout_sec=0.05))
     assert trajectory.outcome is Outcome.AGENT_TIMEOUT
     assert terminal.typed == []
 
 
 async def test_waiting_for_the_endpoint_is_not_charged_to_the_agent() -> None:
-    model = SlowModel([reply(CLAIM, waited_sec=60.0), reply(CLAIM, waited_sec=60.0)])
+    model = SlowModel([reply(CLAIM, waited_sec=60.0), reply(CLAIM, waited_sec=60.0)], patience_sec=60)
     assert (await run(model, limits=Limits(timeout_sec=0.05))).outcome is Outcome.SUBMITTED
 
 
 async def test_an_outage_longer_than_the_agents_time_is_the_endpoints_error() -> None:
     with pytest.raises(EndpointUnavailable):
-        await run(SlowModel([EndpointUnavailable("http://x: refused")]), limits=Limits(timeout_sec=0.05))
+        model = SlowModel([EndpointUnavailable("http://x: refused")], patience_sec=60)
+        await run(model, limits=Limits(timeout_sec=0.05))
+
+
+async def test_a_model_that_never_answers_is_given_up_when_its_patience_is_over_too() -> None:
+    trajectory = await run(ScriptedModel([None], patience_sec=0.05), limits=Limits(timeout_sec=0.05))
+    assert trajectory.outcome is Outcome.AGENT_TIMEOUT
 
 
 async def test_the_clock_runs_on_after_a_refused_prompt() -> None:

@@ -1,0 +1,123 @@
+"""One tmux control client over one byte stream: commands go in, replies and the pane's output come back."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections import deque
+from collections.abc import Callable, Mapping, Sequence
+
+from harness import control_mode
+from harness.control_mode import CommandReply, Notification, Output
+from harness.errors import TerminalLost
+from harness.stream import ByteStream, Connect
+
+_ANSWER_SEC = 20.0
+"""Bound on any answer of tmux itself, far above the sub-millisecond it takes."""
+_START_SEC = 60.0
+_BYTES_PER_SEC = 100_000
+"""What typing a large text is given on top."""
+
+
+class ControlClient:
+    """Commands are answered in order; output is handed on as it comes, in the reading task.
+
+    `on_keys` is called at the moment in the stream when tmux has taken what was typed, `on_lost` when it ends.
+    """
+
+    def __init__(
+        self, *, on_output: Callable[[bytes], None], on_keys: Callable[[], None], on_lost: Callable[[], None]
+    ) -> None:
+        self._on_output = on_output
+        self._on_keys = on_keys
+        self._on_lost = on_lost
+        self._stream: ByteStream | None = None
+        self._reader: asyncio.Task[None] | None = None
+        self._parser = control_mode.Parser()
+        self._replies: deque[asyncio.Future[CommandReply]] = deque()
+        self._keys: asyncio.Future[CommandReply] | None = None
+        self.lost = asyncio.Event()
+        self.why_lost = "the terminal's stream ended"
+
+    async def open(self, connect: Connect, argv: Sequence[str], variables: Mapping[str, str]) -> None:
+        """Attach. Raises TerminalLost with tmux's (or the engine's) own words."""
+        attached = self._expect_reply()
+        try:
+            async with asyncio.timeout(_START_SEC):
+                self._stream = await connect(argv, variables)
+                self._reader = asyncio.create_task(self._read(self._stream), name="terminal reader")
+                reply = await attached
+        except TimeoutError:
+            raise TerminalLost(f"tmux did not answer within {_START_SEC:.0f} s") from None
+        except OSError as error:
+            raise TerminalLost(f"tmux did not start: {error}") from error
+        if not reply.ok:
+            raise TerminalLost(f"tmux refused the session: {text(reply.lines)}")
+
+    async def close(self) -> None:
+        """End the client; the session lives on where it is."""
+        if self._stream is not None:
+            await self._stream.close()
+        if self._reader is not None:
+            self._reader.cancel()
+            with contextlib.suppress(asyncio.CancelledError):
+                await self._reader
+
+    async def command(self, *commands: bytes, keystrokes: bool = False) -> CommandReply:
+        """Send command lines in one go; the last one's reply. Raises ConnectionError, TerminalLost."""
+        if self.lost.is_set() or self._stream is None:
+            raise ConnectionResetError(self.why_lost)
+        futures = [self._expect_reply() for _ in commands]
+        self._keys = futures[-1] if keystrokes else None
+        try:
+            async with asyncio.timeout(_ANSWER_SEC + sum(map(len, commands)) / _BYTES_PER_SEC):
+                await self._stream.write(b"".join(commands))
+                return (await asyncio.gather(*futures))[-1]
+        except TimeoutError:
+            raise TerminalLost("tmux stopped answering") from None
+
+    def _expect_reply(self) -> asyncio.Future[CommandReply]:
+        future: asyncio.Future[CommandReply] = asyncio.get_running_loop().create_future()
+        self._replies.append(future)
+        return future
+
+    async def _read(self, stream: ByteStream) -> None:
+        try:
+            while data := await stream.read():
+                for event in self._parser.feed(data):
+                    self._handle(event)
+        except OSError as error:
+            self.why_lost = str(error)
+        finally:
+            self.lost.set()
+            self._on_lost()
+            for future in self._replies:
+                if not future.done():
+                    future.set_exception(ConnectionResetError(self.why_lost))
+                    future.exception()  # nobody may be waiting for it
+
+    def _handle(self, event: control_mode.Event) -> None:
+        match event:
+            case Output():
+                self._on_output(event.data)
+            case CommandReply():
+                self._take_reply(event)
+            case Notification(name="exit") if event.arguments:
+                self.why_lost = f"tmux ended: {text([event.arguments])}"
+            case Notification():
+                pass
+
+    def _take_reply(self, reply: CommandReply) -> None:
+        if not self._replies:
+            return
+        future = self._replies.popleft()
+        if future is self._keys:
+            # Here and not in the waiting task, which wakes later than a fast shell answers.
+            self._on_keys()
+        if not future.done():
+            future.set_result(reply)
+
+
+def text(lines: Sequence[bytes]) -> str:
+    """Reply lines as one line of text."""
+    return b" ".join(lines).decode("utf-8", "replace")
