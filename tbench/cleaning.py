@@ -39,8 +39,8 @@ async def _remove_shared(engine: Engine) -> list[str]:
     steps += [("volume", volume["Name"], api.remove_volume, volume["Name"]) for volume in volumes]
     for label in (LABEL_SHARED, "tbench.image"):
         for image in await engine.call(api.images, filters={"label": label}):
-            name = (image["RepoTags"] or [image["Id"][7:19]])[0]
-            steps.append(("image", name, api.remove_image, image["Id"]))
+            # By name, because one image may have several; by id where it has none.
+            steps += [("image", name, api.remove_image, name) for name in image["RepoTags"] or [image["Id"]]]
     removed = []
     for kind, name, remove, identity in steps:
         try:

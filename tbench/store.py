@@ -5,6 +5,7 @@ Files are the truth; each is written whole or not at all, journal and results li
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 from collections.abc import Mapping
@@ -80,9 +81,17 @@ class RunStore:
     def write_trial(
         self, directory: Path, result: TrialResult, trajectory: Trajectory | None, files: Mapping[str, bytes]
     ) -> None:
-        """The trial's files; result.json comes last, so its presence says that the rest is there."""
+        """The trial's files; result.json comes last, so its presence says that the rest is there.
+
+        Raises OSError. A path that is too long for this file system is left out, unless it is the verifier's: what an
+        agent leaves in /logs/agent must not turn its verdict into an error.
+        """
         for name, data in files.items():
-            write_atomically(directory / safe_relative(name), data)
+            try:
+                write_atomically(directory / safe_relative(name), data)
+            except OSError as error:
+                if error.errno != errno.ENAMETOOLONG or name.startswith("verifier/"):
+                    raise
         if trajectory is not None:
             write_atomically(
                 directory / "trajectory.json", trajectory.model_dump_json(indent=1).encode("utf-8", "replace")

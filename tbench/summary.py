@@ -196,7 +196,7 @@ class Summary(Frozen):
             f"score over scored trials only {_percent(self.score.scored_only)} % "
             f"({self.counts.scored} of {self.counts.planned} trials)",
             f"score bounds {_percent(self.score.worst)} to {_percent(self.score.best)} % "
-            f"({unscored} unscored trials as 0, as 1)",
+            f"({unscored} unscored {'trial' if unscored == 1 else 'trials'} as 0, as 1)",
         )
 
     def as_json(self) -> dict[str, Any]:

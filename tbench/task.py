@@ -9,9 +9,9 @@ import tomllib
 from collections.abc import Iterator, Mapping
 from functools import cached_property
 from pathlib import Path
-from typing import Any, get_args
+from typing import Any, Literal, get_args
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 from tbench.errors import TaskInvalid, TrialError
 
@@ -22,6 +22,8 @@ _TEMPLATE = re.compile(r"\$\{(\w+)(?::-(.*))?\}")
 _HASHED = ("task.toml", "instruction.md", "README.md", "trajectory")
 _HASHED_TREES = ("environment", "tests", "solution", "steps")
 _NOT_HASHED = re.compile(r"(^|/)(__pycache__/.*|.*\.pyc|\.DS_Store|.*\.sw[po]|.*~)$")
+
+NetworkMode = Literal["public", "no-network", "allowlist"]
 
 
 class _Section(BaseModel):
@@ -39,7 +41,7 @@ class TaskTable(_Section):
 class AgentSection(_Section):
     timeout_sec: float | None = Field(default=None, gt=0)
     user: str | int | None = None
-    network_mode: str | None = None
+    network_mode: NetworkMode | None = None
     allowed_hosts: list[str] = []
 
 
@@ -74,7 +76,7 @@ class EnvironmentSection(_Section):
     gpus: int = 0
     env: dict[str, str] = {}
     workdir: str | None = None
-    network_mode: str = "public"
+    network_mode: NetworkMode = "public"
     allow_internet: bool | None = None
     allowed_hosts: list[str] = []
     healthcheck: Healthcheck | None = None
@@ -92,13 +94,6 @@ class EnvironmentSection(_Section):
             if legacy in values and key not in values:
                 values[key] = _size_mb(values.pop(legacy), legacy)
         return values
-
-    @field_validator("network_mode")
-    @classmethod
-    def _known_network(cls, mode: str) -> str:
-        if mode not in ("public", "no-network", "allowlist"):
-            raise ValueError("must be public, no-network or allowlist")
-        return mode
 
     @property
     def has_internet(self) -> bool:

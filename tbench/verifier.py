@@ -29,7 +29,7 @@ _PYTEST_SUMMARY = re.compile(
     r"\b\d+ (?:passed|failed|error(?:s)?|skipped|xfailed|xpassed)\b.* in [\d.]+\s?s", re.IGNORECASE
 )
 _OTHER_RUNNERS = re.compile(
-    r"^(?:ok|not ok) \d+|^Ran \d+ tests? in|\bcollected \d+ items?|^(?:PASS(?:ED)?|FAIL(?:ED)?)\b",
+    r"^(?:ok|not ok) \d+|^Ran [1-9]\d* tests? in|\bcollected [1-9]\d* items?|^(?:PASS(?:ED)?|FAIL(?:ED)?)\b",
     re.MULTILINE,
 )
 _TOOL_FAILURES = (

@@ -38,7 +38,8 @@ def progress(config: RunConfig, tasks: TaskSet) -> Iterator[Subscriber]:
     console = Console(stderr=True, highlight=False)
     planned = len(config.seeds) * len(tasks.names)
     console.print(
-        f"{config.run}: {len(tasks.names)} tasks × {len(config.seeds)} seeds = {planned} trials, "
+        f"{config.run}: {counted(len(tasks.names), 'task')} × {counted(len(config.seeds), 'seed')} = "
+        f"{counted(planned, 'trial')}, "
         f"{config.concurrency} at once; agent {config.agent}" + (f", model {config.model}" if config.model else ""),
         soft_wrap=True,
     )
@@ -48,6 +49,10 @@ def progress(config: RunConfig, tasks: TaskSet) -> Iterator[Subscriber]:
     view = LiveTable(planned)
     with Live(get_renderable=view.render, console=console, refresh_per_second=8, transient=True):
         yield view
+
+
+def counted(number: int, noun: str) -> str:
+    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
 
 
 def verdict_words(result: TrialResult) -> str:

@@ -136,3 +136,14 @@ def test_a_write_replaces_the_whole_file(tmp_path: Path) -> None:
 )
 def test_names_out_of_a_container_cannot_climb_out_of_the_directory(name: str, safe: str) -> None:
     assert safe_relative(name) == Path(safe)
+
+
+def test_a_path_too_long_for_this_file_system_costs_the_agent_s_file_and_not_the_verdict(tmp_path: Path) -> None:
+    store = RunStore.create(tmp_path / "run", {})
+    deep = "agent/" + "/".join(["d" * 200] * 40)
+    store.write_trial(tmp_path / "t", result(), None, {deep: b"x", "verifier/reward.txt": b"1"})
+    assert (tmp_path / "t" / "result.json").exists()
+    assert (tmp_path / "t" / "verifier" / "reward.txt").read_bytes() == b"1"
+    with pytest.raises(OSError):
+        store.write_trial(tmp_path / "t", result(), None, {deep.replace("agent", "verifier"): b"x"})
+    store.close()

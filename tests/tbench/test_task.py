@@ -172,6 +172,7 @@ def test_the_internet_is_there_unless_one_of_two_keys_takes_it_away(
         ('[environment]\nmemory = "lots"', "memory"),
         ("[environment]\nstorage = [1]", "storage"),
         ('[environment]\nnetwork_mode = "sometimes"', "environment.network_mode"),
+        ('[agent]\nnetwork_mode = "no_network"', "agent.network_mode"),
         ('[environment]\nallow_internet = "perhaps"', "environment.allow_internet"),
         ("[environment.healthcheck]\nretries = 1", "environment.healthcheck.command"),
         ("environment = 3", "environment"),

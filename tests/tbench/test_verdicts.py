@@ -219,3 +219,8 @@ def test_recorded_verdicts_are_kept_with_either_proof(name: str, reward: float, 
         files.pop("ctrf.json")
     assert read_reward(files, uses_pytest=True) == reward
     assert never_ran(files, uses_pytest=True) is None
+
+
+@pytest.mark.parametrize("output", ["collected 0 items\n", "Ran 0 tests in 0.000s\n"])
+def test_a_runner_that_found_no_test_is_no_sign_that_one_ran(output: str) -> None:
+    assert never_ran({"stdout.txt": output.encode()}, uses_pytest=True) is not None
