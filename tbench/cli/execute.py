@@ -170,7 +170,7 @@ async def _connect(wanted: ModelOptions, setup: _Setup, events: Events) -> tuple
             request_timeout_sec=wanted.request_timeout_sec,
             retry=RetryPolicy(total_sec=wanted.retry_budget_sec),
             on_wait=lambda reason, seconds: events.emit(
-                Note(text=f"endpoint: {reason}; trying again in {seconds:.1f} s")
+                Note(text=f"endpoint: {reason.rstrip('.')}; trying again in {seconds:.1f} s")
             ),
         )
         return chat, await chat.connect(budget_sec=min(_PREFLIGHT_SEC, wanted.retry_budget_sec))
