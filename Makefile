@@ -33,7 +33,7 @@ test: setup lint
 	@$(BIN)/python -m pytest -m "not slow"
 
 test-all: setup lint
-	@$(BIN)/python -m pytest
+	@$(BIN)/python -m pytest --hypothesis-profile=explore
 
 bench: setup
 	@$(BIN)/python tests/bench.py

@@ -155,6 +155,8 @@ async def play(moves: list[tuple[str, int, Demand]]) -> None:
     log: list[str] = []
     for move, which, demand in moves:
         if move == "arrive":
+            # The log is written when a guest's task runs on, which is later than its admission: let those come first.
+            await settle()
             made.append(Guest(admission, demand, log, str(len(made))))
         elif made:
             guest = made[which % len(made)]
