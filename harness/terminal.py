@@ -17,7 +17,7 @@ from typing import Literal
 from harness import control_mode
 from harness.control_client import ControlClient, text
 from harness.errors import TerminalLost
-from harness.marks import CapturedOutput, Mark, MarkScanner
+from harness.marks import CapturedOutput, Mark, MarkScanner, plain_text
 from harness.protocols.base import CommandResult, Keys, ScreenView, View
 from harness.recording import Recording
 from harness.stream import Connect
@@ -253,10 +253,9 @@ class Terminal:
         """The last non-empty line that was printed, for a live display."""
         # What was kept may begin within an escape sequence: what follows a line break is whole,
         # and what follows an ESC in a full-screen program.
-        output = self._last_output.decode("utf-8", "replace").replace("\r", "\n")
-        whole = output.partition("\n")[2] or output[max(0, output.find("\x1b")) :]
-        lines = whole.split("\n")
-        return next((text for line in reversed(lines) if (text := _visible(line))), "")
+        output = self._last_output.replace(b"\r", b"\n")
+        whole = output.partition(b"\n")[2] or output[max(0, output.find(b"\x1b")) :]
+        return next((line.strip() for line in reversed(plain_text(whole).split("\n")) if line.strip()), "")
 
     # -- typing and waiting ----------------------------------------------------------------------
 
@@ -394,10 +393,3 @@ class Terminal:
 def _quoted(command: str) -> str:
     """Control characters behind C-v: a tab in a here-document must arrive as one, not complete a file name."""
     return re.sub(r"[\x01-\x09\x0b-\x1f\x7f]", "\x16\\g<0>", command.replace("\r\n", "\n").replace("\0", ""))
-
-
-_ESCAPE_SEQUENCE = re.compile(r"\x1b(?:\][^\x07\x1b]*(?:\x07|\x1b\\)|\[[0-?]*[ -/]*[@-~]|.)|[\x00-\x1f\x7f]")
-
-
-def _visible(line: str) -> str:
-    return _ESCAPE_SEQUENCE.sub("", line).strip()

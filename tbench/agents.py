@@ -19,12 +19,11 @@ from harness.terminal import COLUMNS, ROWS, Settling, Terminal, TerminalSpec
 from harness.trajectory import Outcome, Trajectory
 from tbench.archive import pack, read_tree
 from tbench.errors import TrialError
-from tbench.sandbox import BUSYBOX, LOG_DIRECTORIES, Sandbox
+from tbench.sandbox import BUSYBOX, LOG_DIRECTORIES, NOT_STAGED, Sandbox
 from tbench.task import Task, resolve_env
 
 _NO_LIMIT_SEC = 24 * 3600.0
-_NOT_STAGED = 97
-_UNPACK = f"""{BUSYBOX} tar -xf - -C / && {BUSYBOX} mkdir -p {" ".join(LOG_DIRECTORIES)} || exit {_NOT_STAGED}
+_UNPACK = f"""{BUSYBOX} tar -xf - -C / && {BUSYBOX} mkdir -p {" ".join(LOG_DIRECTORIES)} || exit {NOT_STAGED}
 """
 # Output goes to a file: a server that the solution leaves running would hold the stream open.
 _SOLVE = """cd {cwd} && exec bash /solution/solve.sh >/logs/agent/oracle.txt 2>&1 </dev/null
@@ -96,7 +95,7 @@ class OracleAgent:
             environment={"DEBIAN_FRONTEND": "noninteractive", **resolve_env(place.task.file.solution.env)},
             stdin=stdin,
         )
-        if ended.exit_code == _NOT_STAGED:
+        if ended.exit_code == NOT_STAGED:
             raise TrialError("sandbox_failed", "the solution could not be put into the container")
         return AgentReport(Outcome.AGENT_TIMEOUT if ended.timed_out else Outcome.FINISHED)
 

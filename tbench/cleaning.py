@@ -5,7 +5,16 @@ from __future__ import annotations
 from collections.abc import Callable
 from pathlib import Path
 
-from tbench.engine import LABEL_OWNER, LABEL_RUN, LABEL_SHARED, Engine, EngineError, process_start, this_boot
+from tbench.engine import (
+    LABEL_IMAGE,
+    LABEL_OWNER,
+    LABEL_RUN,
+    LABEL_SHARED,
+    Engine,
+    EngineError,
+    process_start,
+    this_boot,
+)
 
 
 def is_alive(owner: str) -> bool:
@@ -37,7 +46,7 @@ async def _remove_shared(engine: Engine) -> list[str]:
     ]
     volumes = (await engine.call(api.volumes, filters=labelled))["Volumes"] or []
     steps += [("volume", volume["Name"], api.remove_volume, volume["Name"]) for volume in volumes]
-    for label in (LABEL_SHARED, "tbench.image"):
+    for label in (LABEL_SHARED, LABEL_IMAGE):
         for image in await engine.call(api.images, filters={"label": label}):
             # By name, because one image may have several; by id where it has none.
             steps += [("image", name, api.remove_image, name) for name in image["RepoTags"] or [image["Id"]]]

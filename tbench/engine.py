@@ -25,7 +25,7 @@ from tbench.errors import EngineUnavailable, TbenchError, one_line
 
 T = TypeVar("T")
 LABEL_RUN, LABEL_TRIAL, LABEL_OWNER = "tbench.run", "tbench.trial", "tbench.owner"
-LABEL_SHARED = "tbench.shared"
+LABEL_SHARED, LABEL_IMAGE = "tbench.shared", "tbench.image"
 NETWORK = "tbench"
 _CALL_SEC = 120.0
 

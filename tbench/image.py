@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from tbench.engine import Engine, EngineError
+from tbench.engine import LABEL_IMAGE, Engine, EngineError
 from tbench.errors import TrialError, one_line
 from tbench.task import Task
 
@@ -214,7 +214,7 @@ def build_tag(task: Task) -> str:
 
 
 def _build_classic(api: Any, context: Path, tag: str, limit_sec: float, log: list[str]) -> None:
-    build(api, context, tag, limit_sec=limit_sec, labels={"tbench.image": "task"}, log=log)
+    build(api, context, tag, limit_sec=limit_sec, labels={LABEL_IMAGE: "task"}, log=log)
 
 
 def build(api: Any, context: Path, tag: str, *, limit_sec: float, labels: dict[str, str], log: list[str]) -> None:
@@ -241,7 +241,7 @@ def _build_with_buildkit(api: Any, context: Path, tag: str, limit_sec: float, lo
     if client is None:
         raise BuildFailed("this Dockerfile needs BuildKit (heredoc or --mount): install the docker client with buildx")
     done = subprocess.run(
-        [client, "build", "--progress=plain", "-t", tag, "--label", "tbench.image=task", str(context)],
+        [client, "build", "--progress=plain", "-t", tag, "--label", f"{LABEL_IMAGE}=task", str(context)],
         env={**os.environ, "DOCKER_BUILDKIT": "1"},
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,

@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 from pydantic import ValidationError
 
 from harness.trajectory import Frozen
-from tbench.errors import UsageError
+from tbench.errors import UsageError, one_line
 from tbench.results import RESULT_SCHEMA_VERSION, TrialResult
 
 CONFIG_NAME = "run.json"
@@ -105,7 +105,7 @@ def _read_config(file: Path) -> dict[str, Any]:
     try:
         config = json.loads(_read_bytes(file))
     except ValueError as error:  # JSONDecodeError and UnicodeDecodeError alike
-        raise RunUnreadable(f"{file}: not JSON ({_one_line(error)}); restore it or delete the run") from None
+        raise RunUnreadable(f"{file}: not JSON ({one_line(str(error))}); restore it or delete the run") from None
     if not isinstance(config, dict):
         raise RunUnreadable(f"{file}: not a JSON object; restore it or delete the run")
     tasks, seeds = config.get("tasks"), config.get("seeds")
@@ -133,7 +133,7 @@ def _lines(file: Path, notes: list[str]) -> Iterator[_Line]:
             if position == len(numbered):
                 notes.append(f"{where}: the last line is torn and was left out")
                 return
-            raise RunUnreadable(f"{where}: not JSON ({_one_line(error)}); remove or repair this line") from None
+            raise RunUnreadable(f"{where}: not JSON ({one_line(str(error))}); remove or repair this line") from None
         if not isinstance(data, dict):
             raise RunUnreadable(f"{where}: not a JSON object; remove or repair this line")
         yield _Line(where, data)
@@ -218,7 +218,7 @@ def _validated(data: dict[str, Any], where: str) -> TrialResult:
     except ValidationError as error:
         first = error.errors(include_url=False, include_input=False)[0]
         field = ".".join(str(part) for part in first["loc"]) or "line"
-        raise RunUnreadable(f"{where}: {field}: {_one_line(first['msg'])}; remove or repair this line") from None
+        raise RunUnreadable(f"{where}: {field}: {one_line(first['msg'])}; remove or repair this line") from None
 
 
 def _read_bytes(file: Path) -> bytes:
@@ -226,7 +226,3 @@ def _read_bytes(file: Path) -> bytes:
         return file.read_bytes()
     except OSError as error:
         raise RunUnreadable(f"{file}: {error.strerror or error}; check the path and its permissions") from None
-
-
-def _one_line(error: object) -> str:
-    return " ".join(str(error).split())

@@ -11,6 +11,8 @@ from tbench.archive import FileEntry
 
 BUSYBOX = "/opt/tbench/bin/busybox"
 """The tools volume's own shell and utilities: images need not have any."""
+NOT_STAGED = 97
+"""Exit code of our scripts when what they were given could not be put into the container."""
 
 LOG_DIRECTORIES = {
     path: FileEntry(None, 0o777) for path in ("/logs", "/logs/agent", "/logs/verifier", "/logs/artifacts")

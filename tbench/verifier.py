@@ -17,7 +17,7 @@ from dataclasses import dataclass
 
 from tbench.archive import pack, read_tree, unpack
 from tbench.errors import TrialError
-from tbench.sandbox import BUSYBOX, Sandbox
+from tbench.sandbox import BUSYBOX, NOT_STAGED, Sandbox
 from tbench.task import Task, resolve_env
 
 LOGS = "/logs/verifier"
@@ -101,14 +101,13 @@ async def _run(task: Task, sandbox: Sandbox) -> tuple[dict[str, bytes], bool]:
         if ended.exit_code == 0:
             ended = await sandbox.shell(run, timeout_sec=limit_sec, user=user, environment=environment)
         logs = {}
-    if ended.exit_code == _NOT_STAGED:
+    if ended.exit_code == NOT_STAGED:
         raise TrialError("verifier_failed", "the tests could not be put into the container (is its disk full?)")
     if not logs:
         logs = await sandbox.fetch("/logs", _KEPT_BYTES)
     return {name: data for name, data in logs.items() if name.startswith(_KEPT)}, ended.timed_out
 
 
-_NOT_STAGED = 97
 # The verdict's files first: whatever else is there, a limit must not cut them off.
 _SEND_LOGS = """cd /logs/verifier && $B tar -cf - -C / $($B ls reward.json reward.txt ctrf.json 2>/dev/null |
     $B sed s,^,logs/verifier/,) logs 2>/dev/null
@@ -119,10 +118,10 @@ exit 0
 def _stage_script(stage: str) -> str:
     # Whatever the agent left at these paths is removed; then tests are put there fresh, owned by root.
     return f"""B={BUSYBOX}
-$B tar -xf - -C / || exit {_NOT_STAGED}
+$B tar -xf - -C / || exit {NOT_STAGED}
 $B rm -rf /tests {LOGS}
-$B mkdir -p {LOGS} && $B chmod 777 {LOGS} || exit {_NOT_STAGED}
-$B mv {stage}/tests /tests && $B rmdir {stage} && $B chmod 755 /tests /tests/test.sh || exit {_NOT_STAGED}
+$B mkdir -p {LOGS} && $B chmod 777 {LOGS} || exit {NOT_STAGED}
+$B mv {stage}/tests /tests && $B rmdir {stage} && $B chmod 755 /tests /tests/test.sh || exit {NOT_STAGED}
 """
 
 

@@ -86,6 +86,11 @@ class _Setup:
     sampling: Sampling | None = None
     limits: Limits | None = None
 
+    @property
+    def agent_name(self) -> str:
+        """What run.json and every result call the agent."""
+        return self.agent if self.protocol is None else f"tbench:{self.protocol.name}"
+
     @classmethod
     def of(cls, options: RunOptions) -> _Setup:
         if options.agent in ("oracle", "nop"):
@@ -120,7 +125,7 @@ async def _execute(options: RunOptions, tasks: TaskSet, setup: _Setup, engine: E
         run=directory.name,
         source=options.source,
         seeds=options.seeds,
-        agent=options.agent if setup.protocol is None else f"tbench:{setup.protocol.name}",
+        agent=setup.agent_name,
         concurrency=options.concurrency,
         cpu_overcommit=options.cpu_overcommit,
         build=options.build,
@@ -185,7 +190,7 @@ def _agent_maker(setup: _Setup, chat: ChatModel | None, settling: Settling) -> C
         return OracleAgent
     protocol, limits = setup.protocol, setup.limits
     assert chat is not None and protocol is not None and limits is not None
-    return lambda: ModelAgent(chat, protocol, limits, settling=settling, name=f"tbench:{protocol.name}")
+    return lambda: ModelAgent(chat, protocol, limits, settling=settling, name=setup.agent_name)
 
 
 def _default_directory(options: RunOptions, served: ServedModel | None) -> str:
