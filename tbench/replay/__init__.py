@@ -1,0 +1,1 @@
+"""Next-action replay: a model continues recorded conversations, step by step; nothing is executed."""

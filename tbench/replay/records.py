@@ -1,0 +1,106 @@
+"""The records of a replay dataset: one assistant turn of a recorded conversation each, with what went before it.
+
+Two forms: corrected records carry `messages`, legacy ones only the current user message as `prompt`.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from pydantic import BaseModel, ConfigDict, ValidationError
+
+from tbench.errors import UsageError, one_line
+
+ROLES = ("system", "user", "assistant", "tool")
+
+
+class Record(BaseModel):
+    """One step to be continued. Unknown keys are kept: the file is somebody else's."""
+
+    model_config = ConfigDict(frozen=True, extra="allow")
+
+    task_id: str
+    sample_idx: int = 0
+    step_idx: int
+    total_steps: int = 0
+    is_final_step: bool = False
+    source: str = ""
+    source_group: str = ""
+    prompt: str = ""
+    messages: tuple[dict[str, Any], ...] | None = None
+    ref_raw: str
+
+    @property
+    def key(self) -> str:
+        """Names the step within its dataset."""
+        return f"{self.task_id}/{self.step_idx}"
+
+    @property
+    def bucket(self) -> str:
+        """early (the first two steps), mid (the next three), late."""
+        return "early" if self.step_idx <= 1 else "mid" if self.step_idx <= 4 else "late"
+
+    @property
+    def usable_messages(self) -> list[dict[str, str]]:
+        """Those of a known role with text; without any, the prompt as one user message."""
+        found = [
+            {"role": message["role"], "content": message["content"]}
+            for message in self.messages or ()
+            if message.get("role") in ROLES and isinstance(message.get("content"), str)
+        ]
+        return found or [{"role": "user", "content": self.prompt}]
+
+
+@dataclass(frozen=True)
+class Dataset:
+    """Records that can be used, and what was wrong with the other lines."""
+
+    path: Path
+    sha256: str
+    """Of the file's bytes."""
+    records: tuple[Record, ...]
+    problems: tuple[str, ...] = field(default=())
+    """`FILE:LINE: what is wrong`, one per line that was left out."""
+
+
+def read_dataset(path: Path) -> Dataset:
+    """Raises UsageError for a file that cannot be read or holds no record; bad lines are counted, not fatal."""
+    try:
+        raw = path.read_bytes()
+    except OSError as error:
+        raise UsageError(f"{path}: {error.strerror or error}; give the dataset's JSONL file") from None
+    problems: list[str] = []
+    records = tuple(_records(path, raw, problems))
+    if not records:
+        why = f"; first: {problems[0]}" if problems else ""
+        raise UsageError(f"{path}: holds no record of a replay dataset{why}")
+    return Dataset(path, hashlib.sha256(raw).hexdigest(), records, tuple(problems))
+
+
+def _records(path: Path, raw: bytes, problems: list[str]) -> Iterator[Record]:
+    seen: set[str] = set()
+    for number, line in enumerate(raw.split(b"\n"), start=1):
+        if not line.strip():
+            continue
+        where = f"{path}:{number}"
+        try:
+            record = Record.model_validate(json.loads(line))
+        except ValidationError as error:
+            first = error.errors(include_url=False, include_input=False)[0]
+            problems.append(f"{where}: {'.'.join(map(str, first['loc'])) or 'line'}: {one_line(first['msg'])}")
+            continue
+        except (ValueError, RecursionError) as error:
+            problems.append(f"{where}: not JSON ({one_line(str(error))})")
+            continue
+        if record.messages is None and not record.prompt:
+            problems.append(f"{where}: neither messages nor prompt")
+        elif record.key in seen:
+            problems.append(f"{where}: step {record.key} occurs a second time")
+        else:
+            seen.add(record.key)
+            yield record

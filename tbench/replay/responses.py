@@ -1,0 +1,74 @@
+"""What a model answered to the steps of a dataset: raw, so that any revision of the metric can score it again.
+
+A run of replay is a directory: `replay.json` (Manifest), `responses.jsonl` (one Response per line, appended as they
+come; of several for one step the last without an error counts), and `result.json` in the form of the upstream tools.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+from pydantic import Field
+
+from harness.trajectory import Frozen
+
+REPLAY_SCHEMA_VERSION = 1
+TemplateStatus = Literal[
+    "chat_template", "chatml_fallback", "gemma4_patched", "gemma4_fallback", "deepseek_v4_fallback", "raw_fallback",
+    "server",
+]  # fmt: skip
+"""How a prompt was rendered; `server`: chat messages, and the server's own template."""
+
+
+class Response(Frozen):
+    """One reply, or why there is none."""
+
+    schema_version: int = REPLAY_SCHEMA_VERSION
+    task_id: str
+    sample_idx: int = 0
+    step_idx: int
+    content: str | None = None
+    """The raw reply; None where there is none (`error` says why)."""
+    reasoning: str | None = None
+    finish_reason: str | None = None
+    stop_reason: str | int | None = None
+    prompt_tokens: int | None = None
+    completion_tokens: int | None = None
+    latency_sec: float | None = None
+    template_status: TemplateStatus = "server"
+    stripped_thinking_blocks: int = 0
+    error: str | None = None
+    """`overflow: …`, `refused: …`, `unavailable: …`."""
+
+    @property
+    def key(self) -> str:
+        """As `Record.key`."""
+        return f"{self.task_id}/{self.step_idx}"
+
+
+class Manifest(Frozen):
+    """Everything about a replay run that is not in its replies: stored before the first request."""
+
+    schema_version: int = REPLAY_SCHEMA_VERSION
+    model: str
+    model_short: str
+    """Names the result; default: last part of the model's path, blanks as dashes."""
+    base_urls: tuple[str, ...]
+    """Without user names and passwords."""
+    dataset: str
+    dataset_sha256: str
+    records: int
+    problems: tuple[str, ...] = ()
+    """Lines of the dataset that were left out."""
+    shard_index: int = 0
+    shard_count: int = 1
+    limit: int | None = None
+    sampling: dict[str, Any] = Field(default={})
+    """temperature, top_p, max_tokens, repetition_penalty, min_p, seed, stop, extra_body: as sent."""
+    prompt: dict[str, Any] = Field(default={})
+    """How prompts were rendered: mode, thinking mode, history stripping, tokenizer."""
+    prompt_sha256: str = ""
+    """Over the prompts (or messages) as sent, in the dataset's order."""
+    served: dict[str, Any] | None = None
+    tbench_version: str = ""
+    created_at: str = ""
