@@ -44,6 +44,8 @@ class Recipe:
     agent_user: str | None = None
     closed_to: tuple[str, ...] = ()
     """Addresses that it must not reach."""
+    no_new_privileges: bool = False
+    """sudo, su and other setuid programs have no effect for whoever is not root already."""
     beside: str | None = None
     """The container whose network and volumes it shares."""
 
@@ -67,6 +69,7 @@ def create_arguments(engine: Engine, recipe: Recipe) -> dict[str, Any]:
         volumes_from=[recipe.beside] if recipe.beside else None,
         # With raw sockets a frame could be sent past all routes.
         cap_drop=["NET_RAW"] if recipe.has_internet and recipe.closed_to else None,
+        security_opt=["no-new-privileges"] if recipe.no_new_privileges else None,
         binds=[f"{recipe.tools_volume}:{TOOLS}:ro"],
         # The tmux socket must survive `rm -rf /tmp/*`, read-only roots and other users.
         tmpfs={f"{TOOLS}/run": "mode=1777,size=1m"},

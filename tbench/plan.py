@@ -20,7 +20,7 @@ from tbench.verdict import Keep, Verify
 
 _SEMANTIC = {
     *("agent", "agent_sha256", "model", "protocol", "prompt_hash", "observation_bytes", "neutralise_special_tokens"),
-    *("settling", "sampling", "rendering", "limits", "verify", "network", "block_host"),
+    *("settling", "sampling", "rendering", "limits", "verify", "network", "block_host", "no_new_privileges"),
 }
 # What could be set only later, with the value that held before: with it, ids stay what they were.
 _LATER = {
@@ -31,6 +31,7 @@ _LATER = {
     "verify": "shared",
     "network": "task",
     "block_host": False,
+    "no_new_privileges": False,
 }
 _LATER_LIMITS = {"context_tokens": None, "on_overflow": "stop"}
 
@@ -60,6 +61,7 @@ class RunConfig(Frozen):
     network: NetworkChoice = "task"
     block_host: bool = False
     """The engine's host and the endpoint cannot be reached from the trials."""
+    no_new_privileges: bool = False
     model: str | None = None
     base_url: str | None = None
     served: dict[str, Any] | None = None

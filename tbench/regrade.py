@@ -71,6 +71,7 @@ async def regrade(engine: Engine, run_dir: Path, patterns: tuple[str, ...], seed
             await ensure_tools(engine, say),
             stored.name,
             network=stored.config.get("network", "task"),
+            no_new_privileges=stored.config.get("no_new_privileges", False),
             block_host=stored.config.get("block_host", False),
             base_url=stored.config.get("base_url"),
         )

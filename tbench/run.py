@@ -99,13 +99,13 @@ class Run:
 
     async def _one(self, plan: TrialPlan) -> None:
         """Attempts at one trial, until one is final."""
-        last = plan.attempt + self._config.retries
-        for attempt in range(plan.attempt, last + 1):
-            result = await self._attempt(replace(plan, attempt=attempt), last=attempt == last)
+        most = plan.attempt + self._config.retries
+        for attempt in range(plan.attempt, most + 1):
+            result = await self._attempt(replace(plan, attempt=attempt), most)
             if result is None or result.final:
                 return
 
-    async def _attempt(self, plan: TrialPlan, *, last: bool) -> TrialResult | None:
+    async def _attempt(self, plan: TrialPlan, most: int) -> TrialResult | None:
         """Its result; None where the run is stopping."""
         self._events.emit(TrialPhase(trial=plan.trial, task=plan.task_name, seed=plan.seed, phase="queued"))
         trial = Trial(
@@ -116,7 +116,7 @@ class Run:
             make_sandbox=self._make_sandbox,
             store=self._store,
             events=self._events,
-            last=last,
+            is_last=lambda: plan.attempt == most or self._stopping.reason is not None,
             host=self._host,
             policy=JudgePolicy(self._config.verify, self._config.keep, self._config.snapshot),
         )
@@ -235,6 +235,7 @@ async def execute_on_engine(
             config.run,
             network=config.network,
             block_host=config.block_host,
+            no_new_privileges=config.no_new_privileges,
             base_url=config.base_url,
             memory_watch=memory_watch,
         )

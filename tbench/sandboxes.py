@@ -34,6 +34,7 @@ class EngineSandboxes:
         *,
         network: NetworkChoice = "task",
         block_host: bool = False,
+        no_new_privileges: bool = False,
         base_url: str | None = None,
         memory_watch: MemoryWatch | None = None,
     ) -> None:
@@ -44,6 +45,7 @@ class EngineSandboxes:
         self.image_ids: dict[str, str] = {}
         self._network = network
         self._block_host = block_host
+        self._no_new_privileges = no_new_privileges
         self._base_url = base_url
         self._memory_watch = memory_watch
         self._closed_to: tuple[str, ...] = ()
@@ -79,6 +81,7 @@ class EngineSandboxes:
             environment=environment,
             workdir=settings.workdir,
             agent_user=str(user) if user is not None else None,
+            no_new_privileges=self._no_new_privileges,
             closed_to=await self._closed(image) if self._block_host else (),
         )
 

@@ -214,7 +214,8 @@ class Summary(Frozen):
         unscored = self.counts.planned - self.counts.scored
         scored_only = f"score over scored trials only {_percent(self.score.scored_only)} %"
         if not unscored:
-            return (self.score_line, f"{scored_only} (all {self.counts.planned} trials, so the same)")
+            which = "the only trial" if self.counts.planned == 1 else f"all {self.counts.planned} trials"
+            return (self.score_line, f"{scored_only} ({which}, so the same)")
         return (
             self.score_line,
             f"{scored_only} ({self.counts.scored} of {self.counts.planned} trials)",

@@ -144,8 +144,10 @@ def _notes(counts: Counts) -> Iterator[str]:
         yield f"note: results outside the plan, not counted: {counts.unplanned}"
     if counts.human_touched:
         yield f"note: trials in which a human typed: {counts.human_touched}"
-    if counts.repaired or counts.regraded:
-        yield f"note: containers mended before the tests: {counts.repaired}, verifiers run again: {counts.regraded}"
+    if counts.repaired:
+        yield f"note: containers mended before the tests: {counts.repaired}"
+    if counts.regraded:
+        yield f"note: verifiers run again: {counts.regraded}"
 
 
 def _time_text(time: TimeSplit) -> str:

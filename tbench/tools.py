@@ -6,6 +6,7 @@ The recipes lie in images/; the volume's name carries their hash, so a changed r
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import hashlib
 import subprocess
 import tempfile
@@ -23,6 +24,7 @@ Say = Callable[[str], None]
 _PULL_SEC = 600.0
 _BUILD_SEC = 1800.0
 MOUNT = "/opt/tbench"
+_FILLED = "-filled"
 
 
 def ensure_engine_runs(say: Say) -> None:
@@ -96,12 +98,8 @@ async def ensure_tools(engine: Engine, say: Say, recipe: Path | None = None) -> 
     """The name of the tools volume, built and filled where the engine lacks it. Raises UsageError."""
     recipe = recipe or images_dir() / "tools"
     name = tools_volume_name(recipe)
-    try:
-        await engine.call(engine.api.inspect_volume, name)
+    if await _is_filled(engine, name):
         return name
-    except EngineError as error:
-        if error.status != 404:
-            raise UsageError(f"the engine cannot say whether volume {name} exists: {error}") from error
     tag = f"tbench/tools:{name.rpartition('-')[2]}"
     log: list[str] = []
     try:
@@ -123,6 +121,18 @@ async def ensure_tools(engine: Engine, say: Say, recipe: Path | None = None) -> 
     return name
 
 
+async def _is_filled(engine: Engine, name: str) -> bool:
+    """Whether it was filled to its end, which a second, empty volume says: labels cannot be set afterwards."""
+    try:
+        for volume in (name, f"{name}{_FILLED}"):
+            await engine.call(engine.api.inspect_volume, volume)
+    except EngineError as error:
+        if error.status != 404:
+            raise UsageError(f"the engine cannot say whether volume {name} exists: {error}") from error
+        return False
+    return True
+
+
 def tools_volume_name(recipe: Path | None = None) -> str:
     return f"tbench-tools-{recipe_hash(recipe or images_dir() / 'tools')}"
 
@@ -137,6 +147,9 @@ def recipe_hash(recipe: Path) -> str:
 async def _fill(engine: Engine, name: str, tag: str) -> None:
     """The engine copies an image's files into an empty named volume when a container first mounts it there."""
     api = engine.api
+    # What a process left that was killed while it filled it; one in use is no such thing.
+    with contextlib.suppress(EngineError):
+        await engine.call(api.remove_volume, name)
     await engine.call(api.create_volume, name, labels={LABEL_SHARED: "tools"})
     filled = False
     try:
@@ -155,6 +168,7 @@ async def _fill(engine: Engine, name: str, tag: str) -> None:
                 raise EngineError(f"tmux in the volume ended with {ended['StatusCode']}")
         finally:
             await engine.call(api.remove_container, created["Id"], force=True)
+        await engine.call(api.create_volume, f"{name}{_FILLED}", labels={LABEL_SHARED: "tools"})
         filled = True
     finally:
         if not filled:

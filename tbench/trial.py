@@ -67,7 +67,7 @@ class _Progress:
 class Trial:
     """One attempt at a plan, and its result. `run` never raises but for cancellation.
 
-    `last`: no other attempt follows, whatever comes of this one.
+    `is_last`, asked at the end: no other attempt follows, whatever came of this one.
     """
 
     def __init__(
@@ -80,14 +80,14 @@ class Trial:
         make_sandbox: SandboxMaker,
         store: RunStore,
         events: Events,
-        last: bool = True,
+        is_last: Callable[[], bool] = lambda: True,
         host: HostWatch | None = None,
         policy: JudgePolicy | None = None,
     ) -> None:
         self.result: TrialResult | None = None
         """Once the verdict is on disk."""
         self._plan = plan
-        self._last = last
+        self._is_last = is_last
         self._policy = policy or JudgePolicy()
         self._run = run
         self._agent = agent
@@ -234,7 +234,7 @@ class Trial:
         return self._store.trial_dir(self._plan.task_name, self._plan.seed, self._plan.attempt)
 
     def _is_final(self, error: ErrorInfo | None) -> bool:
-        return self._last or error is None or not error.retryable
+        return error is None or not error.retryable or self._is_last()
 
     async def _keep(self) -> None:
         """Say in kept.json what is left on the engine of this trial; the container only where the agent worked."""

@@ -83,6 +83,7 @@ async def _execute(
         snapshot=options.snapshot,
         network=options.network,
         block_host=options.block_host,
+        no_new_privileges=options.no_new_privileges,
         model=served.id if served else None,
         base_url=chat.url if chat else None,
         served=served.model_dump() if served else None,

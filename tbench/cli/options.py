@@ -74,6 +74,7 @@ class RunOptions:
     snapshot: bool = False
     network: NetworkChoice = "task"
     block_host: bool = False
+    no_new_privileges: bool = False
     output: str | None = None
     model: ModelOptions = ModelOptions()
 

@@ -158,6 +158,9 @@ def run(
     block_host: Annotated[
         bool, typer.Option("--block-host", help="Trials cannot reach the engine's host and the endpoint.")
     ] = False,
+    no_new_privileges: Annotated[
+        bool, typer.Option("--no-new-privileges", help="sudo, su and other setuid programs have no effect in trials.")
+    ] = False,
     output: Annotated[
         str | None, typer.Option("--output", "-o", help="Run directory; must be new or empty, but for --resume.")
     ] = None,
@@ -197,6 +200,7 @@ def run(
         snapshot=snapshot,
         network=_one_of("--network", network, ("task", "none", "bridge")),
         block_host=block_host,
+        no_new_privileges=no_new_privileges,
         output=output,
         model=ModelOptions(
             base_url=base_url,

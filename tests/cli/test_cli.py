@@ -124,7 +124,7 @@ def test_a_malformed_task_among_others_costs_only_itself(make_task: Any, run_dir
     assert "is not empty" in again.stderr
 
 
-QUICK = {"keystrokes-json", "bash-tool"}
+QUICK = {"keystrokes-json"}
 """One of each family in `make test`; tests/harness/test_protocols_live.py has all of them in a container."""
 
 
@@ -246,16 +246,16 @@ def test_on_a_terminal_the_run_is_shown_live_and_ctrl_c_ends_it_in_order(run_dir
 
 @pytest.mark.engine
 def test_the_demo_scores_six_tasks_or_more_and_writes_its_report(run_dir: Path, tools_volume: str) -> None:
-    done = tbench("demo", "-o", str(run_dir), "-k", "3")
+    done = tbench("demo", "-o", str(run_dir), "-k", "2")
     assert done.returncode == 0, done.stderr
     match = re.search(
-        r"^score (\d+\.\d) ± (\d+\.\d) % \(sample std over 3 seeds; coverage (\d+)/(\d+)\)$", done.stdout, re.M
+        r"^score (\d+\.\d) ± (\d+\.\d) % \(sample std over 2 seeds; coverage (\d+)/(\d+)\)$", done.stdout, re.M
     )
     assert match, done.stdout
     assert 0 < float(match[1]) < 100
     assert float(match[2]) > 0
     assert match[3] == match[4]
-    assert int(match[4]) >= 18
+    assert int(match[4]) >= 12
     assert done.stdout.splitlines()[-1] == f"report: {run_dir / 'report.html'}"
     assert "scripted-demo" in (run_dir / "report.html").read_text()
 

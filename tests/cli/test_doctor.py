@@ -25,6 +25,7 @@ def start(*arguments: str, cwd: Path, **variables: str) -> subprocess.Popen[str]
     )  # fmt: skip
 
 
+@pytest.mark.slow
 @pytest.mark.engine
 def test_a_good_machine_passes_and_nothing_is_left_behind(engine: Engine, tools_volume: str, tmp_path: Path) -> None:
     with DemoEndpoint({}) as demo:

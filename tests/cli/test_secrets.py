@@ -109,7 +109,7 @@ def repeating_server() -> FaultServer:
     """Lists a model, fails once, gets one command typed, and refuses the rest; every failure repeats key and URL."""
     server = FaultServer()
     words = f"{'x' * 470} key {KEY} at http://me:{PASSWORD}@host/v1 {KEY}"
-    server.will_list({"id": "tiny", "object": "model"})
+    server.always_list({"id": "tiny", "object": "model"})
     server.will_answer(500, {"error": {"message": words}})
     commands = [{"keystrokes": f"{PROOF}\n", "duration": 1}]
     server.will_reply(json.dumps({"analysis": "a", "plan": "p", "commands": commands}))
@@ -117,6 +117,7 @@ def repeating_server() -> FaultServer:
     return server
 
 
+@pytest.mark.slow
 def test_no_secret_is_stored_printed_labelled_or_on_a_command_line(
     engine: Engine, make_task: Any, run_dir: Path, tools_volume: str
 ) -> None:

@@ -89,6 +89,7 @@ async def test_no_mix_of_lines_settles_early_on_a_busy_machine(box: Container, t
 
 
 @pytest.mark.parametrize("dockerfile", [NO_BASH, NO_SHELL], ids=["dash", "busybox"])
+@pytest.mark.slow
 async def test_shells_that_only_count_their_prompts_do_not_settle_early_either(
     engine: Engine, tools_volume: str, tmp_path: Path, dockerfile: str
 ) -> None:

@@ -96,6 +96,7 @@ async def test_an_agent_can_neither_mount_nor_freeze_files(make_task: MakeTask, 
     assert ended.output == b"tried\n"
 
 
+@pytest.mark.slow
 async def test_large_and_many_left_files_are_kept_within_bounds(judge: Judge) -> None:
     verdict = await judge("mkdir /tests; cd /tests; touch $(seq 300); dd if=/dev/zero of=big bs=1M count=3 2>/dev/null")
     assert verdict.reward == 0.0
@@ -150,6 +151,7 @@ KILLS = """while :; do
 done"""
 
 
+@pytest.mark.slow
 async def test_killing_the_verifiers_own_shell_is_no_verdict(judge: Judge) -> None:
     kills = """echo 1 > /reward
 until [ -e /logs/verifier/stdout.txt ]; do sleep 0.05; done
@@ -158,6 +160,7 @@ cp /reward /logs/verifier/reward.txt
     assert (await refused(judge(daemon(kills), "sleep 3"))).type == "verifier_tampered"
 
 
+@pytest.mark.slow
 async def test_tests_that_change_while_they_run_are_flagged(judge: Judge) -> None:
     rewrites = "until [ -e /logs/verifier/stdout.txt ]; do sleep 0.05; done; echo other > /tests/expected"
     verdict = await judge(daemon(rewrites), "sleep 1; echo 0 > /logs/verifier/reward.txt")

@@ -167,6 +167,7 @@ async def test_a_passed_trial_is_not_kept(engine: Engine, make_task: MakeTask, r
     assert (result.reward, await left(engine, name)) == (1.0, (0, 0))
 
 
+@pytest.mark.slow
 async def test_a_snapshot_is_judged_again_as_it_was_before_the_verifier(
     engine: Engine, make_task: MakeTask, run_trial: Runs
 ) -> None:

@@ -157,6 +157,7 @@ def host_address() -> str:
     return found[0]
 
 
+@pytest.mark.slow
 @pytest.mark.engine
 async def test_the_host_and_the_endpoint_are_closed_and_nothing_else_is(
     engine: Engine, start: Start, host_port: int, beyond: tuple[str, str]

@@ -273,4 +273,4 @@ def test_flagged_trials_are_counted_and_shown_a_line_each() -> None:
     assert "b seed 0, reward 1: tool-replaced: /usr/bin/bash is" in text
     assert "(and 1 more)" in text and "\x1b" not in text
     assert "... and 12 more trials" in text
-    assert "containers mended before the tests: 21, verifiers run again: 1" in text
+    assert "note: containers mended before the tests: 21\nnote: verifiers run again: 1\n" in text

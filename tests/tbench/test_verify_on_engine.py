@@ -295,6 +295,23 @@ USES_DPKG = """dpkg -s base-files | grep 'ok installed' && dpkg --unpack /nothin
 echo 1 > /logs/verifier/reward.txt"""
 
 
+LOST_CERTIFICATES = """sleep 1.1; touch /var/lib/dpkg/status
+mkdir -p /etc/ssl/certs; : >/etc/ssl/certs/ca-certificates.crt
+printf '#!/bin/sh\\necho certificates >/etc/ssl/certs/ca-certificates.crt\\n' >/usr/sbin/update-ca-certificates
+chmod +x /usr/sbin/update-ca-certificates
+"""
+
+
+@pytest.mark.slow
+async def test_lost_certificates_are_made_again_before_the_tests_download(judge: Judge) -> None:
+    verdict = await judge(
+        "# apt-get\ngrep -q certificates /etc/ssl/certs/ca-certificates.crt && echo 1 > /logs/verifier/reward.txt",
+        LOST_CERTIFICATES,
+    )
+    assert verdict.reward == 1.0
+    assert any(repair.startswith("certificates:") for repair in verdict.integrity.repairs)
+
+
 @pytest.mark.parametrize(("agent", "repair"), [(HOLDS_DPKG, "dpkg-lock:"), (HALF_CONFIGURED, "dpkg:")])
 async def test_what_keeps_the_tests_from_installing_is_mended_before_they_run(
     judge: Judge, agent: str, repair: str
