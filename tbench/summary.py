@@ -282,6 +282,16 @@ def summarise(
     )
 
 
+def reward_table(
+    results: Iterable[TrialResult], planned_tasks: Sequence[str], planned_seeds: Sequence[int]
+) -> RewardTable:
+    """The rewards that `summarise` counts, laid out over the plan. Raises ValueError as `RewardTable.of` does."""
+    planned = {(task, seed) for task in planned_tasks for seed in planned_seeds}
+    finals = _finals(results)
+    verdicts = [Verdict(*trial, finals[trial].reward) for trial in finals.keys() & planned]
+    return RewardTable.of(verdicts, planned_tasks, planned_seeds)
+
+
 def time_split(results: Iterable[TrialResult]) -> TimeSplit:
     """Seconds of all results by what they were spent on.
 

@@ -12,7 +12,8 @@ from rich.console import Console
 
 from harness.trajectory import Outcome, Usage
 from tbench.results import Blame, ErrorInfo, HostSample, Integrity, Stage, Timings, TrialResult
-from tbench.summary import NO_VERDICT, MixedModels, Status, Summary, summarise
+from tbench.statistics import score
+from tbench.summary import NO_VERDICT, MixedModels, Status, Summary, reward_table, summarise
 from tbench.summary_text import plain, render, reward_text
 
 TIME = datetime(2026, 1, 1, tzinfo=UTC)
@@ -47,6 +48,15 @@ def test_the_score_line_says_what_its_spread_is() -> None:
         summary.score_line,
         "score over scored trials only 61.1 % (all 18 trials, so the same)",
     )
+
+
+def test_the_reward_table_holds_the_rewards_that_the_summary_counts() -> None:
+    results = eighteen([4, 4, 3])
+    results += [trial(SIX[0], 0, 0.0, attempt=2), trial(SIX[1], 0, 0.0, attempt=2, final=False), trial("other", 0, 1.0)]
+    table = reward_table(results, SIX, [0, 1, 2])
+    summary = summarise(results, SIX, [0, 1, 2])
+    assert summary.score is not None
+    assert score(table) == summary.score.mean == pytest.approx(10 / 18)
 
 
 def test_a_population_std_is_called_one() -> None:

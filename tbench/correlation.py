@@ -1,0 +1,194 @@
+"""Rank correlation of two scores of the same models: Spearman and Kendall, with intervals. Pure functions, no I/O.
+
+A rank correlation says whether one score orders models as the other does, not how far apart they are.
+"""
+
+from __future__ import annotations
+
+import math
+import random
+from bisect import bisect_right, insort
+from collections import Counter
+from collections.abc import Callable, Hashable, Sequence
+from dataclasses import dataclass
+
+BOOTSTRAP_RESAMPLES = 5_000
+FEWEST_FOR_INTERVAL = 4
+"""Fewer models than this have so few orders that any interval would be for show."""
+FEWEST_FOR_FISHER = 10
+"""The normal approximation behind the Fisher interval is not good enough for fewer."""
+_Z_975 = 1.959963984540054
+
+Interval = tuple[float, float]
+Coefficient = Callable[[Sequence[float], Sequence[float]], float | None]
+
+
+@dataclass(frozen=True, slots=True)
+class Bootstrap:
+    """Percentile interval over resamples of models."""
+
+    low: float
+    high: float
+    resamples: int
+    """Those in which the coefficient is defined; in the others all models had one score."""
+
+
+@dataclass(frozen=True, slots=True)
+class Estimate:
+    """A coefficient from -1 to 1, and how certain it is. Intervals are of 95 %."""
+
+    value: float | None
+    """None where it is not defined: fewer than two models, or one score has the same value for all."""
+    bootstrap: Bootstrap | None
+    fisher: Interval | None = None
+    """For Spearman only."""
+
+
+@dataclass(frozen=True, slots=True)
+class Correlation:
+    """Both coefficients over `n` models, and what is missing and why."""
+
+    n: int
+    spearman: Estimate
+    kendall: Estimate
+    notes: tuple[str, ...]
+
+
+def correlate(xs: Sequence[float], ys: Sequence[float], *, seed: int = 0) -> Correlation:
+    """Scores of the same models in the same order. The same `seed` gives the same intervals on every machine.
+
+    Raises ValueError for lists of different length and for a score that is not a finite number.
+    """
+    if len(xs) != len(ys) or not all(map(math.isfinite, (*xs, *ys))):
+        raise ValueError("two lists of finite scores of the same models are needed")
+    n = len(xs)
+    rho, tau = spearman(xs, ys), kendall(xs, ys)
+    return Correlation(
+        n=n,
+        spearman=Estimate(rho, bootstrap(spearman, xs, ys, seed=seed), fisher_interval(rho, n)),
+        kendall=Estimate(tau, bootstrap(kendall, xs, ys, seed=seed)),
+        notes=_notes(xs, ys, rho),
+    )
+
+
+def average_ranks(values: Sequence[float]) -> list[float]:
+    """Ranks from 1; equal values share the mean of their ranks."""
+    order = sorted(range(len(values)), key=values.__getitem__)
+    ranks = [0.0] * len(values)
+    start = 0
+    while start < len(order):
+        end = start
+        while end < len(order) and values[order[end]] == values[order[start]]:
+            end += 1
+        for position in order[start:end]:
+            ranks[position] = (start + 1 + end) / 2
+        start = end
+    return ranks
+
+
+def spearman(xs: Sequence[float], ys: Sequence[float]) -> float | None:
+    """Pearson's correlation of the average ranks (Spearman 1904); None where all xs or all ys are equal."""
+    # Doubled ranks are whole numbers, so that the sums are exact.
+    ranks_x, ranks_y = ([round(2 * rank) for rank in average_ranks(values)] for values in (xs, ys))
+    n, mean = len(ranks_x), len(ranks_x) + 1
+    over_x = sum((rank - mean) ** 2 for rank in ranks_x)
+    over_y = sum((rank - mean) ** 2 for rank in ranks_y)
+    if n < 2 or not over_x or not over_y:
+        return None
+    both = sum((x - mean) * (y - mean) for x, y in zip(ranks_x, ranks_y, strict=True))
+    return _bounded(both, over_x * over_y)
+
+
+def kendall(xs: Sequence[float], ys: Sequence[float]) -> float | None:
+    """Kendall's tau-b (1945): (C - D) / sqrt((P - T_x)(P - T_y)); None where all xs or all ys are equal.
+
+    Of P = n(n - 1)/2 pairs, C are in the same order by both, D in opposite orders, T_x and T_y tied.
+    """
+    pairs = _pairs(len(xs))
+    tied_x, tied_y, tied_both = (_tied(values) for values in (xs, ys, list(zip(xs, ys, strict=True))))
+    if not pairs or tied_x == pairs or tied_y == pairs:
+        return None
+    # Knight 1966: with models sorted by x, then y, a pair is in opposite orders where a larger y came before.
+    seen: list[float] = []
+    opposite = 0
+    for _, y in sorted(zip(xs, ys, strict=True)):
+        opposite += len(seen) - bisect_right(seen, y)
+        insort(seen, y)
+    ordered = pairs - tied_x - tied_y + tied_both
+    return _bounded(ordered - 2 * opposite, (pairs - tied_x) * (pairs - tied_y))
+
+
+def bootstrap(
+    coefficient: Coefficient,
+    xs: Sequence[float],
+    ys: Sequence[float],
+    *,
+    resamples: int = BOOTSTRAP_RESAMPLES,
+    seed: int = 0,
+) -> Bootstrap | None:
+    """Resample models with replacement; None for fewer than 4, and where the coefficient itself is not defined."""
+    n = len(xs)
+    if n < FEWEST_FOR_INTERVAL or coefficient(xs, ys) is None:
+        return None
+    draw = random.Random(seed).choices
+    values = []
+    for _ in range(resamples):
+        drawn = draw(range(n), k=n)
+        value = coefficient([xs[i] for i in drawn], [ys[i] for i in drawn])
+        if value is not None:
+            values.append(value)
+    if not values:
+        return None
+    values.sort()
+    return Bootstrap(_quantile(values, 0.025), _quantile(values, 0.975), len(values))
+
+
+def fisher_interval(rho: float | None, n: int) -> Interval | None:
+    """95 % interval of Spearman's coefficient: atanh(rho) ± 1.96 sqrt((1 + rho²/2) / (n - 3)), back through tanh.
+
+    The variance is Bonett and Wright's (2000). None for fewer than 10 models, and at ±1, where there is none.
+    """
+    if rho is None or n < FEWEST_FOR_FISHER or abs(rho) >= 1.0:
+        return None
+    centre, half = math.atanh(rho), _Z_975 * math.sqrt((1 + rho * rho / 2) / (n - 3))
+    return math.tanh(centre - half), math.tanh(centre + half)
+
+
+def _notes(xs: Sequence[float], ys: Sequence[float], rho: float | None) -> tuple[str, ...]:
+    n = len(xs)
+    if n < 2:
+        return (f"undefined: {n} {'model' if n == 1 else 'models'} on both sides, and two are needed for an order",)
+    notes = [
+        f"undefined: all {n} {side} scores are equal"
+        for side, values in (("proxy", xs), ("executed", ys))
+        if len(set(values)) == 1
+    ]
+    if rho is not None and n < FEWEST_FOR_INTERVAL:
+        notes.append(f"no interval: {n} models are too few, {FEWEST_FOR_INTERVAL} are needed")
+    elif rho is not None and n < FEWEST_FOR_FISHER:
+        notes.append(f"{n} models: the interval by resampling is rough, and there is none by Fisher's z below 10")
+    elif rho is not None and abs(rho) >= 1.0:
+        notes.append("no interval by Fisher's z at ±1")
+    return tuple(notes)
+
+
+def _bounded(numerator: int, square: int) -> float:
+    """numerator / sqrt(square): exactly ±1 where the whole numbers say so."""
+    if numerator * numerator >= square:
+        return math.copysign(1.0, numerator)
+    return numerator / math.sqrt(square)
+
+
+def _pairs(n: int) -> int:
+    return n * (n - 1) // 2
+
+
+def _tied(values: Sequence[Hashable]) -> int:
+    return sum(_pairs(count) for count in Counter(values).values())
+
+
+def _quantile(ordered: Sequence[float], q: float) -> float:
+    position = q * (len(ordered) - 1)
+    below = math.floor(position)
+    above = min(below + 1, len(ordered) - 1)
+    return ordered[below] + (ordered[above] - ordered[below]) * (position - below)

@@ -1,0 +1,245 @@
+"""One score per model, out of whatever holds it: results of replay, other result files, tables, run directories.
+
+Only reads. A model that a side has twice is an error: which of the two counts is not ours to guess.
+"""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+from tbench.errors import UsageError, one_line
+from tbench.read_run import StoredRun, read_run
+from tbench.statistics import score as score_of
+from tbench.store import CONFIG_NAME, RESULTS_NAME
+from tbench.summary import reward_table
+
+By = Literal["model", "name"]
+DEFAULT_FIELD = "aggregate.avg_command_f1"
+"""Of a replay result, times 100: the Score that is published."""
+_PROVENANCE = ("metric_revision", "dataset_sha256")
+"""Results that differ in these are not on one scale."""
+
+
+@dataclass(frozen=True)
+class ModelScore:
+    """A model's score on one side."""
+
+    model: str
+    score: float
+    where: str
+    notes: tuple[str, ...] = ()
+    provenance: tuple[tuple[str, str], ...] = ()
+    """What it has to have in common with the other scores of its side."""
+
+
+def proxy_scores(paths: Iterable[Path], *, by: By = "model", field: str | None = None) -> list[ModelScore]:
+    """Of result files, directories with such, and tables (CSV, JSONL) of model and score.
+
+    `field` is a dotted path in a result file, or a table's column. Raises UsageError for what holds no score.
+    """
+    return [score for path in paths for score in _proxy(path, by, field)]
+
+
+def executed_scores(paths: Iterable[Path], *, by: By = "model") -> list[ModelScore]:
+    """Of run directories and imported results (percent, unscored trials as 0), and tables of model and score."""
+    return [score for path in paths for score in _executed(path, by)]
+
+
+def read_names(path: Path) -> dict[str, str]:
+    """A JSON object, or a CSV of two columns: the name that a file has, the name to use. Raises UsageError."""
+    text = _text(path)
+    try:
+        pairs = json.loads(text).items() if text.lstrip().startswith("{") else list(csv.reader(io.StringIO(text)))
+        names = {str(name).strip(): str(other).strip() for name, other in pairs if name or other}
+    except (ValueError, csv.Error) as error:
+        raise UsageError(
+            f"{path}: neither a JSON object nor lines `name,other name` ({one_line(str(error), 120)})"
+        ) from None
+    if not names:
+        raise UsageError(f"{path}: holds no names")
+    return names
+
+
+def by_model(scores: Sequence[ModelScore], names: Mapping[str, str], side: str) -> dict[str, ModelScore]:
+    """Scores by (mapped) name. Raises UsageError for a model that occurs twice."""
+    found: dict[str, ModelScore] = {}
+    for score in scores:
+        model = names.get(score.model, score.model)
+        if model in found:
+            raise UsageError(
+                f"{score.where}: a second {side} score of {model!r}, after {found[model].where}; give one per model, "
+                "or tell them apart with --by name or --names"
+            )
+        found[model] = score
+    return found
+
+
+def mixed(scores: Iterable[ModelScore]) -> list[str]:
+    """What scores of one side do not have in common, one phrase each."""
+    values: dict[str, set[str]] = {}
+    for score in scores:
+        for key, value in score.provenance:
+            values.setdefault(key, set()).add(value)
+    return [f"{key} {' and '.join(sorted(found))}" for key, found in sorted(values.items()) if len(found) > 1]
+
+
+# -- proxies ---------------------------------------------------------------------------------------
+
+
+def _proxy(path: Path, by: By, field: str | None) -> list[ModelScore]:
+    if path.is_dir():
+        own = path / "result.json"
+        files = [own] if own.is_file() else sorted({*path.glob("*/result.json"), *path.glob("*.json")})
+        found = [_result(file, by, field) for file in files if own.is_file() or _looks_like_a_result(file)]
+        if not found:
+            raise UsageError(f"{path}: no result.json of a proxy in it or one level below")
+        return found
+    if path.suffix in (".csv", ".jsonl"):
+        return _table(path, field or "score")
+    return [_result(path, by, field)]
+
+
+def _looks_like_a_result(file: Path) -> bool:
+    try:
+        value = json.loads(file.read_bytes())
+    except (OSError, ValueError, RecursionError):
+        return False
+    return isinstance(value, dict) and "model" in value
+
+
+def _result(file: Path, by: By, field: str | None) -> ModelScore:
+    try:
+        data = json.loads(_text(file))
+    except (ValueError, RecursionError) as error:
+        raise UsageError(f"{file}: not JSON ({one_line(str(error), 120)})") from None
+    if not isinstance(data, dict):
+        raise UsageError(f"{file}: not a JSON object; give the result of a proxy")
+    value = _at(data, field or DEFAULT_FIELD)
+    if not _is_number(value):
+        hint = "" if field else "; name another score with --field, such as aggregate.valid_json_pct"
+        raise UsageError(f"{file}: {field or DEFAULT_FIELD} is no number{hint}")
+    name = data.get("model_short" if by == "name" else "model")
+    if not isinstance(name, str) or not name:
+        raise UsageError(f"{file}: does not say whose result it is (`{'model_short' if by == 'name' else 'model'}`)")
+    template = data.get("prompt_template")
+    notes = ["not complete"] if data.get("complete") is False else []
+    if isinstance(template, dict) and template.get("rank_eligible") is False:
+        notes.append("not eligible for ranking (a prompt without the model's template)")
+    provenance = tuple((key, str(data[key])) for key in _PROVENANCE if data.get(key) is not None)
+    return ModelScore(name, value if field else 100 * value, str(file), tuple(notes), provenance)
+
+
+def _at(data: Any, dotted: str) -> Any:
+    for key in dotted.split("."):
+        data = data.get(key) if isinstance(data, dict) else None
+    return data
+
+
+def _is_number(value: object) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
+
+
+# -- executed --------------------------------------------------------------------------------------
+
+
+def _executed(path: Path, by: By) -> list[ModelScore]:
+    if path.is_file() and (path.suffix == ".csv" or _has_a_score(path)):
+        return _table(path, "score")
+    if path.is_dir() and not (path / CONFIG_NAME).is_file() and not (path / RESULTS_NAME).is_file():
+        runs = sorted(each.parent for each in path.glob(f"*/{CONFIG_NAME}"))
+        if not runs:
+            raise UsageError(f"{path}: neither a run directory nor one that holds some")
+        return [score for run in runs for score in _of_run(read_run(run), by)]
+    return _of_run(read_run(path), by)
+
+
+def _has_a_score(path: Path) -> bool:
+    """Lines of model and score, not of task, seed and reward."""
+    first = next((line for line in _text(path).split("\n") if line.strip()), "")
+    try:
+        keys = json.loads(first)
+    except (ValueError, RecursionError):
+        return False
+    return isinstance(keys, dict) and "score" in keys and "reward" not in keys
+
+
+def _of_run(run: StoredRun, by: By) -> list[ModelScore]:
+    models = sorted({str(result.model or run.config.get("model") or run.name) for result in run.results})
+    scores = []
+    if not run.planned_tasks or not run.planned_seeds:
+        raise UsageError(f"{run.path}: its plan is empty, so there is no executed score")
+    for model in models or [str(run.config.get("model") or run.name)]:
+        results = [each for each in run.results if str(each.model or run.config.get("model") or run.name) == model]
+        table = reward_table(results, run.planned_tasks, run.planned_seeds)
+        scored, planned = len(table.scored_rewards()), len(table.tasks) * len(table.seeds)
+        if not scored:
+            raise UsageError(f"{run.path}: no trial of {model!r} has a verdict, so there is no executed score")
+        notes = () if scored == planned else (f"coverage {scored}/{planned}; unscored = 0",)
+        name = run.name if by == "name" and len(models) == 1 else model
+        scores.append(ModelScore(name, 100 * score_of(table), str(run.path), notes))
+    return scores
+
+
+# -- tables ----------------------------------------------------------------------------------------
+
+
+def _table(path: Path, column: str) -> list[ModelScore]:
+    scores = []
+    for where, row in _rows(path):
+        model, value = row.get("model"), row.get(column)
+        if isinstance(value, str):
+            value = _number(value)
+        if not isinstance(model, str) or not model.strip():
+            raise UsageError(f"{where}: no `model`; each line needs model and {column}")
+        if not _is_number(value):
+            raise UsageError(f"{where}: `{column}` is no number; remove the line or mend it")
+        assert isinstance(value, int | float)
+        provenance = tuple((key, str(row[key])) for key in _PROVENANCE if row.get(key) not in (None, ""))
+        scores.append(ModelScore(model.strip(), float(value), where, (), provenance))
+    if not scores:
+        raise UsageError(f"{path}: holds no scores; each line needs model and {column}")
+    return scores
+
+
+def _rows(path: Path) -> Iterable[tuple[str, dict[str, Any]]]:
+    text = _text(path)
+    if path.suffix == ".csv":
+        reader = csv.DictReader(io.StringIO(text), strict=True)
+        try:
+            yield from ((f"{path}:{reader.line_num}", row) for row in reader)
+        except csv.Error as error:
+            raise UsageError(f"{path}:{reader.line_num}: not CSV ({error})") from None
+        return
+    for number, line in enumerate(text.split("\n"), start=1):
+        if not line.strip():
+            continue
+        try:
+            row = json.loads(line)
+        except (ValueError, RecursionError) as error:
+            raise UsageError(f"{path}:{number}: not JSON ({one_line(str(error), 120)})") from None
+        if not isinstance(row, dict):
+            raise UsageError(f"{path}:{number}: not a JSON object")
+        yield f"{path}:{number}", row
+
+
+def _number(text: str) -> float:
+    try:
+        return float(text)
+    except ValueError:
+        return math.nan
+
+
+def _text(path: Path) -> str:
+    try:
+        return path.read_bytes().decode("utf-8-sig")
+    except OSError as error:
+        raise UsageError(f"{path}: {error.strerror or error}; check the path") from None
+    except UnicodeDecodeError:
+        raise UsageError(f"{path}: not UTF-8 text") from None
