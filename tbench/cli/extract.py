@@ -82,12 +82,14 @@ def extract(
     ] = 0.0,
 ) -> None:
     """Ask for one reply per task and seed, and print how many hold a command; nothing is executed."""
-    from tbench.cli.extracting import AskOptions, ask_and_store, result_of
-    from tbench.cli.options import ModelOptions, RunOptions
-    from tbench.cli.run import given, json_object
+    from tbench.cli.extracted import result_of
     from tbench.extraction.text import render as as_text
 
     if score is None:
+        from tbench.cli.extracting import AskOptions, ask_and_store
+        from tbench.cli.options import ModelOptions, RunOptions
+        from tbench.cli.run import given, json_object
+
         model_options = ModelOptions(
             base_url=base_url,
             model=model,

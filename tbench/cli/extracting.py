@@ -1,4 +1,4 @@
-"""From resolved options to a scored extraction: connects the endpoint, asks, stores, scores."""
+"""From resolved options to stored replies: connects the endpoint, asks, stores."""
 
 from __future__ import annotations
 
@@ -7,25 +7,23 @@ import re
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 import typer
 
 from harness.chat import ChatModel
-from harness.protocols import UnknownProtocol, load_protocol
 from harness.protocols.thinking_bash import ThinkingBash
 from tbench import __version__
 from tbench.cli.execute import connect, say_before_the_run
+from tbench.cli.extracted import rewards_of
 from tbench.cli.options import AgentSetup, RunOptions
 from tbench.dataset import BUNDLED, TaskSet, read_tasks
 from tbench.errors import UsageError
 from tbench.events import Events
 from tbench.extraction.asking import ask_all, default_prompt, entries, still_open
 from tbench.extraction.records import Directory, Manifest, ReplyRecord, check_same
-from tbench.extraction.score import Result, Rewards, score
 from tbench.extraction.syntax import BashSyntax
 from tbench.presets import THINKING_BASH
-from tbench.rewards import make_conciseness, make_execution_relevance
 from tbench.store import is_unused, refuse_to_overwrite
 
 _TELL_EVERY = 50
@@ -45,7 +43,7 @@ class AskOptions:
 
 def ask_and_store(options: AskOptions) -> Path:
     """The directory with the replies. Raises UsageError, before anything is asked for what can be told then."""
-    _rewards(options.relevance, options.conciseness)
+    rewards_of(options.relevance, options.conciseness)
     BashSyntax()
     if options.resume and options.output is None:
         raise UsageError("--resume: which extraction? Give its directory with --output")
@@ -55,23 +53,6 @@ def ask_and_store(options: AskOptions) -> Path:
     wanted = _with_defaults(options.run)
     setup = AgentSetup.of(wanted)
     return asyncio.run(_ask_and_store(options, wanted, setup, tasks))
-
-
-def result_of(path: Path, relevance: str, conciseness: str) -> Result:
-    """Score a directory, and write its result.json. Raises UsageError."""
-    rewards = _rewards(relevance, conciseness)
-    directory = Directory(path)
-    manifest = directory.manifest()
-    replies, problems = directory.replies()
-    for problem in problems:
-        typer.echo(f"note: left out: {problem}", err=True)
-    try:
-        protocol = load_protocol(manifest.protocol)
-    except UnknownProtocol as error:
-        raise UsageError(f"{path}: {error}") from None
-    result = score(manifest, replies, protocol, BashSyntax(), rewards)
-    directory.write_result(result.model_dump(mode="json"))
-    return result
 
 
 def _with_defaults(options: RunOptions) -> RunOptions:
@@ -148,13 +129,6 @@ class _Telling:
             typer.echo(f"{record.task} seed {record.seed}: {record.error}", err=True)
         if self._done % _TELL_EVERY == 0 or self._done == self._total:
             typer.echo(f"{self._done}/{self._total} asked, {self._errors} without a reply", err=True)
-
-
-def _rewards(relevance: str, conciseness: str) -> Rewards:
-    try:
-        return Rewards(make_execution_relevance(cast(Any, relevance)), make_conciseness(cast(Any, conciseness)))
-    except ValueError as error:
-        raise UsageError(f"--relevance, --conciseness: {error}") from None
 
 
 def _default_directory(model: str) -> str:

@@ -73,7 +73,7 @@ async def test_a_trial_without_a_verdict_is_raised_after_the_others_are_done(mak
         return rewarded(b"1\n")
 
     where, sandboxes = live(make)
-    with pytest.raises(RewardUnavailable, match="1 of 3 .* alpha: sandbox_failed: no room") as caught:
+    with pytest.raises(RewardUnavailable, match=r"1 of 3 .* alpha: sandbox_failed: no room") as caught:
         await executed_reward([reply("ls"), reply("ls"), "no command"], task=[*paths, paths[0]], live=where)
     assert caught.value.rewards == [None, 1.0, 0.0]
     assert [result and result.task for result in caught.value.results] == ["alpha", "beta", None]
@@ -132,7 +132,7 @@ async def test_cancelling_removes_the_containers_and_is_passed_on(make_task: Mak
 
 async def test_a_trainer_s_column_names_the_tasks(make_task: MakeTask) -> None:
     folder = make_task("alpha").parent
-    where, sandboxes = live()
+    where, _ = live()
     reward = make_executed_reward(folder, live=where, column="where")
     assert inspect.iscoroutinefunction(reward) and reward.__name__ == "executed"
     got = await reward(

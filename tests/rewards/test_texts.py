@@ -1,4 +1,4 @@
-"""The rewards read off a text: equal to their definitions, bounded in time, never an exception for what a model says."""
+"""The rewards read off a text: equal to their definitions, bounded in time, no exception whatever a model says."""
 
 from __future__ import annotations
 
@@ -253,5 +253,6 @@ def test_a_megabyte_of_anything_costs_milliseconds(unit: str, size: int) -> None
 
 
 def test_importing_the_rewards_brings_no_library_with_it() -> None:
-    code = "import sys, tbench.rewards; print(sorted({'torch', 'pydantic', 'openai', 'jinja2', 'docker'} & set(sys.modules)))"
+    heavy = "{'torch', 'pydantic', 'openai', 'jinja2', 'docker'}"
+    code = f"import sys, tbench.rewards; print(sorted({heavy} & set(sys.modules)))"
     assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout == "[]\n"
