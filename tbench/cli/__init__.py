@@ -10,7 +10,7 @@ import sys
 
 import typer
 
-from tbench.cli import clean, demo, doctor, regrade, report, resume, run, setup, shell, summary, task
+from tbench.cli import clean, demo, doctor, extract, regrade, report, resume, run, setup, shell, summary, task
 
 app = typer.Typer(
     name="tbench",
@@ -25,6 +25,7 @@ resume.register(app)
 regrade.register(app)
 summary.register(app)
 report.register(app)
+extract.register(app)
 demo.register(app)
 setup.register(app)
 doctor.register(app)

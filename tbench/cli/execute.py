@@ -66,8 +66,8 @@ def _past(options: RunOptions, resume: bool) -> Past | None:
 async def _execute(
     options: RunOptions, tasks: TaskSet, setup: AgentSetup, engine: Engine, past: Past | None, again: Again
 ) -> RunOutcome:
-    events = Events(_say_before_the_run)
-    chat, served = await _connect(options.model, setup, events)
+    events = Events(say_before_the_run)
+    chat, served = await connect(options.model, setup, events)
     directory = Path(options.output or _default_directory(options, served))
     config = RunConfig(
         run=str(past.document.get("run", directory.name)) if past else directory.name,
@@ -115,13 +115,13 @@ async def _execute(
     return outcome
 
 
-def _say_before_the_run(event: Event) -> None:
+def say_before_the_run(event: Event) -> None:
     """Waiting for the endpoint, before there is a display."""
     if isinstance(event, Note):
         typer.echo(event.text, err=True)
 
 
-async def _connect(
+async def connect(
     wanted: ModelOptions, setup: AgentSetup, events: Events
 ) -> tuple[ChatModel | None, ServedModel | None]:
     """The endpoint, asked once before anything is started: a wrong URL must not cost a run."""

@@ -209,21 +209,21 @@ def run(
             protocol=protocol,
             prompt=prompt,
             observation_bytes=observation_bytes,
-            sampling=_given(
+            sampling=given(
                 temperature=temperature,
                 top_p=top_p,
                 max_tokens=max_tokens,
-                extra_body=_json_object("--extra-body", extra_body, '{"top_k": 20}'),
+                extra_body=json_object("--extra-body", extra_body, '{"top_k": 20}'),
             ),
-            rendering=_given(
+            rendering=given(
                 template=render,
-                chat_template_kwargs=_json_object(
+                chat_template_kwargs=json_object(
                     "--chat-template-kwargs", chat_template_kwargs, '{"enable_thinking": false}'
                 ),
                 strip_thinking=strip_thinking,
                 send_reasoning=send_reasoning or None,
             ),
-            limits=_given(
+            limits=given(
                 steps=steps,
                 format_errors=format_errors,
                 command_sec=command_timeout,
@@ -262,12 +262,12 @@ def _one_of(option: str, value: str, known: tuple[str, ...]) -> Any:
     return value
 
 
-def _given(**values: Any) -> dict[str, Any]:
+def given(**values: Any) -> dict[str, Any]:
     """Those that the user gave: only they win over a preset."""
     return {name: value for name, value in values.items() if value is not None}
 
 
-def _json_object(option: str, text: str | None, example: str) -> dict[str, Any] | None:
+def json_object(option: str, text: str | None, example: str) -> dict[str, Any] | None:
     import json
 
     from tbench.errors import UsageError

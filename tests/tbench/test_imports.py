@@ -12,7 +12,7 @@ ROOT = Path(__file__).parents[2]
 FILES = sorted(path for folder in ("tbench", "harness", "reports") for path in (ROOT / folder).rglob("*.py"))
 STARTS_THINGS = {
     "admission", "agents", "cleaning", "cli", "container", "creating", "demo", "doctor", "engine", "exec_stream",
-    "helper", "image", "memory_watch", "network", "pool", "regrade", "run", "sandbox", "sandboxes",
+    "helper", "image", "memory_watch", "network", "pool", "regrade", "rewards.executed", "run", "sandbox", "sandboxes",
     "tools", "trial", "verdict", "verifier",
 }  # fmt: skip
 ONLY_IN = {

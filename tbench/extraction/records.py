@@ -1,0 +1,177 @@
+"""What a model answered, raw, so that it can be scored again: the directory of an extraction.
+
+`extraction.json` (Manifest), `extraction.jsonl` (one ReplyRecord per line, appended as they come; of several for one
+task and seed the last without an error counts), and `result.json`, which is made of these two and nothing else.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from pydantic import Field, ValidationError
+
+from harness.trajectory import Frozen, ToolCall
+from tbench.errors import UsageError, one_line
+from tbench.store import LineFile, write_json
+
+SCHEMA_VERSION = 1
+MANIFEST_NAME, REPLIES_NAME, RESULT_NAME = "extraction.json", "extraction.jsonl", "result.json"
+
+
+class TaskEntry(Frozen):
+    """A task of the plan."""
+
+    name: str
+    hash: str | None = None
+    instruction: str = ""
+    """What was asked: the rewards compare it with the reply."""
+    invalid: str | None = None
+    """Why it could not be asked at all; it counts as failed."""
+
+
+class Manifest(Frozen):
+    """What the replies are replies to; stored before the first request."""
+
+    schema_version: int = SCHEMA_VERSION
+    source: str
+    tasks: tuple[TaskEntry, ...]
+    seeds: tuple[int, ...]
+    protocol: str
+    prompt_hash: str
+    sampling: dict[str, Any]
+    rendering: dict[str, Any]
+    model: str
+    base_url: str
+    """Without user name and password."""
+    served: dict[str, Any] | None = None
+    tbench_version: str = ""
+    created_at: str = ""
+
+    def semantic(self) -> dict[str, Any]:
+        """What decides the replies, by name: all of it has to be equal where an extraction goes on."""
+        parts = {key: getattr(self, key) for key in ("model", "protocol", "prompt_hash", "sampling", "rendering")}
+        return parts | {"tasks": {task.name: task.hash for task in self.tasks}, "seeds": list(self.seeds)}
+
+
+class ReplyRecord(Frozen):
+    """One reply, or why there is none."""
+
+    schema_version: int = SCHEMA_VERSION
+    task: str
+    seed: int
+    content: str | None = None
+    """As it came; None where there is none (`error` says why)."""
+    reasoning: str | None = None
+    tool_calls: tuple[ToolCall, ...] = ()
+    finish_reason: str | None = None
+    cut: bool = False
+    """Cut at max_tokens or at the end of the context. It is read all the same."""
+    prompt_tokens: int = 0
+    completion_tokens: int = 0
+    latency_sec: float = 0.0
+    error: str | None = Field(default=None)
+    """`overflow: …`, `refused: …`, `unavailable: …`."""
+
+    @property
+    def key(self) -> tuple[str, int]:
+        return self.task, self.seed
+
+
+class Directory:
+    """An extraction on disk."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    @classmethod
+    def create(cls, path: Path, manifest: Manifest) -> Directory:
+        """Raises UsageError where it cannot be written."""
+        try:
+            path.mkdir(parents=True, exist_ok=True)
+            write_json(path / MANIFEST_NAME, manifest.model_dump(mode="json"))
+        except OSError as error:
+            raise UsageError(f"{path}: cannot be written: {error.strerror or error}") from None
+        return cls(path)
+
+    def manifest(self) -> Manifest:
+        """Raises UsageError for a directory without a readable one."""
+        path = self.path / MANIFEST_NAME
+        try:
+            return Manifest.model_validate_json(path.read_bytes())
+        except OSError as error:
+            raise UsageError(f"{path}: {error.strerror or error}; give the directory of an extraction") from None
+        except ValidationError as error:
+            raise UsageError(f"{path}: {_first(error)}; it is not of this version of tbench") from None
+
+    def replies(self) -> tuple[dict[tuple[str, int], ReplyRecord], list[str]]:
+        """The reply that counts for each task and seed, and `FILE:LINE: what is wrong` for lines that were left out.
+
+        Raises UsageError where there is a file that cannot be read.
+        """
+        path = self.path / REPLIES_NAME
+        try:
+            raw = path.read_bytes() if path.exists() else b""
+        except OSError as error:
+            raise UsageError(f"{path}: {error.strerror or error}") from None
+        problems: list[str] = []
+        return _that_count(_records(path, raw, problems)), problems
+
+    def lines(self) -> LineFile:
+        """Where records are appended. Raises UsageError, also where another process is at it."""
+        path = self.path / REPLIES_NAME
+        try:
+            return LineFile(path, locked=True)
+        except BlockingIOError:
+            raise UsageError(f"{path}: this extraction is still going on; wait for its end, or end it first") from None
+        except OSError as error:
+            raise UsageError(f"{path}: cannot be written: {error.strerror or error}") from None
+
+    def write_result(self, result: Mapping[str, Any]) -> None:
+        """Raises UsageError."""
+        try:
+            write_json(self.path / RESULT_NAME, result)
+        except OSError as error:
+            raise UsageError(f"{self.path / RESULT_NAME}: cannot be written: {error.strerror or error}") from None
+
+
+def line(record: ReplyRecord) -> str:
+    """A record as a line of ASCII."""
+    return json.dumps(record.model_dump(mode="json"), separators=(",", ":"))
+
+
+def check_same(before: Manifest, now: Manifest, where: Path) -> None:
+    """Raises UsageError that names what differs from the extraction that is to go on; further seeds do not."""
+    old, new = before.semantic(), now.semantic()
+    if set(old["seeds"]) <= set(new["seeds"]):
+        new["seeds"] = old["seeds"]
+    if differing := [name for name in old if old[name] != new[name]]:
+        said = "; ".join(one_line(f"{name} was {old[name]!r}, now {new[name]!r}", 160) for name in differing)
+        raise UsageError(f"{where}: cannot be resumed with another configuration: {said}; start a new extraction")
+
+
+def _records(path: Path, raw: bytes, problems: list[str]) -> Iterator[ReplyRecord]:
+    for number, text in enumerate(raw.split(b"\n"), start=1):
+        if not text.strip():
+            continue
+        try:
+            yield ReplyRecord.model_validate(json.loads(text))
+        except ValidationError as error:
+            problems.append(f"{path}:{number}: {_first(error)}")
+        except (ValueError, RecursionError) as error:
+            problems.append(f"{path}:{number}: not JSON ({one_line(str(error))})")
+
+
+def _that_count(records: Iterable[ReplyRecord]) -> dict[tuple[str, int], ReplyRecord]:
+    counting: dict[tuple[str, int], ReplyRecord] = {}
+    for record in records:
+        if record.error is None or record.key not in counting or counting[record.key].error is not None:
+            counting[record.key] = record
+    return counting
+
+
+def _first(error: ValidationError) -> str:
+    problem = error.errors(include_url=False, include_input=False)[0]
+    return f"{'.'.join(map(str, problem['loc'])) or 'file'}: {one_line(problem['msg'])}"

@@ -1,0 +1,34 @@
+"""Reward functions for reinforcement learning, in the signature that TRL's GRPOTrainer calls. Without torch.
+
+Importing this is cheap; `tbench.rewards.executed`, which runs live trials, is imported by who wants it.
+"""
+
+from __future__ import annotations
+
+from tbench.rewards.groups import group_advantages
+from tbench.rewards.texts import (
+    VERBS,
+    RewardFunction,
+    combine,
+    combined,
+    conciseness,
+    execution_relevance,
+    formatting,
+    has_strict_form,
+    make_conciseness,
+    make_execution_relevance,
+)
+
+__all__ = [
+    "VERBS",
+    "RewardFunction",
+    "combine",
+    "combined",
+    "conciseness",
+    "execution_relevance",
+    "formatting",
+    "group_advantages",
+    "has_strict_form",
+    "make_conciseness",
+    "make_execution_relevance",
+]

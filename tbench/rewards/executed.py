@@ -1,0 +1,332 @@
+"""The executed reward: completions, or whole agents, in live trials; the verifier's number is the reward.
+
+A completion becomes a trial of one step: a container for its task, the completion as the model's only reply (in the
+thinking-bash contract its command is typed), then the task's tests. Containers, terminal, admission by the machine's
+size, retries and verdicts are those of `tbench run`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import tempfile
+import uuid
+from collections import Counter
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+from harness.errors import FormatError
+from harness.limits import Limits
+from harness.model import Sampling
+from harness.protocols import load_protocol
+from harness.protocols.base import ActionProtocol
+from harness.trajectory import Message, Reply, Trajectory
+from tbench.admission import Admission
+from tbench.agents import AgentReport, ModelAgent, TrialAgent, Workplace
+from tbench.bundled import tasks_dir
+from tbench.cleaning import reap
+from tbench.dataset import TaskSet
+from tbench.engine import Engine
+from tbench.errors import TbenchError, UsageError, one_line
+from tbench.events import Events
+from tbench.host import HostWatch
+from tbench.image import Images
+from tbench.plan import RunConfig, trial_id
+from tbench.results import TrialResult
+from tbench.rewards.texts import text_of
+from tbench.run import Run
+from tbench.sandboxes import EngineSandboxes
+from tbench.store import RunStore
+from tbench.task import Task
+from tbench.tools import ensure_tools
+from tbench.trial import SandboxMaker, TrialPlan
+
+TaskLike = Task | Path | str
+"""A task, its directory, or the name of a bundled one."""
+NO_COMMAND = 0.0
+"""The reward of a completion that holds no command: no container is started for it."""
+
+
+class RewardUnavailable(TbenchError):
+    """Trials ended without a verdict, so there is no reward for them. All the others came to their end.
+
+    `rewards` has what there is, in the order of the completions, None for those without; `results` the trials.
+    """
+
+    def __init__(self, rewards: Sequence[float | None], results: Sequence[TrialResult | None]) -> None:
+        self.rewards = list(rewards)
+        self.results = list(results)
+        lost = [result for result in results if result is not None and result.reward is None]
+        first = next((result for result in lost if result.error is not None), None)
+        why = f"; first: {first.task}: {first.error.type}: {first.error.message}" if first and first.error else ""
+        super().__init__(one_line(f"{len(lost)} of {len(rewards)} trials have no verdict{why}"))
+
+
+@dataclass(frozen=True)
+class Live:
+    """How trials are run for rewards."""
+
+    concurrency: int = 4
+    """Trials at once, of one call; the machine's cpus and memory may allow fewer."""
+    retries: int = 1
+    """Further attempts at a trial whose error another one may heal."""
+    on_error: Literal["raise"] | float = "raise"
+    """A trial without a verdict is no failure of the completion: `raise` raises RewardUnavailable after all trials have
+    ended; a number stands for it instead, and is the caller's decision. float("nan") is what TRL makes of None, and
+    leaves out of the sum of a completion's rewards."""
+    command_sec: float = 120.0
+    """Longest run of a completion's command."""
+    protocol: str = "thinking-bash"
+    """How a completion is read."""
+    output: Path | None = None
+    """Keeps every call's trials in a directory of its own in there; None keeps nothing."""
+    sandboxes: SandboxMaker | None = None
+    """In place of an engine's containers."""
+
+    def __post_init__(self) -> None:
+        if self.on_error != "raise" and not isinstance(self.on_error, int | float):
+            raise ValueError(f"on_error must be 'raise' or a number, not {self.on_error!r}")
+
+
+async def executed_reward(
+    completions: Sequence[Any],
+    prompts: Sequence[Any] | None = None,
+    *,
+    task: TaskLike | Sequence[TaskLike],
+    live: Live = Live(),
+    **columns: Any,
+) -> list[float]:
+    """The verifier's reward of each completion, executed in a container of `task`, or of its own of as many tasks.
+
+    A completion without a command (also None) gets 0 without a trial. Raises RewardUnavailable (see `Live.on_error`),
+    UsageError for a task or a protocol that cannot be used, EngineUnavailable; ValueError for another number of tasks.
+    """
+    tasks = _tasks(task, len(completions))
+    protocol = _protocol(live.protocol)
+    texts = [_with_command(protocol, completion) for completion in completions]
+    wanted = [index for index, text in enumerate(texts) if text is not None]
+    limits = Limits(steps=1, command_sec=live.command_sec)
+
+    def agent(index: int) -> TrialAgent:
+        return ModelAgent(_Said(texts[wanted[index]] or ""), protocol, limits, name=f"completion:{protocol.name}")
+
+    done = await run_trials([tasks[index] for index in wanted], agent, live)
+    results: list[TrialResult | None] = [None] * len(completions)
+    for index, result in zip(wanted, done, strict=True):
+        results[index] = result
+    return _rewards([NO_COMMAND if result is None else result.reward for result in results], results, live)
+
+
+async def agent_reward(
+    task: TaskLike | Sequence[TaskLike],
+    make_agent: Callable[[], TrialAgent],
+    *,
+    live: Live = Live(),
+) -> list[float]:
+    """The verifier's reward of a whole trial for each task, in order: `make_agent` makes the agent of each.
+
+    A task that is named again is tried with the next seed, from 0. Raises as `executed_reward`.
+    """
+    tasks = [task] if isinstance(task, Task | Path | str) else list(task)
+    results = await run_trials(_tasks(tasks, len(tasks)), lambda _: make_agent(), live)
+    return _rewards([result.reward for result in results], results, live)
+
+
+def make_executed_reward(
+    tasks: str | Path = "bundled",
+    *,
+    column: str = "task",
+    live: Live = Live(),
+) -> Callable[..., Any]:
+    """`executed_reward` for a trainer: the dataset's column `column` names tasks of the directory `tasks`.
+
+    It is a coroutine function, which TRL awaits since it knows of them; for one that does not,
+    `lambda *args, **columns: asyncio.run(reward(*args, **columns))`. Raises UsageError for a missing directory.
+    """
+    directory = tasks_dir() if tasks == "bundled" else Path(tasks)
+    if not directory.is_dir():
+        raise UsageError(f"{tasks}: no such directory; give a directory of tasks, or 'bundled'")
+
+    async def executed(completions: Sequence[Any], prompts: Sequence[Any] | None = None, **columns: Any) -> list[float]:
+        names = columns.get(column)
+        if names is None:
+            raise UsageError(f"the dataset has no column {column!r}: it names each prompt's task in {directory}")
+        return await executed_reward(completions, prompts, task=[directory / str(name) for name in names], live=live)
+
+    return executed
+
+
+async def run_trials(tasks: Sequence[Task], agent: Callable[[int], TrialAgent], live: Live) -> list[TrialResult]:
+    """One trial per task, in order, errors included. `agent` makes that of the trial with this index, per attempt.
+
+    Raises UsageError. When cancelled, removes its containers first.
+    """
+    if not tasks:
+        return []
+    run = f"reward-{uuid.uuid4().hex[:12]}"
+    named = {task.name: task for task in tasks}
+    if any(named[task.name].path != task.path for task in tasks):
+        raise UsageError("two of the tasks have the same name in different directories; rename one")
+    config = RunConfig(run=run, source="rewards", seeds=(0,), agent="rewards", concurrency=live.concurrency,
+                       retries=live.retries)  # fmt: skip
+    plans, agents = _plans(tasks, config), {}
+    for index, plan in enumerate(plans):
+        agents[plan.task_name, plan.seed] = index
+    with (
+        _directory(live.output, run) as directory,
+        contextlib.closing(RunStore.create(directory, {"run": run})) as store,
+    ):
+        async with _place(live, run) as place:
+            outcome = await Run(
+                config,
+                TaskSet(tuple(named.values()), {}),
+                make_agent=lambda: _ByPlace(agent, agents),
+                make_sandbox=place.make_sandbox,
+                admission=place.admission,
+                store=store,
+                events=Events(),
+                plans=plans,
+                host=place.host,
+            ).execute()
+    if outcome.interrupted:
+        raise asyncio.CancelledError
+    final = {result.trial: result for result in outcome.results if result.final}
+    return [final[plan.trial] for plan in plans]
+
+
+def _plans(tasks: Sequence[Task], config: RunConfig) -> list[TrialPlan]:
+    seen: Counter[str] = Counter()
+    plans = []
+    for task in tasks:
+        seed = seen[task.name]
+        seen[task.name] += 1
+        plans.append(TrialPlan(trial_id(task.name, task.hash, seed, config), task.name, seed, task))
+    return plans
+
+
+@dataclass(frozen=True)
+class _Place:
+    """What trials need of the machine."""
+
+    make_sandbox: SandboxMaker
+    admission: Admission
+    host: HostWatch | None = None
+
+
+@contextlib.asynccontextmanager
+async def _place(live: Live, run: str) -> AsyncIterator[_Place]:
+    if live.sandboxes is not None:
+        yield _Place(live.sandboxes, Admission(1e6, 1e9))
+        return
+    engine = Engine.connect(live.concurrency)
+    try:
+        tools_volume = await ensure_tools(engine, _say_nothing)
+        await engine.ensure_network()
+        await reap(engine)
+        yield _Place(
+            EngineSandboxes(engine, Images(engine), tools_volume, run),
+            Admission(engine.info.cpus, engine.info.memory_mb),
+            HostWatch() if engine.shares_kernel else None,
+        )
+    finally:
+        engine.close()
+
+
+def _say_nothing(_: str) -> None:
+    pass
+
+
+@contextlib.contextmanager
+def _directory(output: Path | None, run: str) -> Iterator[Path]:
+    if output is not None:
+        yield output / run
+        return
+    with tempfile.TemporaryDirectory(prefix="tbench-") as directory:
+        yield Path(directory) / run
+
+
+class _Said:
+    """A model that has said it already: the reply is the completion."""
+
+    context_tokens = None
+    sampling = Sampling()
+    patience_sec = 0.0
+
+    def __init__(self, text: str) -> None:
+        self._text = text
+
+    async def query(
+        self,
+        messages: Sequence[Message],
+        *,
+        seed: int | None,
+        max_tokens: int,
+        tools: Sequence[Mapping[str, Any]] = (),
+    ) -> Reply:
+        return Reply(content=self._text)
+
+
+class _ByPlace:
+    """The agent that the trial's task and seed call for: a run makes its agents before it knows what for."""
+
+    name = "reward"
+
+    def __init__(self, make: Callable[[int], TrialAgent], index: Mapping[tuple[str, int], int]) -> None:
+        self._make = make
+        self._index = index
+        self._agent: TrialAgent | None = None
+
+    async def work(self, place: Workplace) -> AgentReport:
+        self._agent = self._make(self._index[place.task.name, place.seed])
+        self.name = self._agent.name
+        return await self._agent.work(place)
+
+    def partial(self) -> Trajectory | None:
+        return None if self._agent is None else self._agent.partial()
+
+
+def _rewards(rewards: Sequence[float | None], results: Sequence[TrialResult | None], live: Live) -> list[float]:
+    if live.on_error == "raise":
+        if None in rewards:
+            raise RewardUnavailable(rewards, results)
+        return [reward for reward in rewards if reward is not None]
+    return [live.on_error if reward is None else reward for reward in rewards]
+
+
+def _tasks(wanted: TaskLike | Sequence[TaskLike], number: int) -> list[Task]:
+    each = [wanted] * number if isinstance(wanted, Task | Path | str) else list(wanted)
+    if len(each) != number:
+        raise ValueError(f"{number} completions, but {len(each)} tasks")
+    read: dict[TaskLike, Task] = {}
+    for one in each:
+        if one not in read:
+            read[one] = _task(one)
+    return [read[one] for one in each]
+
+
+def _task(wanted: TaskLike) -> Task:
+    if isinstance(wanted, Task):
+        return wanted
+    path = Path(wanted)
+    bundled = tasks_dir() / path
+    return Task.read(bundled if isinstance(wanted, str) and not path.is_dir() and bundled.is_dir() else path)
+
+
+def _protocol(name: str) -> ActionProtocol:
+    try:
+        return load_protocol(name)
+    except ValueError as error:
+        raise UsageError(f"Live.protocol: {error}") from None
+
+
+def _with_command(protocol: ActionProtocol, completion: object) -> str | None:
+    """The completion's text where it holds something to type or to run."""
+    text = text_of(completion)
+    if text is None:
+        return None
+    try:
+        return text if protocol.parse(text).actions else None
+    except FormatError:
+        return None

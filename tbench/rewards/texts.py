@@ -1,0 +1,221 @@
+"""The three rewards of the thinking-bash checkpoint, read off a completion's text. Nothing is executed.
+
+Every function takes a list of completions and returns one number for each. A completion is a string, or a list of
+chat messages, of which the last assistant's text counts; what is neither (None, a number) gets 0 from each of them.
+Further keyword arguments (a dataset's columns, token ids, the trainer's state) are ignored.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Literal, Protocol
+
+from tbench.rewards.shell_words import command_words
+
+FORMATTING = 1.5
+PER_MATCH = 1.0
+CONCISE, CONCISE_CHARACTERS = 0.2, 300
+LONGEST_REPLY, MOST_LINES, LONGEST_COMMAND = 65_536, 2_048, 4_096
+"""So that no completion can hold up a training loop: the execution relevance of one with more characters or lines is 0,
+and of a longer command the first characters are read."""
+
+VERBS: Mapping[str, str] = {
+    "docker": r"docker|containers?\b|images?\b",
+    "find": r"find|locat(?:e|ing)|files? named",
+    "grep": r"grep|search|contain(?:s|ing|ed)?\b|pattern|match",
+    "tar": r"tar\b|archiv|(?:de|un)?compress|extract",
+    "wc": r"count(?:s|ed|ing)?\b|how many|number of (?:lines|words)",
+}
+"""Verb -> what a request says that asks for it: a regular expression, found at the beginning of a word in any case."""
+
+Counting = Literal["distinct", "occurrences", "literal"]
+Shape = Literal["step", "linear", "negative"]
+
+_OPENING = "<thinking>"
+_CLOSING = re.compile(r"</thinking>\s*+```bash\n")
+_FENCE = "\n```"
+_INSTRUCTION, _OUTPUT = "### Instruction:", "### Output:"
+
+
+class RewardFunction(Protocol):
+    """What a trainer calls: one reward per completion, in order. Its name is logged."""
+
+    __name__: str
+
+    def __call__(self, completions: Sequence[Any], prompts: Sequence[Any] | None = None, **columns: Any) -> list[float]:
+        """Raises ValueError where prompts are needed and missing, or their number is another."""
+        ...
+
+
+def formatting(completions: Sequence[Any], prompts: Sequence[Any] | None = None, **columns: Any) -> list[float]:
+    """R1: 1.5 for a completion of the strict form, else 0. In linear time."""
+    return _each(completions, lambda text: FORMATTING if has_strict_form(text) else 0.0)
+
+
+def has_strict_form(text: str) -> bool:
+    r"""What `re.match` says of ``^<thinking>\s*[\s\S]+?\s*</thinking>\s*```bash\n[\s\S]+?\n```$``, in linear time.
+
+    The pattern itself backtracks with the cube of the length. Its first and last parts can stand at one place each
+    (`$` also before a last newline), `\s*[\s\S]+?\s*` is any text that is not empty, and of the places where the
+    section may end the first that a fence follows leaves most room for the command.
+    """
+    body = text.removesuffix("\n")
+    if not (text.startswith(_OPENING) and body.endswith(_FENCE)):
+        return False
+    closing = _CLOSING.search(text, len(_OPENING) + 1)
+    return closing is not None and closing.end() < len(body) - len(_FENCE)
+
+
+def make_execution_relevance(
+    counting: Counting = "distinct", verbs: Mapping[str, str] = VERBS, *, per_match: float = PER_MATCH
+) -> RewardFunction:
+    """R2: `per_match` for each verb that the request asks for and the completion uses.
+
+    - `distinct`: verbs that are a command word of the extracted block, each counted once.
+    - `occurrences`: the same, each as often as it is one.
+    - `literal`: verbs whose name is part of the request and of the whole completion, in any case. No patterns.
+
+    The request is the prompt: a string (of one with `### Instruction:` headings the last instruction), or the last
+    user's message. `verbs` maps a verb to the pattern of its requests, as VERBS. Raises re.error for a bad pattern,
+    ValueError for another way of counting.
+    """
+    _check("counting", counting, ("distinct", "occurrences", "literal"))
+    patterns = {verb: re.compile(rf"\b(?:{pattern})", re.IGNORECASE) for verb, pattern in verbs.items()}
+    score = _literal(verbs, per_match) if counting == "literal" else _used(patterns, per_match, counting)
+
+    def reward(completions: Sequence[Any], prompts: Sequence[Any] | None = None, **columns: Any) -> list[float]:
+        if prompts is None:
+            raise ValueError("execution relevance compares a completion with its prompt: pass prompts")
+        if len(prompts) != len(completions):
+            raise ValueError(f"{len(completions)} completions, but {len(prompts)} prompts")
+        texts = zip(map(text_of, completions), map(request_of, prompts), strict=True)
+        return [0.0 if text is None else score(text, request) for text, request in texts]
+
+    return _named(reward, "execution_relevance" if counting == "distinct" else f"execution_relevance_{counting}")
+
+
+def make_conciseness(
+    shape: Shape = "step", *, limit: int = CONCISE_CHARACTERS, most: float = CONCISE
+) -> RewardFunction:
+    """R3: at most `most`, for a completion of at most `limit` characters (len(), so code points).
+
+    - `step`: `most` up to the limit, else 0.
+    - `linear`: most * max(0, 1 - (len - limit) / limit), and never above `most`.
+    - `negative`: `most` up to the limit, else -`most`.
+
+    The empty completion is a short one. Raises ValueError for another shape or a limit below 1.
+    """
+    _check("shape", shape, ("step", "linear", "negative"))
+    if limit < 1:
+        raise ValueError(f"limit must be at least 1 character, not {limit}")
+
+    def score(text: str) -> float:
+        if len(text) <= limit:
+            return most
+        if shape == "linear":
+            return most * max(0.0, 1.0 - (len(text) - limit) / limit)
+        return -most if shape == "negative" else 0.0
+
+    def reward(completions: Sequence[Any], prompts: Sequence[Any] | None = None, **columns: Any) -> list[float]:
+        return _each(completions, score)
+
+    return _named(reward, "conciseness" if shape == "step" else f"conciseness_{shape}")
+
+
+def combine(*functions: RewardFunction, name: str = "combined") -> RewardFunction:
+    """The sum of reward functions, as one."""
+
+    def reward(completions: Sequence[Any], prompts: Sequence[Any] | None = None, **columns: Any) -> list[float]:
+        each = [function(completions, prompts, **columns) for function in functions]
+        return [sum(parts) for parts in zip(*each, strict=True)]
+
+    return _named(reward, name)
+
+
+def text_of(completion: object) -> str | None:
+    """A completion's text; None where it has none."""
+    return completion if isinstance(completion, str) else _last_said(completion, "assistant")
+
+
+def request_of(prompt: object) -> str:
+    """What the prompt asks for; empty where nothing can be read."""
+    if not isinstance(prompt, str):
+        return _last_said(prompt, "user") or ""
+    _, heading, instruction = prompt.rpartition(_INSTRUCTION)
+    return instruction.partition(_OUTPUT)[0] if heading else prompt
+
+
+def _last_said(messages: object, role: str) -> str | None:
+    """The text of that role's last message; a message without a role (TRL allows it) is anybody's."""
+    if not isinstance(messages, Sequence) or isinstance(messages, str | bytes):
+        return None
+    for message in reversed(messages):
+        if isinstance(message, Mapping) and message.get("role", role) == role:
+            text = _content(message.get("content"))
+            if text is not None:
+                return text
+    return None
+
+
+def _content(content: object) -> str | None:
+    """Text as a string, or in parts of `type` text."""
+    if isinstance(content, str):
+        return content
+    if not isinstance(content, Sequence) or isinstance(content, bytes):
+        return None
+    parts = [part.get("text") for part in content if isinstance(part, Mapping)]
+    texts = [part for part in parts if isinstance(part, str)]
+    return "".join(texts) if texts else None
+
+
+def _each(completions: Sequence[Any], score: Callable[[str], float]) -> list[float]:
+    return [0.0 if text is None else score(text) for text in map(text_of, completions)]
+
+
+def _used(patterns: Mapping[str, re.Pattern[str]], per_match: float, counting: Counting) -> Callable[[str, str], float]:
+    def score(text: str, request: str) -> float:
+        if len(text) > LONGEST_REPLY or text.count("\n") > MOST_LINES:
+            return 0.0
+        asked = {verb for verb, pattern in patterns.items() if pattern.search(request)}
+        if not asked:
+            return 0.0
+        used = [word for word in command_words(_command(text)[:LONGEST_COMMAND]) if word in asked]
+        return per_match * len(set(used) if counting == "distinct" else used)
+
+    return score
+
+
+def _literal(verbs: Mapping[str, str], per_match: float) -> Callable[[str, str], float]:
+    def score(text: str, request: str) -> float:
+        said, asked = text.lower(), request.lower()
+        return per_match * sum(verb in said and verb in asked for verb in map(str.lower, verbs))
+
+    return score
+
+
+def _command(text: str) -> str:
+    # The protocols bring pydantic and jinja with them: a trainer that wants R1 and R3 alone need not wait for it.
+    from harness.errors import FormatError
+    from harness.protocols.thinking_bash import extract
+
+    try:
+        return extract(text).command
+    except FormatError:
+        return ""
+
+
+def _check(what: str, value: str, known: Sequence[str]) -> None:
+    if value not in known:
+        raise ValueError(f"{what} {value!r}: unknown; known: {', '.join(known)}")
+
+
+def _named(function: Callable[..., list[float]], name: str) -> RewardFunction:
+    function.__name__ = function.__qualname__ = name
+    return function
+
+
+execution_relevance = make_execution_relevance()
+conciseness = make_conciseness()
+combined = combine(formatting, execution_relevance, conciseness)
+"""R = R1 + R2 + R3, with the defaults of each."""
