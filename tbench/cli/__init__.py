@@ -10,7 +10,21 @@ import sys
 
 import typer
 
-from tbench.cli import clean, demo, doctor, regrade, report, resume, run, setup, shell, summary, task
+from tbench.cli import (
+    clean,
+    demo,
+    doctor,
+    leaderboard,
+    regrade,
+    replay,
+    report,
+    resume,
+    run,
+    setup,
+    shell,
+    summary,
+    task,
+)
 
 app = typer.Typer(
     name="tbench",
@@ -25,6 +39,8 @@ resume.register(app)
 regrade.register(app)
 summary.register(app)
 report.register(app)
+replay.register(app)
+leaderboard.register(app)
 demo.register(app)
 setup.register(app)
 doctor.register(app)
