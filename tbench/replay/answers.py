@@ -69,7 +69,9 @@ def parse(text: str | None, revision: Revision = DEFAULT_REVISION) -> Answer:
     units = _payload_units(payload, revision)
     odd: set[Oddity] = {"not_an_object"} if value is not None and payload is None else set()
     if not units:
-        units = list(_fallback(text, revision, _unicode_escape, odd))
+        with warnings.catch_warnings():  # about escapes that JSON has and Python has not
+            warnings.simplefilter("ignore")
+            units = list(_fallback(text, revision, _unicode_escape, odd))
     return _answer(payload, units, odd)
 
 
@@ -211,10 +213,7 @@ def _fallback(
 def _unicode_escape(value: str, odd: set[Oddity]) -> str:
     """Python's unicode_escape over UTF-8 bytes, as upstream: `é` becomes `Ã©`."""
     try:
-        data = value.encode()
-        with warnings.catch_warnings():  # about escapes that JSON has and Python has not
-            warnings.simplefilter("ignore")
-            decoded = data.decode("unicode_escape")
+        decoded = value.encode().decode("unicode_escape")
     except UnicodeError:
         return value
     if not value.isascii():
