@@ -55,6 +55,8 @@ def score(
     from tbench.replay.score_run import score_directory, score_responses
 
     revision = metric_revision.value if metric_revision else DEFAULT_REVISION
+    if not path.exists():
+        raise UsageError(f"{path}: there is nothing; give a run of replay, its replies, or a result file")
     directory = path if path.is_dir() else path.parent
     if path.is_dir() or (path.name == RESPONSES_NAME and (directory / MANIFEST_NAME).exists()):
         if not (directory / MANIFEST_NAME).exists() and dataset and (directory / RESPONSES_NAME).exists():

@@ -172,7 +172,10 @@ def _text(document: dict[str, Any], key: str) -> str:
 
 
 def _number(value: object) -> float | None:
-    return float(value) if isinstance(value, int | float) and math.isfinite(value) else None
+    try:
+        return float(value) if isinstance(value, int | float) and math.isfinite(value) else None
+    except OverflowError:  # an integer beyond floats
+        return None
 
 
 def _dataset(document: dict[str, Any]) -> str:

@@ -9,14 +9,15 @@ from __future__ import annotations
 
 import math
 import re
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 
 from tbench.replay.answers import DEFAULT_REVISION, WAIT, Revision
 
-# A piece of a word, whitespace, or nothing that could go on: an open quote, a backslash at the end.
-_PIECE = re.compile(r"""([ \t\r\n]+)|([^ \t\r\n'"\\]+)|'([^']*)'|"((?:[^"\\]|\\.)*)"|\\(.)""", re.DOTALL)
+# Whitespace, or a piece of a word: plain, in single quotes, in double quotes, one escaped character.
+_PIECE = re.compile(r"""(([ \t\r\n]+)|([^ \t\r\n'"\\]+)|'([^']*)'|"((?:[^"\\]++|\\.)*+)"|\\(.))""", re.DOTALL)
 _QUOTING = re.compile(r"""['"\\]""")
 _ESCAPE_IN_QUOTES = re.compile(r'\\(["\\])')
 
@@ -63,21 +64,18 @@ def split_shell(text: str) -> list[str]:
     """As shlex.split(text) does (POSIX, comments off), many times faster. Raises ValueError as it does."""
     words: list[str] = []
     word: str | None = None
-    at = 0
-    for piece in _PIECE.finditer(text):
-        if piece.start() != at:
-            break
-        at = piece.end()
-        blank, plain, single, double, escaped = piece.groups()
-        if blank is not None:
+    matched = 0
+    for piece, blank, plain, single, double, escaped in _PIECE.findall(text):
+        matched += len(piece)
+        if blank:
             if word is not None:
                 words.append(word)
             word = None
             continue
         # Within double quotes a backslash only escapes the quote and itself.
-        part = _ESCAPE_IN_QUOTES.sub(r"\1", double) if double is not None else plain or single or escaped or ""
+        part = plain or single or escaped or (_ESCAPE_IN_QUOTES.sub(r"\1", double) if "\\" in double else double)
         word = part if word is None else word + part
-    if at != len(text):
+    if matched != len(text):  # something was passed over: an open quote, a backslash at the end
         raise ValueError("no closing quotation or escaped character")
     return words if word is None else [*words, word]
 
@@ -95,10 +93,9 @@ def tokens_of(unit: str) -> Tokens:
             words = split_shell(text)
         except ValueError:
             words = text.split()
-    counts: dict[str, int] = {}
-    for word in words:
-        counts[word] = counts.get(word, 0) + 1
-    return tuple(counts.items()), len(words)
+    if len(set(words)) == len(words):
+        return tuple([(word, 1) for word in words]), len(words)
+    return tuple(Counter(words).items()), len(words)
 
 
 def _best_matches(predicted: set[str], reference: set[str]) -> tuple[dict[str, float], dict[str, float]]:

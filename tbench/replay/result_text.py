@@ -33,11 +33,11 @@ def lines_of_result(result: Mapping[str, Any]) -> Iterator[str]:
         yield f"{name:26}" + "".join(f"{cell:>10}" for cell in row)
     yield ""
     for kind, count in result["oddities"].items():
-        yield f"{count} {_ODD.get(kind, kind)}"
+        yield f"{_ODD.get(kind, kind)}: {count}"
     if empty := result["empty_references"]:
-        yield f"{len(empty)} references without a command: {names_of(plain(key, 60) for key in empty)}"
+        yield f"references without a command: {len(empty)} ({names_of(plain(key, 60) for key in empty)})"
     if problems := result["problems"]:
-        yield f"{len(problems)} lines left out; first: {plain(problems[0])}"
+        yield f"lines left out: {len(problems)}, first {plain(problems[0])}"
 
 
 def _rows(strict: Mapping[str, Any], tolerant: Mapping[str, Any]) -> Iterator[tuple[str, tuple[str, str]]]:
@@ -80,4 +80,5 @@ def lines_of_recomputed(stored: Mapping[str, Any], found: Sequence[Recomputed]) 
     count = len(best.aggregate) - len(best.differing) - len(best.absent)
     yield f"{count} of {len(best.aggregate)} aggregate fields identical"
     if best.differing_steps:
-        yield f"{len(best.differing_steps)} steps differ: {names_of(plain(key, 60) for key in best.differing_steps)}"
+        names = names_of(plain(key, 60) for key in best.differing_steps)
+        yield f"steps that differ: {len(best.differing_steps)} ({names})"

@@ -10,7 +10,7 @@ from typing import Any
 from harness.answers import without_lone_surrogates
 from tbench.replay.aggregate import ScoredStep, aggregate, score_of
 from tbench.replay.answers import Answer, Oddity, Revision, parse, parse_tolerant
-from tbench.replay.metric import normalise, score_units
+from tbench.replay.metric import StepScore, normalise, score_units
 from tbench.replay.records import Record
 from tbench.replay.responses import Response
 
@@ -62,8 +62,12 @@ def score_steps(records: Sequence[Record], replies: Mapping[str, Response], revi
         if not reference.units:
             empty.append(record.key)
         odd.update(answer.oddities)
-        steps.append(_step(record, reference, answer, revision, _of_the_reply(response, text, reason, revision)))
-        tolerant.append(_step(record, reference, kinder, revision, {}))
+        score = score_units(answer.units, reference.units, revision).rounded
+        # Mostly the same units; matching them is most of the work.
+        same = kinder.units == answer.units
+        kind = score if same else score_units(kinder.units, reference.units, revision).rounded
+        steps.append(_step(record, reference, answer, score, revision, _of_the_reply(response, text, reason, revision)))
+        tolerant.append(_step(record, reference, kinder, kind, revision, {}))
     return Scored(revision, tuple(steps), tuple(tolerant), unanswered, tuple(empty), odd)
 
 
@@ -88,8 +92,9 @@ def _reference(record: Record, revision: Revision) -> Answer:
     )
 
 
-def _step(record: Record, reference: Answer, answer: Answer, revision: Revision, more: Mapping[str, Any]) -> ScoredStep:
-    score = score_units(answer.units, reference.units, revision).rounded
+def _step(
+    record: Record, reference: Answer, answer: Answer, score: StepScore, revision: Revision, more: Mapping[str, Any]
+) -> ScoredStep:
     wanted, claimed = bool(reference.task_complete), answer.task_complete is True
     units: Iterable[str] = map(normalise, answer.units) if revision == "v0" else answer.units
     return ScoredStep(
