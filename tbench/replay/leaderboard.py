@@ -77,9 +77,9 @@ def leaderboard(paths: Sequence[Path], *, mixed: bool = False) -> Leaderboard:
     if not rows:
         why = f"; {unreadable[0]}" if unreadable else ""
         raise UsageError(f"{', '.join(map(str, paths))}: no result of a replay{why}; tbench replay score makes one")
-    chosen = _newest(rows)
-    notes = _comparable([row for row, _ in chosen], mixed=mixed)
-    return Leaderboard(tuple(_ranked(chosen)), tuple(unreadable), tuple(notes))
+    # Before the newest are taken: a newer shard or dev run must not silently stand for the whole one.
+    notes = _comparable([row for row, _ in rows], mixed=mixed)
+    return Leaderboard(tuple(_ranked(_newest(rows))), tuple(unreadable), tuple(notes))
 
 
 def _files(paths: Sequence[Path]) -> Iterable[Path]:

@@ -128,7 +128,7 @@ def _merged(shards: Sequence[Path], manifests: Mapping[Path, Manifest]) -> Manif
             "base_urls": tuple(dict.fromkeys(url for manifest in ordered for url in manifest.base_urls)),
             "problems": tuple(dict.fromkeys(problem for manifest in ordered for problem in manifest.problems)),
             "records": max(manifest.records for manifest in ordered),
-            "created_at": min(manifest.created_at for manifest in ordered),
+            "created_at": max(manifest.created_at for manifest in ordered),
             # Over all prompts where shards say so; else over what each says of its own.
             "prompt_sha256": hashes[0]
             if len(set(hashes)) == 1

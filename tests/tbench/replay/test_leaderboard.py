@@ -133,6 +133,13 @@ def test_other_datasets_are_not_ranked_together_unless_told(tmp_path: Path, fiel
     assert len(leaderboard([tmp_path / "r"], mixed=True).rows) == 2
 
 
+def test_a_newer_shard_does_not_stand_for_the_whole_run(tmp_path: Path) -> None:
+    put(tmp_path / "r", "whole", model_path="org/x", timestamp="2026-05-01")
+    put(tmp_path / "r", "shard", model_path="org/x", timestamp="2026-05-02", aggregate={"steps": 152})
+    with pytest.raises(UsageError, match=r"numbers of steps: 152 \(.*shard\.json\), 303 \("):
+        leaderboard([tmp_path / "r"])
+
+
 def test_results_that_say_neither_revision_nor_dataset_are_shown_as_unknown(tmp_path: Path) -> None:
     put(tmp_path / "r", "a")
     board = leaderboard([tmp_path / "r"])

@@ -42,7 +42,7 @@ def test_merged_shards_score_as_one_run(tmp_path: Path) -> None:
     assert merged["complete"] and merged["coverage"]["answered"] == 8
     assert json.loads((tmp_path / "whole" / "result.json").read_bytes())["merged_shards"] == list(map(str, parts))
     manifest = read_manifest(tmp_path / "whole")
-    assert (manifest.shard_index, manifest.shard_count, manifest.created_at[-8:]) == (0, 1, "00+00:00")
+    assert (manifest.shard_index, manifest.shard_count, manifest.created_at[-8:]) == (0, 1, "02+00:00")
     assert len(manifest.base_urls) == 3
 
 
