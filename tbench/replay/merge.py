@@ -9,7 +9,6 @@ from typing import Any
 
 from tbench.errors import UsageError
 from tbench.replay.answers import DEFAULT_REVISION, Revision
-from tbench.replay.recompute import read_result
 from tbench.replay.records import Record
 from tbench.replay.responses import Manifest
 from tbench.replay.result import write_result
@@ -17,6 +16,7 @@ from tbench.replay.run_files import (
     MANIFEST_NAME,
     RESPONSES_NAME,
     RESULT_NAME,
+    generation_seconds,
     names_of,
     planned,
     read_manifest,
@@ -54,7 +54,7 @@ def merge(
     _check_steps(shards, manifests, dataset_of(first, manifests[first], dataset_path).records)
     write_json(output / MANIFEST_NAME, _merged(shards, manifests).model_dump(mode="json"))
     write_atomically(output / RESPONSES_NAME, b"".join(_lines(directory) for directory in shards))
-    times = [seconds for directory in shards if (seconds := _gen_time(directory)) is not None]
+    times = [seconds for directory in shards if (seconds := generation_seconds(directory)) is not None]
     result = score_directory(
         output,
         dataset_path,
@@ -141,9 +141,3 @@ def _lines(directory: Path) -> bytes:
     """All attempts, as they are; a torn last line is closed, so that it stays one bad line."""
     raw = (directory / RESPONSES_NAME).read_bytes()
     return raw if not raw or raw.endswith(b"\n") else raw + b"\n"
-
-
-def _gen_time(directory: Path) -> float | None:
-    path = directory / RESULT_NAME
-    seconds = read_result(path).get("gen_time_sec") if path.is_file() else None
-    return float(seconds) if isinstance(seconds, int | float) else None

@@ -35,8 +35,8 @@ class Source:
     """Lines of the replies that were left out."""
     gen_time_sec: float | None = None
     """Wall seconds of generation; None where it is not known."""
-    load_time_sec: float | None = None
-    """Seconds of loading the model; None for an endpoint, which had loaded it before."""
+    prompt_report: Mapping[str, Any] = field(default_factory=dict)
+    """What the run itself has stored of its prompts."""
     merged_shards: tuple[str, ...] = field(default=())
 
 
@@ -91,7 +91,7 @@ def _about_the_run(source: Source) -> dict[str, Any]:
         "eval_path": str(source.dataset.path),
         "timestamp": _naive_utc(manifest.created_at if manifest else ""),
         "scored_at": _naive_utc(""),
-        "load_time_sec": source.load_time_sec,
+        "load_time_sec": None,  # the endpoint had loaded it before
         "gen_time_sec": gen_time,
         "avg_sec_per_step": None if gen_time is None else round(gen_time / max(len(source.records), 1), 3),
         "backend": "tbench",
@@ -125,16 +125,17 @@ def _prompt_template(source: Source) -> dict[str, Any]:
     """How prompts were rendered, and whether the result may be ranked: not with a raw prompt among them."""
     replies = [source.replies[record.key] for record in source.records if record.key in source.replies]
     counts: Counter[str] = Counter(reply.template_status for reply in replies)
-    prompt = source.manifest.prompt if source.manifest else {}
+    stored = (source.manifest.prompt if source.manifest else {}, source.prompt_report)
     return {
-        **prompt,
         "template_status": _status(counts),
         "template_status_counts": dict(sorted(counts.items())),
-        "rank_eligible": not counts["raw_fallback"],
         "stripped_thinking_blocks": sum(reply.stripped_thinking_blocks for reply in replies),
         "row_count": len(source.records),
         "messages_rows": sum(bool(record.messages) for record in source.records),
         **_prompt_tokens(reply.prompt_tokens for reply in replies),
+        # The run knows of all its prompts, of those without a reply too.
+        **{key: value for report in stored for key, value in report.items() if value is not None},
+        "rank_eligible": not counts["raw_fallback"] and all(report.get("rank_eligible", True) for report in stored),
     }
 
 

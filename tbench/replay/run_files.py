@@ -16,6 +16,8 @@ from tbench.replay.records import Record
 from tbench.replay.responses import Manifest, Response
 
 MANIFEST_NAME, RESPONSES_NAME, RESULT_NAME = "replay.json", "responses.jsonl", "result.json"
+TIMING_NAME, PROMPTS_NAME = "timing.json", "prompt_template.json"
+"""Written beside them while a run goes on: how long it has generated, how its prompts were made."""
 
 
 @dataclass(frozen=True)
@@ -78,6 +80,24 @@ def clean(value: Any) -> Any:
     if not isinstance(value, dict):
         return value
     return {key: without_lone_surrogates(item) if isinstance(item, str) else item for key, item in value.items()}
+
+
+def json_object(path: Path) -> dict[str, Any]:
+    """Empty where there is none: these files only add to what is known."""
+    try:
+        value = json.loads(path.read_bytes())
+    except (OSError, ValueError, RecursionError):
+        return {}
+    return value if isinstance(value, dict) else {}
+
+
+def generation_seconds(directory: Path) -> float | None:
+    """As the run has timed itself, or as an earlier result says; None where neither does."""
+    for name in (TIMING_NAME, RESULT_NAME):
+        seconds = json_object(directory / name).get("gen_time_sec")
+        if isinstance(seconds, int | float):
+            return float(seconds)
+    return None
 
 
 def planned(records: Sequence[Record], manifest: Manifest) -> tuple[Record, ...]:

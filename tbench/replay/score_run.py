@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
-import json
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -14,9 +12,12 @@ from tbench.replay.records import Dataset, Record, read_dataset
 from tbench.replay.responses import Manifest
 from tbench.replay.result import Source, result_of
 from tbench.replay.run_files import (
+    PROMPTS_NAME,
     RESPONSES_NAME,
     RESULT_NAME,
     Responses,
+    generation_seconds,
+    json_object,
     names_of,
     planned,
     read_manifest,
@@ -35,22 +36,22 @@ def score_directory(
 ) -> dict[str, Any]:
     """The result document of a run directory; nothing is written. Raises UsageError.
 
-    `gen_time_sec` is for who has just generated; otherwise an earlier result's figure is kept.
+    Times and merged shards that only an earlier result knows are kept.
     """
     manifest = read_manifest(directory)
     dataset = dataset_of(directory, manifest, dataset_path)
     responses = read_responses(directory / RESPONSES_NAME)
     records = planned(dataset.records, manifest)
-    before = _earlier(directory)
+    before = json_object(directory / RESULT_NAME)
     source = Source(
         dataset,
         records,
         responses.by_step,
         manifest,
         problems=(*responses.problems, *_strangers(directory / RESPONSES_NAME, responses, records)),
-        gen_time_sec=before.get("gen_time_sec") if gen_time_sec is None else gen_time_sec,
-        load_time_sec=before.get("load_time_sec"),
-        merged_shards=merged_shards or tuple(before.get("merged_shards", ())),
+        prompt_report=json_object(directory / PROMPTS_NAME),
+        gen_time_sec=generation_seconds(directory) if gen_time_sec is None else gen_time_sec,
+        merged_shards=merged_shards or tuple(map(str, before.get("merged_shards") or ())),
     )
     return result_of(score_steps(source.records, source.replies, revision), source)
 
@@ -94,20 +95,3 @@ def dataset_of(directory: Path, manifest: Manifest, given: Path | None) -> Datas
             f"the run's {manifest.dataset_sha256[:12]}; give the file it was made with (--dataset)"
         )
     return dataset
-
-
-def _earlier(directory: Path) -> dict[str, Any]:
-    """What an earlier result of the same run knows and its replies do not: times, shards."""
-    with contextlib.suppress(OSError, ValueError, RecursionError):
-        found = json.loads((directory / RESULT_NAME).read_bytes())
-        if isinstance(found, dict):
-            return {
-                key: found[key]
-                for key, kind in (
-                    ("gen_time_sec", int | float),
-                    ("load_time_sec", int | float),
-                    ("merged_shards", list),
-                )
-                if isinstance(found.get(key), kind)
-            }
-    return {}

@@ -198,6 +198,17 @@ def test_a_raw_prompt_excludes_from_ranking(tmp_path: Path, statuses: list[str],
     assert (template["template_status"], template["rank_eligible"]) == (status, eligible)
 
 
+def test_what_the_run_has_stored_of_prompts_and_time_goes_before_what_replies_tell(tmp_path: Path) -> None:
+    run = write_run(tmp_path / "run", write_dataset(tmp_path), good_answers(), prompt={"rank_eligible": False})
+    (run / "timing.json").write_text('{"gen_time_sec": 4.0, "starts": 2}')
+    (run / "prompt_template.json").write_text('{"max_model_len": 49152, "row_count": 8, "prompt_tokens_p99": null}')
+    result = score_directory(run)
+    assert (result["gen_time_sec"], result["avg_sec_per_step"]) == (4.0, 0.5)
+    template = result["prompt_template"]
+    assert (template["max_model_len"], template["rank_eligible"]) == (49152, False)
+    assert "prompt_tokens_p99" not in template
+
+
 @pytest.mark.parametrize("revision", REVISIONS)
 def test_a_written_result_is_recomputed_identically_from_its_own_units(tmp_path: Path, revision: Revision) -> None:
     answers = [*good_answers()[:5], answer(1, 1, "x"), answer(1, 2, reply("echo 1\n", "LS  'a b'\n"))]

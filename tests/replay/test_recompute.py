@@ -12,7 +12,7 @@ from tbench.errors import UsageError
 from tbench.replay.answers import REVISIONS
 from tbench.replay.recompute import read_result, recompute
 
-SAMPLE = Path(__file__).parents[4] / "shared" / "data" / "replay" / "result_GLM-5.1-API-test.json"
+SAMPLE = Path(__file__).parents[3] / "shared" / "data" / "replay" / "result_GLM-5.1-API-test.json"
 
 
 @pytest.fixture

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from tbench.replay.answers import REVISIONS, Revision, parse, parse_tolerant
 
-SAMPLE = Path(__file__).parents[4] / "shared" / "data" / "replay" / "result_GLM-5.1-API-test.json"
+SAMPLE = Path(__file__).parents[3] / "shared" / "data" / "replay" / "result_GLM-5.1-API-test.json"
 
 LS = '{"analysis": "a", "plan": "p", "commands": [{"keystrokes": "ls\\n", "duration": 0.1}], "task_complete": true}'
 CUT = '{"analysis": "a", "commands": [{"keystrokes": "cat > f <<EOF\\nline'

@@ -79,7 +79,7 @@ def cpu_seconds(work: Callable[[], object]) -> float:
     return statistics.median(times)
 
 
-async def scoring(place: Place, figures: Figures, scratch: Path) -> None:
+async def replay(place: Place, figures: Figures, scratch: Path) -> None:
     """CPU seconds of the metric alone, and of a whole `tbench replay score` without its start."""
     rng = random.Random(5)
     references = [lines(rng) for _ in range(STEPS)]

@@ -17,7 +17,7 @@ from tbench.replay.leaderboard_text import as_csv, as_json, as_markdown
 from tbench.replay.result import write_result
 from tbench.replay.score_run import score_directory
 
-PUBLISHED = Path(__file__).parents[4] / "shared" / "data" / "replay" / "published_leaderboard.csv"
+PUBLISHED = Path(__file__).parents[3] / "shared" / "data" / "replay" / "published_leaderboard.csv"
 
 
 def put(directory: Path, name: str, **fields: Any) -> Path:
