@@ -10,7 +10,23 @@ import sys
 
 import typer
 
-from tbench.cli import clean, demo, doctor, extract, regrade, report, resume, run, setup, shell, summary, task
+from tbench.cli import (
+    clean,
+    correlate,
+    demo,
+    doctor,
+    extract,
+    leaderboard,
+    regrade,
+    replay,
+    report,
+    resume,
+    run,
+    setup,
+    shell,
+    summary,
+    task,
+)
 
 app = typer.Typer(
     name="tbench",
@@ -26,6 +42,9 @@ regrade.register(app)
 summary.register(app)
 report.register(app)
 extract.register(app)
+replay.register(app)
+leaderboard.register(app)
+correlate.register(app)
 demo.register(app)
 setup.register(app)
 doctor.register(app)

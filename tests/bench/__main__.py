@@ -13,6 +13,7 @@ from pathlib import Path
 
 import lives
 import memory
+import scoring
 import simulated
 import steps
 from figures import Figures
@@ -28,6 +29,7 @@ GROUPS = {
     "trial": lives.whole_trials,
     "lives": lives.lives_at_once,
     "help": lives.command_line,
+    "replay": scoring.replay,
 }
 
 

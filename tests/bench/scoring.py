@@ -1,0 +1,94 @@
+"""Scoring a replay of the published size: 303 steps of 38 reference units each, one core, no model."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import random
+import shlex
+import statistics
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+from figures import Figures
+from small_task import Place
+
+from tbench.replay.answers import parse
+from tbench.replay.metric import score_units, tokens_of
+from tbench.replay.score_run import score_directory
+
+STEPS, UNITS, ROUNDS = 303, 38, 7
+_SHAPES = (
+    "{} = {}",
+    "for {} in {}:",
+    "print('{}: ', {})",
+    "if not os.path.exists({}['{}']):",
+    "return [{}, {}]",
+    'grep -rn "{}" src/{}.py | head -20',
+    "cat /app/{}/{}.json",
+    "# keep {} as {}",
+)
+_NAMES = [f"name_{number}" for number in range(400)]
+
+
+def lines(rng: random.Random) -> list[str]:
+    """Commands and lines of heredocs: some words are in every other line, a third of the lines has quotes."""
+    return [rng.choice(_SHAPES).format(rng.choice(_NAMES), rng.choice(_NAMES)) for _ in range(UNITS)]
+
+
+def near(reference: list[str], rng: random.Random) -> list[str]:
+    """As many lines, half of them the reference's own."""
+    return [mine if rng.random() < 0.5 else other for mine, other in zip(reference, lines(rng), strict=True)]
+
+
+def reply(units: list[str]) -> str:
+    commands = [{"keystrokes": "\n".join(units) + "\n", "duration": 0.1}]
+    return json.dumps({"analysis": "a" * 300, "plan": "p" * 300, "commands": commands, "task_complete": False})
+
+
+def write_run(directory: Path, steps: list[tuple[str, str]]) -> Path:
+    records, replies = [], []
+    for number, (reference, answer) in enumerate(steps):
+        key = {"task_id": f"task-{number // 6:03}", "step_idx": number % 6}
+        records.append(json.dumps({**key, "prompt": "continue", "ref_raw": reference}))
+        replies.append(json.dumps({**key, "content": answer}))
+    dataset = directory / "records.jsonl"
+    dataset.write_text("\n".join(records))
+    (directory / "responses.jsonl").write_text("\n".join(replies))
+    manifest = {
+        "model": "bench",
+        "model_short": "bench",
+        "base_urls": [],
+        "dataset": str(dataset),
+        "dataset_sha256": hashlib.sha256(dataset.read_bytes()).hexdigest(),
+        "records": len(steps),
+    }
+    (directory / "replay.json").write_text(json.dumps(manifest))
+    return directory
+
+
+def cpu_seconds(work: Callable[[], object]) -> float:
+    """The median of some rounds, each from nothing remembered."""
+    times = []
+    for _ in range(ROUNDS):
+        tokens_of.cache_clear()
+        started = time.process_time()
+        work()
+        times.append(time.process_time() - started)
+    return statistics.median(times)
+
+
+async def replay(place: Place, figures: Figures, scratch: Path) -> None:
+    """CPU seconds of the metric alone, and of a whole `tbench replay score` without its start."""
+    rng = random.Random(5)
+    references = [lines(rng) for _ in range(STEPS)]
+    steps = [(reply(reference), reply(near(reference, rng))) for reference in references]
+    pairs = [(parse(answer).units, parse(reference).units) for reference, answer in steps]
+    assert all(len(units) == UNITS for pair in pairs for units in pair)
+    run = write_run(scratch, steps)
+    split = cpu_seconds(
+        lambda: [shlex.split(unit) for reference in references for unit in reference if "'" not in unit]
+    )
+    figures.add("replay_metric_sec", cpu_seconds(lambda: [score_units(*pair) for pair in pairs]), "s", split)
+    figures.add("replay_score_run_sec", cpu_seconds(lambda: score_directory(run)), "s", split)
