@@ -9,7 +9,6 @@ import json
 import os
 import re
 import signal
-import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -20,10 +19,11 @@ from typing import Any
 import typer
 from pydantic import ValidationError
 
-from harness.chat import ChatModel, OutagePolicy, RetryPolicy
+from harness.chat import ChatModel, OutagePolicy, RetryPolicy, without_password
 from harness.errors import EndpointError
 from harness.model import Sampling, ServedModel
 from tbench import __version__
+from tbench.cli.replay_live import Seldom, Telling, say, say_some
 from tbench.errors import UsageError, one_line
 from tbench.replay.client import Progress, Step, ask, selected
 from tbench.replay.context import ContextCheck, check_context
@@ -34,9 +34,7 @@ from tbench.replay.records import Dataset, read_dataset
 from tbench.replay.responses import Manifest
 from tbench.replay.tokenizer import Tokenizer, load_tokenizer
 
-_PREFLIGHT_SEC = 20.0
-_SHOWN = 10
-"""Lines of a kind that are shown before the rest is counted."""
+_PREFLIGHT_SEC, _PREFLIGHT_SEC_OF_SEVERAL = 20.0, 5.0
 EXIT_UNANSWERED, EXIT_STOPPED, EXIT_INTERRUPTED = 3, 4, 130
 
 
@@ -84,12 +82,12 @@ def execute(options: ReplayOptions) -> int:
     Raises UsageError before anything is asked, for whatever the user can mend.
     """
     if options.skip_if_exists and (options.output / RESULT_NAME).exists():
-        _say(f"{options.output}: has a result; skipped")
+        say(f"{options.output}: has a result; skipped")
         return 0
     if not options.base_urls:
         raise UsageError("no endpoint: give --base-url http://HOST:PORT/v1 or set OPENAI_BASE_URL")
     dataset = read_dataset(options.dataset)
-    _say_some("left out", dataset.problems)
+    say_some("left out", dataset.problems)
     prompt_options, sampling = PromptOptions(**options.prompt), _sampling(options)
     path = prompt_options.tokenizer_path
     if path is not None and prompt_options.render == "server":
@@ -113,7 +111,7 @@ async def _execute(
             except asyncio.CancelledError:
                 if not is_interrupted():
                     raise
-                _say(f"interrupted; what was answered is kept, go on with the same command ({options.output})")
+                say(f"interrupted; what was answered is kept, go on with the same command ({options.output})")
                 return EXIT_INTERRUPTED
     finally:
         await endpoints.close()
@@ -127,7 +125,8 @@ async def _run(
     tokenizer: Tokenizer | None,
 ) -> int:
     try:
-        served = await endpoints.connect(min(_PREFLIGHT_SEC, options.retry_budget_sec))
+        patience_sec = _PREFLIGHT_SEC if len(endpoints.chats) == 1 else _PREFLIGHT_SEC_OF_SEVERAL
+        served = await endpoints.connect(min(patience_sec, options.retry_budget_sec))
     except EndpointError as error:
         raise UsageError(f"endpoint: {error}") from None
     builder = PromptBuilder(prompt_options, served.id, served.root, tokenizer)
@@ -140,7 +139,7 @@ async def _run(
         max_model_len=min(lengths, default=None),
         tokenizer=tokenizer,
         concurrency=options.concurrency,
-        say=_say,
+        say=say,
     )
     _tell_check(check, options)
     directory = RunDirectory.open(options.output, _manifest(options, dataset, served, endpoints, builder, steps, check))
@@ -155,7 +154,7 @@ async def _ask(
 ) -> int:
     left = [step for step in steps if step.record.key not in directory.answered]
     known = f", {len(steps) - len(left)} answered before" if len(left) < len(steps) else ""
-    _say(f"{len(steps)} steps{known}; {options.concurrency} requests at once")
+    say(f"{len(steps)} steps{known}; {options.concurrency} requests at once")
     began = time.monotonic()
     try:
         progress = await ask(
@@ -166,7 +165,7 @@ async def _ask(
             max_model_len=check.max_model_len,
             overflow=check.overflow,
             concurrency=options.concurrency,
-            tell=_Telling(),
+            tell=Telling(),
         )
     except OSError as error:
         raise UsageError(
@@ -186,12 +185,12 @@ def _tell_end(options: ReplayOptions, progress: Progress, before: int) -> int:
     words += [f"{progress.overflow} do not fit the context"] if progress.overflow else []
     words += [f"{left} not asked"] if (left := progress.planned - progress.done) else []
     rate = f"; {progress.answered / progress.seconds:.1f} per second" if progress.answered else ""
-    _say(f"{', '.join(words)}{rate}")
+    say(f"{', '.join(words)}{rate}")
     if progress.stopped is not None:
-        _say(f"stopped: {progress.stopped}; go on with the same command")
+        say(f"stopped: {progress.stopped}; go on with the same command")
         return EXIT_STOPPED
     if unanswered or (progress.overflow and not options.allow_overflow):
-        _say("the same command asks for the missing ones again")
+        say("the same command asks for the missing ones again")
         return EXIT_UNANSWERED
     return 0
 
@@ -214,28 +213,32 @@ def _sampling(options: ReplayOptions) -> Sampling:
 
 
 def _endpoints(options: ReplayOptions, sampling: Sampling) -> Endpoints:
-    several = len(options.base_urls) > 1
-    budget = min(options.retry_budget_sec, MOVE_ON_SEC) if several else options.retry_budget_sec
-    if {"chat_template_kwargs"} & options.extra_body.keys() and options.prompt.get("chat_template_kwargs"):
+    urls = tuple(dict.fromkeys(options.base_urls))
+    if "chat_template_kwargs" in options.extra_body and options.prompt.get("chat_template_kwargs"):
         raise UsageError("--extra-body: chat_template_kwargs are set twice; set them in one place")
+    budget_sec = min(options.retry_budget_sec, MOVE_ON_SEC) if len(urls) > 1 else options.retry_budget_sec
     try:
-        chats = [
-            ChatModel(
-                url,
-                options.model,
-                sampling,
-                api_key=os.environ.get("OPENAI_API_KEY"),
-                request_timeout_sec=options.request_timeout_sec,
-                retry=RetryPolicy(total_sec=budget),
-                on_wait=_Seldom(),
-                max_outage=OutagePolicy(max_sec=options.max_outage_sec),
-                on_outage=lambda words: _say(f"endpoint {words}"),
-            )
-            for url in dict.fromkeys(options.base_urls)
-        ]
+        chats = [_chat(options, sampling, url, budget_sec, is_one_of_several=len(urls) > 1) for url in urls]
     except EndpointError as error:
         raise UsageError(f"endpoint: {error}") from None
-    return Endpoints(chats, lambda words: _say(f"endpoint {words}"))
+    return Endpoints(chats, lambda words: say(f"endpoint {words}"), retry_budget_sec=options.retry_budget_sec)
+
+
+def _chat(
+    options: ReplayOptions, sampling: Sampling, url: str, budget_sec: float, *, is_one_of_several: bool
+) -> ChatModel:
+    name = f"endpoint {without_password(url)}" if is_one_of_several else "endpoint"
+    return ChatModel(
+        url,
+        options.model,
+        sampling,
+        api_key=os.environ.get("OPENAI_API_KEY"),
+        request_timeout_sec=options.request_timeout_sec,
+        retry=RetryPolicy(total_sec=budget_sec),
+        on_wait=Seldom(name),
+        max_outage=OutagePolicy(max_sec=options.max_outage_sec),
+        on_outage=lambda words: say(f"{name} {words}"),
+    )
 
 
 def _steps(options: ReplayOptions, dataset: Dataset, builder: PromptBuilder) -> list[Step]:
@@ -256,8 +259,8 @@ def _steps(options: ReplayOptions, dataset: Dataset, builder: PromptBuilder) -> 
 
 def _tell_check(check: ContextCheck, options: ReplayOptions) -> None:
     if check.problem:
-        _say(f"not every prompt could be counted: {check.problem}")
-    _say_some("does not fit", [f"{key}: {words}" for key, words in check.overflow.items()])
+        say(f"not every prompt could be counted: {check.problem}")
+    say_some("does not fit", [f"{key}: {words}" for key, words in check.overflow.items()])
     if not options.allow_overflow:
         check.require_room()
 
@@ -304,7 +307,7 @@ def _hash(fields: Sequence[Mapping[str, Any]]) -> str:
     """Over one line of JSON per prompt, keys sorted, in the dataset's order."""
     found = hashlib.sha256()
     for each in fields:
-        found.update(json.dumps(each, sort_keys=True, ensure_ascii=False).encode() + b"\n")
+        found.update(json.dumps(each, sort_keys=True, ensure_ascii=False).encode("utf-8", "replace") + b"\n")
     return found.hexdigest()
 
 
@@ -330,48 +333,3 @@ def _interruptible() -> Iterator[Callable[[], bool]]:
     finally:
         for number in signals:
             loop.remove_signal_handler(number)
-
-
-class _Telling:
-    """A line of progress now and then: on a terminal always the same one."""
-
-    def __init__(self) -> None:
-        self._is_terminal = sys.stderr.isatty()
-        self._began = self._last = time.monotonic()
-
-    def __call__(self, progress: Progress) -> None:
-        now, is_last = time.monotonic(), progress.done == progress.planned
-        if now - self._last < (0.2 if self._is_terminal else 10.0) and not (is_last and self._is_terminal):
-            return
-        self._last = now
-        rate = progress.done / max(now - self._began, 1e-9)
-        words = f"{progress.done}/{progress.planned} asked, {progress.errors} errors, {rate:.1f} per second"
-        if self._is_terminal:
-            typer.echo(f"\r\x1b[Kreplay: {words}" + ("\n" if is_last else ""), nl=False, err=True)
-        else:
-            _say(words)
-
-
-class _Seldom:
-    """Of what makes requests wait, a line every few seconds: many of them wait for the same reason."""
-
-    def __init__(self) -> None:
-        self._last = float("-inf")
-
-    def __call__(self, reason: str, seconds: float) -> None:
-        if time.monotonic() - self._last < 5.0:
-            return
-        self._last = time.monotonic()
-        _say(f"endpoint: {reason.rstrip('.')}; trying again in {seconds:.1f} s")
-
-
-def _say_some(what: str, lines: Sequence[str]) -> None:
-    for line in lines[:_SHOWN]:
-        _say(f"{what}: {line}")
-    if len(lines) > _SHOWN:
-        _say(f"{what}: {len(lines) - _SHOWN} more")
-
-
-def _say(words: str) -> None:
-    with contextlib.suppress(OSError):  # a reader that went away must not cost a run
-        typer.echo(f"replay: {words}", err=True)

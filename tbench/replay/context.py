@@ -108,6 +108,7 @@ class _Counting:
         return self.check("server")
 
     def by_tokenizer(self, tokenizer: Tokenizer) -> ContextCheck:
+        self._problem = None
         for key, prompt in self._prompts.items():
             if "prompt" in prompt.fields:
                 self._counts[key] = len(tokenizer.encode(prompt.fields["prompt"], add_special_tokens=False))

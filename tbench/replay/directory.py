@@ -15,7 +15,7 @@ from tbench.store import LineFile, is_unused, write_json
 
 MANIFEST_NAME, RESPONSES_NAME, RESULT_NAME, TIMING_NAME = "replay.json", "responses.jsonl", "result.json", "timing.json"
 _MAY_DIFFER = {
-    *("created_at", "tbench_version", "schema_version", "base_urls", "dataset", "served.context_tokens"),
+    *("created_at", "tbench_version", "schema_version", "base_urls", "dataset", "problems", "served.context_tokens"),
     *("prompt.max_model_len", "prompt.prompt_options.tokenizer_path"),
 }
 """Of two starts of one run: nothing that changes what is asked, or whom. The dataset's and the prompts' hashes do."""

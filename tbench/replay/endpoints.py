@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -11,7 +12,7 @@ from harness.errors import EndpointError, EndpointUnavailable, RequestRefused
 from harness.model import ServedModel
 
 STRIKES = 3
-"""Requests in a row that one server failed while it was there: then it gets no more."""
+"""Requests in a row that one server failed, while it was there, and another answered: then it gets no more."""
 MOST_MOVES = 5
 """Servers that may go away under one request: beyond that it may be what brings them down."""
 MOVE_ON_SEC = 60.0
@@ -34,7 +35,15 @@ class _Seat:
 class Endpoints:
     """The servers of one run. `say` hears, in words, when one is left out."""
 
-    def __init__(self, chats: Sequence[ChatModel], say: Callable[[str], None] = lambda _: None) -> None:
+    def __init__(
+        self,
+        chats: Sequence[ChatModel],
+        say: Callable[[str], None] = lambda _: None,
+        *,
+        retry_budget_sec: float = 900.0,
+    ) -> None:
+        """`retry_budget_sec`: of one request at all servers together; the chats have their own for one of them."""
+        self._retry_budget_sec = retry_budget_sec
         self._seats = [_Seat(chat) for chat in chats]
         self._say = say
         self._turn = 0
@@ -77,31 +86,38 @@ class Endpoints:
         """One reply, from the next server or another. Raises as `ChatModel.complete`: what the last one said."""
         if len(self._seats) == 1:
             return await self._seats[0].chat.complete(fields)
-        tried: set[int] = set()
-        moves = 0
-        failure: EndpointError | None = None
+        began, tried, moves = time.monotonic(), set[int](), 0
+        failed: list[tuple[_Seat, EndpointError]] = []
         while True:
             number = await self._next(tried)
             if number is None:
-                raise failure or EndpointUnavailable(self.gave_up or "no server is left to ask")
+                last = failed[-1][1] if failed else EndpointUnavailable(self.gave_up or "no server is left to ask")
+                if self._may_go_round_again(last, began):
+                    tried.clear()
+                    continue
+                raise last
             seat = self._seats[number]
             try:
                 reply = await seat.chat.complete(fields, elsewhere=True)
             except EndpointUnavailable as error:
-                failure = error
                 if seat.chat.outage.is_away and moves < MOST_MOVES:
                     moves += 1
                     continue
-                self._strike(seat, error)
+                failed.append((seat, error))
             except RequestRefused as error:
                 if error.status not in _SERVERS_OWN:
                     raise
-                failure = error
-                self._strike(seat, error)
+                failed.append((seat, error))
             else:
                 seat.strikes = 0
+                for failing, why in failed:
+                    self._strike(failing, why)
                 return reply
             tried.add(number)
+
+    def _may_go_round_again(self, last: EndpointError, began: float) -> bool:
+        in_time = time.monotonic() - began < self._retry_budget_sec
+        return in_time and isinstance(last, EndpointUnavailable) and self.gave_up is None
 
     async def _next(self, tried: set[int]) -> int | None:
         """The number of the next server that is there; waits where all that are left are away."""
@@ -112,7 +128,7 @@ class Endpoints:
             there = [n for n in left if not self._seats[n].chat.outage.is_away]
             if there:
                 self._turn += 1
-                return min(there, key=lambda n: (n - self._turn) % len(self._seats))
+                return there[self._turn % len(there)]
             await self._until_one_is_back(left)
 
     async def _until_one_is_back(self, numbers: list[int]) -> None:
@@ -124,12 +140,11 @@ class Endpoints:
                 task.cancel()
 
     def _strike(self, seat: _Seat, error: EndpointError) -> None:
+        """Another server answered what this one did not."""
         seat.strikes += 1
-        others = [each for each in self._seats if each is not seat and not each.gone]
-        # The last one is kept: its failures are the steps' own then.
-        if seat.strikes >= STRIKES and others and not seat.gone:
+        if seat.strikes == STRIKES and not seat.gone:
             seat.retired = True
-            self._say(f"{error}; {STRIKES} requests failed there: the others take its steps")
+            self._say(f"{error}; {STRIKES} requests in a row failed there: the others take its steps")
 
     async def close(self) -> None:
         for seat in self._seats:
