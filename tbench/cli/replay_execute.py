@@ -25,11 +25,11 @@ from harness.model import Sampling, ServedModel
 from tbench import __version__
 from tbench.cli.replay_live import Seldom, Telling, say, say_some
 from tbench.errors import UsageError, one_line
-from tbench.replay.client import Progress, Step, ask, selected
+from tbench.replay.client import Progress, Step, ask
 from tbench.replay.context import ContextCheck, check_context
 from tbench.replay.directory import RESULT_NAME, RunDirectory
 from tbench.replay.endpoints import MOVE_ON_SEC, Endpoints
-from tbench.replay.prompts import PromptBuilder, PromptOptions
+from tbench.replay.prompts import PromptBuilder, PromptOptions, PromptReport
 from tbench.replay.records import Dataset, read_dataset
 from tbench.replay.responses import Manifest
 from tbench.replay.tokenizer import Tokenizer, load_tokenizer
@@ -130,7 +130,8 @@ async def _run(
     except EndpointError as error:
         raise UsageError(f"endpoint: {error}") from None
     builder = PromptBuilder(prompt_options, served.id, served.root, tokenizer)
-    steps = _steps(options, dataset, builder)
+    everything = _steps(options, dataset, builder)
+    steps = _of_shard(options, everything)
     lengths = [length for length in (options.max_model_len, served.context_tokens) if length is not None]
     check = await check_context(
         {step.record.key: step.prompt for step in steps},
@@ -142,9 +143,17 @@ async def _run(
         say=say,
     )
     _tell_check(check, options)
-    directory = RunDirectory.open(options.output, _manifest(options, dataset, served, endpoints, builder, steps, check))
+    report = _report(builder, everything, check)
+    manifest = _manifest(options, dataset, served, endpoints, report, everything)
+    directory = RunDirectory.open(options.output, manifest)
     try:
+        directory.write_report(report)
         return await _ask(options, directory, steps, endpoints, check)
+    except OSError as error:
+        raise UsageError(
+            f"{options.output}: cannot be written: {error.strerror or error}; what was answered before is kept: "
+            "make room, then go on with the same command"
+        ) from None
     finally:
         directory.close()
 
@@ -167,11 +176,6 @@ async def _ask(
             concurrency=options.concurrency,
             tell=Telling(),
         )
-    except OSError as error:
-        raise UsageError(
-            f"{directory.path}: cannot be written: {error.strerror or error}; what was answered before is kept: "
-            "make room, then go on with the same command"
-        ) from None
     finally:
         with contextlib.suppress(OSError):
             directory.add_time(time.monotonic() - began)
@@ -242,11 +246,8 @@ def _chat(
 
 
 def _steps(options: ReplayOptions, dataset: Dataset, builder: PromptBuilder) -> list[Step]:
-    index, count = options.shard
-    records = selected(dataset.records, limit=options.limit, shard_index=index, shard_count=count)
-    if not records:
-        raise UsageError(f"--shard {index}/{count}: holds none of the {len(dataset.records)} steps; use fewer shards")
-    steps = [Step(record, builder.build(record)) for record in records]
+    """Of all shards: what is said of the prompts is the same in each."""
+    steps = [Step(record, builder.build(record)) for record in dataset.records[: options.limit]]
     raw = [step for step in steps if step.prompt.status == "raw_fallback"]
     if raw and not options.allow_raw_fallback:
         raise UsageError(
@@ -255,6 +256,24 @@ def _steps(options: ReplayOptions, dataset: Dataset, builder: PromptBuilder) -> 
             "without a rank"
         )
     return steps
+
+
+def _of_shard(options: ReplayOptions, everything: Sequence[Step]) -> list[Step]:
+    """Those whose index (mod the number of shards) is the shard's."""
+    index, count = options.shard
+    if steps := list(everything[index::count]):
+        return steps
+    raise UsageError(f"--shard {index}/{count}: holds none of the {len(everything)} steps; use fewer shards")
+
+
+def _report(builder: PromptBuilder, everything: Sequence[Step], check: ContextCheck) -> PromptReport:
+    return builder.report(
+        [step.prompt for step in everything],
+        counts=check.counts.values(),
+        counted_by=check.counted_by,
+        max_model_len=check.max_model_len,
+        max_tokens=check.max_tokens,
+    )
 
 
 def _tell_check(check: ContextCheck, options: ReplayOptions) -> None:
@@ -270,18 +289,9 @@ def _manifest(
     dataset: Dataset,
     served: ServedModel,
     endpoints: Endpoints,
-    builder: PromptBuilder,
-    steps: Sequence[Step],
-    check: ContextCheck,
+    report: PromptReport,
+    everything: Sequence[Step],
 ) -> Manifest:
-    prompts = [step.prompt for step in steps]
-    report = builder.report(
-        prompts,
-        counts=check.counts.values(),
-        counted_by=check.counted_by,
-        max_model_len=check.max_model_len,
-        max_tokens=check.max_tokens,
-    )
     index, count = options.shard
     return Manifest(
         model=served.id,
@@ -295,8 +305,8 @@ def _manifest(
         shard_count=count,
         limit=options.limit,
         sampling={**options.sampling, **options.vllm, "extra_body": dict(options.extra_body)},
-        prompt=report.model_dump(mode="json"),
-        prompt_sha256=_hash([prompt.fields for prompt in prompts]),
+        prompt=report.for_manifest(),
+        prompt_sha256=_hash([step.prompt.fields for step in everything]),
         served=served.model_dump(mode="json"),
         tbench_version=__version__,
         created_at=datetime.now(UTC).isoformat(timespec="seconds"),
@@ -304,7 +314,7 @@ def _manifest(
 
 
 def _hash(fields: Sequence[Mapping[str, Any]]) -> str:
-    """Over one line of JSON per prompt, keys sorted, in the dataset's order."""
+    """Over one line of JSON per prompt, keys sorted, in the dataset's order; of all shards."""
     found = hashlib.sha256()
     for each in fields:
         found.update(json.dumps(each, sort_keys=True, ensure_ascii=False).encode("utf-8", "replace") + b"\n")

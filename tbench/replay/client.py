@@ -53,11 +53,6 @@ class Progress:
         return self.answered + self.errors
 
 
-def selected(records: Sequence[Record], *, limit: int | None, shard_index: int, shard_count: int) -> list[Record]:
-    """The first `limit` records, and of them those whose index (mod `shard_count`) is the shard's."""
-    return list(records[:limit][shard_index::shard_count])
-
-
 async def ask(
     steps: Sequence[Step],
     endpoints: Asked,

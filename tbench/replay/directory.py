@@ -10,16 +10,17 @@ from typing import Any, Self
 from pydantic import ValidationError
 
 from tbench.errors import UsageError
+from tbench.replay.prompts import PromptReport
 from tbench.replay.responses import Manifest, Response
 from tbench.store import LineFile, is_unused, write_json
 
-MANIFEST_NAME, RESPONSES_NAME, RESULT_NAME, TIMING_NAME = "replay.json", "responses.jsonl", "result.json", "timing.json"
+MANIFEST_NAME, RESPONSES_NAME, RESULT_NAME = "replay.json", "responses.jsonl", "result.json"
+TIMING_NAME, PROMPTS_NAME = "timing.json", "prompt_template.json"
 _MAY_DIFFER = {
     *("created_at", "tbench_version", "schema_version", "base_urls", "dataset", "problems", "served.context_tokens"),
-    *("prompt.max_model_len", "prompt.prompt_options.tokenizer_path"),
+    "prompt.prompt_options.tokenizer_path",
 }
 """Of two starts of one run: nothing that changes what is asked, or whom. The dataset's and the prompts' hashes do."""
-_MAY_DIFFER_PREFIX = "prompt.prompt_tokens_"
 _ABSENT = "nothing"
 
 
@@ -53,6 +54,10 @@ class RunDirectory:
     def append(self, response: Response) -> None:
         """Raises OSError; then nothing was appended."""
         self._file.append(response.model_dump_json())
+
+    def write_report(self, report: PromptReport) -> None:
+        """prompt_template.json: how the prompts were made, and how long they are. Raises OSError."""
+        write_json(self.path / PROMPTS_NAME, report.model_dump(mode="json"))
 
     def add_time(self, seconds: float) -> None:
         """timing.json: how long all starts of the run asked for replies. Raises OSError."""
@@ -96,7 +101,7 @@ def _check_same(path: Path, manifest: Manifest) -> None:
     differing = [
         f"{key} is {_shown(before.get(key, _ABSENT))} there and {_shown(now.get(key, _ABSENT))} here"
         for key in sorted(before.keys() | now.keys())
-        if before.get(key) != now.get(key) and key not in _MAY_DIFFER and not key.startswith(_MAY_DIFFER_PREFIX)
+        if before.get(key) != now.get(key) and key not in _MAY_DIFFER
     ]
     if differing:
         words = "; ".join(differing)

@@ -85,6 +85,14 @@ class PromptReport(Frozen):
     max_model_len: int | None = None
     max_tokens: int | None = None
 
+    def for_manifest(self) -> dict[str, Any]:
+        """Without what is of one shard or one server: shards of a run have the same manifest."""
+        return {
+            key: value
+            for key, value in self.model_dump(mode="json").items()
+            if key != "max_model_len" and not key.startswith("prompt_tokens_")
+        }
+
 
 class PromptBuilder:
     """Makes the prompts of one run; `tokenizer` only for `render=local`.

@@ -106,8 +106,11 @@ def test_shards_and_limit_take_their_steps(server: FaultServer, dataset: str, tm
         assert run(dataset, server, tmp_path / str(index), "--shard", f"{index}/2", "--limit", "5").exit_code == 0
     assert sorted(by_key(tmp_path / "0")) == ["task-000/0", "task-000/2", "task-001/1"]
     assert sorted(by_key(tmp_path / "1")) == ["task-000/1", "task-001/0"]
-    manifest = json.loads((tmp_path / "1" / "replay.json").read_text())
-    assert (manifest["shard_index"], manifest["shard_count"], manifest["limit"]) == (1, 2, 5)
+    manifests = [json.loads((tmp_path / name / "replay.json").read_text()) for name in ("0", "1")]
+    assert [(each["shard_index"], each["shard_count"], each["limit"]) for each in manifests] == [(0, 2, 5), (1, 2, 5)]
+    assert manifests[0]["prompt_sha256"] == manifests[1]["prompt_sha256"]
+    assert manifests[0]["prompt"] == manifests[1]["prompt"]
+    assert "holds none" in refusal(run(dataset, server, tmp_path / "2", "--shard", "7/8"))
 
 
 @pytest.mark.parametrize("shard", ["2/2", "a/b", "1", "-1/2", "0/0"])
@@ -132,7 +135,7 @@ def test_overflow_stops_the_run_before_the_first_request_unless_allowed(
     assert "question 3" not in asked(server)
     response = by_key(tmp_path / "run")["task-001/0"]
     assert response["content"] is None and response["error"].startswith("overflow: 8000 prompt tokens + 1024")
-    tokens = json.loads((tmp_path / "run" / "replay.json").read_text())["prompt"]
+    tokens = json.loads((tmp_path / "run" / "prompt_template.json").read_text())
     assert (tokens["prompt_tokens_max"], tokens["prompt_tokens_min"], tokens["prompt_tokens_by"]) == (
         8000,
         20,

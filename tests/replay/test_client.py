@@ -16,7 +16,7 @@ from harness.chat import ChatModel, OutagePolicy, RetryPolicy
 from harness.errors import RequestRefused
 from harness.model import Sampling
 from tbench.errors import UsageError
-from tbench.replay.client import Progress, Step, ask, selected
+from tbench.replay.client import Progress, Step, ask
 from tbench.replay.context import ContextCheck, check_context
 from tbench.replay.endpoints import Endpoints
 from tbench.replay.fakes import FakeTokenizer
@@ -241,14 +241,6 @@ async def test_what_was_written_before_a_cancellation_stays(servers: list[FaultS
     with pytest.raises(asyncio.CancelledError):
         await asking
     assert [response.key for response in written] == ["task-000/0", "task-000/1", "task-000/2"]
-
-
-def test_shards_are_disjoint_and_whole() -> None:
-    records = [Record.model_validate(record(number)) for number in range(11)]
-    shards = [selected(records, limit=10, shard_index=index, shard_count=3) for index in range(3)]
-    assert [[each.sample_idx * 3 + each.step_idx for each in shard] for shard in shards] == [
-        [0, 3, 6, 9], [1, 4, 7], [2, 5, 8],
-    ]  # fmt: skip
 
 
 def counting(seen: Seen) -> bytes:

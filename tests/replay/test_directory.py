@@ -22,7 +22,7 @@ def manifest(**changes: Any) -> Manifest:
         "dataset_sha256": "0" * 64,
         "records": 3,
         "sampling": {"temperature": 0.0, "extra_body": {"top_k": 5}},
-        "prompt": {"template_status": "server", "prompt_tokens_max": 5, "max_model_len": 100},
+        "prompt": {"template_status": "server", "prompt_options": {"tokenizer_path": "/here"}},
         "served": {"id": "m", "context_tokens": 100, "root": "/weights"},
         "created_at": "then",
     }
@@ -91,7 +91,7 @@ def test_what_changes_nothing_of_what_is_asked_may_differ(tmp_path: Path) -> Non
         dataset="/moved.jsonl",
         created_at="now",
         tbench_version="9",
-        prompt={"template_status": "server", "prompt_tokens_max": None, "max_model_len": 300},
+        prompt={"template_status": "server", "prompt_options": {"tokenizer_path": "/there"}},
         served={"id": "m", "context_tokens": 200, "root": "/weights"},
     )
     RunDirectory.open(tmp_path, other).close()
