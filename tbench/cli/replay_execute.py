@@ -135,7 +135,7 @@ async def _run(
     lengths = [length for length in (options.max_model_len, served.context_tokens) if length is not None]
     check = await check_context(
         {step.record.key: step.prompt for step in steps},
-        endpoints.chats,
+        endpoints.connected,
         max_tokens=options.sampling["max_tokens"],
         max_model_len=min(lengths, default=None),
         tokenizer=tokenizer,
@@ -163,7 +163,7 @@ async def _ask(
 ) -> int:
     left = [step for step in steps if step.record.key not in directory.answered]
     known = f", {len(steps) - len(left)} answered before" if len(left) < len(steps) else ""
-    say(f"{len(steps)} steps{known}; {options.concurrency} requests at once")
+    say(f"{len(steps)} step{'s' * (len(steps) != 1)}{known}; {options.concurrency} requests at once")
     began = time.monotonic()
     try:
         progress = await ask(
@@ -304,13 +304,17 @@ def _manifest(
         shard_index=index,
         shard_count=count,
         limit=options.limit,
-        sampling={**options.sampling, **options.vllm, "extra_body": dict(options.extra_body)},
+        sampling={**_sent(options.sampling), **options.vllm, "extra_body": dict(options.extra_body)},
         prompt=report.for_manifest(),
         prompt_sha256=_hash([step.prompt.fields for step in everything]),
         served=served.model_dump(mode="json"),
         tbench_version=__version__,
         created_at=datetime.now(UTC).isoformat(timespec="seconds"),
     )
+
+
+def _sent(fields: Mapping[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in fields.items() if value is not None}
 
 
 def _hash(fields: Sequence[Mapping[str, Any]]) -> str:

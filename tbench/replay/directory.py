@@ -18,9 +18,9 @@ MANIFEST_NAME, RESPONSES_NAME, RESULT_NAME = "replay.json", "responses.jsonl", "
 TIMING_NAME, PROMPTS_NAME = "timing.json", "prompt_template.json"
 _MAY_DIFFER = {
     *("created_at", "tbench_version", "schema_version", "base_urls", "dataset", "problems", "served.context_tokens"),
-    "prompt.prompt_options.tokenizer_path",
+    *("prompt.prompt_options.tokenizer_path", "prompt.max_tokens"),
 }
-"""Of two starts of one run: nothing that changes what is asked, or whom. The dataset's and the prompts' hashes do."""
+"""Of two starts of one run: nothing that changes what is asked, or whom, or is compared under another name."""
 _ABSENT = "nothing"
 
 

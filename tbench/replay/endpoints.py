@@ -26,6 +26,7 @@ class _Seat:
         self.chat = chat
         self.strikes = 0
         self.retired = False
+        self.connected = False
 
     @property
     def gone(self) -> bool:
@@ -53,6 +54,11 @@ class Endpoints:
         return [seat.chat for seat in self._seats]
 
     @property
+    def connected(self) -> list[ChatModel]:
+        """Those that answered `connect`."""
+        return [seat.chat for seat in self._seats if seat.connected]
+
+    @property
     def gave_up(self) -> str | None:
         """Why there is nobody left to ask; None while there is."""
         reasons = [seat.chat.outage.gave_up for seat in self._seats if seat.gone]
@@ -76,6 +82,7 @@ class Endpoints:
         if len(ids := sorted({each.id for each in served})) > 1:
             raise RequestRefused(f"they serve different models ({', '.join(ids)}): name the one to use", status=404)
         for seat, each in zip(self._seats, found, strict=True):
+            seat.connected = isinstance(each, ServedModel)
             if isinstance(each, EndpointUnavailable):
                 seat.chat.model = served[0].id
                 self._say(f"{each}; the others take its steps until it answers")

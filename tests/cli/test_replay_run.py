@@ -53,7 +53,7 @@ def test_a_run_leaves_its_manifest_and_every_raw_reply(server: FaultServer, data
     manifest = json.loads((tmp_path / "run" / "replay.json").read_text())
     assert (manifest["model"], manifest["records"], manifest["served"]["root"]) == ("tiny", 6, "tiny")
     assert manifest["sampling"] == {
-        "temperature": 0.0, "top_p": 1.0, "max_tokens": 1024, "seed": None, "repetition_penalty": 1.0, "extra_body": {},
+        "temperature": 0.0, "top_p": 1.0, "max_tokens": 1024, "repetition_penalty": 1.0, "extra_body": {},
     }  # fmt: skip
     assert manifest["prompt"]["template_status_counts"] == {"server": 6}
     assert "6 answered" in result.output and "is not checked" in result.output
@@ -90,6 +90,28 @@ def test_what_failed_is_asked_again_by_the_same_command_and_nothing_else(
     assert set(asked(server)[before:]) == broken
     assert all(each["error"] is None for each in by_key(tmp_path / "run").values())
     assert len(lines(tmp_path / "run")) == 8
+
+
+def test_a_run_whose_first_steps_get_no_answer_stops(server: FaultServer, dataset: str, tmp_path: Path) -> None:
+    server.answer_by(lambda seen: answer(503, {"error": "busy"}))
+    stopped = run(dataset, server, tmp_path / "run", "-n", "1")
+    assert stopped.exit_code == 4 and "3 failed, 3 not asked" in stopped.output
+    assert "stopped: the first 3 steps got no answer; last: unavailable: " in stopped.output
+    server.answer_by(echo)
+    assert run(dataset, server, tmp_path / "run").exit_code == 0
+    assert len(by_key(tmp_path / "run")) == 6
+
+
+def test_a_server_that_is_not_there_holds_up_neither_the_count_nor_the_steps(
+    server: FaultServer, dataset: str, tmp_path: Path
+) -> None:
+    server.answer_by(lambda seen: answer(200, {"count": 9}) if seen.path == "/tokenize" else echo(seen))
+    began = time.monotonic()
+    more = ["--base-url", "http://127.0.0.1:9", "--base-url", server.base_url, "-o", str(tmp_path / "run")]
+    result = invoke(dataset, *more, "--retry-budget", "0.1", "--max-outage", "60")
+    assert result.exit_code == 0 and "6 answered" in result.output, result.output
+    assert "could be counted" not in result.output
+    assert time.monotonic() - began < 10
 
 
 def test_other_settings_in_the_same_directory_are_refused(server: FaultServer, dataset: str, tmp_path: Path) -> None:

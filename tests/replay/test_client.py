@@ -44,7 +44,7 @@ async def connect() -> AsyncIterator[Connect]:
     async def make(*urls: str, outage_sec: float = 0.0, budget_sec: float = 0.15, said: list[str] | None = None) -> Any:
         chats = [
             ChatModel(
-                url, None, SAMPLING, api_key=None, request_timeout_sec=0.5,
+                url, None, SAMPLING, api_key=None, request_timeout_sec=0.3,
                 retry=RetryPolicy(total_sec=budget_sec, initial_sec=0.05, max_sec=0.05),
                 max_outage=OutagePolicy(max_sec=outage_sec, first_pause_sec=0.05, probe_timeout_sec=0.5, spread_sec=0),
             )
