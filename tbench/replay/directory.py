@@ -37,7 +37,7 @@ class RunDirectory:
     def open(cls, path: Path, manifest: Manifest) -> Self:
         """A new run, or the one in `path` again. Raises UsageError, also for one of other settings."""
         try:
-            new = is_unused(path)
+            new = is_unused(path) or _is_barely_begun(path)
             if new:
                 path.mkdir(parents=True, exist_ok=True)
             else:
@@ -93,6 +93,19 @@ def read_answered(path: Path) -> dict[str, Response]:
         if response.error is None:
             answered[response.key] = response
     return answered
+
+
+def gen_time_sec(path: Path) -> float | None:
+    """Of a run directory: seconds that its starts asked for replies; None where that is not known."""
+    seconds = _json_object(path / TIMING_NAME).get("gen_time_sec")
+    return float(seconds) if isinstance(seconds, int | float) else None
+
+
+def _is_barely_begun(path: Path) -> bool:
+    """A start was killed before it had a manifest: the lock comes first."""
+    if not path.is_dir() or [each.name for each in path.iterdir()] != [RESPONSES_NAME]:
+        return False
+    return (path / RESPONSES_NAME).stat().st_size == 0
 
 
 def _check_same(path: Path, manifest: Manifest) -> None:

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from tbench.errors import UsageError
-from tbench.replay.directory import RunDirectory, read_manifest
+from tbench.replay.directory import RunDirectory, gen_time_sec, read_manifest
 from tbench.replay.responses import Manifest, Response
 
 
@@ -108,6 +108,16 @@ def test_a_directory_of_something_else_is_left_alone(tmp_path: Path) -> None:
     assert sorted(path.name for path in tmp_path.iterdir()) == ["replay.json", "thesis.tex"]
 
 
+def test_a_start_that_was_killed_before_its_manifest_stands_in_nobodys_way(tmp_path: Path) -> None:
+    (tmp_path / "responses.jsonl").touch()
+    RunDirectory.open(tmp_path, manifest()).close()
+    assert read_manifest(tmp_path) == manifest()
+    (tmp_path / "replay.json").unlink()
+    (tmp_path / "responses.jsonl").write_text("{}\n")
+    with pytest.raises(UsageError, match="is no replay run"):
+        RunDirectory.open(tmp_path, manifest())
+
+
 def test_two_cannot_write_at_once(tmp_path: Path) -> None:
     first = RunDirectory.open(tmp_path, manifest())
     with pytest.raises(UsageError, match="still going on"):
@@ -118,7 +128,9 @@ def test_two_cannot_write_at_once(tmp_path: Path) -> None:
 
 def test_the_time_of_all_starts_adds_up(tmp_path: Path) -> None:
     directory = RunDirectory.open(tmp_path, manifest())
+    assert gen_time_sec(tmp_path) is None
     directory.add_time(1.5)
     directory.add_time(2.25)
     directory.close()
     assert json.loads((tmp_path / "timing.json").read_text()) == {"gen_time_sec": 3.75, "starts": 2}
+    assert gen_time_sec(tmp_path) == 3.75
