@@ -15,7 +15,7 @@ from typing import Any
 from pydantic import BaseModel, ValidationError, model_validator
 
 from harness.retry import TransientError
-from harness.trajectory import Reply, ToolCall, Usage
+from harness.trajectory import Frozen, Reply, ToolCall, Usage
 
 LONGEST_QUOTE = 500
 """Characters of a server's text that go into a message of ours: some servers quote the whole prompt."""
@@ -60,6 +60,7 @@ class _Message(BaseModel):
 class _Choice(BaseModel):
     message: _Message
     finish_reason: str | None = None
+    stop_reason: Any = None
 
     @model_validator(mode="before")
     @classmethod
@@ -90,8 +91,61 @@ class _ModelList(BaseModel):
     data: list[ModelCard]
 
 
+class RawReply(Frozen):
+    """One reply as the endpoint gave it, for those who read it themselves."""
+
+    content: str
+    """Verbatim, but for half surrogate pairs, which no file can hold: they are U+FFFD. A null is empty."""
+    reasoning: str | None = None
+    finish_reason: str | None = None
+    stop_reason: str | int | None = None
+    """vLLM: the stop string or token that hit."""
+    prompt_tokens: int | None = None
+    completion_tokens: int | None = None
+    latency_sec: float = 0.0
+    """Wall time of the successful request."""
+    waited_sec: float = 0.0
+    """Wall time spent on failed requests and pauses before it."""
+    attempts: int = 1
+
+
+class TokenCount(BaseModel):
+    """What vLLM's `/tokenize` says of a prompt, however long it is."""
+
+    count: int
+    max_model_len: int | None = None
+
+
 def read_completion(data: object, *, max_tokens: int, context_tokens: int | None) -> Reply:
     """The reply in the body of an HTTP 200. Raises TransientError when there is no whole one."""
+    completion, choice = _whole(data)
+    return _reply(completion, choice, max_tokens, context_tokens)
+
+
+def read_raw_reply(data: object) -> RawReply:
+    """As `read_completion`, with nothing made of it."""
+    completion, choice = _whole(data)
+    message, usage, stop = choice.message, completion.usage or _Usage(), choice.stop_reason
+    reasoning = message.reasoning or message.reasoning_content
+    return RawReply(
+        content=without_lone_surrogates(message.content or ""),
+        reasoning=without_lone_surrogates(reasoning) if reasoning else None,
+        finish_reason=choice.finish_reason,
+        stop_reason=without_lone_surrogates(stop) if isinstance(stop, str) else stop if type(stop) is int else None,
+        prompt_tokens=usage.prompt_tokens,
+        completion_tokens=usage.completion_tokens,
+    )
+
+
+def read_token_count(data: object) -> TokenCount | None:
+    """The count in an answer of `/tokenize`; None in that of another server, which knows no chat messages there."""
+    try:
+        return TokenCount.model_validate(data)
+    except ValidationError:
+        return None
+
+
+def _whole(data: object) -> tuple[_Completion, _Choice]:
     try:
         completion = _Completion.model_validate(data)
     except ValidationError:
@@ -101,7 +155,7 @@ def read_completion(data: object, *, max_tokens: int, context_tokens: int | None
     choice = completion.choices[0]
     if choice.finish_reason == "abort":
         raise TransientError("the server aborted the generation (it may be stopping)")
-    return _reply(completion, choice, max_tokens, context_tokens)
+    return completion, choice
 
 
 def _reply(completion: _Completion, choice: _Choice, max_tokens: int, context_tokens: int | None) -> Reply:

@@ -9,14 +9,20 @@ import errno
 import json
 import os
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Any, Self, TypeVar
 from urllib.parse import urlsplit
 
+from harness.address import full_url, usable_key, without_password
 from harness.answers import (
     ModelCard,
+    RawReply,
+    TokenCount,
     is_context_refusal,
     read_completion,
     read_models,
+    read_raw_reply,
+    read_token_count,
     refused_prompt_tokens,
     retry_after_sec,
     server_words,
@@ -32,14 +38,29 @@ from harness.trajectory import Message, Reply
 if TYPE_CHECKING:
     import openai
 
-__all__ = ["ChatModel", "Model", "OnWait", "OutagePolicy", "Rendering", "RetryPolicy", "Sampling", "ServedModel"]
+__all__ = [
+    "ChatModel",
+    "Model",
+    "OnWait",
+    "OutagePolicy",
+    "RawReply",
+    "Rendering",
+    "RetryPolicy",
+    "Sampling",
+    "ServedModel",
+    "TokenCount",
+    "without_password",
+]
 
 T = TypeVar("T")
 
+TOKENIZE = "/tokenize"
+"""vLLM's, beside its `/v1`."""
 LISTING_TIMEOUT_SEC = 30.0
 """`GET /v1/models` needs no model: an answer that takes longer is a failed attempt."""
 _PLACEHOLDER_KEY = "none"  # the SDK demands a key, local servers ignore it
 _RETRIED_STATUSES = {408, 409, 429}
+_NO_SUCH_PATH = {403, 404, 405, 501}
 _TOOL_FLAG = "--tool-call-parser"  # in the words of a vLLM that was started without it
 _BROKEN = {"ReadError", "WriteError", "CloseError", "RemoteProtocolError"}  # class names in httpx and httpx2
 
@@ -71,14 +92,16 @@ class ChatModel:
     ) -> None:
         import openai
 
-        url = _full_url(base_url)
+        url = full_url(base_url)
         self.url = without_password(url)
+        self._root = url.removesuffix("/v1")
+        self._tokenizes = True
         self.model = model
         self.sampling = sampling
         self.rendering = rendering or Rendering()
         _check_template_settings(sampling, self.rendering)
         self.context_tokens: int | None = None
-        self._key = _usable_key(api_key)
+        self._key = usable_key(api_key)
         self._password = urlsplit(url).password
         self._timeout_sec = request_timeout_sec
         self._retry = retry or RetryPolicy()
@@ -141,19 +164,65 @@ class ChatModel:
         """
         path, history = self._history(messages, tools)
         body = {**self._parameters(seed, max_tokens), **history}
-
-        async def complete() -> Reply:
-            # Not `chat.completions.create()`: it walks through the whole history with its type hints, which
-            # costs ten times the rest of the request.
-            call = self._client.post(path, cast_to=object, body=body)
-            completion = await self._send(path, call, self._timeout_sec)
-            return read_completion(completion, max_tokens=max_tokens, context_tokens=self.context_tokens)
-
-        done = await self._persist(path, complete, self._retry, self.outage.request())
-        self.outage.heard()
+        read = partial(read_completion, max_tokens=max_tokens, context_tokens=self.context_tokens)
+        done = await self._ask(path, body, read, self.outage.request())
         return done.value.model_copy(
             update={"latency_sec": done.latency_sec, "waited_sec": done.waited_sec, "attempts": done.attempts}
         )
+
+    async def complete(self, fields: Mapping[str, Any], *, elsewhere: bool = False) -> RawReply:
+        """One reply to `messages` or a `prompt` that are sent as they are, text verbatim, with retries.
+
+        `fields` are top-level fields of the request; the sampling's win over them. `elsewhere`: the caller has another
+        endpoint, so this one being away is no reason to wait. Raises as `query` does.
+        """
+        path = "/chat/completions" if "messages" in fields else "/completions"
+        body = {**fields, **self._parameters(None, self.sampling.max_tokens)}
+        done = await self._ask(path, body, read_raw_reply, self.outage.request(waits=not elsewhere))
+        return done.value.model_copy(
+            update={"latency_sec": done.latency_sec, "waited_sec": done.waited_sec, "attempts": done.attempts}
+        )
+
+    async def count_tokens(self, fields: Mapping[str, Any]) -> TokenCount | None:
+        """What the server's own tokenizer makes of the same `fields`; None where the server does not count.
+
+        Raises EndpointError when it cannot be asked, ContextLimitReached when it refuses to count so much.
+        """
+        if not self._tokenizes:
+            return None
+        policy = self._retry.model_copy(update={"total_sec": min(self._retry.total_sec, LISTING_TIMEOUT_SEC)})
+        body = {"model": self.model, **fields}
+        try:
+            done = await self._ask(TOKENIZE, body, read_token_count, None, policy)
+        except RequestRefused as refused:
+            if refused.status not in _NO_SUCH_PATH:
+                raise
+            self._tokenizes = False
+            return None
+        return done.value
+
+    async def _ask(
+        self,
+        path: str,
+        body: Mapping[str, Any],
+        read: Callable[[object], T],
+        absence: Absence | None,
+        policy: RetryPolicy | None = None,
+    ) -> Success[T]:
+        url = self._root + path if path == TOKENIZE else path
+
+        async def attempt() -> T:
+            # Not `chat.completions.create()`: it walks through the whole history with its type hints, which
+            # costs ten times the rest of the request.
+            call = self._client.post(url, cast_to=object, body=body)
+            return read(await self._send(path, call, self._timeout_sec))
+
+        done = await self._persist(path, attempt, policy or self._retry, absence)
+        self.outage.heard()
+        return done
+
+    def _where(self, path: str) -> str:
+        return f"{without_password(self._root) if path == TOKENIZE else self.url}{path}"
 
     def _parameters(self, seed: int | None, max_tokens: int) -> dict[str, Any]:
         if self.model is None:
@@ -226,7 +295,7 @@ class ChatModel:
             words = f"{self._public(error.reason)} (gave up after {times})"
         except AwayTooLongError as error:
             words = str(error)
-        raise EndpointUnavailable(f"{self.url}{path}: {words}")
+        raise EndpointUnavailable(f"{self._where(path)}: {words}")
 
     def _tell_waiting(self, reason: str, seconds: float) -> None:
         if self._on_wait is not None:
@@ -258,7 +327,7 @@ class ChatModel:
             return TransientError(words, retry_after_sec=asked, answered=status in _RETRIED_STATUSES)
         if is_context_refusal(status, body):
             return ContextLimitReached(self._public(words), refused_prompt_tokens(body))
-        return RequestRefused(f"{self.url}{path}: {self._public(words)}{_advice(status, words)}", status)
+        return RequestRefused(f"{self._where(path)}: {self._public(words)}{_advice(status, words)}", status)
 
     def _public(self, text: str) -> str:
         """Foreign text without key and password (some servers repeat them), and not too long."""
@@ -329,30 +398,3 @@ def _cause_words(cause: BaseException) -> str:
     if cause.errno and str(cause.strerror).startswith("Connect call failed"):  # asyncio's way of putting it
         return os.strerror(cause.errno)
     return cause.strerror or str(cause)
-
-
-def _full_url(base_url: str) -> str:
-    url = base_url.strip().rstrip("/")
-    try:
-        parts = urlsplit(url)
-        usable = parts.scheme in {"http", "https"} and bool(parts.hostname) and parts.port != 0
-    except ValueError:
-        usable = False
-    if not usable:
-        raise EndpointError("the base URL must look like http://host:8000/v1")
-    if parts.query or parts.fragment:
-        raise EndpointError("the base URL must not have a query or fragment")
-    return url if parts.path else url + "/v1"
-
-
-def without_password(url: str) -> str:
-    """`url` as it may be stored and shown."""
-    parts = urlsplit(url)
-    return parts._replace(netloc=parts.netloc.rpartition("@")[2]).geturl()
-
-
-def _usable_key(api_key: str | None) -> str | None:
-    key = (api_key or "").strip()
-    if not (key.isascii() and key.isprintable()):
-        raise EndpointError("the API key has characters that cannot be sent; check OPENAI_API_KEY")
-    return key or None

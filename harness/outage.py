@@ -99,9 +99,9 @@ class Outage:
                 task.cancel()
                 await asyncio.wait({task})
 
-    def request(self) -> RequestAbsence:
-        """For the attempts of one request."""
-        return RequestAbsence(self)
+    def request(self, *, waits: bool = True) -> RequestAbsence:
+        """For the attempts of one request. One that does not wait is told at once, by AwayTooLongError."""
+        return RequestAbsence(self, waits)
 
     @contextlib.asynccontextmanager
     async def attempt(self, timeout_sec: float) -> AsyncIterator[Flight]:
@@ -194,8 +194,9 @@ class Outage:
 class RequestAbsence:
     """How one request lives with the endpoint being away: a `harness.retry.Absence`."""
 
-    def __init__(self, outage: Outage) -> None:
+    def __init__(self, outage: Outage, waits: bool = True) -> None:
         self._outage = outage
+        self._waits = waits
         self._waited_sec = 0.0
         self._times = 0
 
@@ -208,11 +209,15 @@ class RequestAbsence:
         """Whether that is why an attempt failed; then it has been sat out."""
         if not (failure.lost or await self._outage.is_to_blame_for(failure)):
             return False
+        if failure.lost and not self._waits:
+            return True  # it is back already
         await self._sit_out()
         return True
 
     async def _sit_out(self) -> None:
         outage, policy = self._outage, self._outage.policy
+        if not self._waits:
+            raise AwayTooLongError(outage.gave_up or "the endpoint is away")
         self._times += 1
         if self._times > policy.most:
             raise AwayTooLongError(f"the endpoint went away {self._times} times under this request")

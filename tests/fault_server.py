@@ -48,6 +48,7 @@ class FaultServer:
         self._plays: list[Play] = []
         self._listing: Play | None = None
         self._all: Play | None = None
+        self._choice: Callable[[Seen], bytes | None] | None = None
         self._listener = socket.create_server(("127.0.0.1", 0), backlog=64)
         self._address = self._listener.getsockname()
         self._ending = threading.Event()
@@ -135,6 +136,10 @@ class FaultServer:
         raw = answer(200, {"object": "list", "data": list(cards)})
         self._listing = lambda connection: connection.sendall(raw)
 
+    def answer_by(self, choose: Callable[[Seen], bytes | None]) -> None:
+        """What a request is answered with depends on it; None is no answer, for ever. `seen` keeps them all."""
+        self._choice = choose
+
     def answer_all(self, status: int, body: Any = None) -> None:
         """Everything, `GET /models` included, until `behave`."""
         raw = answer(status, body)
@@ -205,10 +210,17 @@ class FaultServer:
             if self._listing is not None and seen.path.endswith("/models"):
                 self.listed.append(seen)
                 return self._listing
+            if self._choice is not None:
+                self.seen.append(seen)
+                self.first_request.set()
+                return self._as_chosen(self._choice(seen))
             play = self._plays[min(len(self.seen), len(self._plays) - 1)]
             self.seen.append(seen)
             self.first_request.set()
             return play
+
+    def _as_chosen(self, raw: bytes | None) -> Play:
+        return lambda connection: bool(self._ending.wait()) and None if raw is None else connection.sendall(raw)
 
 
 def answer(status: int, body: Any, headers: dict[str, str] | None = None) -> bytes:

@@ -195,10 +195,10 @@ def run(
         retries=retries,
         max_load=max_load,
         build=build,
-        verify=_one_of("--verify", verify, ("shared", "isolated", "both")),
-        keep=_one_of("--keep", keep, ("none", "failed", "all")),
+        verify=one_of("--verify", verify, ("shared", "isolated", "both")),
+        keep=one_of("--keep", keep, ("none", "failed", "all")),
         snapshot=snapshot,
-        network=_one_of("--network", network, ("task", "none", "bridge")),
+        network=one_of("--network", network, ("task", "none", "bridge")),
         block_host=block_host,
         no_new_privileges=no_new_privileges,
         output=output,
@@ -254,7 +254,8 @@ def finish(outcome: RunOutcome, min_coverage: float) -> None:
         raise typer.Exit(3)
 
 
-def _one_of(option: str, value: str, known: tuple[str, ...]) -> Any:
+def one_of(option: str, value: str, known: tuple[str, ...]) -> Any:
+    """`value`, if it is known. Raises UsageError."""
     from tbench.errors import UsageError
 
     if value not in known:

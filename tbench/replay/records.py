@@ -14,6 +14,7 @@ from typing import Any
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 
+from harness.answers import without_lone_surrogates
 from tbench.errors import UsageError, one_line
 
 ROLES = ("system", "user", "assistant", "tool")
@@ -99,6 +100,8 @@ def _records(path: Path, raw: bytes, problems: list[str]) -> Iterator[Record]:
             continue
         if record.messages is None and not record.prompt:
             problems.append(f"{where}: neither messages nor prompt")
+        elif record.task_id != without_lone_surrogates(record.task_id):
+            problems.append(f"{where}: task_id: half a surrogate pair, which no file can hold")
         elif record.key in seen:
             problems.append(f"{where}: step {record.key} occurs a second time")
         else:

@@ -9,10 +9,12 @@ from __future__ import annotations
 import asyncio
 import sys
 import tempfile
+from collections.abc import Awaitable, Callable
 from pathlib import Path
 
 import lives
 import memory
+import replay
 import scoring
 import simulated
 import steps
@@ -21,7 +23,7 @@ from small_task import Place, make_task
 
 from tbench.engine import Engine
 
-GROUPS = {
+GROUPS: dict[str, Callable[..., Awaitable[None]]] = {
     "step": steps.one_trial,
     "steps16": steps.sixteen_trials,
     "memory": memory.per_trial,
@@ -30,12 +32,14 @@ GROUPS = {
     "lives": lives.lives_at_once,
     "help": lives.command_line,
     "replay": scoring.replay,
+    "replay_client": replay.client_speed,
 }
+WITHOUT_ENGINE = {"help", "replay", "replay_client"}
 
 
-async def measure(engine: Engine, names: list[str], directory: Path) -> Figures:
+async def measure(engine: Engine | None, names: list[str], directory: Path) -> Figures:
     figures = Figures()
-    place = await Place.prepare(engine, make_task(directory / "bench-task"))
+    place = await Place.prepare(engine, make_task(directory / "bench-task")) if engine is not None else None
     for name in names:
         scratch = directory / name
         scratch.mkdir()
@@ -47,12 +51,13 @@ def main() -> None:
     names = sys.argv[1:] or list(GROUPS)
     if unknown := set(names) - GROUPS.keys():
         sys.exit(f"bench: no group {', '.join(sorted(unknown))}; there are {', '.join(GROUPS)}")
-    engine = Engine.connect(steps.AT_ONCE)
+    engine = Engine.connect(steps.AT_ONCE) if set(names) - WITHOUT_ENGINE else None
     try:
         with tempfile.TemporaryDirectory() as directory:
             figures = asyncio.run(measure(engine, names, Path(directory)))
     finally:
-        engine.close()
+        if engine is not None:
+            engine.close()
     figures.show()
     figures.write(Path("bench.json"))
     print("written: bench.json")

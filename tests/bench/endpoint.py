@@ -19,8 +19,9 @@ MODEL = "fixed-reply"
 class Endpoint:
     """The server's process, as a context manager; gives its base URL."""
 
-    def __init__(self, reply: str, latency_sec: float) -> None:
-        self._argv = [sys.executable, str(Path(__file__)), reply, str(latency_sec)]
+    def __init__(self, reply: str, latency_sec: float, seats: int = 1 << 20) -> None:
+        """`seats`: requests that it works on at once; the others queue, as at vLLM."""
+        self._argv = [sys.executable, str(Path(__file__)), reply, str(latency_sec), str(seats)]
 
     def __enter__(self) -> str:
         self._process = subprocess.Popen(self._argv, stdout=subprocess.PIPE, text=True)
@@ -49,7 +50,8 @@ def response(body: bytes) -> bytes:
     return head.encode() + body
 
 
-async def serve(reply: str, latency_sec: float) -> None:
+async def serve(reply: str, latency_sec: float, seats: int) -> None:
+    free = asyncio.Semaphore(seats)
     listing, completion = map(response, bodies(reply))
 
     async def handle(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -61,7 +63,8 @@ async def serve(reply: str, latency_sec: float) -> None:
                 else:
                     length = int(head.partition(b"content-length:")[2].partition(b"\r\n")[0])
                     await reader.readexactly(length)
-                    await asyncio.sleep(latency_sec)
+                    async with free:
+                        await asyncio.sleep(latency_sec)
                     writer.write(completion)
                 await writer.drain()
                 if b"connection: close" in head:
@@ -78,4 +81,4 @@ async def serve(reply: str, latency_sec: float) -> None:
 
 
 if __name__ == "__main__":
-    asyncio.run(serve(sys.argv[1], float(sys.argv[2])))
+    asyncio.run(serve(sys.argv[1], float(sys.argv[2]), int(sys.argv[3])))

@@ -19,7 +19,7 @@ from pydantic import ValidationError
 
 from harness.agent import Agent, Limits
 from harness.answers import retry_after_sec
-from harness.chat import ChatModel, Model, Rendering, RetryPolicy, Sampling
+from harness.chat import ChatModel, Model, OutagePolicy, Rendering, RetryPolicy, Sampling
 from harness.errors import ContextLimitReached, EndpointError, EndpointUnavailable, RequestRefused
 from harness.fakes import FakeTerminal
 from harness.protocols.base import Command, Parsed
@@ -737,6 +737,48 @@ class TestSecrets:
         model = chat(base_url="http://user:word@host:1/v1")
         assert model.url == "http://host:1/v1"
         assert "word" not in repr(model)
+
+
+class TestRawRequests:
+    async def test_fields_go_out_as_they_are_and_the_text_comes_back_verbatim(self, endpoint, chat):
+        endpoint.will_reply("\n\n {\u2028} ", finish_reason="length", reasoning="hm", usage={"prompt_tokens": 5})
+        fields = {"messages": [{"role": "user", "content": "hi", "name": "me"}], "temperature": 2}
+        reply = await chat().complete(fields)
+        assert (reply.content, reply.reasoning, reply.finish_reason) == ("\n\n {\u2028} ", "hm", "length")
+        assert (reply.prompt_tokens, reply.completion_tokens, reply.attempts) == (5, None, 1)
+        sent = endpoint.seen[0]
+        assert sent.path == "/v1/chat/completions" and sent.json["messages"] == fields["messages"]
+        assert (sent.json["temperature"], sent.json["max_tokens"]) == (0.7, 16384)
+
+    async def test_a_prompt_goes_to_completions_with_its_stop_reason_kept(self, endpoint, chat):
+        endpoint.will_answer(200, {"choices": [{"text": "x", "finish_reason": "stop", "stop_reason": "END"}]})
+        reply = await chat().complete({"prompt": "p"})
+        assert (reply.content, reply.stop_reason, endpoint.seen[0].path) == ("x", "END", "/v1/completions")
+
+    async def test_a_caller_with_another_endpoint_does_not_wait_for_this_one(self, endpoint, chat):
+        endpoint.go_away()
+        model = chat(max_outage=OutagePolicy(max_sec=60), retry=RetryPolicy(total_sec=60))
+        async with asyncio.timeout(5):
+            with pytest.raises(EndpointUnavailable, match="the endpoint is away"):
+                await model.complete({"prompt": "p"}, elsewhere=True)
+        assert model.outage.is_away
+
+    async def test_tokens_are_counted_beside_v1_and_only_where_the_server_can(self, endpoint, chat):
+        endpoint.will_answer(200, {"count": 20001, "max_model_len": 8192, "tokens": [1]})
+        endpoint.will_answer(404, {"detail": "Not Found"})
+        model = chat()
+        counted = await model.count_tokens({"prompt": "p"})
+        assert counted is not None and (counted.count, counted.max_model_len) == (20001, 8192)
+        assert (endpoint.seen[0].path, endpoint.seen[0].json) == ("/tokenize", {"model": "tiny", "prompt": "p"})
+        assert await model.count_tokens({"prompt": "p"}) is None
+        assert await model.count_tokens({"prompt": "p"}) is None
+        assert len(endpoint.seen) == 2
+
+    async def test_a_password_does_not_show_in_what_is_said_of_counting(self, endpoint, chat):
+        endpoint.will_answer(500, {"error": "s3cret"})
+        url = endpoint.base_url.replace("http://", "http://me:s3cret@")
+        with pytest.raises(EndpointUnavailable, match=r"^http://127\.0\.0\.1:\d+/tokenize: HTTP 500: \[password\]"):
+            await chat(base_url=url, retry=RetryPolicy(total_sec=0)).count_tokens({"prompt": "p"})
 
 
 def test_importing_chat_does_not_import_openai():

@@ -1,0 +1,60 @@
+"""Replay's client against an endpoint that takes 200 requests per second: does it keep it busy, and what does it cost?
+
+The endpoint answers after a fixed latency, in a process of its own; histories have the size of the published set's
+median step (about 6,500 tokens).
+"""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+
+from endpoint import Endpoint
+from figures import Figures
+
+from harness.chat import ChatModel
+from harness.model import Sampling
+from tbench.replay.client import Step, ask
+from tbench.replay.directory import RunDirectory
+from tbench.replay.endpoints import Endpoints
+from tbench.replay.prompts import PromptBuilder, PromptOptions
+from tbench.replay.records import Record
+from tbench.replay.responses import Manifest
+
+SEATS, LATENCY_SEC = 32, 0.16
+"""Their quotient is the endpoint's 200 per second."""
+STEPS, AT_ONCE = 1200, 64
+"""More than there are seats: a client that is busy with one reply must not leave a seat empty."""
+MESSAGES, CHARACTERS = 9, 2900
+REPLY = '{"analysis": "a", "plan": "p", "commands": [{"keystrokes": "make report\\n", "duration": 5.0}]}' * 12
+
+
+def steps(count: int) -> list[Step]:
+    builder = PromptBuilder(PromptOptions(), "fixed-reply")
+    text = ("drwxr-xr-x 2 root root 4096 a line of some output, as commands print them\n" * 40)[:CHARACTERS]
+    messages = tuple({"role": "assistant" if n % 2 else "user", "content": text} for n in range(MESSAGES))
+    records = (Record(task_id=f"task-{n}", step_idx=0, ref_raw="{}", messages=messages) for n in range(count))
+    return [Step(record, builder.build(record)) for record in records]
+
+
+async def client_speed(place: object, figures: Figures, scratch: Path) -> None:
+    """Whole replies per second, and CPU time of this process, with every reply written to its file."""
+    sampling = Sampling(temperature=0, top_p=1, max_tokens=1024, extra_body={"repetition_penalty": 1.0})
+    manifest = Manifest(
+        model="m", model_short="m", base_urls=(), dataset="", dataset_sha256="", records=STEPS
+    )  # fmt: skip
+    directory = RunDirectory.open(scratch / "run", manifest)
+    with Endpoint(REPLY, LATENCY_SEC, SEATS) as base_url:
+        endpoints = Endpoints([ChatModel(base_url, None, sampling, api_key=None)])
+        await endpoints.connect(5.0)
+        wanted = steps(STEPS)
+        await ask(wanted[:AT_ONCE], endpoints, directory.append, max_tokens=1024, concurrency=AT_ONCE)
+        began, began_cpu = time.perf_counter(), time.process_time()
+        done = await ask(wanted, endpoints, directory.append, max_tokens=1024, concurrency=AT_ONCE)
+        seconds, cpu_sec = time.perf_counter() - began, time.process_time() - began_cpu
+        await endpoints.close()
+    directory.close()
+    assert done.answered == STEPS, done
+    figures.add("replay_client_per_sec", STEPS / seconds, "1/s", SEATS / LATENCY_SEC)
+    figures.add("replay_client_cpu_share", cpu_sec / seconds, "cores", 1.0)
+    figures.add("replay_client_cpu_ms", cpu_sec * 1e3 / STEPS, "ms")
