@@ -34,6 +34,9 @@ def read_manifest(directory: Path) -> Manifest:
     path = directory / MANIFEST_NAME
     try:
         return Manifest.model_validate(json.loads(path.read_bytes()))
+    except FileNotFoundError:
+        words = f"is no replay run ({MANIFEST_NAME} is missing); give the directory of one, or name a new directory"
+        raise UsageError(f"{directory}: {words}") from None
     except OSError as error:
         raise UsageError(f"{path}: {error.strerror or error}; give the directory of a replay run") from None
     except ValidationError as error:
