@@ -89,8 +89,9 @@ async def reap(engine: Engine) -> list[str]:
     cleaned = Cleaned()
     try:
         async with asyncio.timeout(_REAP_SEC):
-            found = [item for finder in (_containers, _networks, _snapshots) for item in await finder(engine, Scope())]
-            await _remove(engine, [item for item in found if not item.why_kept], cleaned)
+            listed = await asyncio.gather(*(finder(engine, Scope()) for finder in (_containers, _networks, _snapshots)))
+            found = [item for items in listed for item in items if not item.why_kept]
+            await _remove(engine, found, cleaned)
     except (EngineError, TimeoutError) as error:
         cleaned.failed.append(f"what killed runs left: {error or f'not done within {_REAP_SEC:.0f} s'}")
     return [f"removed {line}, whose process is gone" for line in cleaned.removed] + [

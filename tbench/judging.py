@@ -285,23 +285,31 @@ stat_of() {
     set -- ${line##*) }
     state=$1 parent=$2 session=$4 began=${20}
 }
-tmux= left=0 shells=0
+terminal= left=0 shells=0
 stat_of /proc/self/stat
 ours=$session
+# The terminal's own: tmux, then what starts its shell (a script of ours, run by our busybox), then one shell of that.
 for process in /proc/[0-9]*; do
-    [ $process = /proc/1 ] || [ ! $process/exe -ef /opt/tbench/bin/tmux ] || tmux="$tmux ${process#/proc/} "
+    [ $process = /proc/1 ] || [ ! $process/exe -ef /opt/tbench/bin/tmux ] || terminal="$terminal ${process#/proc/} "
+done
+for process in /proc/[0-9]*; do
+    [ -n "$terminal" ] && [ $process/exe -ef $B ] || continue
+    read -r words <$process/cmdline
+    case "$words" in ${B}sh/opt/tbench/share/shell*) ;; *) continue ;; esac
+    stat_of $process/stat || continue
+    case "$terminal" in *" $parent "*) terminal="$terminal ${process#/proc/} " ;; esac
 done
 for process in /proc/[0-9]*; do
     stat_of $process/stat 2>/dev/null || continue
     [ $process != /proc/1 ] && [ $session != $ours ] && [ $state != Z ] || continue
-    case "$tmux" in *" ${process#/proc/} "*) continue ;; esac
+    case "$terminal" in *" ${process#/proc/} "*) continue ;; esac
     if [ $process/exe -ef $B ]; then
         # busybox's timeout watches over a shell of ours from a session of its own, and up to a second longer.
         read -r words <$process/cmdline
         case "$words" in ${B}timeout-k*) continue ;; esac
     fi
-    case "$name$shells$tmux" in
-        bash0*" $parent "* | sh0*" $parent "*) shells=1 ;;
+    case "$name$shells$terminal" in
+        bash0*" $parent "* | sh0*" $parent "* | busybox0*" $parent "*) shells=1 ;;
         *) left=$((left + 1)) ;;
     esac
 done

@@ -223,9 +223,8 @@ async def execute_on_engine(
     images_used: dict[str, str] = {}
     memory_watch = MemoryWatch(engine, config.run)
     try:
-        tools_volume = await ensure_tools(engine, say)
-        await engine.ensure_network()
-        for line in await reap(engine):
+        tools_volume, _, reaped = await asyncio.gather(ensure_tools(engine, say), engine.ensure_network(), reap(engine))
+        for line in reaped:
             say(line)
         images = Images(engine, build=config.build, log_dir=directory / "images", say=say)
         sandboxes = EngineSandboxes(

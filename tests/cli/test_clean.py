@@ -21,6 +21,7 @@ def clean(*arguments: str) -> tuple[int, list[str], str]:
     return done.returncode, done.stdout.splitlines(), done.stderr
 
 
+@pytest.mark.slow
 def test_what_is_removed_and_what_is_kept_is_told(engine: Engine, tools_volume: str) -> None:
     run = f"test-{uuid.uuid4().hex[:12]}"
     script = "from tbench.owner import owner; print(owner())"

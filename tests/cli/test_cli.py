@@ -205,6 +205,7 @@ def test_a_user_s_own_agent_is_run_recorded_and_may_crash(make_task: Any, run_di
 
 
 @pytest.mark.engine
+@pytest.mark.slow
 def test_a_preset_is_resolved_in_run_json(demo: DemoEndpoint, run_dir: Path, tools_volume: str) -> None:
     done = tbench(
         "run", "-t", "tidy-notes", "--base-url", demo.base_url, "--preset", "terminus-2", "--temperature", "0.1",
@@ -277,6 +278,7 @@ def test_a_person_can_work_on_a_task_by_hand_and_see_the_verdict(tools_volume: s
     assert child.exitstatus == 0
 
 
+@pytest.mark.slow
 def test_an_installed_wheel_works_outside_the_checkout(tmp_path: Path) -> None:
     checkout = Path(__file__).parents[2]
     pip = [sys.executable, "-m", "pip", "--disable-pip-version-check", "--quiet"]

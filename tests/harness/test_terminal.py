@@ -236,6 +236,7 @@ async def test_a_command_that_outlives_its_limit_is_interrupted(shared: Terminal
     assert await output_of(shared, "echo usable") == "usable\n"
 
 
+@pytest.mark.slow
 async def test_a_command_that_ignores_interrupts_is_killed(terminal: Terminal) -> None:
     result = await terminal.run("sh -c 'trap \"\" INT QUIT; echo stubborn; sleep 100 & wait; sleep 100'", 0.3)
     assert isinstance(result, CommandResult)

@@ -73,6 +73,7 @@ async def cut_for(road: Road, begin_sec: float, length_sec: float) -> None:
     await road.open()
 
 
+@pytest.mark.slow
 async def test_a_terminal_that_was_cut_off_is_attached_again_and_its_session_lives_on(
     tools_volume: str, tmp_path: Path, road: Road, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -156,7 +156,8 @@ async def test_a_shell_replaced_by_another_kind_can_be_used_and_left(desk: Termi
 @pytest.mark.parametrize(
     "command",
     [
-        *("python3", "cat", "exec zsh -f"),
+        "cat",
+        *(pytest.param(program, marks=pytest.mark.slow) for program in ("python3", "exec zsh -f")),
         *(pytest.param(each, marks=pytest.mark.slow) for each in ("sudo -u agent -i", "zsh")),
     ],
 )

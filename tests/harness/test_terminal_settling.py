@@ -83,6 +83,7 @@ async def test_no_mix_of_lines_settles_before_its_last_command_has_ended(termina
     await type_steps(terminal, 100, 133)
 
 
+@pytest.mark.slow
 async def test_no_mix_of_lines_settles_early_on_a_busy_machine(box: Container, terminal: Terminal) -> None:
     async with under_load(box):
         await type_steps(terminal, 40, 134)

@@ -141,6 +141,7 @@ async def test_a_killed_command_leaves_the_shell_with_its_directory_and_variable
     assert await output_of(terminal, "echo $PWD $kept") == "/usr yes\n"
 
 
+@pytest.mark.slow
 async def test_a_shell_that_is_stuck_itself_is_started_anew(terminal: Terminal) -> None:
     result = await terminal.run("trap '' INT QUIT; while :; do :; done", 0.3)
     assert isinstance(result, CommandResult)

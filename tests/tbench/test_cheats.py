@@ -8,8 +8,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from terminals import BASH, NO_BASH
 
+from harness.protocols.base import Keys
+from harness.terminal import Terminal, TerminalSpec
 from tbench.errors import TrialError
+from tbench.judging import Judging, parse
 from tbench.sandbox import Sandbox
 from tbench.tamper import is_weak
 from tbench.task import Task
@@ -20,7 +24,14 @@ MakeTask = Any
 Start = Callable[[Path], Coroutine[Any, Any, Sandbox]]
 BOUND_SEC = 90
 FAILS = "sleep 0.3; cat /tests/expected >/dev/null; echo 0 > /logs/verifier/reward.txt\n"
-WITH_PYTHON = "FROM python:3.13-slim-bookworm\nWORKDIR /app\n"
+LIKE_PYTHON = """FROM debian:bookworm-slim
+RUN mkdir -p /usr/local/lib/python3.13/site-packages && ln -s /bin/true /usr/local/bin/python3
+WORKDIR /app
+"""
+WITH_PYTHON = """FROM debian:bookworm-slim
+RUN apt-get update && apt-get install -y --no-install-recommends python3-pip python3-setuptools python3-wheel
+WORKDIR /app
+"""
 LATER = "sleep 1.1\n"
 """Change times are whole seconds: what changes in the second of the container's start cannot be told apart."""
 
@@ -199,7 +210,7 @@ echo '127.0.0.1 astral.sh' >> /etc/hosts
 
 
 async def test_replaced_tools_and_startup_files_are_flagged(judge: Judge) -> None:
-    verdict = await judge(LATER + FAKES, "echo 1 > /logs/verifier/reward.txt", dockerfile=WITH_PYTHON)
+    verdict = await judge(LATER + FAKES, "echo 1 > /logs/verifier/reward.txt", dockerfile=LIKE_PYTHON)
     flagged = "\n".join(verdict.integrity.tamper)
     for path in ("/usr/local/bin/pytest", "/usr/local/bin/uvx", "/usr/local/bin/python3", "/usr/bin/bash"):
         assert f"tool-replaced: {path} " in flagged, flagged
@@ -218,9 +229,12 @@ async def test_replaced_tools_and_startup_files_are_flagged(judge: Judge) -> Non
 INSTALLS = """
 export DEBIAN_FRONTEND=noninteractive PIP_DISABLE_PIP_VERSION_CHECK=1
 apt-get update -qq >/dev/null 2>&1 && apt-get install -y -qq --reinstall bash dash >/dev/null 2>&1
-apt-get install -y -qq --no-install-recommends curl python3-minimal python3-setuptools >/dev/null 2>&1
-pip install -q pytest setuptools
-ln -s /usr/local/bin/python3 /usr/local/bin/py3; ln -s python3 /usr/local/bin/python4
+apt-get install -y -qq --no-install-recommends curl python3-minimal >/dev/null 2>&1
+mkdir /src && cd /src && echo 'def main(): pass' > runner.py
+echo 'from setuptools import setup' > setup.py
+echo 'setup(name="x", py_modules=["runner"], entry_points={"console_scripts": ["pytest=runner:main"]})' >> setup.py
+pip install -q --no-index --no-build-isolation --break-system-packages --root-user-action=ignore . || exit 1
+ln -s /usr/bin/python3 /usr/local/bin/py3; ln -s /usr/bin/python3 /usr/local/bin/python4
 mkdir -p /root/.local/bin; cat > /root/.local/bin/env <<'END'
 #!/bin/sh
 # add binaries to PATH if they aren't added yet
@@ -262,3 +276,18 @@ true"""
     for words in (b"needle-in", b"test.sh", b"solve.sh", b"expected"):
         assert words not in ended.output
     assert str(path).encode() not in ended.output
+
+
+@pytest.mark.parametrize(("dockerfile", "leaves"), [(BASH, 0), (NO_BASH, 0), (BASH, 1)], ids=["bash", "sh", "daemon"])
+async def test_a_terminal_is_nothing_that_the_agent_left(
+    make_task: MakeTask, start_sandbox: Start, dockerfile: str, leaves: int
+) -> None:
+    """Else every trial of a model would wait for whoever takes the bait."""
+    sandbox = await start_sandbox(make_task(dockerfile=dockerfile))
+    terminal = Terminal(sandbox.connect, TerminalSpec())
+    await terminal.open()
+    await terminal.send(Keys("(sleep 100 &)\n" if leaves else "true\n", 1))
+    await terminal.close()
+    looked = await sandbox.shell(Judging("/.stage", {}, "/app", 10.0).examine(), timeout_sec=30)
+    facts, _ = parse(looked.output, 1 << 20)
+    assert (facts.is_complete, facts.leftovers) == (True, leaves)

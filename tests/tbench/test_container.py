@@ -275,7 +275,13 @@ async def test_a_command_whose_own_limit_was_frozen_is_given_up_from_outside(sta
     assert await output(container, "echo still here") == "still here"
 
 
-@pytest.mark.parametrize("script", ["echo part; sleep 100", "trap '' TERM; echo part; while :; do sleep 1; done"])
+@pytest.mark.parametrize(
+    "script",
+    [
+        "echo part; sleep 100",
+        pytest.param("trap '' TERM; echo part; while :; do sleep 1; done", marks=pytest.mark.slow),
+    ],
+)
 async def test_a_command_that_takes_too_long_is_ended(start: Start, script: str) -> None:
     ended = await (await start()).shell(script, timeout_sec=1)
     assert (ended.timed_out, ended.output) == (True, b"part\n")

@@ -218,6 +218,7 @@ async def until(is_so: Callable[[], bool]) -> None:
 
 
 class TestOutages:
+    @pytest.mark.slow
     async def test_a_restart_costs_no_trial_and_no_agents_time_and_starts_none(self, endpoint, make_run, make_task):
         """Refused, then 503, then fine: longer than the retry budget, and than the agents' own time."""
         judging, may_judge = asyncio.Event(), asyncio.Event()

@@ -64,6 +64,7 @@ async def test_a_copy_has_the_files_and_the_servers_but_not_the_daemons(
     assert (await left(engine, "tests"))[1] == 0
 
 
+@pytest.mark.slow
 async def test_a_reward_that_only_a_daemon_gives_is_a_disagreement(make_task: MakeTask, start_sandbox: Start) -> None:
     path = make_task(test="echo verdict; echo 0 > /logs/verifier/reward.txt; sleep 1\n")
     sandbox = await start_sandbox(path)

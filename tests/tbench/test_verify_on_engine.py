@@ -161,6 +161,7 @@ async def test_tests_are_binary_nested_and_of_any_mode(make_task: MakeTask, star
         assert (await verify(Task.read(path), sandbox)).reward == 1.0
 
 
+@pytest.mark.slow
 async def test_much_output_and_many_files_do_not_cost_the_verdict(judge: Judge) -> None:
     agent = "mkdir -p /logs/agent; cd /logs/agent; head -c 80000000 /dev/zero > a; touch $(seq 200)"
     verdict = await judge("head -c 9000000 /dev/zero; echo 1 > /logs/verifier/reward.txt", agent)
