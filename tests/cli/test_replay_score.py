@@ -116,7 +116,7 @@ def test_a_broken_run_directory_is_refused_in_one_line(run: Path, name: str, con
 
 
 def test_what_is_not_there_is_refused_in_one_line(tmp_path: Path) -> None:
-    assert "give the directory of a replay run" in refused("replay", "score", tmp_path)
+    assert "is no replay run" in refused("replay", "score", tmp_path)
     assert "there is nothing" in refused("replay", "score", tmp_path / "x.jsonl", "--dataset", write_dataset(tmp_path))
 
 
