@@ -83,10 +83,13 @@ class Held:
     def now(cls, engine: Engine) -> Held:
         gc.collect()
         api = engine.api
+        containers = api.containers(all=True, filters={"label": f"{LABEL_OWNER}={owner()}"})
+        networks, volumes = api.networks(), api.volumes()["Volumes"] or ()
+        engine.close()  # idle connections in its pool are no leak; the next call opens its own
         return cls(
-            frozenset(each["Id"] for each in api.containers(all=True, filters={"label": f"{LABEL_OWNER}={owner()}"})),
-            frozenset(each["Id"] for each in api.networks()),
-            frozenset(each["Name"] for each in api.volumes()["Volumes"] or ()),
+            frozenset(each["Id"] for each in containers),
+            frozenset(each["Id"] for each in networks),
+            frozenset(each["Name"] for each in volumes),
             len(list(Path("/proc/self/fd").iterdir())),
             len(asyncio.all_tasks()),
             sum(not thread.name.startswith(_OF_THE_LOOP) for thread in threading.enumerate()),
