@@ -31,7 +31,6 @@ from tbench.replay.endpoints import MOVE_ON_SEC, Endpoints
 from tbench.replay.prompts import PromptBuilder, PromptOptions, PromptReport
 from tbench.replay.records import Dataset, read_dataset
 from tbench.replay.responses import Manifest
-from tbench.replay.run_files import RESULT_NAME
 from tbench.replay.tokenizer import Tokenizer, load_tokenizer
 
 _PREFLIGHT_SEC, _PREFLIGHT_SEC_OF_SEVERAL = 20.0, 5.0
@@ -60,7 +59,6 @@ class ReplayOptions:
     allow_overflow: bool = False
     limit: int | None = None
     shard: tuple[int, int] = (0, 1)
-    skip_if_exists: bool = False
     request_timeout_sec: float = 600.0
     retry_budget_sec: float = 900.0
     max_outage_sec: float = 3600.0
@@ -81,9 +79,6 @@ def execute(options: ReplayOptions) -> int:
 
     Raises UsageError before anything is asked, for whatever the user can mend.
     """
-    if options.skip_if_exists and (options.output / RESULT_NAME).exists():
-        say(f"{options.output}: has a result; skipped")
-        return 0
     if not options.base_urls:
         raise UsageError("no endpoint: give --base-url http://HOST:PORT/v1 or set OPENAI_BASE_URL")
     dataset = read_dataset(options.dataset)

@@ -89,11 +89,16 @@ def run(
     from pathlib import Path
 
     from tbench.cli.replay_execute import ReplayOptions, execute, finish, parse_shard
+    from tbench.cli.replay_live import say
     from tbench.cli.run import json_object, one_of
     from tbench.errors import UsageError
+    from tbench.replay.run_files import RESULT_NAME
 
     if output is None:
         raise UsageError("--output: where do the replies go? Name a directory")
+    if skip_if_exists and (Path(output) / RESULT_NAME).exists():
+        say(f"{output}: has a result; skipped")
+        return
     on_off = ("on", "off", "auto")
     options = ReplayOptions(
         dataset=Path(dataset),
@@ -136,7 +141,6 @@ def run(
         allow_overflow=allow_overflow,
         limit=limit,
         shard=parse_shard(shard),
-        skip_if_exists=skip_if_exists,
         request_timeout_sec=request_timeout,
         retry_budget_sec=retry_budget,
         max_outage_sec=max_outage,

@@ -104,7 +104,7 @@ def test_a_directory_of_something_else_is_left_alone(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="is no replay run"):
         RunDirectory.open(tmp_path, manifest())
     (tmp_path / "replay.json").write_text("{")
-    with pytest.raises(UsageError, match="replay.json: not JSON"):
+    with pytest.raises(UsageError, match=r"replay\.json: not JSON"):
         RunDirectory.open(tmp_path, manifest())
     assert sorted(path.name for path in tmp_path.iterdir()) == ["replay.json", "thesis.tex"]
 
