@@ -16,9 +16,11 @@ from functools import lru_cache
 
 from tbench.replay.answers import DEFAULT_REVISION, WAIT, Revision
 
-# Whitespace, or a piece of a word: plain, in single quotes, in double quotes, one escaped character.
-_PIECE = re.compile(r"""(([ \t\r\n]+)|([^ \t\r\n'"\\]+)|'([^']*)'|"((?:[^"\\]++|\\.)*+)"|\\(.))""", re.DOTALL)
+_BLANKS = " \t\r\n"
+# Blanks, or a word: plain text, what is in quotes, single escaped characters. Possessive, so that it stays linear.
+_PIECE = re.compile(r"""[ \t\r\n]+|(?:[^ \t\r\n'"\\]++|'[^']*+'|"(?:[^"\\]++|\\.)*+"|\\.)++""", re.DOTALL)
 _QUOTING = re.compile(r"""['"\\]""")
+_QUOTED = re.compile(r"""'([^']*)'|"((?:[^"\\]++|\\.)*+)"|\\(.)""", re.DOTALL)
 _ESCAPE_IN_QUOTES = re.compile(r'\\(["\\])')
 
 Tokens = tuple[tuple[tuple[str, int], ...], int]
@@ -62,22 +64,27 @@ def normalise(unit: str) -> str:
 
 def split_shell(text: str) -> list[str]:
     """As shlex.split(text) does (POSIX, comments off), many times faster. Raises ValueError as it does."""
-    words: list[str] = []
-    word: str | None = None
-    matched = 0
-    for piece, blank, plain, single, double, escaped in _PIECE.findall(text):
-        matched += len(piece)
-        if blank:
-            if word is not None:
-                words.append(word)
-            word = None
-            continue
-        # Within double quotes a backslash only escapes the quote and itself.
-        part = plain or single or escaped or (_ESCAPE_IN_QUOTES.sub(r"\1", double) if "\\" in double else double)
-        word = part if word is None else word + part
-    if matched != len(text):  # something was passed over: an open quote, a backslash at the end
+    pieces = _PIECE.findall(text)
+    if sum(map(len, pieces)) != len(text):  # something was passed over: an open quote, a backslash at the end
         raise ValueError("no closing quotation or escaped character")
-    return words if word is None else [*words, word]
+    return [_unquoted(piece) for piece in pieces if piece[0] not in _BLANKS]
+
+
+def _unquoted(word: str) -> str:
+    if "\\" not in word:
+        if '"' not in word:
+            return word.replace("'", "")
+        if "'" not in word:
+            return word.replace('"', "")
+    return _QUOTED.sub(_content, word)
+
+
+def _content(found: re.Match[str]) -> str:
+    single, double, escaped = found.groups()
+    if double is None:
+        return str(single if escaped is None else escaped)
+    # Within double quotes a backslash only escapes the quote and itself.
+    return _ESCAPE_IN_QUOTES.sub(r"\1", double)
 
 
 @lru_cache(maxsize=1 << 16)
