@@ -33,15 +33,19 @@ from tbench.errors import TbenchError, UsageError, one_line
 from tbench.events import Events
 from tbench.host import HostWatch
 from tbench.image import Images
+from tbench.memory_watch import MemoryWatch
+from tbench.network import NetworkChoice
 from tbench.plan import RunConfig, trial_id
 from tbench.results import TrialResult
 from tbench.rewards.texts import text_of
 from tbench.run import Run
 from tbench.sandboxes import EngineSandboxes
 from tbench.store import RunStore
+from tbench.tamper import is_weak
 from tbench.task import Task
 from tbench.tools import ensure_tools
 from tbench.trial import SandboxMaker, TrialPlan
+from tbench.verdict import Verify
 
 TaskLike = Task | Path | str
 """A task, its directory, or the name of a bundled one."""
@@ -80,6 +84,14 @@ class Live:
     """Longest run of a completion's command."""
     protocol: str = "thinking-bash"
     """How a completion is read."""
+    verify: Verify = "shared"
+    """Where the tests run; `isolated`: in a second container, which nothing the completion started can reach."""
+    network: NetworkChoice = "task"
+    """`task`: as each task says."""
+    block_host: bool = False
+    """The engine's host cannot be reached from the trials."""
+    on_flagged: Literal["keep"] | float = "keep"
+    """A verdict with signs of tampering, but for weak ones: `keep` the verifier's number, or a number in its place."""
     output: Path | None = None
     """Keeps every call's trials in a directory of its own in there; None keeps nothing."""
     sandboxes: SandboxMaker | None = None
@@ -88,6 +100,8 @@ class Live:
     def __post_init__(self) -> None:
         if self.on_error != "raise" and not isinstance(self.on_error, int | float):
             raise ValueError(f"on_error must be 'raise' or a number, not {self.on_error!r}")
+        if self.on_flagged != "keep" and not isinstance(self.on_flagged, int | float):
+            raise ValueError(f"on_flagged must be 'keep' or a number, not {self.on_flagged!r}")
 
 
 async def executed_reward(
@@ -116,7 +130,7 @@ async def executed_reward(
     results: list[TrialResult | None] = [None] * len(completions)
     for index, result in zip(wanted, done, strict=True):
         results[index] = result
-    return _rewards([NO_COMMAND if result is None else result.reward for result in results], results, live)
+    return _rewards(results, live)
 
 
 async def agent_reward(
@@ -131,7 +145,7 @@ async def agent_reward(
     """
     tasks = [task] if isinstance(task, Task | Path | str) else list(task)
     results = await run_trials(_tasks(tasks, len(tasks)), lambda _: make_agent(), live)
-    return _rewards([result.reward for result in results], results, live)
+    return _rewards(results, live)
 
 
 def make_executed_reward(
@@ -170,7 +184,8 @@ async def run_trials(tasks: Sequence[Task], agent: Callable[[int], TrialAgent], 
     if any(named[task.name].path != task.path for task in tasks):
         raise UsageError("two of the tasks have the same name in different directories; rename one")
     config = RunConfig(run=run, source="rewards", seeds=(0,), agent="rewards", concurrency=live.concurrency,
-                       retries=live.retries)  # fmt: skip
+                       retries=live.retries, verify=live.verify, network=live.network,
+                       block_host=live.block_host)  # fmt: skip
     plans, agents = _plans(tasks, config), {}
     for index, plan in enumerate(plans):
         agents[plan.task_name, plan.seed] = index
@@ -221,16 +236,26 @@ async def _place(live: Live, run: str) -> AsyncIterator[_Place]:
         yield _Place(live.sandboxes, Admission(1e6, 1e9))
         return
     engine = Engine.connect(live.concurrency)
+    memory_watch = MemoryWatch(engine, run)
     try:
         tools_volume = await ensure_tools(engine, _say_nothing)
         await engine.ensure_network()
         await reap(engine)
         yield _Place(
-            EngineSandboxes(engine, Images(engine), tools_volume, run),
+            EngineSandboxes(
+                engine,
+                Images(engine),
+                tools_volume,
+                run,
+                network=live.network,
+                block_host=live.block_host,
+                memory_watch=memory_watch,
+            ),
             Admission(engine.info.cpus, engine.info.memory_mb),
             HostWatch() if engine.shares_kernel else None,
         )
     finally:
+        memory_watch.close()
         engine.close()
 
 
@@ -287,12 +312,22 @@ class _ByPlace:
         return None if self._agent is None else self._agent.partial()
 
 
-def _rewards(rewards: Sequence[float | None], results: Sequence[TrialResult | None], live: Live) -> list[float]:
+def _rewards(results: Sequence[TrialResult | None], live: Live) -> list[float]:
+    rewards = [_reward(result, live) for result in results]
     if live.on_error == "raise":
         if None in rewards:
             raise RewardUnavailable(rewards, results)
         return [reward for reward in rewards if reward is not None]
     return [live.on_error if reward is None else reward for reward in rewards]
+
+
+def _reward(result: TrialResult | None, live: Live) -> float | None:
+    """None: no verdict. `result` is None where there was nothing to run."""
+    if result is None:
+        return NO_COMMAND
+    if live.on_flagged != "keep" and result.reward is not None and not all(map(is_weak, result.integrity.tamper)):
+        return live.on_flagged
+    return result.reward
 
 
 def _tasks(wanted: TaskLike | Sequence[TaskLike], number: int) -> list[Task]:

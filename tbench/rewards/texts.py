@@ -21,10 +21,10 @@ LONGEST_REPLY, MOST_LINES, LONGEST_COMMAND = 65_536, 2_048, 4_096
 and of a longer command the first characters are read."""
 
 VERBS: Mapping[str, str] = {
-    "docker": r"docker|containers?\b|images?\b",
+    "docker": r"docker|container|image",
     "find": r"find|locat(?:e|ing)|files? named",
-    "grep": r"grep|search|contain(?:s|ing|ed)?\b|pattern|match",
-    "tar": r"tar\b|archiv|(?:de|un)?compress|extract",
+    "grep": r"grep|search|contain(?!er)|pattern|match",
+    "tar": r"tar(?:balls?)?\b|archiv|(?:de|un)?compress|extract",
     "wc": r"count(?:s|ed|ing)?\b|how many|number of (?:lines|words)",
 }
 """Verb -> what a request says that asks for it: a regular expression, found at the beginning of a word in any case."""

@@ -156,6 +156,8 @@ async def test_what_cannot_be_run_is_refused_before_anything_starts(make_task: M
         await executed_reward([reply("ls")], task=make_task(), live=morse)
     with pytest.raises(ValueError, match="on_error"):
         Live(on_error="ignore")  # type: ignore[arg-type]
+    with pytest.raises(ValueError, match="on_flagged"):
+        Live(on_flagged="drop")  # type: ignore[arg-type]
     first = Task.read(make_task())
     moved = first.path.rename(tmp_path / first.name)
     with pytest.raises(UsageError, match="same name in different directories"):
@@ -177,5 +179,19 @@ async def test_commands_are_executed_and_judged_in_containers(
 
 
 @pytest.mark.engine
-async def test_a_whole_agent_is_rewarded(make_task: MakeTask, tools_volume: str) -> None:
-    assert await agent_reward(make_task(), OracleAgent) == [1.0]
+async def test_a_whole_agent_is_rewarded_by_tests_in_a_container_of_their_own(
+    make_task: MakeTask, tools_volume: str, tmp_path: Path
+) -> None:
+    where = Live(verify="isolated", network="none", block_host=True, output=tmp_path / "kept")
+    assert await agent_reward(make_task(), OracleAgent, live=where) == [1.0]
+    (result,) = (tmp_path / "kept").glob("*/trials/*/*/result.json")
+    assert json.loads(result.read_text())["integrity"]["verify"] == "isolated"
+
+
+@pytest.mark.engine
+async def test_a_verdict_with_signs_of_tampering_can_be_worth_another_number(
+    make_task: MakeTask, tools_volume: str
+) -> None:
+    cheat = reply("mkdir -p /logs/verifier; echo 1 > /logs/verifier/reward.txt")
+    assert await executed_reward([cheat], task=make_task(), live=Live()) == [0.0]
+    assert await executed_reward([cheat], task=make_task(), live=Live(on_flagged=-1.0)) == [-1.0]
