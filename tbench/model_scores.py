@@ -21,9 +21,9 @@ from tbench.store import CONFIG_NAME, RESULTS_NAME
 from tbench.summary import reward_table
 
 By = Literal["model", "name"]
-DEFAULT_FIELD = "aggregate.avg_command_f1"
-"""Of a replay result, times 100: the Score that is published."""
-_PROVENANCE = ("metric_revision", "dataset_sha256")
+DEFAULT_FIELDS = ("aggregate.avg_command_f1", "levels.extractable.mean")
+"""Of a replay result and of an extraction, times 100: the scores that are published."""
+_PROVENANCE = ("metric_revision", "dataset_sha256", "protocol", "tasks_sha256")
 """Results that differ in these are not on one scale."""
 
 
@@ -121,18 +121,20 @@ def _result(file: Path, by: By, field: str | None) -> ModelScore:
         raise UsageError(f"{file}: not JSON ({one_line(str(error), 120)})") from None
     if not isinstance(data, dict):
         raise UsageError(f"{file}: not a JSON object; give the result of a proxy")
-    value = _at(data, field or DEFAULT_FIELD)
+    wanted = field or next((known for known in DEFAULT_FIELDS if _is_number(_at(data, known))), DEFAULT_FIELDS[0])
+    value = _at(data, wanted)
     if not _is_number(value):
         hint = "" if field else "; name another score with --field, such as aggregate.valid_json_pct"
-        raise UsageError(f"{file}: {field or DEFAULT_FIELD} is no number{hint}")
-    name = data.get("model_short" if by == "name" else "model")
+        raise UsageError(f"{file}: {wanted} is no number{hint}")
+    name = data.get("model") if by == "model" else data.get("model_short") or file.parent.name
     if not isinstance(name, str) or not name:
-        raise UsageError(f"{file}: does not say whose result it is (`{'model_short' if by == 'name' else 'model'}`)")
+        raise UsageError(f"{file}: does not say whose result it is (`model`)")
     template = data.get("prompt_template")
     notes = ["not complete"] if data.get("complete") is False else []
     if isinstance(template, dict) and template.get("rank_eligible") is False:
         notes.append("not eligible for ranking (a prompt without the model's template)")
-    provenance = tuple((key, str(data[key])) for key in _PROVENANCE if data.get(key) is not None)
+    made = tuple((key, str(data[key])) for key in _PROVENANCE if data.get(key) is not None)
+    provenance = (("score", wanted), *made)
     return ModelScore(name, value if field else 100 * value, str(file), tuple(notes), provenance)
 
 

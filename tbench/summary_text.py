@@ -13,6 +13,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from tbench.printable import plain
 from tbench.summary import Cell, Counts, ErrorGroup, Status, Summary, TaskRow, TimeSplit
 
 FLAGS_SHOWN = 10
@@ -45,13 +46,6 @@ def render(summary: Summary, console: Console) -> None:
         _print_line(line, console)
     for line in _error_lines(summary):
         _print_line(line, console)
-
-
-def plain(text: str, limit: int = 300) -> str:
-    """One printable line of at most `limit` characters: it can neither move the cursor nor add a line."""
-    line = " ".join(text[: 4 * limit].split())
-    line = "".join(char if char.isprintable() else f"\\x{ord(char):02x}" for char in line)
-    return line if len(line) <= limit else line[: limit - 3] + "..."
 
 
 def _print_line(line: str, console: Console) -> None:

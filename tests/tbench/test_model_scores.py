@@ -40,6 +40,14 @@ def run(directory: Path, model: str, solved: int, missing: int = 0) -> Path:
     return directory
 
 
+def extraction(directory: Path, model: str, share: float, tasks: str = "abc") -> Path:
+    directory.mkdir(parents=True)
+    levels = {"strict": {"mean": 0.0}, "extractable": {"mean": share}}
+    data = {"model": model, "protocol": "thinking-bash", "tasks_sha256": tasks, "levels": levels}
+    (directory / "result.json").write_text(json.dumps(data))
+    return directory
+
+
 def table(path: Path, *rows: tuple[str, Any]) -> Path:
     path.write_text("model,score\n" + "".join(f"{model},{score}\n" for model, score in rows))
     return path
@@ -191,3 +199,32 @@ def test_published_tables_and_results_are_read(tmp_path: Path) -> None:
     runs = by_model(executed_scores([SHARED / "statistics" / "trials.jsonl"]), {}, "executed")
     assert sorted(runs) == ["Qwen3.5-2B", "Qwen3.5-9B", "tmax-9b"]
     assert runs["tmax-9b"].score - runs["Qwen3.5-9B"].score == pytest.approx(6.07, abs=0.005)
+
+
+def test_an_extraction_s_score_is_its_headline_and_its_name_its_directory_s(tmp_path: Path) -> None:
+    for name, share in (("a", 0.5), ("b", 1.0)):
+        extraction(tmp_path / "extractions" / name, f"org/{name}", share)
+    assert [(each.model, each.score) for each in proxy_scores([tmp_path / "extractions"])] == [
+        ("org/a", 50.0),
+        ("org/b", 100.0),
+    ]
+    assert [each.model for each in proxy_scores([tmp_path / "extractions"], by="name")] == ["a", "b"]
+    (strict,) = proxy_scores([tmp_path / "extractions" / "a"], field="levels.strict.mean")
+    assert strict.score == 0.0
+
+
+@pytest.mark.parametrize(
+    ("other", "words"),
+    [
+        (lambda path: extraction(path, "org/b", 1.0, "xyz"), "tasks_sha256 abc and xyz"),
+        (lambda path: proxy(path, "b", 0.5), "score aggregate.avg_command_f1 and levels.extractable.mean"),
+    ],
+)
+def test_two_kinds_of_proxies_and_other_tasks_are_not_on_one_scale(tmp_path: Path, other: Any, words: str) -> None:
+    extraction(tmp_path / "proxies" / "a", "org/a", 0.5)
+    other(tmp_path / "proxies" / "b")
+    for n, name in enumerate("ab"):
+        run(tmp_path / "runs" / name, f"org/{name}", n)
+    with pytest.raises(UsageError, match=words):
+        command(tmp_path / "proxies", "--executed", tmp_path / "runs")
+    assert "2 models" in command(tmp_path / "proxies", "--executed", tmp_path / "runs", "--mixed").stdout
