@@ -101,6 +101,7 @@ async def test_a_megabyte_is_pasted_in_one_go(terminal: Terminal) -> None:
     assert await output_of(terminal, "tail -1 /tmp/big") == content.splitlines(keepends=True)[-1]
 
 
+@pytest.mark.slow
 async def test_a_command_returns_the_head_and_tail_of_what_flooded_the_terminal(terminal: Terminal) -> None:
     result = await terminal.run("yes | head -c 4M; echo; echo last", 300)
     assert isinstance(result, CommandResult)

@@ -34,9 +34,8 @@ pytestmark = [pytest.mark.engine, pytest.mark.asyncio(loop_scope="module")]
 # -- other images --------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    "dockerfile", [pytest.param(NO_BASH, marks=pytest.mark.slow, id="dash"), pytest.param(NO_SHELL, id="busybox")]
-)
+@pytest.mark.parametrize("dockerfile", [NO_BASH, NO_SHELL], ids=["dash", "busybox"])
+@pytest.mark.slow
 async def test_an_image_without_bash_settles_by_its_prompts(
     engine: Engine, tools_volume: str, tmp_path: Path, dockerfile: str
 ) -> None:

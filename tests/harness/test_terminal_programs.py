@@ -118,6 +118,7 @@ async def test_a_question_of_debconf_is_answered(desk: Terminal) -> None:
     assert await output_of(desk, "cat /tmp/answer; dpkg -P asking >/dev/null 2>&1") == "42\n"
 
 
+@pytest.mark.slow
 async def test_a_question_of_debconf_does_not_hold_a_command_beyond_its_limit(desk: Terminal) -> None:
     assert (await desk.run(BUILD_PACKAGE, LONG)) is not None
     result = await desk.run("DEBIAN_FRONTEND=readline dpkg -i /tmp/asking.deb", 2.0)

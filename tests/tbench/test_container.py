@@ -287,6 +287,7 @@ async def test_a_command_that_takes_too_long_is_ended(start: Start, script: str)
     assert (ended.timed_out, ended.output) == (True, b"part\n")
 
 
+@pytest.mark.slow
 async def test_a_background_process_does_not_hold_a_command_past_its_limit(start: Start) -> None:
     async with asyncio.timeout(25):
         ended = await (await start()).shell("sleep 100 & echo started", timeout_sec=1)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -27,10 +28,16 @@ def module(path: Path) -> str:
     return ".".join(path.relative_to(ROOT).with_suffix("").parts).removesuffix(".__init__")
 
 
+@cache
+def tree(path: Path) -> ast.Module:
+    return ast.parse(path.read_text())
+
+
+@cache
 def imports(path: Path) -> set[str]:
     """Dotted names of everything that a file imports, anywhere in it; a name out of a package counts as a module."""
     found: set[str] = set()
-    for node in ast.walk(ast.parse(path.read_text())):
+    for node in ast.walk(tree(path)):
         if isinstance(node, ast.Import):
             found |= {alias.name for alias in node.names}
         elif isinstance(node, ast.ImportFrom):
@@ -95,28 +102,27 @@ def test_fakes_are_for_tests_only() -> None:
     assert bad("tbench", {"tbench.fakes"}) == []
 
 
-def calls(path: Path) -> Iterator[str]:
-    for node in ast.walk(ast.parse(path.read_text())):
-        if isinstance(node, ast.Call):
-            yield ast.unparse(node.func)
+@cache
+def calls(path: Path) -> set[str]:
+    return {ast.unparse(node.func) for node in ast.walk(tree(path)) if isinstance(node, ast.Call)}
 
 
 @pytest.mark.parametrize("call", ["print", "input", "exit", "quit", "sys.exit", "sys.stdout.write", "typer.echo"])
 def test_only_the_command_line_prints_and_exits(call: str) -> None:
-    users = [module(path) for path in FILES if call in set(calls(path))]
+    users = [module(path) for path in FILES if call in calls(path)]
     assert [name for name in users if not within(name, MAY_PRINT)] == []
 
 
 @pytest.mark.parametrize("call", ["time.sleep"])
 def test_nothing_blocks_the_event_loop(call: str) -> None:
-    assert [module(path) for path in FILES if call in set(calls(path))] == []
+    assert [module(path) for path in FILES if call in calls(path)] == []
 
 
 def test_no_module_cleans_up_in_a_finalizer() -> None:
     names = {
         (module(path), node.name)
         for path in FILES
-        for node in ast.walk(ast.parse(path.read_text()))
+        for node in ast.walk(tree(path))
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
     }
     assert [where for where, name in names if name == "__del__"] == []
