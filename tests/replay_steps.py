@@ -9,23 +9,12 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-import typer
 from fault_server import FaultServer, Seen, answer, completion
 from typer.testing import CliRunner
 
-from tbench.cli import replay_run
+from tbench.cli import app
 
 CARD = {"id": "tiny", "max_model_len": 8192, "root": "tiny"}
-PROCESS = """
-import sys, typer
-import tbench.cli
-from tbench.cli import replay_run
-sub = typer.Typer()
-replay_run.register(sub)
-sub.callback()(lambda: None)
-tbench.cli.app.add_typer(sub, name="replay-here")
-tbench.cli.main()
-"""
 
 
 def record(number: int, **changes: Any) -> dict[str, Any]:
@@ -76,15 +65,12 @@ def asked(server: FaultServer) -> list[str]:
 
 def invoke(*arguments: str) -> Any:
     """`tbench replay run …` in this process."""
-    app = typer.Typer()
-    replay_run.register(app)
-    app.callback()(lambda: None)
-    return CliRunner().invoke(app, ["run", *arguments])
+    return CliRunner().invoke(app, ["replay", "run", *arguments])
 
 
 def command(*arguments: str) -> list[str]:
     """The same as a process of its own."""
-    return [sys.executable, "-c", PROCESS, "replay-here", "run", *arguments]
+    return [sys.executable, "-c", "from tbench.cli import main; main()", "replay", "run", *arguments]
 
 
 def environment() -> dict[str, str]:

@@ -7,30 +7,32 @@ from typing import Annotated
 
 import typer
 
+from tbench.cli.common import (
+    BaseUrl,
+    ChatTemplateKwargs,
+    ExtraBody,
+    FirstSeed,
+    Model,
+    RequestTimeout,
+    TaskPatterns,
+    Tasks,
+    given,
+    json_object,
+)
+
 
 def register(app: typer.Typer) -> None:
     app.command()(extract)
 
 
 def extract(
-    source: Annotated[
-        str, typer.Argument(metavar="TASKS", help="A directory of tasks, one task, or 'bundled'.", show_default=True)
-    ] = "bundled",
-    task: Annotated[
-        list[str] | None,
-        typer.Option("--task", "-t", help="Only tasks whose name matches this glob (repeatable)."),
-    ] = None,
+    source: Tasks = "bundled",
+    task: TaskPatterns = None,
     seeds: Annotated[int, typer.Option("--seeds", "-k", min=1, help="Replies per task, with seeds 0, 1, …")] = 1,
-    first_seed: Annotated[int, typer.Option(min=0, help="The first seed.")] = 0,
+    first_seed: FirstSeed = 0,
     concurrency: Annotated[int, typer.Option("--concurrency", "-n", min=1, help="Requests at once.")] = 16,
-    base_url: Annotated[
-        str | None,
-        typer.Option(envvar="OPENAI_BASE_URL", help="The endpoint, e.g. http://localhost:8000/v1."),
-    ] = None,
-    model: Annotated[
-        str | None,
-        typer.Option("--model", "-m", help="Model id; may be left out when the endpoint lists just one."),
-    ] = None,
+    base_url: BaseUrl = None,
+    model: Model = None,
     protocol: Annotated[
         str, typer.Option(help="thinking-bash, bash-block, bash-tool, keystrokes-json or keystrokes-xml.")
     ] = "thinking-bash",
@@ -43,9 +45,7 @@ def extract(
     temperature: Annotated[float, typer.Option(min=0.0, help="Sampling temperature.")] = 0.7,
     top_p: Annotated[float, typer.Option(help="Nucleus sampling.")] = 0.95,
     max_tokens: Annotated[int, typer.Option(min=1, help="Tokens per reply, thinking included.")] = 256,
-    extra_body: Annotated[
-        str | None, typer.Option(help="JSON merged into each request, e.g. '{\"top_k\": 20}'.")
-    ] = None,
+    extra_body: ExtraBody = None,
     render: Annotated[
         str | None,
         typer.Option(
@@ -53,10 +53,8 @@ def extract(
             show_default="thinking-bash: contract; others: server",
         ),
     ] = None,
-    chat_template_kwargs: Annotated[
-        str | None, typer.Option(help="JSON for the server's template, e.g. '{\"enable_thinking\": false}'.")
-    ] = None,
-    request_timeout: Annotated[float, typer.Option(min=1, help="Seconds for one request to the endpoint.")] = 600.0,
+    chat_template_kwargs: ChatTemplateKwargs = None,
+    request_timeout: RequestTimeout = 600.0,
     retry_budget: Annotated[
         float, typer.Option(min=0, help="Seconds to keep trying a failing endpoint before the reply is an error.")
     ] = 900.0,
@@ -88,7 +86,6 @@ def extract(
     if score is None:
         from tbench.cli.extracting import AskOptions, ask_and_store
         from tbench.cli.options import ModelOptions, RunOptions
-        from tbench.cli.run import given, json_object
 
         model_options = ModelOptions(
             base_url=base_url,

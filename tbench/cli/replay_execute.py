@@ -194,13 +194,6 @@ def _tell_end(options: ReplayOptions, progress: Progress, before: int) -> int:
     return 0
 
 
-def finish(directory: Path) -> None:
-    """Score a run whose steps were all asked, write its result.json and print the figures."""
-    from tbench.cli.replay_score import score
-
-    score(directory)
-
-
 def _sampling(options: ReplayOptions) -> Sampling:
     if twice := sorted(options.vllm.keys() & options.extra_body.keys() - {"repetition_penalty"}):
         raise UsageError(f"--extra-body: {', '.join(twice)}: has an option of its own that is given as well")

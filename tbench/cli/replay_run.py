@@ -6,6 +6,9 @@ from typing import Annotated
 
 import typer
 
+from tbench.cli.common import ChatTemplateKwargs, ExtraBody, Model, RequestTimeout, json_object, one_of
+from tbench.cli.replay_score import MetricRevision, score
+
 
 def register(replay: typer.Typer) -> None:
     replay.command()(run)
@@ -17,10 +20,7 @@ def run(
         list[str] | None,
         typer.Option(envvar="OPENAI_BASE_URL", help="The endpoint (repeatable: requests go round several)."),
     ] = None,
-    model: Annotated[
-        str | None,
-        typer.Option("--model", "-m", help="Model id; may be left out when the endpoint lists just one."),
-    ] = None,
+    model: Model = None,
     model_short: Annotated[
         str | None, typer.Option(help="Names the result; default: the last part of the model's id.")
     ] = None,
@@ -42,7 +42,7 @@ def run(
     no_skip_special_tokens: Annotated[
         bool, typer.Option("--no-skip-special-tokens", help="Replies keep special tokens.")
     ] = False,
-    extra_body: Annotated[str | None, typer.Option(help="JSON merged into each request.")] = None,
+    extra_body: ExtraBody = None,
     render: Annotated[
         str | None,
         typer.Option(
@@ -60,7 +60,7 @@ def run(
     gemma4_empty_thought_channel: Annotated[
         str, typer.Option(help="End prompts with an empty thought channel: on, off; auto is Gemma 4 26B and 31B.")
     ] = "auto",
-    chat_template_kwargs: Annotated[str | None, typer.Option(help="JSON for the chat template.")] = None,
+    chat_template_kwargs: ChatTemplateKwargs = None,
     allow_raw_fallback: Annotated[
         bool, typer.Option("--allow-raw-fallback", help="Send prompts without any template; such runs have no rank.")
     ] = False,
@@ -74,10 +74,13 @@ def run(
     shard: Annotated[
         str | None, typer.Option(metavar="I/N", help="Only steps whose index modulo N is I, e.g. 0/4.")
     ] = None,
+    metric_revision: Annotated[
+        MetricRevision | None, typer.Option(help="Revision of the metric for the result; v2 by default.")
+    ] = None,
     skip_if_exists: Annotated[
         bool, typer.Option("--skip-if-exists", help="Do nothing where --output has a result.")
     ] = False,
-    request_timeout: Annotated[float, typer.Option(min=1, help="Seconds for one request.")] = 600.0,
+    request_timeout: RequestTimeout = 600.0,
     retry_budget: Annotated[
         float, typer.Option(min=0, help="Seconds to keep trying a failing request before its step is an error.")
     ] = 900.0,
@@ -88,9 +91,8 @@ def run(
     """Ask a model for its next action at every step of recorded conversations, and keep the raw replies."""
     from pathlib import Path
 
-    from tbench.cli.replay_execute import ReplayOptions, execute, finish, parse_shard
+    from tbench.cli.replay_execute import ReplayOptions, execute, parse_shard
     from tbench.cli.replay_live import say
-    from tbench.cli.run import json_object, one_of
     from tbench.errors import UsageError
     from tbench.replay.run_files import RESULT_NAME
 
@@ -147,6 +149,6 @@ def run(
     )
     code = execute(options)
     if code in (0, 3):
-        finish(options.output)
+        score(options.output, metric_revision=metric_revision)
     if code:
         raise typer.Exit(code)

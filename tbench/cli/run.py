@@ -2,9 +2,23 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
+
+from tbench.cli.common import (
+    BaseUrl,
+    ChatTemplateKwargs,
+    ExtraBody,
+    FirstSeed,
+    Model,
+    RequestTimeout,
+    TaskPatterns,
+    Tasks,
+    given,
+    json_object,
+    one_of,
+)
 
 if TYPE_CHECKING:
     from tbench.run import RunOutcome
@@ -15,16 +29,10 @@ def register(app: typer.Typer) -> None:
 
 
 def run(
-    source: Annotated[
-        str,
-        typer.Argument(metavar="TASKS", help="A directory of tasks, one task, or 'bundled'.", show_default=True),
-    ] = "bundled",
-    task: Annotated[
-        list[str] | None,
-        typer.Option("--task", "-t", help="Only tasks whose name matches this glob (repeatable)."),
-    ] = None,
+    source: Tasks = "bundled",
+    task: TaskPatterns = None,
     seeds: Annotated[int, typer.Option("--seeds", "-k", min=1, help="Trials per task, with seeds 0, 1, …")] = 1,
-    first_seed: Annotated[int, typer.Option(min=0, help="The first seed.")] = 0,
+    first_seed: FirstSeed = 0,
     concurrency: Annotated[int, typer.Option("--concurrency", "-n", min=1, help="Trials at once.")] = 4,
     agent: Annotated[
         str,
@@ -32,14 +40,8 @@ def run(
             help="model (a language model at the keyboard), oracle (the reference solution), nop, or module:Class."
         ),
     ] = "model",
-    base_url: Annotated[
-        str | None,
-        typer.Option(envvar="OPENAI_BASE_URL", help="The endpoint, e.g. http://localhost:8000/v1."),
-    ] = None,
-    model: Annotated[
-        str | None,
-        typer.Option("--model", "-m", help="Model id; may be left out when the endpoint lists just one."),
-    ] = None,
+    base_url: BaseUrl = None,
+    model: Model = None,
     preset: Annotated[
         str | None,
         typer.Option(help="Settings of another harness: terminus-2, tmax, mini-swe-agent or thinking-bash."),
@@ -63,9 +65,7 @@ def run(
     max_tokens: Annotated[
         int | None, typer.Option(min=1, help="Tokens per turn, thinking included.", show_default="16384")
     ] = None,
-    extra_body: Annotated[
-        str | None, typer.Option(help="JSON merged into each request, e.g. '{\"top_k\": 20}'.")
-    ] = None,
+    extra_body: ExtraBody = None,
     render: Annotated[
         str | None,
         typer.Option(
@@ -73,9 +73,7 @@ def run(
             show_default="server",
         ),
     ] = None,
-    chat_template_kwargs: Annotated[
-        str | None, typer.Option(help="JSON for the server's template, e.g. '{\"enable_thinking\": false}'.")
-    ] = None,
+    chat_template_kwargs: ChatTemplateKwargs = None,
     strip_thinking: Annotated[
         str | None,
         typer.Option(help="Leave the thinking out of earlier replies: on, off or auto.", show_default="auto"),
@@ -117,7 +115,7 @@ def run(
             show_default="adaptive",
         ),
     ] = None,
-    request_timeout: Annotated[float, typer.Option(min=1, help="Seconds for one request to the endpoint.")] = 600.0,
+    request_timeout: RequestTimeout = 600.0,
     retry_budget: Annotated[
         float,
         typer.Option(min=0, help="Seconds to keep trying a failing endpoint before the trial is an error."),
@@ -252,33 +250,3 @@ def finish(outcome: RunOutcome, min_coverage: float) -> None:
     scored = sum(result.reward is not None for result in outcome.results)
     if outcome.results and scored / len(outcome.results) < min_coverage:
         raise typer.Exit(3)
-
-
-def one_of(option: str, value: str, known: tuple[str, ...]) -> Any:
-    """`value`, if it is known. Raises UsageError."""
-    from tbench.errors import UsageError
-
-    if value not in known:
-        raise UsageError(f"{option} {value}: unknown; known: {', '.join(known)}")
-    return value
-
-
-def given(**values: Any) -> dict[str, Any]:
-    """Those that the user gave: only they win over a preset."""
-    return {name: value for name, value in values.items() if value is not None}
-
-
-def json_object(option: str, text: str | None, example: str) -> dict[str, Any] | None:
-    import json
-
-    from tbench.errors import UsageError
-
-    if text is None:
-        return None
-    try:
-        value = json.loads(text)
-    except ValueError as error:
-        raise UsageError(f"{option}: not valid JSON: {error}") from None
-    if not isinstance(value, dict):
-        raise UsageError(f"{option}: must be a JSON object such as {example}")
-    return value

@@ -243,6 +243,13 @@ def test_a_run_with_a_result_is_skipped_where_that_is_asked_for(tmp_path: Path) 
     assert skipped.exit_code == 0 and "skipped" in skipped.output
 
 
+def test_a_run_is_scored_by_the_revision_that_is_asked_for(server: FaultServer, dataset: str, tmp_path: Path) -> None:
+    done = run(dataset, server, tmp_path / "run", "--metric-revision", "v1")
+    assert done.exit_code == 0 and "metric v1" in done.output, done.output
+    assert json.loads((tmp_path / "run" / "result.json").read_text())["metric_revision"] == "v1"
+    assert "'v3'" in run(dataset, server, tmp_path / "other", "--metric-revision", "v3").output
+
+
 def test_the_same_answers_come_with_any_number_of_requests_at_once(dataset: str, tmp_path: Path) -> None:
     with DemoEndpoint({}) as demo:
         found = []
