@@ -15,6 +15,7 @@ from typing import Any
 from pydantic import BaseModel, ValidationError, model_validator
 
 from harness.retry import TransientError
+from harness.text import without_lone_surrogates
 from harness.trajectory import Frozen, Reply, ToolCall, Usage
 
 LONGEST_QUOTE = 500
@@ -279,12 +280,3 @@ def quote(text: object) -> str:
 def shorten(text: str) -> str:
     """Long foreign text, cut with an ellipsis."""
     return text if len(text) <= LONGEST_QUOTE else text[:LONGEST_QUOTE] + " …"
-
-
-def without_lone_surrogates(text: str) -> str:
-    """Text that can be encoded as UTF-8: vLLM refuses lone surrogates with 400, files cannot hold them."""
-    try:
-        text.encode()
-    except UnicodeEncodeError:
-        return text.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "replace")
-    return text

@@ -11,7 +11,7 @@ from collections.abc import Awaitable, Callable, Sequence
 
 from harness.errors import ContextLimitReached
 from harness.history import History, size_bytes
-from harness.protocols.text import strip_thinking
+from harness.text import strip_thinking
 from harness.trajectory import Compaction, Message, OnOverflow, Reply
 
 Ask = Callable[[Sequence[Message], int], Awaitable[Reply]]

@@ -10,8 +10,8 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
-from harness.answers import without_lone_surrogates
 from harness.model import Rendering
+from harness.text import without_lone_surrogates
 from harness.trajectory import Message, ToolCall
 
 _THINKING = (("<think>", "</think>"), ("<|channel>thought", "<channel|>"))  # Qwen and many others; Gemma 4

@@ -10,14 +10,8 @@ from harness.errors import FormatError
 from harness.protocols.base import Command, CommandResult, Parsed, Response, ScreenView, View
 from harness.protocols.fences import Block
 from harness.protocols.templates import Prompts
-from harness.protocols.text import (
-    OUTPUT_LIMIT_BYTES,
-    cut_middle,
-    halves,
-    seen,
-    warning_sentences,
-    without_surrogates,
-)
+from harness.protocols.text import OUTPUT_LIMIT_BYTES, cut_middle, halves, seen, warning_sentences
+from harness.text import without_lone_surrogates
 from harness.trajectory import Message
 
 MARKER = "COMPLETE_TASK_AND_SUBMIT_FINAL_OUTPUT"
@@ -108,7 +102,7 @@ class BashProtocol:
 
 def one_command(text: str, warnings: list[str]) -> Parsed:
     """The reply whose only action is to run `text`, which must not be blank."""
-    command = without_surrogates(text)
+    command = without_lone_surrogates(text)
     if command != text:
         warnings.append("lone_surrogate: Half of a surrogate pair was replaced by U+FFFD.")
     return Parsed(

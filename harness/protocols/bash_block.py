@@ -13,7 +13,7 @@ from harness.errors import FormatError
 from harness.protocols.base import Parsed
 from harness.protocols.bash import BashProtocol, block_oddities, check_block, one_command
 from harness.protocols.fences import SHELL, Block, find_blocks, whole_spans
-from harness.protocols.text import strip_thinking
+from harness.text import strip_thinking
 from harness.trajectory import ToolCall
 
 

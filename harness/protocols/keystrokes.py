@@ -10,14 +10,8 @@ from pathlib import Path
 from harness.errors import FormatError
 from harness.protocols.base import Keys, Parsed, Response, View
 from harness.protocols.templates import Prompts, Samples
-from harness.protocols.text import (
-    OUTPUT_LIMIT_BYTES,
-    cut_middle,
-    key_name,
-    seen,
-    warning_sentences,
-    without_surrogates,
-)
+from harness.protocols.text import OUTPUT_LIMIT_BYTES, cut_middle, key_name, seen, warning_sentences
+from harness.text import without_lone_surrogates
 from harness.trajectory import Message, ToolCall
 
 DEFAULT_DURATION_SEC = 1.0
@@ -91,7 +85,7 @@ class KeystrokeProtocol(ABC):
 
 def typed(text: str, duration_sec: float, where: str, *, is_last: bool, warnings: list[str]) -> Keys:
     """`text` as it will be typed: a whole string that names a key is that key."""
-    typeable = without_surrogates(text)
+    typeable = without_lone_surrogates(text)
     if typeable != text:
         warnings.append(f"lone_surrogate: {where}Half of a surrogate pair was replaced by U+FFFD.")
     key = key_name(typeable)
@@ -126,4 +120,4 @@ def wrong_order(names: Iterable[str]) -> list[str]:
 
 def _with_warnings(error: str, warnings: list[str]) -> str:
     lines = [f"- {sentence}" for sentence in warning_sentences(tuple(warnings))]
-    return without_surrogates("\n".join([error, "Warnings:", *lines] if lines else [error]))
+    return without_lone_surrogates("\n".join([error, "Warnings:", *lines] if lines else [error]))

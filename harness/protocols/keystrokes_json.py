@@ -20,7 +20,8 @@ from harness.protocols.keystrokes import (
     typed,
     wrong_order,
 )
-from harness.protocols.text import JSON_TOKEN, Span, after_thinking, first_balanced_object, unknown_fields
+from harness.protocols.text import JSON_TOKEN, first_balanced_object, unknown_fields
+from harness.text import Span, after_thinking
 
 _KNOWN_IN_COMMAND = ("keystrokes", "duration")
 

@@ -21,7 +21,8 @@ from harness.protocols.keystrokes import (
     typed,
     wrong_order,
 )
-from harness.protocols.text import Span, after_thinking, unknown_fields
+from harness.protocols.text import unknown_fields
+from harness.text import Span, after_thinking
 
 _TAG = re.compile(r"<(?P<close>/?)(?P<name>[A-Za-z_][\w.-]*+)(?P<rest>(?:[\s/][^<>]*+)?)>")
 _RESPONSE = re.compile(r"<response\s*+>")

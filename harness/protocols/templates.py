@@ -13,7 +13,7 @@ from pathlib import Path
 from jinja2 import Environment, StrictUndefined, Template, TemplateError, TemplateSyntaxError, meta, nodes
 from jinja2.sandbox import SandboxedEnvironment
 
-from harness.protocols.text import without_surrogates
+from harness.text import without_lone_surrogates
 
 Samples = Mapping[str, Mapping[str, object]]
 """Block name → the variables it may use, with a sample value each."""
@@ -49,7 +49,7 @@ class Prompts:
     def render(self, block: str, **values: object) -> str:
         """The message that `block` makes of `values`, always encodable. Raises BrokenPrompt."""
         path, template = self._blocks[block]
-        return without_surrogates(_render(path, template, block, values)).strip("\n")
+        return without_lone_surrogates(_render(path, template, block, values)).strip("\n")
 
 
 def _read(path: Path) -> str:

@@ -1,4 +1,4 @@
-"""Text that all protocols deal with: thinking, balanced objects, key names, long output.
+"""Text that all protocols deal with: balanced objects, key names, long output.
 
 Every function is linear in its input and none raises.
 """
@@ -6,21 +6,16 @@ Every function is linear in its input and none raises.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 
 from harness.protocols.base import CommandResult, ScreenView, View
-
-Span = tuple[int, int]
+from harness.text import Span, without_lone_surrogates
 
 OUTPUT_LIMIT_BYTES = 10_000
-
-_THINK_OPEN, _THINK_CLOSE = "<think>", "</think>"
 
 # A string token always matches up to the end of the text: if it could fail there, the scan would start
 # again at every quote. Group 1 is its closing quote; possessive, because there is nothing to try again.
 JSON_TOKEN = re.compile(r'[{}\[\]]|"(?:[^"\\]++|\\.)*+(")?', re.DOTALL)
-
-_SURROGATE = re.compile("[\ud800-\udfff]")
 
 _KEY = re.compile(r"(\^?)((?:[CMS]-)*)(.+)", re.IGNORECASE)
 _NAMED_KEYS = {
@@ -58,37 +53,6 @@ def halves(text: str, limit_bytes: int) -> tuple[str, str] | None:
     return data[:half].decode("utf-8", "ignore"), data[len(data) - half :].decode("utf-8", "ignore")
 
 
-def strip_thinking(content: str, opaque: Iterable[Span] = ()) -> str:
-    """What follows the thinking.
-
-    Everything up to the last `</think>` is thinking, also without its opening tag; an unclosed `<think>`
-    at the front makes all of it thinking. Tags inside the `opaque` spans are text, not tags.
-    """
-    close = masked(content, opaque).rfind(_THINK_CLOSE)
-    answer = content[close + len(_THINK_CLOSE) :] if close >= 0 else content
-    return "" if answer.lstrip().startswith(_THINK_OPEN) else answer
-
-
-def masked(text: str, spans: Iterable[Span]) -> str:
-    """`text` with dots in place of the spans: what is found there stands outside of them."""
-    parts: list[str] = []
-    copied = 0
-    for start, end in sorted(spans):
-        parts += (text[copied:start], "." * (end - max(start, copied)))
-        copied = max(copied, end)
-    return "".join((*parts, text[copied:]))
-
-
-def after_thinking(content: str, reply_at: Callable[[str, int], Span | None]) -> str:
-    """What follows the thinking; a tag within the reply itself is text.
-
-    `reply_at` says how far a whole reply reaches that begins at an offset: the front, or the first `</think>`.
-    """
-    first = content.find(_THINK_CLOSE)
-    starts = {0, first + len(_THINK_CLOSE)} if first >= 0 else {0}
-    return strip_thinking(content, [span for start in starts if (span := reply_at(content, start))])
-
-
 def first_balanced_object(text: str) -> Span | None:
     """From the first `{` to the brace that closes it; None where there is none or it stays open.
 
@@ -101,11 +65,6 @@ def first_balanced_object(text: str) -> Span | None:
         if depth == 0:
             return start, token.end()
     return None
-
-
-def without_surrogates(text: str) -> str:
-    """`text` with lone surrogates replaced: they cannot be encoded, and servers refuse them."""
-    return _SURROGATE.sub("\ufffd", text)
 
 
 def key_name(text: str) -> str | None:
@@ -155,5 +114,5 @@ def warning_sentences(warnings: tuple[str, ...], at_most: int = 10) -> list[str]
 def unknown_fields(names: Iterable[str], known: Iterable[str], where: str = "") -> list[str]:
     """The warning about names that mean nothing here, if there are any."""
     unknown = dict.fromkeys(name for name in names if name not in known)
-    shown = cut_middle(without_surrogates(", ".join(unknown)), 200)
+    shown = cut_middle(without_lone_surrogates(", ".join(unknown)), 200)
     return [f"unknown_field: {where}Unknown fields are ignored: {shown}."] if unknown else []

@@ -109,7 +109,7 @@ def _print(report: dict[str, Any]) -> None:
         typer.echo(f"{'model':{width}}  {'proxy':>8}  {'executed':>8}")
     for row in rows:
         typer.echo(f"{row['model']:{width}}  {row['proxy']:8.2f}  {row['executed']:8.2f}")
-    typer.echo(f"{report['n']} models on both sides")
+    typer.echo(f"{report['n']} model{'s' * (report['n'] != 1)} on both sides")
     typer.echo(_line("Spearman rho", report["spearman"], report))
     typer.echo(_line("Kendall tau-b", report["kendall_tau_b"], report))
     for key, side in (("only_proxy", "proxies"), ("only_executed", "executed scores")):

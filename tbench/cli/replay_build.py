@@ -58,7 +58,7 @@ def build(
 
 
 def _print(built: Built) -> None:
-    from harness.answers import without_lone_surrogates
+    from harness.text import without_lone_surrogates
 
     for title, lines in (("problem", built.problems), ("note", built.notes)):
         for line in lines[:_SHOWN]:

@@ -13,8 +13,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal, get_args
 
-from harness.answers import without_lone_surrogates
-from harness.protocols.text import Span, after_thinking
+from harness.text import Span, after_thinking, without_lone_surrogates
 
 Revision = Literal["v0", "v1", "v2"]
 """v0: before the correction of May 2026; v1: the correction; v2: seen in results since June 2026."""

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from harness.answers import without_lone_surrogates
+from harness.text import without_lone_surrogates
 from tbench import __version__
 from tbench.errors import UsageError
 from tbench.replay.conversations import Found, Only, Source, read_all

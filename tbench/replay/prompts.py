@@ -12,9 +12,9 @@ from typing import Any, Literal, NamedTuple
 
 from pydantic import Field
 
-from harness.answers import without_lone_surrogates
 from harness.model import Rendering
 from harness.rendering import render_prompt
+from harness.text import without_lone_surrogates
 from harness.trajectory import Frozen, Message
 from tbench.errors import UsageError, one_line
 from tbench.replay.records import Record

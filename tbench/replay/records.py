@@ -14,7 +14,7 @@ from typing import Any
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 
-from harness.answers import without_lone_surrogates
+from harness.text import without_lone_surrogates
 from tbench.errors import UsageError, one_line
 
 ROLES = ("system", "user", "assistant", "tool")

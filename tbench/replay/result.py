@@ -11,7 +11,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from harness.answers import without_lone_surrogates
+from harness.text import without_lone_surrogates
 from tbench import __version__
 from tbench.replay.aggregate import ScoredStep, aggregate, score_of
 from tbench.replay.answers import Revision

@@ -58,7 +58,7 @@ def _rows(strict: Mapping[str, Any], tolerant: Mapping[str, Any]) -> Iterator[tu
     yield row("commands per step", "{:.2f}", "avg_pred_cmds")
     for bucket, group in strict["by_bucket"].items():
         other = tolerant["by_bucket"][bucket]
-        name = f"F1 {plain(bucket, 8)} ({group['steps']} steps)"
+        name = f"F1 {plain(bucket, 8)} ({group['steps']} step{'s' * (group['steps'] != 1)})"
         yield name, (f"{group['avg_command_f1']:.4f}", f"{other['avg_command_f1']:.4f}")
 
 

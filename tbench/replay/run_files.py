@@ -10,7 +10,7 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from harness.answers import without_lone_surrogates
+from harness.text import without_lone_surrogates
 from tbench.errors import UsageError, one_line
 from tbench.replay.records import Record
 from tbench.replay.responses import Manifest, Response

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from harness.answers import without_lone_surrogates
+from harness.text import without_lone_surrogates
 from tbench.replay.aggregate import ScoredStep, aggregate, score_of
 from tbench.replay.answers import Answer, Oddity, Revision, parse, parse_tolerant
 from tbench.replay.metric import StepScore, normalise, score_units

@@ -11,17 +11,7 @@ from hypothesis import strategies as st
 from harness.protocols import PROTOCOLS, UnknownProtocol, load_protocol
 from harness.protocols.base import CommandResult, Parsed, ScreenView
 from harness.protocols.templates import BrokenPrompt
-from harness.protocols.text import (
-    cut_middle,
-    first_balanced_object,
-    halves,
-    key_name,
-    masked,
-    seen,
-    strip_thinking,
-    warning_sentences,
-    without_surrogates,
-)
+from harness.protocols.text import cut_middle, first_balanced_object, halves, key_name, seen, warning_sentences
 
 # -- cut_middle ----------------------------------------------------------------------------------
 
@@ -59,41 +49,6 @@ def test_halves_are_the_ends_of_what_is_too_long() -> None:
     assert halves("a" * 10, 10) is None
     assert halves("aaaaaaXbbbbbb", 10) == ("aaaaa", "bbbbb")
     assert halves("", 0) is None
-
-
-# -- strip_thinking ------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(
-    ("content", "answer"),
-    [
-        ("plain", "plain"),
-        ("", ""),
-        ("<think>a</think>b", "b"),
-        ("  \n<think>a</think>\n\nb", "\n\nb"),
-        ("a</think>b", "b"),
-        ("<think>a</think>b</think>c", "c"),
-        ("<think>a", ""),
-        ("\n <think>a {} ```bash", ""),
-        ("<think>a</think><think>b", ""),
-        ("say <think> in the middle", "say <think> in the middle"),
-        ("</think>", ""),
-    ],
-)
-def test_thinking_is_stripped(content: str, answer: str) -> None:
-    assert strip_thinking(content) == answer
-
-
-def test_a_tag_in_an_opaque_span_is_text() -> None:
-    content = "<think>a</think>[</think>]b"
-    assert strip_thinking(content, [(16, 26)]) == "[</think>]b"
-    assert strip_thinking("[</think>]b", [(0, 10)]) == "[</think>]b"
-
-
-def test_masked_text_keeps_its_length_whatever_the_spans() -> None:
-    assert masked("abcdefg", [(4, 6), (0, 2)]) == "..cd..g"
-    assert masked("abcdefg", [(0, 5), (1, 3), (3, 6)]) == "......g"
-    assert masked("abc", []) == "abc"
 
 
 # -- first_balanced_object -----------------------------------------------------------------------
@@ -186,10 +141,6 @@ def test_a_view_is_shown_with_a_heading_that_says_what_it_is(
     view: ScreenView | CommandResult, shown: tuple[str, str]
 ) -> None:
     assert seen(view) == shown
-
-
-def test_lone_surrogates_are_replaced() -> None:
-    assert without_surrogates("a\ud800b😀") == "a\ufffdb😀"
 
 
 def test_a_long_list_of_warnings_is_shortened() -> None:

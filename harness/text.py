@@ -1,0 +1,52 @@
+"""What a model writes, before anything is known of its format: thinking, half surrogate pairs.
+
+Every function is linear in its input and none raises.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+
+Span = tuple[int, int]
+
+_THINK_OPEN, _THINK_CLOSE = "<think>", "</think>"
+
+
+def strip_thinking(content: str, opaque: Iterable[Span] = ()) -> str:
+    """What follows the thinking.
+
+    Everything up to the last `</think>` is thinking, also without its opening tag; an unclosed `<think>`
+    at the front makes all of it thinking. Tags inside the `opaque` spans are text, not tags.
+    """
+    close = masked(content, opaque).rfind(_THINK_CLOSE)
+    answer = content[close + len(_THINK_CLOSE) :] if close >= 0 else content
+    return "" if answer.lstrip().startswith(_THINK_OPEN) else answer
+
+
+def masked(text: str, spans: Iterable[Span]) -> str:
+    """`text` with dots in place of the spans: what is found there stands outside of them."""
+    parts: list[str] = []
+    copied = 0
+    for start, end in sorted(spans):
+        parts += (text[copied:start], "." * (end - max(start, copied)))
+        copied = max(copied, end)
+    return "".join((*parts, text[copied:]))
+
+
+def after_thinking(content: str, reply_at: Callable[[str, int], Span | None]) -> str:
+    """What follows the thinking; a tag within the reply itself is text.
+
+    `reply_at` says how far a whole reply reaches that begins at an offset: the front, or the first `</think>`.
+    """
+    first = content.find(_THINK_CLOSE)
+    starts = {0, first + len(_THINK_CLOSE)} if first >= 0 else {0}
+    return strip_thinking(content, [span for start in starts if (span := reply_at(content, start))])
+
+
+def without_lone_surrogates(text: str) -> str:
+    """Text that can be encoded as UTF-8: vLLM refuses lone surrogates with 400, files cannot hold them."""
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return text.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "replace")
+    return text
