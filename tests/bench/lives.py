@@ -107,16 +107,20 @@ async def lives_at_once(place: Place, figures: Figures, scratch: Path) -> None:
     figures.add("lives_per_sec_share_n8", statistics.median(shares), "ratio", 1.0)
 
 
+def wall_sec(command: list[str]) -> float:
+    """Of a whole process, the median of seven."""
+    times = []
+    for _ in range(7):
+        started = time.perf_counter()
+        subprocess.run(command, check=True, capture_output=True)
+        times.append(time.perf_counter() - started)
+    return statistics.median(times)
+
+
+TBENCH = str(Path(sys.executable).with_name("tbench"))
+NOTHING = [sys.executable, "-c", "pass"]
+
+
 async def command_line(place: Place, figures: Figures, scratch: Path) -> None:
     """`tbench --help`, beside a Python that does nothing."""
-
-    def measure(command: list[str]) -> float:
-        times = []
-        for _ in range(7):
-            started = time.perf_counter()
-            subprocess.run(command, check=True, capture_output=True)
-            times.append(time.perf_counter() - started)
-        return statistics.median(times)
-
-    tbench = str(Path(sys.executable).with_name("tbench"))
-    figures.add("help_sec", measure([tbench, "--help"]), "s", measure([sys.executable, "-c", "pass"]))
+    figures.add("help_sec", wall_sec([TBENCH, "--help"]), "s", wall_sec(NOTHING))

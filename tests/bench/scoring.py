@@ -12,6 +12,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from figures import Figures
+from lives import NOTHING, TBENCH, wall_sec
 from small_task import Place
 
 from tbench.replay.answers import parse
@@ -80,7 +81,7 @@ def cpu_seconds(work: Callable[[], object]) -> float:
 
 
 async def replay(place: Place, figures: Figures, scratch: Path) -> None:
-    """CPU seconds of the metric alone, and of a whole `tbench replay score` without its start."""
+    """CPU seconds of the metric alone, and of a whole `tbench replay score` without its start; and that start."""
     rng = random.Random(5)
     references = [lines(rng) for _ in range(STEPS)]
     steps = [(reply(reference), reply(near(reference, rng))) for reference in references]
@@ -92,3 +93,6 @@ async def replay(place: Place, figures: Figures, scratch: Path) -> None:
     )
     figures.add("replay_metric_sec", cpu_seconds(lambda: [score_units(*pair) for pair in pairs]), "s", split)
     figures.add("replay_score_run_sec", cpu_seconds(lambda: score_directory(run)), "s", split)
+    (scratch / "one").mkdir()
+    one = write_run(scratch / "one", steps[:1])
+    figures.add("replay_start_sec", wall_sec([TBENCH, "replay", "score", str(one)]), "s", wall_sec(NOTHING))
