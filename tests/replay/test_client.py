@@ -41,10 +41,10 @@ async def connect() -> AsyncIterator[Connect]:
     """Endpoints of these URLs, connected."""
     opened: list[Endpoints] = []
 
-    async def make(*urls: str, outage_sec: float = 0.0, budget_sec: float = 0.15, said: list[str] | None = None) -> Any:
+    async def make(*urls: str, outage_sec: float = 0.0, budget_sec: float = 0.4, said: list[str] | None = None) -> Any:
         chats = [
             ChatModel(
-                url, None, SAMPLING, api_key=None, request_timeout_sec=0.3,
+                url, None, SAMPLING, api_key=None, request_timeout_sec=0.8,
                 retry=RetryPolicy(total_sec=budget_sec, initial_sec=0.05, max_sec=0.05),
                 max_outage=OutagePolicy(max_sec=outage_sec, first_pause_sec=0.05, probe_timeout_sec=0.5, spread_sec=0),
             )
@@ -156,7 +156,7 @@ async def test_a_server_that_fails_where_another_answers_is_given_up(
     servers: list[FaultServer], connect: Connect, status: int
 ) -> None:
     said: list[str] = []
-    endpoints = await connect(*(each.base_url for each in servers[:2]), said=said, budget_sec=0.1)
+    endpoints = await connect(*(each.base_url for each in servers[:2]), said=said, budget_sec=0.3)
     servers[0].answer_by(lambda seen: answer(status, {"error": "no"}))
     _, progress = await replay(steps(12), endpoints, concurrency=1)
     assert progress.answered == 12
@@ -217,7 +217,7 @@ async def test_a_reply_that_the_server_cut_at_its_context_is_no_answer(
 
 
 async def test_nothing_more_is_asked_when_nobody_ever_answers(servers: list[FaultServer], connect: Connect) -> None:
-    endpoints = await connect(servers[0].base_url, budget_sec=0.05)
+    endpoints = await connect(servers[0].base_url, budget_sec=0.2)
     servers[0].answer_by(lambda seen: answer(500, {"error": "broken"}))
     found, progress = await replay(steps(12), endpoints, concurrency=1)
     assert len(found) == 3 and "HTTP 500: broken" in (progress.stopped or "")
