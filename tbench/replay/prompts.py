@@ -7,7 +7,7 @@ thinking, when a tokenizer's own template is passed over, what stands in where i
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any, Literal, NamedTuple
 
 from pydantic import Field
@@ -18,15 +18,14 @@ from harness.text import without_lone_surrogates
 from harness.trajectory import Frozen, Message
 from tbench.errors import UsageError, one_line
 from tbench.replay.records import Record
-from tbench.replay.responses import TemplateStatus
+from tbench.replay.responses import TemplateStatus, overall_status, token_quantiles
 from tbench.replay.tokenizer import Tokenizer
 
 Switch = Literal["on", "off", "auto"]
 Messages = list[dict[str, str]]
 
 _YES, _NO = {"on", "true", "1", "yes", "enabled"}, {"off", "false", "0", "no", "disabled"}
-_THINKING = (("<think>", "</think>", True), ("<|channel>thought\n", "<channel|>", False))
-"""Opening, end, and whether the white space behind goes as well."""
+_THINKING = (("<think>", "</think>"), ("<|channel>thought\n", "<channel|>"))
 _CHATML_FAMILIES = ("qwen", "lfm", "nemotron-terminal", "ouro")
 _DEEPSEEK_BOS, _DEEPSEEK_EOS = "<｜begin▁of▁sentence｜>", "<｜end▁of▁sentence｜>"
 _EMPTY_CHANNEL = "<|channel>thought\n<channel|>"
@@ -68,6 +67,7 @@ class PromptReport(Frozen):
     rank_eligible: bool
     """No prompt is a raw_fallback."""
     raw_fallback_errors: tuple[str, ...] = ()
+    """Why the tokenizer's template was not used, of any fallback: the name is upstream's."""
     chat_template_kwargs: dict[str, Any] = Field(default={})
     prompt_options: dict[str, Any] = Field(default={})
     stripped_thinking_blocks: int = 0
@@ -145,12 +145,12 @@ class PromptBuilder:
     ) -> PromptReport:
         """`counts`: the prompts' tokens, of as many as were counted."""
         statuses = Counter(prompt.status for prompt in prompts)
-        raw = {prompt.error for prompt in prompts if prompt.status == "raw_fallback" and prompt.error}
+        errors = {prompt.error for prompt in prompts if prompt.error}
         return PromptReport(
-            template_status=_overall(statuses),
+            template_status=overall_status(statuses),
             template_status_counts=dict(sorted(statuses.items())),
             rank_eligible="raw_fallback" not in statuses,
-            raw_fallback_errors=tuple(sorted(raw)[:SHOWN_ERRORS]),
+            raw_fallback_errors=tuple(sorted(errors)[:SHOWN_ERRORS]),
             chat_template_kwargs=self.chat_template_kwargs,
             prompt_options=self._as_settled(),
             stripped_thinking_blocks=sum(prompt.stripped_thinking_blocks for prompt in prompts),
@@ -159,7 +159,7 @@ class PromptBuilder:
             prompt_tokens_by=counted_by,
             max_model_len=max_model_len,
             max_tokens=max_tokens,
-            **_quantiles(sorted(counts)),
+            **token_quantiles(counts),
         )
 
     def _as_settled(self) -> dict[str, Any]:
@@ -214,7 +214,7 @@ class PromptBuilder:
         return without_lone_surrogates(text)
 
     def _gemma4(self, messages: Messages) -> str:
-        thinking = "<|turn>system\n<|think|><turn|>\n" if self.enable_thinking else ""
+        thinking = "<|turn>system\n<|think|>\n<turn|>\n" if self.enable_thinking else ""
         channel = _EMPTY_CHANNEL if self.empty_channel and not self.enable_thinking else ""
         return f"<bos>{thinking}{_turns(messages, 'gemma4')}{channel}"
 
@@ -231,24 +231,24 @@ class PromptBuilder:
 
 
 def without_thinking_blocks(text: str) -> tuple[str, int]:
-    """`text` without its closed thinking blocks and the white space before it, and how many there were.
+    """`text` without its closed thinking blocks, white space behind them and at its front, and how many there were.
 
     Unlike `harness.rendering.without_thinking`, as upstream: blocks anywhere, and one that never ends stays. Linear,
     as a non-greedy pattern is not where many blocks never end.
     """
     removed = 0
-    for opening, end, with_space in _THINKING:
-        text, count = _without(text, opening, end, with_space)
+    for opening, end in _THINKING:
+        text, count = _without(text, opening, end)
         removed += count
     return text.lstrip(), removed
 
 
-def _without(text: str, opening: str, end: str, with_space: bool) -> tuple[str, int]:
+def _without(text: str, opening: str, end: str) -> tuple[str, int]:
     kept, at, count = [], 0, 0
     while (start := text.find(opening, at)) >= 0 and (close := text.find(end, start + len(opening))) >= 0:
         kept.append(text[at:start])
         at = close + len(end)
-        while with_space and at < len(text) and text[at].isspace():
+        while at < len(text) and text[at].isspace():
             at += 1
         count += 1
     return "".join([*kept, text[at:]]), count
@@ -271,25 +271,3 @@ def _transcript(messages: Messages) -> str:
 def _as_fields(text: str, status: TemplateStatus) -> dict[str, Any]:
     # vLLM puts a <bos> in front of a prompt by itself; one that has its own would begin with two.
     return {"prompt": text, **({"add_special_tokens": False} if status in _WRITES_ITS_BOS else {})}
-
-
-def _overall(statuses: Mapping[TemplateStatus, int]) -> str:
-    if "raw_fallback" in statuses:
-        return "mixed_or_raw"
-    only = set(statuses)
-    return only.pop() if only in ({"chat_template"}, {"server"}) else "model_specific_or_mixed"
-
-
-def _quantiles(counts: Sequence[int]) -> dict[str, int]:
-    """Upstream's own definition of them."""
-    if not counts:
-        return {}
-    size = len(counts)
-    return {
-        "prompt_tokens_min": counts[0],
-        "prompt_tokens_max": counts[-1],
-        "prompt_tokens_p50": counts[size // 2],
-        "prompt_tokens_p95": counts[max(0, int(0.95 * size) - 1)],
-        "prompt_tokens_p99": counts[max(0, int(0.99 * size) - 1)],
-        "prompt_tokens_rows": size,
-    }

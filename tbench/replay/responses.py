@@ -6,6 +6,7 @@ come; of several for one step the last without an error counts), and `result.jso
 
 from __future__ import annotations
 
+from collections.abc import Collection, Iterable
 from typing import Any, Literal
 
 from pydantic import Field
@@ -72,3 +73,27 @@ class Manifest(Frozen):
     served: dict[str, Any] | None = None
     tbench_version: str = ""
     created_at: str = ""
+
+
+def overall_status(statuses: Collection[str]) -> str:
+    """`template_status` of prompts with these: chat_template or server where all are; mixed_or_raw with any
+    raw_fallback; else model_specific_or_mixed."""
+    if "raw_fallback" in statuses:
+        return "mixed_or_raw"
+    only = set(statuses)
+    return only.pop() if only in ({"chat_template"}, {"server"}) else "model_specific_or_mixed"
+
+
+def token_quantiles(counts: Iterable[int]) -> dict[str, int]:
+    """Fields of `prompt_template`, by upstream's own definition of quantiles; none where nothing was counted."""
+    known = sorted(counts)
+    if not known:
+        return {}
+    return {
+        "prompt_tokens_min": known[0],
+        "prompt_tokens_max": known[-1],
+        "prompt_tokens_p50": known[len(known) // 2],
+        "prompt_tokens_p95": known[int(0.95 * len(known)) - 1],
+        "prompt_tokens_p99": known[int(0.99 * len(known)) - 1],
+        "prompt_tokens_rows": len(known),
+    }

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import platform
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
@@ -16,7 +16,7 @@ from tbench import __version__
 from tbench.replay.aggregate import ScoredStep, aggregate, score_of
 from tbench.replay.answers import Revision
 from tbench.replay.records import Dataset, Record
-from tbench.replay.responses import Manifest, Response
+from tbench.replay.responses import Manifest, Response, overall_status, token_quantiles
 from tbench.replay.scoring import Scored
 from tbench.store import write_atomically
 
@@ -127,38 +127,15 @@ def _prompt_template(source: Source) -> dict[str, Any]:
     counts: Counter[str] = Counter(reply.template_status for reply in replies)
     stored = (source.manifest.prompt if source.manifest else {}, source.prompt_report)
     return {
-        "template_status": _status(counts),
+        "template_status": overall_status(counts),
         "template_status_counts": dict(sorted(counts.items())),
         "stripped_thinking_blocks": sum(reply.stripped_thinking_blocks for reply in replies),
         "row_count": len(source.records),
         "messages_rows": sum(bool(record.messages) for record in source.records),
-        **_prompt_tokens(reply.prompt_tokens for reply in replies),
+        **token_quantiles(reply.prompt_tokens for reply in replies if reply.prompt_tokens is not None),
         # The run knows of all its prompts, of those without a reply too.
         **{key: value for report in stored for key, value in report.items() if value is not None},
         "rank_eligible": not counts["raw_fallback"] and all(report.get("rank_eligible", True) for report in stored),
-    }
-
-
-def _status(counts: Mapping[str, int]) -> str:
-    if counts.get("raw_fallback"):
-        return "mixed_or_raw"
-    for uniform in ("chat_template", "server"):
-        if set(counts) == {uniform}:
-            return uniform
-    return "model_specific_or_mixed"
-
-
-def _prompt_tokens(counts: Iterable[int | None]) -> dict[str, int]:
-    """Quantiles by upstream's formulas; nothing where the server has told none."""
-    known = sorted(count for count in counts if count is not None)
-    if not known:
-        return {}
-    return {
-        "prompt_tokens_min": known[0],
-        "prompt_tokens_max": known[-1],
-        "prompt_tokens_p50": known[len(known) // 2],
-        "prompt_tokens_p95": known[int(0.95 * len(known)) - 1],
-        "prompt_tokens_p99": known[int(0.99 * len(known)) - 1],
     }
 
 

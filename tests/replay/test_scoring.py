@@ -179,6 +179,7 @@ def test_upstreams_other_fields_come_from_manifest_and_replies(tmp_path: Path) -
         "prompt_tokens_p50": 500,
         "prompt_tokens_p95": 700,
         "prompt_tokens_p99": 700,
+        "prompt_tokens_rows": 8,
     }
     assert result["per_step"][0]["finish_reason"] == "stop"
     assert (result["metric_revision"], result["prompt_sha256"], len(result["dataset_sha256"])) == ("v2", "aa", 64)
