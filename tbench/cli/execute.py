@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import os
 import re
-import signal
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from datetime import datetime
 from pathlib import Path
 
@@ -18,6 +16,7 @@ from harness.chat import ChatModel, OutagePolicy, RetryPolicy
 from harness.errors import EndpointError
 from harness.model import ServedModel
 from tbench.agents import ModelAgent, NopAgent, OracleAgent, TrialAgent, UserAgent
+from tbench.cli.interruption import interruptible, tell
 from tbench.cli.live import progress
 from tbench.cli.options import AgentSetup, ModelOptions, RunOptions, as_stored
 from tbench.dataset import TaskSet, read_tasks
@@ -31,7 +30,6 @@ from tbench.run import RunOutcome, execute_on_engine
 from tbench.store import is_unused, refuse_to_overwrite
 
 _PREFLIGHT_SEC = 20.0
-EXIT_INTERRUPTED = 130
 
 
 def execute(options: RunOptions, *, resume: bool = False, retry_errors: str | None = None) -> RunOutcome:
@@ -71,29 +69,17 @@ async def _execute(
     directory = Path(options.output or _default_directory(options, served))
     config = RunConfig(
         run=str(past.document.get("run", directory.name)) if past else directory.name,
-        source=options.source,
-        seeds=options.seeds,
-        concurrency=options.concurrency,
-        cpu_overcommit=options.cpu_overcommit,
-        retries=options.retries,
-        max_load=options.max_load,
-        build=options.build,
-        verify=options.verify,
-        keep=options.keep,
-        snapshot=options.snapshot,
-        network=options.network,
-        block_host=options.block_host,
-        no_new_privileges=options.no_new_privileges,
         model=served.id if served else None,
         base_url=chat.url if chat else None,
         served=served.model_dump() if served else None,
         options=as_stored(options),
+        **options.as_config(),
         **setup.as_config(),
     )
     if past is not None:
         check_same_run(past, config, tasks)
     try:
-        with progress(config, tasks) as show, _interruptible():
+        with progress(config, tasks) as show, interruptible("stopping; finished trials are kept", _leave):
             events.replace(show)
             outcome = await execute_on_engine(
                 config,
@@ -171,39 +157,9 @@ def _default_directory(options: RunOptions, served: ServedModel | None) -> str:
     return f"runs/{datetime.now():%Y-%m-%d_%H-%M-%S}_{slug}"
 
 
-@contextlib.contextmanager
-def _interruptible() -> Iterator[None]:
-    """The first Ctrl-C (SIGTERM, a closed terminal) ends the run in order; at the second, a child does the removing."""
-    task = asyncio.current_task()
-    assert task is not None
-    loop = asyncio.get_running_loop()
-    asked = False
-
-    def stop() -> None:
-        nonlocal asked
-        if asked:
-            _tell("not waiting; a child process removes what is left")
-            leave_removing_to_a_child()
-            os._exit(EXIT_INTERRUPTED)  # every file is whole at any moment
-        asked = True
-        task.cancel()
-        _tell("stopping; finished trials are kept")
-
-    signals = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
-    for number in signals:
-        loop.add_signal_handler(number, stop)
-    try:
-        yield
-    finally:
-        for number in signals:
-            loop.remove_signal_handler(number)
-
-
-def _tell(words: str) -> None:
-    with contextlib.suppress(OSError):  # the terminal may be what went away
-        # Where a live view has hidden the cursor, it may not come to showing it again.
-        show_cursor = "\x1b[?25h" if sys.stderr.isatty() else ""
-        typer.echo(f"{show_cursor}tbench: {words}", err=True)
+def _leave() -> None:
+    tell("not waiting; a child process removes what is left")
+    leave_removing_to_a_child()
 
 
 def print_summary(directory: Path, *, as_json: bool = False) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -77,6 +77,11 @@ class RunOptions:
     no_new_privileges: bool = False
     output: str | None = None
     model: ModelOptions = ModelOptions()
+
+    def as_config(self) -> dict[str, Any]:
+        """What RunConfig has under the same name."""
+        elsewhere = {"patterns", "agent", "output", "model"}
+        return {each.name: getattr(self, each.name) for each in fields(self) if each.name not in elsewhere}
 
 
 def as_stored(options: RunOptions) -> dict[str, Any]:

@@ -8,9 +8,8 @@ import hashlib
 import json
 import os
 import re
-import signal
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -22,6 +21,7 @@ from harness.chat import ChatModel, OutagePolicy, RetryPolicy, without_password
 from harness.errors import EndpointError
 from harness.model import Sampling, ServedModel
 from tbench import __version__
+from tbench.cli.interruption import EXIT_INTERRUPTED, interruptible
 from tbench.cli.replay_live import Seldom, Telling, say, say_some
 from tbench.errors import UsageError, one_line
 from tbench.replay.client import Progress, Step, ask
@@ -34,7 +34,7 @@ from tbench.replay.responses import Manifest
 from tbench.replay.tokenizer import Tokenizer, load_tokenizer
 
 _PREFLIGHT_SEC, _PREFLIGHT_SEC_OF_SEVERAL = 20.0, 5.0
-EXIT_UNANSWERED, EXIT_STOPPED, EXIT_INTERRUPTED = 3, 4, 130
+EXIT_UNANSWERED, EXIT_STOPPED = 3, 4
 
 
 @dataclass(frozen=True)
@@ -100,7 +100,7 @@ async def _execute(
 ) -> int:
     endpoints = _endpoints(options, sampling)
     try:
-        with _interruptible() as is_interrupted:
+        with interruptible() as is_interrupted:
             try:
                 return await _run(options, dataset, prompt_options, endpoints, tokenizer)
             except asyncio.CancelledError:
@@ -313,27 +313,3 @@ def _hash(fields: Sequence[Mapping[str, Any]]) -> str:
     for each in fields:
         found.update(json.dumps(each, sort_keys=True, ensure_ascii=False).encode("utf-8", "replace") + b"\n")
     return found.hexdigest()
-
-
-@contextlib.contextmanager
-def _interruptible() -> Iterator[Callable[[], bool]]:
-    """The first Ctrl-C (SIGTERM, a closed terminal) ends the run in order, the second at once: files are whole."""
-    task, loop = asyncio.current_task(), asyncio.get_running_loop()
-    assert task is not None
-    asked = False
-
-    def stop() -> None:
-        nonlocal asked
-        if asked:
-            os._exit(EXIT_INTERRUPTED)
-        asked = True
-        task.cancel()
-
-    signals = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
-    for number in signals:
-        loop.add_signal_handler(number, stop)
-    try:
-        yield lambda: asked
-    finally:
-        for number in signals:
-            loop.remove_signal_handler(number)

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import subprocess
 import sys
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
+from fault_server import FaultServer, Seen, answer, completion
 from typer.testing import CliRunner
 
 from tbench.cli import app
@@ -96,3 +99,35 @@ def test_a_mistake_is_one_clear_line(arguments: list[str], said: str) -> None:
 def test_a_mistake_has_exit_code_2_and_no_traceback() -> None:
     done = tbench("extract", "--score", "/nowhere")
     assert (done.returncode, done.stdout, len(done.stderr.splitlines())) == (2, "", 1)
+
+
+def test_an_interrupted_extraction_keeps_its_replies_and_goes_on(endpoint: FaultServer, tmp_path: Path) -> None:
+    """`--render server`: a chat request per task."""
+    reply, stalling = completion("<thinking>a</thinking>\n```bash\nls\n```"), threading.Event()
+
+    def second_stalls(seen: Seen) -> bytes | None:
+        if len(endpoint.seen) == 2:
+            stalling.set()
+            return None
+        return answer(200, reply)
+
+    endpoint.always_list({"id": "tiny", "max_model_len": 8192})
+    endpoint.answer_by(second_stalls)
+    output = tmp_path / "x"
+    command = ["extract", "bundled", *TWO, "--base-url", endpoint.base_url, "--render", "server", "-n", "1"]
+    process = subprocess.Popen(
+        [TBENCH, *command, "-o", str(output)], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    )
+    try:
+        assert stalling.wait(20)
+        process.send_signal(signal.SIGINT)
+        _, said = process.communicate(timeout=20)
+    finally:
+        process.kill()
+    assert (process.returncode, said.splitlines()[-1]) == (
+        130, f"interrupted; what was answered is kept, go on with --resume --output {output}",
+    )  # fmt: skip
+    assert len((output / "extraction.jsonl").read_text().splitlines()) == 1
+    resumed = inside(*command, "-o", str(output), "--resume", "--json")
+    assert resumed.exit_code == 0 and json.loads(resumed.stdout)["replies"] == 2
+    assert "1/1 asked" in resumed.stderr
