@@ -29,11 +29,12 @@ lint: $(STAMP)
 	@$(BIN)/ruff format --check .
 	@$(BIN)/mypy
 
+# Two workers: one has the engine to itself, the other all the rest (tests/conftest.py).
 test: setup lint
-	@$(BIN)/python -m pytest -m "not slow"
+	@$(BIN)/python -m pytest -m "not slow" -n 2
 
 test-all: setup lint
-	@$(BIN)/python -m pytest --hypothesis-profile=explore
+	@$(BIN)/python -m pytest --hypothesis-profile=explore -n 2
 
 bench: setup
 	@$(BIN)/python tests/bench

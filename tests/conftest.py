@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import asyncio
+import re
 from collections.abc import AsyncIterator, Callable, Iterator
+from functools import cache
 from pathlib import Path
+from typing import Any
 
 import pytest
 from fault_server import RECORDED, FaultServer
 from hypothesis import settings
+from xdist.scheduler import LoadScopeScheduling
 
 from tbench.engine import Engine
 from tbench.image import Images
@@ -23,8 +27,26 @@ settings.register_profile("same", deadline=None, derandomize=True)
 settings.register_profile("explore", deadline=None)
 settings.load_profile("same")
 
+ROOT = Path(__file__).parents[1]
 MakeTask = Callable[..., Path]
 StartSandbox = Callable[..., "asyncio.Future[Sandbox]"]
+
+
+class OneWorkerOnTheEngine(LoadScopeScheduling):  # type: ignore[misc]
+    """Of several workers (`make test` has two) one has the engine to itself: all files with tests that need it."""
+
+    def _split_scope(self, nodeid: str) -> str:
+        file = nodeid.partition("::")[0]
+        return "engine" if needs_engine(file) else file
+
+
+@cache
+def needs_engine(file: str) -> bool:
+    return re.search(r"\bmark\.(engine|podman)\b", (ROOT / file).read_text()) is not None
+
+
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> OneWorkerOnTheEngine:
+    return OneWorkerOnTheEngine(config, log)
 
 
 @pytest.fixture

@@ -69,7 +69,7 @@ def test_the_run_on_disk_is_complete_and_leaves_no_container(
     assert stored.notes == ()
     assert all((directory / "trials" / name / "seed-0" / "verifier" / "stdout.txt").exists() for name in NAMES)
     left = engine.api.containers(all=True, filters={"label": [f"{LABEL_RUN}=test-nop"]})
-    assert left == []
+    assert [(each["State"], each["Status"], each["Names"]) for each in left] == []
 
 
 def test_there_are_enough_tasks_and_all_are_valid() -> None:
