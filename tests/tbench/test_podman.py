@@ -12,6 +12,7 @@ import shutil
 import signal
 import socket
 import subprocess
+import tempfile
 import time
 import uuid
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
@@ -58,9 +59,9 @@ Start = Callable[[Path], Coroutine[Any, Any, Sandbox]]
 
 
 @pytest.fixture(scope="module")
-def podman(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Engine]:
+def podman() -> Iterator[Engine]:
     """A service with an empty storage of its own; all of it is gone afterwards."""
-    directory = tmp_path_factory.mktemp("podman")
+    directory = Path(tempfile.mkdtemp(prefix="podman-"))  # Podman takes no run directory of more than 50 characters
     configuration = directory / "containers.conf"
     runtime = "crun" if shutil.which("crun") else "runc"
     configuration.write_text(CONFIGURATION.format(runtime=runtime, directory=directory))
