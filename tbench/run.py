@@ -15,21 +15,17 @@ from typing import Any
 from tbench import __version__
 from tbench.admission import Admission, Demand
 from tbench.agents import TrialAgent
-from tbench.cleaning import reap
 from tbench.dataset import TaskSet
 from tbench.engine import Engine
 from tbench.events import Events, Note, RunEnded, RunStarted, TrialPhase
 from tbench.host import HostWatch
-from tbench.image import Images
-from tbench.memory_watch import MemoryWatch
+from tbench.place import place_on
 from tbench.plan import RunConfig, plan_trials
 from tbench.pool import few_full_collections, run_all
 from tbench.results import TrialResult
 from tbench.resuming import Again, Past, take_up
-from tbench.sandboxes import EngineSandboxes
 from tbench.stopping import Gate, Stopping
 from tbench.store import RunStore
-from tbench.tools import ensure_tools
 from tbench.trial import SandboxMaker, Trial, TrialPlan
 from tbench.verdict import JudgePolicy, Verify
 
@@ -220,44 +216,26 @@ async def execute_on_engine(
         say(f"{directory}: {len(standing)} of {len(plans) + len(standing)} trials stand, {len(plans)} are left")
         store.write_config(document)
     ending: dict[str, Any] = {"status": "failed"}
-    images_used: dict[str, str] = {}
-    memory_watch = MemoryWatch(engine, config.run)
+    images_used: Mapping[str, str] = {}
     try:
-        tools_volume, _, reaped = await asyncio.gather(ensure_tools(engine, say), engine.ensure_network(), reap(engine))
-        for line in reaped:
-            say(line)
-        images = Images(engine, build=config.build, log_dir=directory / "images", say=say)
-        sandboxes = EngineSandboxes(
-            engine,
-            images,
-            tools_volume,
-            config.run,
-            network=config.network,
-            block_host=config.block_host,
-            no_new_privileges=config.no_new_privileges,
-            base_url=config.base_url,
-            memory_watch=memory_watch,
-        )
-        images_used = sandboxes.image_ids
-        run = Run(
-            config,
-            tasks,
-            make_agent=make_agent,
-            make_sandbox=sandboxes,
-            admission=Admission(
-                engine.info.cpus * config.cpu_overcommit, engine.info.memory_mb, max_load=config.max_load, say=say
-            ),
-            store=store,
-            events=events,
-            plans=plans,
-            gate=gate,
-            host=HostWatch() if engine.shares_kernel else None,
-        )
-        outcome = await run.execute()
+        async with place_on(engine, config, directory / "images", say) as place:
+            images_used = place.image_ids
+            run = Run(
+                config,
+                tasks,
+                make_agent=make_agent,
+                make_sandbox=place.make_sandbox,
+                admission=place.admission,
+                store=store,
+                events=events,
+                plans=plans,
+                gate=gate,
+                host=place.host,
+            )
+            outcome = await run.execute()
         ending = {"status": _status(outcome), "stopped": outcome.stopped}
         return replace(outcome, results=[*standing, *outcome.results])
     finally:
-        memory_watch.close()
         ended = run_document(config, tasks, engine, images_used, document)
         _close(store, ended | ending | {"resumed_at": document["resumed_at"]}, say)
 

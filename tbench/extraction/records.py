@@ -7,7 +7,7 @@ task and seed the last without an error counts), and `result.json`, which is mad
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +15,7 @@ from pydantic import Field, ValidationError
 
 from harness.trajectory import Frozen, ToolCall
 from tbench.errors import UsageError, one_line
+from tbench.jsonl import first_problem, read_lines
 from tbench.store import LineFile, write_json
 
 SCHEMA_VERSION = 1
@@ -104,7 +105,7 @@ class Directory:
         except OSError as error:
             raise UsageError(f"{path}: {error.strerror or error}; give the directory of an extraction") from None
         except ValidationError as error:
-            raise UsageError(f"{path}: {_first(error)}; it is not of this version of tbench") from None
+            raise UsageError(f"{path}: {first_problem(error, 'file')}; it is not of this version of tbench") from None
 
     def replies(self) -> tuple[dict[tuple[str, int], ReplyRecord], list[str]]:
         """The reply that counts for each task and seed, and `FILE:LINE: what is wrong` for lines that were left out.
@@ -117,7 +118,7 @@ class Directory:
         except OSError as error:
             raise UsageError(f"{path}: {error.strerror or error}") from None
         problems: list[str] = []
-        return _that_count(_records(path, raw, problems)), problems
+        return _that_count(record for _, record in read_lines(path, raw, ReplyRecord, problems)), problems
 
     def lines(self) -> LineFile:
         """Where records are appended. Raises UsageError, also where another process is at it."""
@@ -152,26 +153,9 @@ def check_same(before: Manifest, now: Manifest, where: Path) -> None:
         raise UsageError(f"{where}: cannot be resumed with another configuration: {said}; start a new extraction")
 
 
-def _records(path: Path, raw: bytes, problems: list[str]) -> Iterator[ReplyRecord]:
-    for number, text in enumerate(raw.split(b"\n"), start=1):
-        if not text.strip():
-            continue
-        try:
-            yield ReplyRecord.model_validate(json.loads(text))
-        except ValidationError as error:
-            problems.append(f"{path}:{number}: {_first(error)}")
-        except (ValueError, RecursionError) as error:
-            problems.append(f"{path}:{number}: not JSON ({one_line(str(error))})")
-
-
 def _that_count(records: Iterable[ReplyRecord]) -> dict[tuple[str, int], ReplyRecord]:
     counting: dict[tuple[str, int], ReplyRecord] = {}
     for record in records:
         if record.error is None or record.key not in counting or counting[record.key].error is not None:
             counting[record.key] = record
     return counting
-
-
-def _first(error: ValidationError) -> str:
-    problem = error.errors(include_url=False, include_input=False)[0]
-    return f"{'.'.join(map(str, problem['loc'])) or 'file'}: {one_line(problem['msg'])}"

@@ -40,11 +40,6 @@ class ScoredStep(BaseModel):
         return f"{self.task_id}/{self.step_idx}"
 
 
-def bucket_of(step_idx: int) -> str:
-    """As `Record.bucket`."""
-    return "early" if step_idx <= 1 else "mid" if step_idx <= 4 else "late"
-
-
 def aggregate(steps: Sequence[ScoredStep]) -> dict[str, Any]:
     """The 16 fields in upstream's order (TB2-lite's replay_metrics.py); zeros where there are no steps.
 

@@ -7,9 +7,8 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, Self
 
-from pydantic import ValidationError
-
 from tbench.errors import UsageError
+from tbench.jsonl import read_lines
 from tbench.replay.prompts import PromptReport
 from tbench.replay.responses import Manifest, Response
 from tbench.replay.run_files import (
@@ -78,21 +77,8 @@ class RunDirectory:
 
 def read_answered(path: Path) -> dict[str, Response]:
     """The steps of a responses.jsonl that have an answer; lines that are none are left to whoever scores them."""
-    answered = {}
-    for line in path.read_bytes().split(b"\n"):
-        try:
-            response = Response.model_validate_json(line)
-        except ValidationError:
-            continue
-        if response.error is None:
-            answered[response.key] = response
-    return answered
-
-
-def gen_time_sec(path: Path) -> float | None:
-    """Of a run directory: seconds that its starts asked for replies; None where that is not known."""
-    seconds = json_object(path / TIMING_NAME).get("gen_time_sec")
-    return float(seconds) if isinstance(seconds, int | float) else None
+    lines = read_lines(path, path.read_bytes(), Response, [])
+    return {response.key: response for _, response in lines if response.error is None}
 
 
 def _is_barely_begun(path: Path) -> bool:

@@ -6,16 +6,16 @@ Two forms: corrected records carry `messages`, legacy ones only the current user
 from __future__ import annotations
 
 import hashlib
-import json
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic import BaseModel, ConfigDict
 
 from harness.text import without_lone_surrogates
-from tbench.errors import UsageError, one_line
+from tbench.errors import UsageError
+from tbench.jsonl import read_lines
 
 ROLES = ("system", "user", "assistant", "tool")
 
@@ -43,8 +43,8 @@ class Record(BaseModel):
 
     @property
     def bucket(self) -> str:
-        """early (the first two steps), mid (the next three), late."""
-        return "early" if self.step_idx <= 1 else "mid" if self.step_idx <= 4 else "late"
+        """As `bucket_of`."""
+        return bucket_of(self.step_idx)
 
     @property
     def usable_messages(self) -> list[dict[str, str]]:
@@ -55,6 +55,11 @@ class Record(BaseModel):
             if message.get("role") in ROLES and isinstance(message.get("content"), str)
         ]
         return found or [{"role": "user", "content": self.prompt}]
+
+
+def bucket_of(step_idx: int) -> str:
+    """early (the first two steps), mid (the next three), late."""
+    return "early" if step_idx <= 1 else "mid" if step_idx <= 4 else "late"
 
 
 @dataclass(frozen=True)
@@ -85,19 +90,7 @@ def read_dataset(path: Path) -> Dataset:
 
 def _records(path: Path, raw: bytes, problems: list[str]) -> Iterator[Record]:
     seen: set[str] = set()
-    for number, line in enumerate(raw.split(b"\n"), start=1):
-        if not line.strip():
-            continue
-        where = f"{path}:{number}"
-        try:
-            record = Record.model_validate(json.loads(line))
-        except ValidationError as error:
-            first = error.errors(include_url=False, include_input=False)[0]
-            problems.append(f"{where}: {'.'.join(map(str, first['loc'])) or 'line'}: {one_line(first['msg'])}")
-            continue
-        except (ValueError, RecursionError) as error:
-            problems.append(f"{where}: not JSON ({one_line(str(error))})")
-            continue
+    for where, record in read_lines(path, raw, Record, problems):
         if record.messages is None and not record.prompt:
             problems.append(f"{where}: neither messages nor prompt")
         elif record.task_id != without_lone_surrogates(record.task_id):

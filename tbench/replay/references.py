@@ -13,9 +13,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
+from tbench.replay.answers import WAIT, lines_of
 from tbench.replay.records import ROLES
-
-WAIT = "<WAIT>"
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,8 +84,7 @@ def units_of(commands: list[Any]) -> list[str]:
     for command in commands:
         if not isinstance(command, dict):
             continue
-        typed = str(command.get("keystrokes", "") or "").replace("\r\n", "\n").replace("\r", "\n")
-        units += [line.strip() for line in typed.split("\n") if line.strip()] or [WAIT]
+        units += lines_of(str(command.get("keystrokes", "") or "")) or [WAIT]
     return units
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -12,6 +12,7 @@ from pydantic import ValidationError
 
 from harness.text import without_lone_surrogates
 from tbench.errors import UsageError, one_line
+from tbench.jsonl import first_problem, read_lines
 from tbench.replay.records import Record
 from tbench.replay.responses import Manifest, Response
 
@@ -40,9 +41,7 @@ def read_manifest(directory: Path) -> Manifest:
     except OSError as error:
         raise UsageError(f"{path}: {error.strerror or error}; give the directory of a replay run") from None
     except ValidationError as error:
-        raise UsageError(
-            f"{path}: {_first_problem(error)}; it is no manifest of a replay run of this version"
-        ) from None
+        raise UsageError(f"{path}: {first_problem(error)}; it is no manifest of a replay run of this version") from None
     except (ValueError, RecursionError) as error:
         raise UsageError(f"{path}: not JSON ({one_line(str(error))})") from None
 
@@ -58,24 +57,12 @@ def read_responses(path: Path) -> Responses:
         raise UsageError(f"{path}: {error.strerror or error}; give a file of replies (responses.jsonl)") from None
     problems: list[str] = []
     by_step: dict[str, Response] = {}
-    for response in _each(path, raw, problems):
+    for _, response in read_lines(path, raw, Response, problems, clean):
         if response.error is None or by_step.get(response.key, response).error is not None:
             by_step[response.key] = response
     if problems and not by_step:
         raise UsageError(f"{path}: holds no reply of a replay run; first: {problems[0]}")
     return Responses(by_step, tuple(problems))
-
-
-def _each(path: Path, raw: bytes, problems: list[str]) -> Iterator[Response]:
-    for number, line in enumerate(raw.split(b"\n"), start=1):
-        if not line.strip():
-            continue
-        try:
-            yield Response.model_validate(clean(json.loads(line)))
-        except ValidationError as error:
-            problems.append(f"{path}:{number}: {_first_problem(error)}")
-        except (ValueError, RecursionError) as error:
-            problems.append(f"{path}:{number}: not JSON ({one_line(str(error))})")
 
 
 def clean(value: Any) -> Any:
@@ -113,8 +100,3 @@ def names_of(steps: Iterable[str], at_most: int = 5) -> str:
     names = list(steps)
     more = f" and {len(names) - at_most} more" if len(names) > at_most else ""
     return ", ".join(names[:at_most]) + more
-
-
-def _first_problem(error: ValidationError) -> str:
-    first = error.errors(include_url=False, include_input=False)[0]
-    return f"{'.'.join(map(str, first['loc'])) or 'line'}: {one_line(first['msg'])}"

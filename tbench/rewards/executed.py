@@ -26,24 +26,19 @@ from harness.trajectory import Message, Reply, Trajectory
 from tbench.admission import Admission
 from tbench.agents import AgentReport, ModelAgent, TrialAgent, Workplace
 from tbench.bundled import tasks_dir
-from tbench.cleaning import reap
 from tbench.dataset import TaskSet
 from tbench.engine import Engine
 from tbench.errors import TbenchError, UsageError, one_line
 from tbench.events import Events
-from tbench.host import HostWatch
-from tbench.image import Images
-from tbench.memory_watch import MemoryWatch
 from tbench.network import NetworkChoice
+from tbench.place import Place, place_on
 from tbench.plan import RunConfig, trial_id
 from tbench.results import TrialResult
 from tbench.rewards.texts import text_of
 from tbench.run import Run
-from tbench.sandboxes import EngineSandboxes
 from tbench.store import RunStore
 from tbench.tamper import is_weak
 from tbench.task import Task
-from tbench.tools import ensure_tools
 from tbench.trial import SandboxMaker, TrialPlan
 from tbench.verdict import Verify
 
@@ -193,7 +188,7 @@ async def run_trials(tasks: Sequence[Task], agent: Callable[[int], TrialAgent], 
         _directory(live.output, run) as directory,
         contextlib.closing(RunStore.create(directory, {"run": run})) as store,
     ):
-        async with _place(live, run) as place:
+        async with _place(live, config) as place:
             outcome = await Run(
                 config,
                 TaskSet(tuple(named.values()), {}),
@@ -221,41 +216,16 @@ def _plans(tasks: Sequence[Task], config: RunConfig) -> list[TrialPlan]:
     return plans
 
 
-@dataclass(frozen=True)
-class _Place:
-    """What trials need of the machine."""
-
-    make_sandbox: SandboxMaker
-    admission: Admission
-    host: HostWatch | None = None
-
-
 @contextlib.asynccontextmanager
-async def _place(live: Live, run: str) -> AsyncIterator[_Place]:
+async def _place(live: Live, config: RunConfig) -> AsyncIterator[Place]:
     if live.sandboxes is not None:
-        yield _Place(live.sandboxes, Admission(1e6, 1e9))
+        yield Place(live.sandboxes, Admission(1e6, 1e9))
         return
     engine = Engine.connect(live.concurrency)
-    memory_watch = MemoryWatch(engine, run)
     try:
-        tools_volume = await ensure_tools(engine, _say_nothing)
-        await engine.ensure_network()
-        await reap(engine)
-        yield _Place(
-            EngineSandboxes(
-                engine,
-                Images(engine),
-                tools_volume,
-                run,
-                network=live.network,
-                block_host=live.block_host,
-                memory_watch=memory_watch,
-            ),
-            Admission(engine.info.cpus, engine.info.memory_mb),
-            HostWatch() if engine.shares_kernel else None,
-        )
+        async with place_on(engine, config, None, _say_nothing) as place:
+            yield place
     finally:
-        memory_watch.close()
         engine.close()
 
 

@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 
 from tbench.errors import UsageError
-from tbench.replay.directory import RunDirectory, gen_time_sec
+from tbench.replay.directory import RunDirectory
 from tbench.replay.responses import Manifest, Response
-from tbench.replay.run_files import read_manifest
+from tbench.replay.run_files import generation_seconds, read_manifest
 
 
 def manifest(**changes: Any) -> Manifest:
@@ -129,9 +129,9 @@ def test_two_cannot_write_at_once(tmp_path: Path) -> None:
 
 def test_the_time_of_all_starts_adds_up(tmp_path: Path) -> None:
     directory = RunDirectory.open(tmp_path, manifest())
-    assert gen_time_sec(tmp_path) is None
+    assert generation_seconds(tmp_path) is None
     directory.add_time(1.5)
     directory.add_time(2.25)
     directory.close()
     assert json.loads((tmp_path / "timing.json").read_text()) == {"gen_time_sec": 3.75, "starts": 2}
-    assert gen_time_sec(tmp_path) == 3.75
+    assert generation_seconds(tmp_path) == 3.75

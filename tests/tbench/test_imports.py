@@ -13,8 +13,8 @@ ROOT = Path(__file__).parents[2]
 FILES = sorted(path for folder in ("tbench", "harness", "reports") for path in (ROOT / folder).rglob("*.py"))
 STARTS_THINGS = {
     "admission", "agents", "cleaning", "cli", "container", "creating", "demo", "doctor", "engine", "exec_stream",
-    "helper", "image", "memory_watch", "network", "pool", "regrade", "rewards.executed", "run", "sandbox", "sandboxes",
-    "tools", "trial", "verdict", "verifier",
+    "helper", "image", "memory_watch", "network", "place", "pool", "regrade", "rewards.executed", "run", "sandbox",
+    "sandboxes", "tools", "trial", "verdict", "verifier",
 }  # fmt: skip
 ONLY_IN = {
     "docker": {"tbench.engine", "tbench.image"},
