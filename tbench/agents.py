@@ -16,8 +16,8 @@ from harness.errors import AgentCrashed, EndpointUnavailable, RequestRefused, Te
 from harness.limits import Limits
 from harness.model import Model
 from harness.protocols.base import ActionProtocol
-from harness.recording import Recording
 from harness.terminal import COLUMNS, ROWS, Settling, Terminal, TerminalSpec
+from harness.terminal.recording import Recording
 from harness.trajectory import Outcome, Trajectory
 from tbench.archive import pack, read_tree
 from tbench.errors import TrialError

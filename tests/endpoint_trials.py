@@ -10,9 +10,9 @@ from pathlib import Path
 from typing import Any
 
 from harness.chat import ChatModel, OutagePolicy, RetryPolicy, Sampling
-from harness.fake_tmux import FakeTmux
 from harness.limits import Limits
 from harness.protocols import load_protocol
+from harness.terminal.fake_tmux import FakeTmux
 from harness.trajectory import Trajectory
 from tbench.admission import Admission
 from tbench.agents import ModelAgent

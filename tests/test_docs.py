@@ -240,17 +240,12 @@ def test_every_terminal_case_names_tests_that_are_there_and_every_test_of_a_case
     named = re.findall(r"(\*?)`(test_\w+)`", section(ROOT / "docs" / "terminal.md", "Cases"))
     assert len(named) == len({test for _, test in named})
     marked = re.compile(r"(@pytest\.mark\.slow\n)?async def (test_\w+)")
-    there = {
-        (("*" if slow else ""), test)
-        for path in (ROOT / "tests" / "harness").glob("test_terminal*.py")
-        for slow, test in marked.findall(text(path))
-    }
+    tests = {path.stem: marked.findall(text(path)) for path in (ROOT / "tests/harness/terminal").glob("test_*.py")}
+    there = {(("*" if slow else ""), test) for found in tests.values() for slow, test in found}
     assert set(named) <= there
-    other = {"floods", "images", "lost", "programs", "settling"}  # whole files about cases
-    for path in (ROOT / "tests" / "harness").glob("test_terminal_*.py"):
-        if path.stem.rpartition("_")[2] in other:
-            cases = {test for _, test in marked.findall(text(path))}
-            assert cases - {test for _, test in named} <= {"test_where_tmux_cannot_start_the_terminal_is_lost"}, path
+    for file in ("floods", "images", "lost", "programs", "never_early"):  # whole files about cases
+        cases = {test for _, test in tests[f"test_{file}"]}
+        assert cases - {test for _, test in named} <= {"test_where_tmux_cannot_start_the_terminal_is_lost"}, file
 
 
 def all_tests() -> dict[str, bool]:

@@ -22,9 +22,9 @@ from small_task import Place, make_task
 
 from harness.agent import Limits
 from harness.chat import ChatModel
-from harness.fake_tmux import Answer, FakeTmux
 from harness.model import Model, Sampling
 from harness.protocols import load_protocol
+from harness.terminal.fake_tmux import Answer, FakeTmux
 from harness.trajectory import Message, Reply, Usage
 from tbench.admission import Admission
 from tbench.agents import ModelAgent

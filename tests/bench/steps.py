@@ -18,12 +18,12 @@ from small_task import Place
 
 from harness.agent import Agent, Limits
 from harness.chat import ChatModel
-from harness.control_mode import type_bytes
 from harness.model import Sampling
 from harness.protocols import load_protocol
 from harness.protocols.base import Keys
 from harness.stream import ByteStream
 from harness.terminal import Terminal, TerminalSpec
+from harness.terminal.control_mode import type_bytes
 from tbench.sandbox import Sandbox
 
 AT_ONCE = 16

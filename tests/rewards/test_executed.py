@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from harness.fake_tmux import FakeTmux
+from harness.terminal.fake_tmux import FakeTmux
 from tbench.agents import NopAgent, OracleAgent
 from tbench.engine import LABEL_RUN, Engine
 from tbench.errors import TaskInvalid, TrialError, UsageError

@@ -17,7 +17,7 @@ from endpoint_trials import CLAIM, PATIENT, QUICK, EndpointRun
 from fault_server import RECORDED, FaultServer, answer, completion
 
 from harness.chat import ChatModel
-from harness.fake_tmux import FakeTmux
+from harness.terminal.fake_tmux import FakeTmux
 from harness.trajectory import Outcome
 from tbench.dataset import TaskSet, read_tasks
 from tbench.errors import KINDS

@@ -12,13 +12,13 @@ import pytest_asyncio
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from harness.control_mode import unescape
 from harness.errors import TerminalLost
-from harness.fake_tmux import Answer, FakeTmux, escape, scripted
 from harness.protocols.base import CommandResult, Keys, ScreenView
-from harness.recording import Recording
 from harness.stream import Connect
 from harness.terminal import COLUMNS, Terminal, TerminalSpec
+from harness.terminal.control_mode import unescape
+from harness.terminal.fake_tmux import Answer, FakeTmux, escape, scripted
+from harness.terminal.recording import Recording
 
 LONG = 30.0
 NUMBERS = "".join(f"{number}\n" for number in range(1, 101))

@@ -9,7 +9,7 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
-from harness.recording import Recording
+from harness.terminal.recording import Recording
 
 
 def read_cast(path: Path) -> tuple[dict[str, Any], list[list[Any]]]:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 
-from harness.marks import Mark
+from harness.terminal.marks import Mark
 
 GRACE_SEC = 0.02
 """Settled by proof, but no prompt has been drawn, and this shell's have had no mark so far."""

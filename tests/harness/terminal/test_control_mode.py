@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from harness.control_mode import (
+from harness.terminal.control_mode import (
     CHUNK_BYTES,
     CommandReply,
     Event,

@@ -13,9 +13,9 @@ import shlex
 from collections.abc import Callable, Mapping, Sequence
 from functools import lru_cache
 
-from harness.fake_shell import Answer, PretendShell, scripted
-from harness.marks import without_escapes
-from harness.screen import COLUMNS, HISTORY_LINES, ROWS
+from harness.terminal.fake_shell import Answer, PretendShell, scripted
+from harness.terminal.marks import without_escapes
+from harness.terminal.screen import COLUMNS, HISTORY_LINES, ROWS
 
 __all__ = ["Answer", "FakeTmux", "escape", "scripted"]
 

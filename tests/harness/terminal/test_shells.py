@@ -22,10 +22,10 @@ from terminals import (
     write_task,
 )
 
-from harness.marks import plain_text
 from harness.protocols.base import CommandResult, Keys
-from harness.recording import Recording
 from harness.terminal import COLUMNS, ROWS, Terminal
+from harness.terminal.marks import plain_text
+from harness.terminal.recording import Recording
 from tbench.container import Container
 from tbench.engine import Engine
 from tbench.sandbox import BUSYBOX

@@ -14,15 +14,15 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Literal
 
-from harness import control_mode
-from harness.control_client import ControlClient, Silent, text
 from harness.errors import TerminalLost, TerminalUnreachable
-from harness.marks import CapturedOutput, Mark, MarkScanner, plain_text
 from harness.protocols.base import CommandResult, Keys, ScreenView, View
-from harness.recording import Recording
-from harness.screen import COLUMNS, HISTORY_LINES, ROWS, ScreenReader
-from harness.settling import ShellState
 from harness.stream import Connect
+from harness.terminal import control_mode
+from harness.terminal.control_client import ControlClient, Silent, text
+from harness.terminal.marks import CapturedOutput, Mark, MarkScanner, plain_text
+from harness.terminal.recording import Recording
+from harness.terminal.screen import COLUMNS, HISTORY_LINES, ROWS, ScreenReader
+from harness.terminal.settling import ShellState
 
 __all__ = ["COLUMNS", "HISTORY_LINES", "ROWS", "Settled", "Settling", "Terminal", "TerminalSpec"]
 

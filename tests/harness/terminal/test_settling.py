@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from harness.marks import Mark
-from harness.settling import GRACE_SEC, PROMPT_SEC, QUIET_SEC, UNANSWERED_SEC, UNPROVEN_SEC, ShellState
+from harness.terminal.marks import Mark
+from harness.terminal.settling import GRACE_SEC, PROMPT_SEC, QUIET_SEC, UNANSWERED_SEC, UNPROVEN_SEC, ShellState
 
 SHELL, OTHER = 100, 200
 RUNS = Mark("C")

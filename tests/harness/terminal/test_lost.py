@@ -13,8 +13,8 @@ from terminals import BASH, LONG, opened, output_of, start_container, type_in, w
 
 from harness.errors import TerminalUnreachable
 from harness.protocols.base import CommandResult, Keys, ScreenView
-from harness.recording import Recording
 from harness.terminal import COLUMNS, ROWS, Terminal
+from harness.terminal.recording import Recording
 from tbench.engine import Engine
 
 pytestmark = [pytest.mark.engine, pytest.mark.asyncio(loop_scope="module")]

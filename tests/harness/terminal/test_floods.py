@@ -11,8 +11,8 @@ import pytest
 from terminals import LONG, Open, body, output_of, press, type_in
 
 from harness.protocols.base import CommandResult, Keys, View
-from harness.recording import Recording
 from harness.terminal import COLUMNS, ROWS, Terminal
+from harness.terminal.recording import Recording
 
 pytestmark = [pytest.mark.engine, pytest.mark.asyncio(loop_scope="module")]
 

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from harness.marks import CapturedOutput, Mark, MarkScanner, plain_text
+from harness.terminal.marks import CapturedOutput, Mark, MarkScanner, plain_text
 
 C = b"\x1b]133;C;aid=tbench\x1b\\"
 B = b"\x1b]133;B;aid=tbench\x1b\\"

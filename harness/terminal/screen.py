@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import re
 
-from harness.control_client import ControlClient, text
-from harness.control_mode import CommandReply
 from harness.protocols.base import ScreenView
+from harness.terminal.control_client import ControlClient, text
+from harness.terminal.control_mode import CommandReply
 
 COLUMNS, ROWS = 160, 40
 HISTORY_LINES = 50_000

@@ -8,10 +8,10 @@ from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from harness import control_mode
-from harness.control_mode import CommandReply, Notification, Output
 from harness.errors import TerminalLost
 from harness.stream import ByteStream, Connect
+from harness.terminal import control_mode
+from harness.terminal.control_mode import CommandReply, Notification, Output
 
 _ANSWER_SEC = 20.0
 """Bound on any answer of tmux itself, far above the sub-millisecond it takes."""
