@@ -16,7 +16,7 @@ from harness.errors import AgentCrashed, EndpointUnavailable, RequestRefused, Te
 from harness.limits import Limits
 from harness.model import Model
 from harness.protocols.base import ActionProtocol
-from harness.terminal import COLUMNS, ROWS, Settling, Terminal, TerminalSpec
+from harness.terminal import COLUMNS, ROWS, Settling, ShellMode, Terminal, TerminalSpec
 from harness.terminal.recording import Recording
 from harness.trajectory import Outcome, Trajectory
 from tbench.archive import pack, read_tree
@@ -120,6 +120,7 @@ class ModelAgent:
         limits: Limits,
         *,
         settling: Settling = "adaptive",
+        shell_mode: ShellMode = "persistent",
         neutralise_special_tokens: bool = False,
         name: str = "tbench",
     ) -> None:
@@ -128,16 +129,12 @@ class ModelAgent:
         self._protocol = protocol
         self._limits = limits
         self._settling = settling
+        self._spec = TerminalSpec(history_expansion=not protocol.types_commands, shell_mode=shell_mode)
         self._neutralise = neutralise_special_tokens
         self._agent: Agent | None = None
 
     async def work(self, place: Workplace) -> AgentReport:
-        terminal = _terminal(
-            place,
-            self._settling,
-            history_expansion=not self._protocol.types_commands,
-            on_outage=lambda seconds: agent.not_charged(seconds),
-        )
+        terminal = _terminal(place, self._spec, self._settling, on_outage=lambda seconds: agent.not_charged(seconds))
         agent = self._agent = Agent(
             self._model,
             terminal,
@@ -165,12 +162,14 @@ class UserAgent:
         *,
         name: str,
         settling: Settling = "adaptive",
+        shell_mode: ShellMode = "persistent",
     ) -> None:
         self.name = name
         self._make = make
         self._model = model
         self._limits = limits
         self._settling = settling
+        self._spec = TerminalSpec(history_expansion=False, shell_mode=shell_mode)
         self._run: CustomRun | None = None
 
     async def work(self, place: Workplace) -> AgentReport:
@@ -178,9 +177,7 @@ class UserAgent:
             agent = self._make()
         except Exception as error:
             raise _user_error(crashed(error)) from error
-        terminal = _terminal(
-            place, self._settling, history_expansion=False, on_outage=lambda seconds: run.not_charged(seconds)
-        )
+        terminal = _terminal(place, self._spec, self._settling, on_outage=lambda seconds: run.not_charged(seconds))
         run = self._run = CustomRun(
             agent,
             self.name,
@@ -209,10 +206,9 @@ class _Conversation(Protocol):
 
 
 def _terminal(
-    place: Workplace, settling: Settling, *, history_expansion: bool, on_outage: Callable[[float], None]
+    place: Workplace, spec: TerminalSpec, settling: Settling, *, on_outage: Callable[[float], None]
 ) -> Terminal:
     recording = Recording(place.directory / "session.cast", columns=COLUMNS, rows=ROWS)
-    spec = TerminalSpec(history_expansion=history_expansion)
     return Terminal(place.sandbox.connect, spec, recording=recording, settling=settling, on_outage=on_outage)
 
 

@@ -24,7 +24,7 @@ from harness.terminal.recording import Recording
 from harness.terminal.screen import COLUMNS, HISTORY_LINES, ROWS, ScreenReader
 from harness.terminal.settling import ShellState
 
-__all__ = ["COLUMNS", "HISTORY_LINES", "ROWS", "Settled", "Settling", "Terminal", "TerminalSpec"]
+__all__ = ["COLUMNS", "HISTORY_LINES", "ROWS", "Settled", "Settling", "ShellMode", "Terminal", "TerminalSpec"]
 
 _SHELL_SEC = 10.0
 """How long the first prompt may take; a shell without marks is used as it is."""
@@ -42,6 +42,7 @@ _LEAVE_TRACE = b"set-option -t main @tbench 1\n"
 _SYNC = b"display-message -p ''\n"
 
 Settling = Literal["adaptive", "strict"]
+ShellMode = Literal["persistent", "fresh"]
 
 
 @dataclass(frozen=True)
@@ -55,6 +56,9 @@ class TerminalSpec:
     """At least two words: one alone tmux would hand to the user's login shell, which may be nologin."""
     history_expansion: bool = True
     """Bash's own default for a person at the keyboard; without it `!` is text."""
+    shell_mode: ShellMode = "persistent"
+    """Whether `run` types every command into the one shell, or starts a process for each: in the start directory,
+    without a terminal, with EOF on stdin."""
     kill_foreground: str = "/opt/tbench/bin/busybox sh /opt/tbench/share/kill-foreground"
     """Run by tmux with the pid of the terminal's first process: kills what is in the foreground."""
     environment: Mapping[str, str] = field(
