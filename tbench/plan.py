@@ -10,6 +10,7 @@ from pydantic import Field, ValidationError
 
 from harness.model import Rendering
 from harness.protocols.text import OUTPUT_LIMIT_BYTES
+from harness.terminal import ShellMode
 from harness.trajectory import Frozen
 from tbench.dataset import TaskSet
 from tbench.errors import UsageError, one_line
@@ -20,13 +21,15 @@ from tbench.verdict import Keep, Verify
 
 _SEMANTIC = {
     *("agent", "agent_sha256", "model", "protocol", "prompt_hash", "observation_bytes", "neutralise_special_tokens"),
-    *("settling", "sampling", "rendering", "limits", "verify", "network", "block_host", "no_new_privileges"),
+    *("settling", "shell_state", "sampling", "rendering", "limits", "verify"),
+    *("network", "block_host", "no_new_privileges"),
 }
 # What could be set only later, with the value that held before: with it, ids stay what they were.
 _LATER = {
     "agent_sha256": None,
     "observation_bytes": OUTPUT_LIMIT_BYTES,
     "neutralise_special_tokens": False,
+    "shell_state": "persistent",
     "rendering": Rendering().model_dump(mode="json"),
     "verify": "shared",
     "network": "task",
@@ -73,6 +76,8 @@ class RunConfig(Frozen):
     observation_bytes: int | None = None
     neutralise_special_tokens: bool | None = None
     settling: str | None = None
+    shell_state: ShellMode | None = None
+    """None where there is no such state, as with keystrokes."""
     sampling: dict[str, Any] | None = None
     rendering: dict[str, Any] | None = None
     limits: dict[str, Any] | None = None

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from harness.terminal import Settling
+from harness.terminal import Settling, ShellMode
 
 
 @dataclass(frozen=True)
@@ -23,6 +23,7 @@ class Preset:
     rendering: Mapping[str, Any] = field(default_factory=dict)
     observation_bytes: int | None = None
     settling: Settling | None = None
+    shell_state: ShellMode | None = None
 
 
 _UNLIMITED = 1_000_000
@@ -53,6 +54,7 @@ TMAX = Preset(
     },
     observation_bytes=10_000,
     settling="adaptive",
+    shell_state="persistent",
 )
 """The harness of the Tmax models (Vanillux2Agent's defaults, and its launch scripts for the context)."""
 
@@ -67,6 +69,7 @@ MINI_SWE_AGENT = Preset(
     },
     observation_bytes=10_000,  # the observation template: 5,000 characters of head and of tail
     settling="adaptive",
+    shell_state="fresh",  # environment.interpreter: bash -c, for each command
 )
 """mini-swe-agent 2 (2.4.6) as in config/benchmarks/swebench.yaml. Version 1 is `--protocol bash-block`."""
 
@@ -74,6 +77,7 @@ THINKING_BASH = Preset(
     protocol="thinking-bash",
     sampling={"temperature": 0.7, "top_p": 0.95, "max_tokens": 256},
     rendering={"template": "contract"},
+    shell_state="persistent",
 )
 """Small models trained on `### System`, `### Instruction`, `### Output` prompts, and the sampling fixed for them."""
 

@@ -18,7 +18,7 @@ from harness.model import ServedModel
 from tbench.agents import ModelAgent, NopAgent, OracleAgent, TrialAgent, UserAgent
 from tbench.cli.interruption import interruptible, tell
 from tbench.cli.live import progress
-from tbench.cli.options import AgentSetup, ModelOptions, RunOptions, as_stored
+from tbench.cli.options import AgentSetup, ModelOptions, RunOptions, as_stored, for_earlier_run
 from tbench.dataset import TaskSet, read_tasks
 from tbench.engine import Engine
 from tbench.errors import UsageError
@@ -39,6 +39,8 @@ def execute(options: RunOptions, *, resume: bool = False, retry_errors: str | No
         raise UsageError("--retry-errors: belongs to --resume; a new run tries again by itself (--retries)")
     tasks = read_tasks(options.source, options.patterns)
     setup = AgentSetup.of(options)
+    if past is not None:
+        setup = for_earlier_run(setup, options, past.document)
     engine = Engine.connect(options.concurrency)
     try:
         if options.max_load is not None and not engine.shares_kernel:
@@ -137,15 +139,16 @@ def _agent_maker(setup: AgentSetup, chat: ChatModel | None) -> Callable[[], Tria
     own, protocol, limits = setup.user_agent, setup.protocol, setup.limits
     if limits is None:
         return NopAgent if setup.name == "nop" else OracleAgent
-    settling = setup.settling or "adaptive"
+    settling, shell_mode = setup.settling or "adaptive", setup.shell_state or "persistent"
     if own is not None:
-        return lambda: UserAgent(own.make, chat, limits, name=setup.name, settling=settling)
+        return lambda: UserAgent(own.make, chat, limits, name=setup.name, settling=settling, shell_mode=shell_mode)
     assert chat is not None and protocol is not None
     return lambda: ModelAgent(
         chat,
         protocol,
         limits,
         settling=settling,
+        shell_mode=shell_mode,
         neutralise_special_tokens=bool(setup.neutralise_special_tokens),
         name=setup.name,
     )

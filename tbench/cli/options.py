@@ -12,10 +12,10 @@ from pydantic import TypeAdapter, ValidationError
 from harness.chat import without_password
 from harness.limits import Limits
 from harness.model import Rendering, Sampling
-from harness.protocols import UnknownProtocol, load_protocol
+from harness.protocols import PROTOCOLS, UnknownProtocol, load_protocol
 from harness.protocols.base import ActionProtocol
 from harness.protocols.text import OUTPUT_LIMIT_BYTES
-from harness.terminal import Settling
+from harness.terminal import Settling, ShellMode
 from tbench.dataset import BUNDLED
 from tbench.errors import UsageError
 from tbench.network import NetworkChoice
@@ -23,7 +23,12 @@ from tbench.presets import PRESETS, Preset
 from tbench.user_agent import AgentClass, load_agent_class
 from tbench.verdict import Keep, Verify
 
-_DEFAULT = Preset(protocol="keystrokes-json", observation_bytes=OUTPUT_LIMIT_BYTES, settling="adaptive")
+_DEFAULT = Preset(
+    protocol="keystrokes-json",
+    observation_bytes=OUTPUT_LIMIT_BYTES,
+    settling="adaptive",
+    shell_state="persistent",
+)
 """What holds where neither the user nor a preset says anything; for the rest, the models' own defaults."""
 _OPTION_OF = {
     "template": "--render",
@@ -50,6 +55,7 @@ class ModelOptions:
     rendering: Mapping[str, Any] = field(default_factory=dict)
     observation_bytes: int | None = None
     settling: Settling | None = None
+    shell_state: ShellMode | None = None
     neutralise_special_tokens: bool = False
     request_timeout_sec: float = 600.0
     retry_budget_sec: float = 900.0
@@ -136,6 +142,7 @@ class AgentSetup:
     rendering: Rendering | None = None
     limits: Limits | None = None
     settling: Settling | None = None
+    shell_state: ShellMode | None = None
     observation_bytes: int | None = None
     neutralise_special_tokens: bool | None = None
 
@@ -163,6 +170,7 @@ class AgentSetup:
             "observation_bytes": self.observation_bytes,
             "neutralise_special_tokens": self.neutralise_special_tokens,
             "settling": self.settling,
+            "shell_state": self.shell_state,
             "sampling": self.sampling.model_dump() if self.sampling else None,
             "rendering": self.rendering.model_dump() if self.rendering else None,
             "limits": self.limits.model_dump() if self.limits else None,
@@ -186,6 +194,7 @@ def _model_agent(wanted: ModelOptions) -> AgentSetup:
         rendering=rendering,
         limits=limits,
         settling=wanted.settling or preset.settling or _DEFAULT.settling,
+        shell_state=_shell_state(protocol, wanted, preset),
         observation_bytes=observation_bytes,
         neutralise_special_tokens=wanted.neutralise_special_tokens,
     )
@@ -212,7 +221,16 @@ def _user_agent(name: str, wanted: ModelOptions) -> AgentSetup:
         rendering=rendering if has_model else None,
         limits=limits,
         settling=wanted.settling or preset.settling or _DEFAULT.settling,
+        shell_state=wanted.shell_state or preset.shell_state or _DEFAULT.shell_state,
     )
+
+
+def for_earlier_run(setup: AgentSetup, options: RunOptions, earlier: Mapping[str, Any]) -> AgentSetup:
+    """A run that goes on keeps its shell state, whatever its preset says by now; `earlier` is its run.json."""
+    # Without the key it is from before there was --shell-state: every shell was persistent then.
+    if options.model.shell_state is None and earlier.get("shell_state") != "fresh":
+        return replace(setup, shell_state=setup.shell_state and "persistent")
+    return setup
 
 
 def _preset(wanted: ModelOptions) -> Preset:
@@ -221,6 +239,16 @@ def _preset(wanted: ModelOptions) -> Preset:
     if wanted.preset not in PRESETS:
         raise UsageError(f"--preset {wanted.preset}: unknown; known: {', '.join(PRESETS)}")
     return PRESETS[wanted.preset]
+
+
+def _shell_state(protocol: ActionProtocol, wanted: ModelOptions, preset: Preset) -> ShellMode | None:
+    """A protocol that types keys has no shell state. Raises UsageError where the user gave it one."""
+    if protocol.types_commands:
+        return wanted.shell_state or preset.shell_state or _DEFAULT.shell_state
+    if wanted.shell_state is not None:
+        fitting = ", ".join(name for name in PROTOCOLS if load_protocol(name).types_commands)
+        raise UsageError(f"--shell-state fits the bash protocols: {fitting}; {protocol.name} types keys; leave it out")
+    return None
 
 
 def _protocol(name: str, prompt: str | None, observation_bytes: int) -> ActionProtocol:

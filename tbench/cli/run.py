@@ -115,6 +115,13 @@ def run(
             show_default="adaptive",
         ),
     ] = None,
+    shell_state: Annotated[
+        str | None,
+        typer.Option(
+            help="Bash protocols run all commands in one shell (persistent), or each in a process of its own (fresh).",
+            show_default="persistent",
+        ),
+    ] = None,
     request_timeout: RequestTimeout = 600.0,
     retry_budget: Annotated[
         float,
@@ -230,6 +237,7 @@ def run(
                 on_overflow=on_overflow,
             ),
             settling=None if strict is None else "strict" if strict else "adaptive",
+            shell_state=None if shell_state is None else one_of("--shell-state", shell_state, ("persistent", "fresh")),
             neutralise_special_tokens=neutralise_special_tokens,
             request_timeout_sec=request_timeout,
             retry_budget_sec=retry_budget,

@@ -73,6 +73,8 @@ def test_help_lists_every_command() -> None:
         (["run", "--base-url", "http://localhost:1", "--top-p", "7"], "top_p: "),
         (["run", "--base-url", "http://localhost:1", "--preset", "vim"], "--preset vim: unknown; known: terminus-2"),
         (["run", "--base-url", "http://localhost:1", "--on-overflow", "pray"], "--on-overflow: Input should be 'stop'"),
+        (["run", "--base-url", "http://localhost:1", "--shell-state", "zsh"], "zsh: unknown; known: persistent, fresh"),
+        (["run", "--base-url", "http://localhost:1", "--shell-state", "fresh"], "fits the bash protocols: bash-block"),
         (["run", "--base-url", "http://localhost:1", "--render", "x"], "--render: Input should be 'server'"),
         (["run", "--base-url", "http://localhost:1", "--chat-template-kwargs", "1"], "must be a JSON object such as"),
         (["run", "--agent", "no_such_module:Agent"], "there is no module 'no_such_module'"),
@@ -217,6 +219,25 @@ def test_a_preset_is_resolved_in_run_json(demo: DemoEndpoint, run_dir: Path, too
     assert (config["sampling"]["temperature"], config["sampling"]["top_p"]) == (0.1, 1.0)
     assert (config["limits"]["on_overflow"], config["limits"]["steps"]) == ("summarize", 1_000_000)
     assert (config["rendering"]["strip_thinking"], config["neutralise_special_tokens"]) == ("on", True)
+
+
+@pytest.mark.engine
+@pytest.mark.slow
+def test_a_run_from_before_there_was_a_shell_state_is_taken_up(
+    demo: DemoEndpoint, run_dir: Path, tools_volume: str
+) -> None:
+    command = ("run", "-t", "tidy-notes", "--base-url", demo.base_url, "--preset", "mini-swe-agent", "-o", str(run_dir))
+    assert tbench(*command, "--shell-state", "persistent").returncode == 0
+    config = json.loads((run_dir / "run.json").read_text())
+    del config["shell_state"], config["options"]["model"]["shell_state"]
+    (run_dir / "run.json").write_text(json.dumps(config))
+    for again in (("resume", str(run_dir)), (*command, "--resume")):
+        done = tbench(*again)
+        assert (done.returncode, "1 of 1 trials stand, 0 are left" in done.stderr) == (0, True), done
+        assert json.loads((run_dir / "run.json").read_text())["shell_state"] == "persistent"
+    done = tbench(*command, "--resume", "--shell-state", "fresh")
+    assert done.returncode == 2
+    assert 'another configuration: shell_state: "persistent" → "fresh"' in only_line(done.stderr)
 
 
 @pytest.mark.engine

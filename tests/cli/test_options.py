@@ -9,23 +9,34 @@ from typing import Any, get_args
 import pytest
 from typer.testing import CliRunner
 
+from harness.fakes import ScriptedModel
 from harness.limits import Limits
 from harness.model import Rendering, Sampling, Template
 from harness.protocols import PROTOCOLS, load_protocol
 from harness.protocols.text import OUTPUT_LIMIT_BYTES
+from harness.terminal import ShellMode
 from harness.trajectory import OnOverflow
 from tbench.cli import app
-from tbench.cli.options import AgentSetup, ModelOptions, RunOptions
+from tbench.cli.execute import _agent_maker
+from tbench.cli.options import AgentSetup, ModelOptions, RunOptions, as_stored, for_earlier_run, from_stored
+from tbench.dataset import TaskSet
 from tbench.errors import UsageError
-from tbench.plan import RunConfig
+from tbench.plan import RunConfig, check_same_run, trial_id
 from tbench.presets import PRESETS
+from tbench.resuming import Past
 
 URL = "http://localhost:1"
+BASH = [name for name in PROTOCOLS if load_protocol(name).types_commands]
+KEYSTROKES = sorted(PROTOCOLS.keys() - BASH)
 USABLE = [name for name, preset in PRESETS.items() if preset.protocol in PROTOCOLS]
 
 
+def wanted(agent: str = "model", **model: Any) -> RunOptions:
+    return RunOptions("bundled", (0,), agent=agent, model=ModelOptions(**{"base_url": URL} | model))
+
+
 def setup(agent: str = "model", **model: Any) -> AgentSetup:
-    return AgentSetup.of(RunOptions("bundled", (0,), agent=agent, model=ModelOptions(**{"base_url": URL} | model)))
+    return AgentSetup.of(wanted(agent, **model))
 
 
 def help_text() -> str:
@@ -87,6 +98,11 @@ def test_an_explicit_default_wins_over_the_preset_too() -> None:
         ),
         ({"protocol": "morse"}, "--protocol: unknown protocol 'morse'"),
         ({"base_url": None}, "no endpoint: give --base-url"),
+        (
+            {"shell_state": "fresh"},
+            "--shell-state fits the bash protocols: bash-block, bash-tool, thinking-bash; keystrokes-json types keys",
+        ),
+        ({"preset": "terminus-2", "shell_state": "persistent"}, "--shell-state fits the bash protocols: "),
     ],
 )
 def test_a_value_that_cannot_be_is_one_clear_line(options: dict[str, Any], said: str) -> None:
@@ -134,6 +150,107 @@ def test_a_preset_spelled_out_is_the_same_trial() -> None:
     assert {**spelled, "preset": "terminus-2"} == setup(preset="terminus-2").as_config()
 
 
+# -- the shell state ------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("protocol", BASH)
+def test_a_bash_protocol_keeps_its_shell_unless_told_otherwise(protocol: str) -> None:
+    assert setup(protocol=protocol).shell_state == "persistent"
+    assert setup(protocol=protocol, shell_state="fresh").shell_state == "fresh"
+
+
+def test_the_users_shell_state_wins_over_the_presets() -> None:
+    assert setup(preset="mini-swe-agent").shell_state == "fresh"
+    assert setup(preset="mini-swe-agent", shell_state="persistent").shell_state == "persistent"
+    assert setup(preset="tmax", shell_state="fresh").shell_state == "fresh"
+
+
+@pytest.mark.parametrize("protocol", KEYSTROKES)
+def test_keystrokes_have_no_shell_state_also_where_the_preset_has_one(protocol: str) -> None:
+    assert setup(protocol=protocol).as_config()["shell_state"] is None
+    assert setup(preset="mini-swe-agent", protocol=protocol).as_config()["shell_state"] is None
+
+
+@pytest.mark.parametrize("state", get_args(ShellMode))
+def test_the_terminal_gets_the_shell_state(own: str, state: ShellMode) -> None:
+    endpoint: Any = ScriptedModel([])
+    for made in (setup(own, shell_state=state), setup(protocol="bash-block", shell_state=state)):
+        agent: Any = _agent_maker(made, endpoint)()
+        assert agent._spec.shell_mode == state
+
+
+def resolved(made: AgentSetup) -> RunConfig:
+    return RunConfig(run="r", source="s", seeds=(0,), concurrency=1, model="m", **made.as_config())
+
+
+def going_on(document: dict[str, Any], options: RunOptions) -> RunConfig:
+    """What `--resume` makes of these options in the directory of the run with this run.json. Raises UsageError."""
+    config = resolved(for_earlier_run(AgentSetup.of(options), options, document))
+    check_same_run(Past(Path("runs/earlier"), document), config, TaskSet((), {}))
+    return config
+
+
+def document_of(config: RunConfig, options: RunOptions) -> dict[str, Any]:
+    return {**config.model_dump(mode="json"), "options": as_stored(options), "tasks": []}
+
+
+def written_before_there_was_a_shell_state(options: RunOptions) -> dict[str, Any]:
+    document = document_of(resolved(AgentSetup.of(options)), options)
+    del document["shell_state"], document["options"]["model"]["shell_state"]
+    return document
+
+
+def test_a_fresh_shell_is_another_trial() -> None:
+    persistent, fresh = (resolved(setup(preset="mini-swe-agent", shell_state=each)) for each in get_args(ShellMode))
+    assert fresh.semantic() == {**persistent.semantic(), "shell_state": "fresh"}
+
+
+@pytest.mark.parametrize("later", [{}, {"shell_state": None}, {"shell_state": "persistent"}])
+def test_a_persistent_shell_leaves_ids_what_they_were(later: dict[str, Any]) -> None:
+    known: dict[str, Any] = {"run": "r", "source": "s", "seeds": (0,), "concurrency": 1, "agent": "tbench:bash-tool"}
+    limits = {"steps": 3, "format_errors": 3, "command_sec": 60.0}
+    config = RunConfig(**known, protocol="bash-tool", settling="adaptive", limits=limits, **later)
+    # Written down before there was a shell state: a change of it makes stored runs look unfinished.
+    assert trial_id("alpha", "0123", 7, config) == "alpha.s7.8c066a38b9"
+
+
+@pytest.mark.parametrize("preset", USABLE)
+def test_a_run_from_before_there_was_a_shell_state_goes_on_as_persistent_however_often(preset: str) -> None:
+    options = wanted(preset=preset)
+    document = written_before_there_was_a_shell_state(options)
+    for _ in range(2):
+        stored = from_stored(document["options"], "runs/earlier", {})
+        config = going_on(document, stored)
+        assert config.shell_state in (None, "persistent")
+        assert config == going_on(document, options)
+        document = document_of(config, stored)
+
+
+def test_a_fresh_run_goes_on_as_fresh() -> None:
+    options = wanted(preset="mini-swe-agent")
+    assert going_on(document_of(resolved(AgentSetup.of(options)), options), options).shell_state == "fresh"
+
+
+@pytest.mark.parametrize(
+    ("begun", "now", "words"),
+    [
+        ({"shell_state": "fresh"}, {}, 'shell_state: "fresh" → "persistent"'),
+        ({}, {"shell_state": "fresh"}, 'shell_state: "persistent" → "fresh"'),
+        ({"preset": "mini-swe-agent"}, {"preset": "mini-swe-agent", "shell_state": "persistent"}, '"fresh" → "pers'),
+    ],
+)
+def test_a_run_does_not_go_on_with_another_shell_state(begun: dict[str, Any], now: dict[str, Any], words: str) -> None:
+    before, after = (wanted(**{"protocol": "bash-tool"} | each) for each in (begun, now))
+    with pytest.raises(UsageError, match=re.escape(words)):
+        going_on(document_of(resolved(AgentSetup.of(before)), before), after)
+
+
+def test_an_older_run_does_not_become_a_fresh_one() -> None:
+    document = written_before_there_was_a_shell_state(wanted(preset="mini-swe-agent"))
+    with pytest.raises(UsageError, match='shell_state: null → "fresh"'):
+        going_on(document, wanted(preset="mini-swe-agent", shell_state="fresh"))
+
+
 # -- the help, which must not import the models that it is about -----------------------------------
 
 
@@ -152,6 +269,7 @@ def test_the_help_shows_the_real_defaults() -> None:
         "--strip-thinking": rendering.strip_thinking,
         "--observation-bytes": OUTPUT_LIMIT_BYTES,
         "--protocol": "keystrokes-json",
+        "--shell-state": "persistent",
     }.items():
         entry = text.partition(f" {option} <")[2].partition(" --")[0]
         assert f"[default: ({value})" in entry, option
@@ -164,6 +282,7 @@ def test_the_help_shows_the_real_defaults() -> None:
         ("--on-overflow", get_args(OnOverflow)),
         ("--preset", tuple(PRESETS)),
         ("--protocol", tuple(PROTOCOLS)),
+        ("--shell-state", get_args(ShellMode)),
     ],
 )
 def test_the_help_names_every_choice(option: str, words: tuple[str, ...]) -> None:

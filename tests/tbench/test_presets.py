@@ -10,7 +10,7 @@ import pytest
 from harness.limits import Limits
 from harness.model import Rendering, Sampling
 from harness.protocols import PROTOCOLS, load_protocol
-from harness.terminal import Settling
+from harness.terminal import Settling, ShellMode
 from tbench.presets import PRESETS, Preset
 
 KNOWN_PROTOCOLS = {"keystrokes-json", "keystrokes-xml", "bash-block", "bash-tool", "thinking-bash"}
@@ -23,6 +23,7 @@ def test_every_value_is_one_that_tbench_takes(preset: Preset) -> None:
     Limits(**preset.limits)
     Rendering(**preset.rendering)
     assert preset.settling is None or preset.settling in get_args(Settling)
+    assert preset.shell_state is None or preset.shell_state in get_args(ShellMode)
     assert preset.protocol in KNOWN_PROTOCOLS
 
 
@@ -44,11 +45,18 @@ def test_terminus_2_summarises_and_waits_durations_out() -> None:
     assert terminus.limits["on_overflow"] == "summarize"
 
 
+def test_mini_swe_agent_starts_a_process_per_command_and_the_others_keep_their_shell() -> None:
+    states = {name: preset.shell_state for name, preset in PRESETS.items()}
+    assert states == {
+        "terminus-2": None, "tmax": "persistent", "mini-swe-agent": "fresh", "thinking-bash": "persistent"
+    }  # fmt: skip
+
+
 @pytest.mark.parametrize("name", PRESETS)
 def test_the_page_names_every_value_of_a_preset(name: str) -> None:
     row = next(line for line in DOCS.read_text(encoding="utf-8").splitlines() if line.startswith(f"| `{name}`"))
     preset = PRESETS[name]
     values = [*preset.sampling.values(), *preset.limits.values(), *preset.rendering.values(), preset.protocol]
-    for value in (*values, preset.observation_bytes, preset.settling):
+    for value in (*values, preset.observation_bytes, preset.settling, preset.shell_state):
         shown = f"{value:,g}" if isinstance(value, float) else f"{value:,}" if isinstance(value, int) else value
         assert shown is None or shown in row, f"{name}: {value}"
