@@ -57,6 +57,22 @@ class ScreenView:
 
 
 @dataclass(frozen=True)
+class Gap:
+    """A text that is too long to be kept or shown: its ends, and how much is missing between them."""
+
+    head: str
+    tail: str
+    elided_bytes: int
+    """In UTF-8."""
+    elided_chars: int
+
+    @property
+    def text(self) -> str:
+        """Head and tail around a line that says how many bytes are missing."""
+        return f"{self.head}\n[... {self.elided_bytes} bytes left out ...]\n{self.tail}"
+
+
+@dataclass(frozen=True)
 class CommandResult:
     """What a bash protocol sees after its command."""
 
