@@ -50,7 +50,10 @@ def neutralise(text: str) -> str:
 def neutralised(view: View) -> View:
     """`view` with all of its text neutralised."""
     if isinstance(view, CommandResult):
-        return replace(view, output=neutralise(view.output))
+        if view.gap is None:
+            return replace(view, output=neutralise(view.output))
+        gap = replace(view.gap, head=neutralise(view.gap.head), tail=neutralise(view.gap.tail))
+        return replace(view, output=gap.text, gap=gap)
     new_output = None if view.new_output is None else neutralise(view.new_output)
     return replace(view, screen=neutralise(view.screen), new_output=new_output)
 

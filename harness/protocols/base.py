@@ -77,10 +77,16 @@ class CommandResult:
     """What a bash protocol sees after its command."""
 
     output: str
-    """Exactly what the command printed (escape sequences removed), head and tail where it was long."""
+    """Exactly what the command printed, as plain text; where it was too long to be kept, the text of `gap`."""
     exit_code: int | None
     timed_out: bool = False
-    elided_bytes: int = 0
+    gap: Gap | None = None
+    """What was kept of a long output."""
+
+    @property
+    def elided_bytes(self) -> int:
+        """How much plain text is missing in `output`."""
+        return self.gap.elided_bytes if self.gap else 0
 
 
 View = ScreenView | CommandResult

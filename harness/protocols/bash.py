@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +11,7 @@ from harness.errors import FormatError
 from harness.protocols.base import Command, CommandResult, Parsed, Response, ScreenView, View
 from harness.protocols.fences import Block
 from harness.protocols.templates import Prompts
-from harness.protocols.text import OUTPUT_LIMIT_BYTES, cut_middle, halves, seen, warning_sentences
+from harness.protocols.text import OUTPUT_LIMIT_BYTES, cut_middle, gap_shown, seen, warning_sentences
 from harness.text import without_lone_surrogates
 from harness.trajectory import Message
 
@@ -84,18 +85,17 @@ class BashProtocol:
         return self._prompts.render("format_error", error=error_message, screen=screen)
 
     def _observe(self, result: CommandResult, warnings: list[str]) -> str:
-        output = result.output.rstrip("\n")
-        head, tail = halves(output, self._limit) or (output, "")
+        result = _without_last_line_breaks(result)
+        gap = gap_shown(result, self._limit)
         return self._prompts.render(
             "observation",
             exit_code=result.exit_code,
-            output=cut_middle(output, self._limit, already_left_out=result.elided_bytes),
-            head=head,
-            # What the terminal left out is known in bytes only.
-            elided_chars=len(output) - len(head) - len(tail) + result.elided_bytes,
-            tail=tail,
+            output=gap.text if gap else result.output,
+            head=gap.head if gap else result.output,
+            elided_chars=gap.elided_chars if gap else 0,
+            tail=gap.tail if gap else "",
             timed_out=result.timed_out,
-            too_long=bool(result.elided_bytes or tail),
+            too_long=gap is not None,
             warnings=warnings,
         )
 
@@ -136,6 +136,15 @@ def block_oddities(block: Block) -> list[str]:
     if not block.alone:
         oddities.append("block_position: The opening fence should stand on a line of its own.")
     return oddities
+
+
+def _without_last_line_breaks(result: CommandResult) -> CommandResult:
+    """`result` as the prompts show it, which put a line break of their own behind the output."""
+    if result.gap is None:
+        return replace(result, output=result.output.rstrip("\n"))
+    # A tail of nothing but line breaks stays: to the prompts, an empty one means that nothing is missing.
+    tail = result.gap.tail.rstrip("\n") or result.gap.tail
+    return replace(result, gap=replace(result.gap, tail=tail))
 
 
 def _printed_marker(result: CommandResult) -> bool:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable
 
-from harness.protocols.base import CommandResult, ScreenView, View
+from harness.protocols.base import CommandResult, Gap, ScreenView, View
 from harness.text import Span, without_lone_surrogates
 
 OUTPUT_LIMIT_BYTES = 10_000
@@ -30,27 +30,40 @@ _LONGEST_KEY = 20
 _NO_CONTROL_KEY = frozenset('"$%&*{|}~')
 
 
-def cut_middle(text: str, limit_bytes: int = OUTPUT_LIMIT_BYTES, *, already_left_out: int = 0) -> str:
-    """Keep the first and last half of `limit_bytes` of UTF-8, whole characters only.
-
-    A line between the halves says how many bytes were left out, `already_left_out` of them elsewhere before.
-    """
-    cut = halves(text, limit_bytes)
-    if cut is None:
-        return text
-    head, tail = cut
-    shown = len(head.encode()) + len(tail.encode())
-    left_out = len(text.encode("utf-8", "replace")) - shown + already_left_out
-    return f"{head}\n[... {left_out} bytes left out ...]\n{tail}"
+def cut_middle(text: str, limit_bytes: int = OUTPUT_LIMIT_BYTES) -> str:
+    """Keep the first and last half of `limit_bytes` of UTF-8; a line between them says how much was left out."""
+    gap = shortened(text, limit_bytes)
+    return gap.text if gap else text
 
 
-def halves(text: str, limit_bytes: int) -> tuple[str, str] | None:
-    """The ends of a text of more than `limit_bytes` of UTF-8, half as long each, whole characters only."""
-    data = text.encode("utf-8", "replace")
-    if len(data) <= limit_bytes:
+def shortened(text: str, limit_bytes: int) -> Gap | None:
+    """The first and last half of `limit_bytes` of a text, in whole characters; None for one that is not longer."""
+    if _size(text) <= limit_bytes:
         return None
+    return _without_middle(Gap(text, "", 0, 0), *_ends(text, text, limit_bytes))
+
+
+def widened(gap: Gap, limit_bytes: int) -> Gap:
+    """`gap` with ends that are cut as `shortened` cuts a text; as it is where they are short enough together."""
+    if _size(gap.head + gap.tail) <= limit_bytes:
+        return gap
+    return _without_middle(gap, *_ends(gap.head, gap.tail, limit_bytes))
+
+
+def _ends(head: str, tail: str, limit_bytes: int) -> tuple[str, str]:
     half = limit_bytes // 2
-    return data[:half].decode("utf-8", "ignore"), data[len(data) - half :].decode("utf-8", "ignore")
+    first, last = head.encode("utf-8", "replace"), tail.encode("utf-8", "replace")
+    return first[:half].decode("utf-8", "ignore"), last[max(0, len(last) - half) :].decode("utf-8", "ignore")
+
+
+def _without_middle(gap: Gap, head: str, tail: str) -> Gap:
+    """`gap` with ends that were cut to `head` and `tail`: what that took is missing too."""
+    before, after = gap.head + gap.tail, head + tail
+    return Gap(head, tail, gap.elided_bytes + _size(before) - _size(after), gap.elided_chars + len(before) - len(after))
+
+
+def _size(text: str) -> int:
+    return len(text.encode("utf-8", "replace"))
 
 
 def first_balanced_object(text: str) -> Span | None:
@@ -90,12 +103,20 @@ def key_name(text: str) -> str | None:
 def seen(view: View, limit_bytes: int = OUTPUT_LIMIT_BYTES) -> tuple[str, str]:
     """What a keystroke protocol shows of `view`: a heading that says what it is, and the text, cut."""
     if isinstance(view, CommandResult):
-        return "New terminal output:", cut_middle(view.output, limit_bytes, already_left_out=view.elided_bytes)
+        gap = gap_shown(view, limit_bytes)
+        return "New terminal output:", gap.text if gap else view.output
     if view.new_output is None:
         return "Current terminal screen:", cut_middle(view.screen, limit_bytes)
     if not view.new_output.strip():
         return "No new terminal output. Current terminal screen:", cut_middle(view.screen, limit_bytes)
     return _new_output_heading(view), cut_middle(view.new_output, limit_bytes)
+
+
+def gap_shown(result: CommandResult, limit_bytes: int) -> Gap | None:
+    """What is shown of an output that is too long, with one number for all that is missing; None for a whole one."""
+    if result.gap is None:
+        return shortened(result.output, limit_bytes)
+    return widened(result.gap, limit_bytes)
 
 
 def _new_output_heading(view: ScreenView) -> str:

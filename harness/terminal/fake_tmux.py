@@ -14,7 +14,7 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import lru_cache
 
 from harness.terminal.fake_shell import Answer, PretendShell, scripted
-from harness.terminal.marks import without_escapes
+from harness.terminal.plain_text import without_escapes
 from harness.terminal.screen import COLUMNS, HISTORY_LINES, ROWS
 
 __all__ = ["Answer", "FakeTmux", "escape", "scripted"]

@@ -19,7 +19,8 @@ from harness.protocols.base import CommandResult, Keys, ScreenView, View
 from harness.stream import Connect
 from harness.terminal import control_mode
 from harness.terminal.control_client import ControlClient, Silent, text
-from harness.terminal.marks import CapturedOutput, Mark, MarkScanner, plain_text
+from harness.terminal.marks import Mark, MarkScanner
+from harness.terminal.plain_text import PlainText, plain_text
 from harness.terminal.recording import Recording
 from harness.terminal.screen import COLUMNS, HISTORY_LINES, ROWS, ScreenReader
 from harness.terminal.settling import ShellState
@@ -120,7 +121,7 @@ class Terminal:
         self._screen = ScreenReader()
         self._marks = 0
         self._last_mark_at = 0.0
-        self._capture: CapturedOutput | None = None
+        self._capture: PlainText | None = None
         self._capturing = False
         self._last_output = b""
 
@@ -257,7 +258,7 @@ class Terminal:
         return result if result is not None else await self.view()
 
     async def _run(self, command: str, limit_sec: float) -> CommandResult | None:
-        self._capture, commands = CapturedOutput(), self._shell.commands
+        self._capture, commands = PlainText(), self._shell.commands
         line = command.rstrip("\n") + "\n"
         await self._type_text(_quoted(line), line)
         await self._until_settled(limit_sec)
@@ -267,12 +268,9 @@ class Terminal:
         capture, self._capture = self._capture, None
         if self._shell.commands == commands:
             return None
-        return CommandResult(
-            output=capture.text(),
-            exit_code=None if timed_out else self._shell.exit_code,
-            timed_out=timed_out,
-            elided_bytes=capture.elided_bytes,
-        )
+        captured = capture.captured()
+        exit_code = None if timed_out else self._shell.exit_code
+        return CommandResult(captured.text, exit_code, timed_out, captured.gap)
 
     async def view(self) -> ScreenView:
         """The screen, and the text since the last view where that can be told. Raises as `send` does."""

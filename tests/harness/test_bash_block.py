@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from sizes import MUCH
 
 from harness.errors import FormatError
-from harness.protocols.base import Command, CommandResult, Parsed, ScreenView
+from harness.protocols.base import Command, CommandResult, Gap, Parsed, ScreenView
 from harness.protocols.bash import MARKER, SUBMIT_COMMAND
 from harness.protocols.bash_block import BashBlock
 from harness.trajectory import ToolCall
@@ -230,10 +230,19 @@ def test_long_output_is_cut_with_a_hint() -> None:
     assert "too long" in message
 
 
-def test_bytes_elided_by_the_terminal_count_too() -> None:
-    message = observed(CommandResult("h" * 6_000 + "t" * 6_000, 0, elided_bytes=100))
-    assert "[... 2100 bytes left out ...]" in message
-    assert "too long" in observed(CommandResult("short", 0, elided_bytes=100))
+def test_bytes_left_out_by_the_terminal_are_in_the_same_number() -> None:
+    gap = Gap("h" * 6_000, "t" * 6_000 + "\n", elided_bytes=100, elided_chars=50)
+    message = observed(CommandResult(gap.text, 0, gap=gap))
+    assert message.count("left out ...]") == 1
+    assert "h" * 5_000 + "\n[... 2100 bytes left out ...]\n" + "t" * 5_000 + "\n</output>" in message
+    assert "too long" in message
+
+
+def test_a_gap_of_the_terminal_is_shown_with_its_own_number_where_the_limit_is_larger() -> None:
+    gap = Gap("head", "tail\n", elided_bytes=100, elided_chars=50)
+    message = observed(CommandResult(gap.text, 0, gap=gap))
+    assert "<output>\nhead\n[... 100 bytes left out ...]\ntail\n</output>" in message
+    assert "too long" in message
 
 
 def test_the_screen_is_shown_where_the_shell_told_nothing() -> None:

@@ -18,7 +18,7 @@ from sizes import MUCH
 from harness.agent import Agent, Limits
 from harness.errors import FormatError
 from harness.fakes import FakeTerminal, ScriptedModel
-from harness.protocols.base import Command, CommandResult, Parsed, ScreenView
+from harness.protocols.base import Command, CommandResult, Gap, Parsed, ScreenView
 from harness.protocols.bash import MARKER, SUBMIT_COMMAND
 from harness.protocols.bash_tool import BashTool
 from harness.trajectory import Message, Outcome, Reply, ToolCall, Trajectory
@@ -282,11 +282,20 @@ def test_long_output_keeps_its_ends_and_says_how_much_is_missing() -> None:
     )
 
 
-def test_what_the_terminal_left_out_is_counted_too() -> None:
-    assert "---- 2100 chars elided ----" in observed(CommandResult("x" * 12_000, 0, elided_bytes=100))
-    short = observed(CommandResult("short", 0, elided_bytes=100))
-    assert "too long" in short
-    assert short.endswith("\nshort\n\n(exit_code=0)")
+def test_characters_left_out_by_the_terminal_are_in_the_same_number() -> None:
+    gap = Gap("é" * 3_000, "x" * 6_000 + "\n", elided_bytes=100, elided_chars=50)
+    message = observed(CommandResult(gap.text, 0, gap=gap))
+    assert "left out ...]" not in message
+    assert "é\n---- 1550 chars elided ----\n---- TAIL (5000 chars) ----\nx" in message
+
+
+@pytest.mark.parametrize("tail", ["tail\n", "\n\n"])
+def test_a_gap_of_the_terminal_is_shown_with_its_own_number_where_the_limit_is_larger(tail: str) -> None:
+    gap = Gap("head", tail, elided_bytes=100, elided_chars=50)
+    message = observed(CommandResult(gap.text, 0, gap=gap))
+    assert "too long" in message
+    assert "(4 chars) ----\nhead\n---- 50 chars elided ----\n" in message
+    assert "left out ...]" not in message
 
 
 def test_the_limit_is_the_callers() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import pytest
@@ -9,9 +10,18 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from harness.protocols import PROTOCOLS, UnknownProtocol, load_protocol
-from harness.protocols.base import CommandResult, Parsed, ScreenView
+from harness.protocols.base import CommandResult, Gap, Parsed, ScreenView
 from harness.protocols.templates import BrokenPrompt
-from harness.protocols.text import cut_middle, first_balanced_object, halves, key_name, seen, warning_sentences
+from harness.protocols.text import (
+    cut_middle,
+    first_balanced_object,
+    key_name,
+    seen,
+    shortened,
+    warning_sentences,
+    widened,
+)
+from harness.terminal.plain_text import PlainText
 
 # -- cut_middle ----------------------------------------------------------------------------------
 
@@ -23,10 +33,6 @@ def test_text_within_the_limit_stays_as_it_is() -> None:
 def test_long_text_keeps_both_halves_and_says_how_much_is_missing() -> None:
     cut = cut_middle("a" * 6_000 + "b" * 6_000)
     assert cut == "a" * 5_000 + "\n[... 2000 bytes left out ...]\n" + "b" * 5_000
-
-
-def test_bytes_left_out_before_are_counted_too() -> None:
-    assert "[... 92 bytes left out ...]" in cut_middle("a" * 100, 10, already_left_out=2)
 
 
 def test_characters_are_never_split() -> None:
@@ -45,10 +51,17 @@ def test_cut_text_has_both_ends_and_the_size_it_says(text: str, limit: int) -> N
         assert len(head.encode()) + len(tail.encode()) <= limit
 
 
-def test_halves_are_the_ends_of_what_is_too_long() -> None:
-    assert halves("a" * 10, 10) is None
-    assert halves("aaaaaaXbbbbbb", 10) == ("aaaaa", "bbbbb")
-    assert halves("", 0) is None
+def test_what_is_too_long_is_shortened_to_its_ends() -> None:
+    assert shortened("a" * 10, 10) is None
+    assert shortened("aaaaaa日bbbbbb", 10) == Gap("aaaaa", "bbbbb", 5, 3)
+    assert shortened("", 0) is None
+
+
+def test_a_gap_is_widened_where_its_ends_are_too_long() -> None:
+    gap = Gap("aaaaa日", "bbbbbb", 100, 50)
+    assert widened(gap, 14) == gap
+    assert widened(gap, 10) == Gap("aaaaa", "bbbbb", 104, 52)
+    assert widened(Gap("a", "b" * 20, 100, 50), 10) == Gap("a", "bbbbb", 115, 65)
 
 
 # -- first_balanced_object -----------------------------------------------------------------------
@@ -141,6 +154,56 @@ def test_a_view_is_shown_with_a_heading_that_says_what_it_is(
     view: ScreenView | CommandResult, shown: tuple[str, str]
 ) -> None:
     assert seen(view) == shown
+
+
+# -- one number for all that is left out ---------------------------------------------------------
+
+printed = st.lists(st.sampled_from(["a", "é", "日", "e\u0301", "\n", "many words, "]), max_size=60).map("".join)
+GAPS = {
+    "bash-block": r"<output>\n(.*)\n\[\.\.\. (\d+) bytes left out \.\.\.\]\n(.*)\n</output>",
+    "thinking-bash": r"printed:\n(.*)\n\[\.\.\. (\d+) bytes left out \.\.\.\]\n(.*)\n\nContinue",
+    "bash-tool": r"chars\) ----\n(.*)\n---- (\d+) chars elided ----\n---- TAIL \(\d+ chars\) ----\n(.*)\n\n\(exit_code",
+}
+
+
+def result_of(text: str, limit_bytes: int) -> CommandResult:
+    kept = PlainText(limit_bytes)
+    kept.append(f"\x1b[31m{text}\x1b[0m".encode())
+    captured = kept.captured()
+    return CommandResult(captured.text, 0, gap=captured.gap)
+
+
+@pytest.mark.parametrize("name", GAPS)
+@given(printed, st.integers(20, 200), st.integers(20, 300))
+def test_what_is_shown_and_the_number_in_its_middle_are_the_whole_output(
+    name: str, text: str, kept_bytes: int, shown_bytes: int
+) -> None:
+    text += "the end"
+    view = result_of(text + "\n", kept_bytes)
+    message = load_protocol(name, None, shown_bytes).respond(Parsed(), view, claimed=False).message
+    gap = re.search(GAPS[name], message, re.DOTALL)
+    assert len(re.findall("left out ...]|elided ----", message)) == bool(gap) == ("too long" in message)
+    if gap is None:
+        assert text.strip() in message
+    else:
+        shown = gap[1] + gap[3]
+        measured = (len(text), len(shown)) if name == "bash-tool" else (len(text.encode()), len(shown.encode()))
+        assert measured[0] == measured[1] + int(gap[2])
+
+
+@given(printed, st.integers(0, 200), st.integers(0, 300))
+def test_seen_output_and_the_number_in_its_middle_are_the_whole_output(
+    text: str, kept_bytes: int, shown_bytes: int
+) -> None:
+    _, shown = seen(result_of(text, kept_bytes), shown_bytes)
+    head, *gaps = re.split(r"\n\[\.\.\. (\d+) bytes left out \.\.\.\]\n", shown)
+    if not gaps:
+        assert shown == text
+        return
+    number, tail = gaps
+    assert text.startswith(head)
+    assert text.endswith(tail)
+    assert len(text.encode()) == len(head.encode()) + int(number) + len(tail.encode())
 
 
 def test_a_long_list_of_warnings_is_shortened() -> None:

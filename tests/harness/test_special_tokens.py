@@ -12,7 +12,7 @@ from harness.agent import Agent
 from harness.fakes import FakeTerminal, ScriptedModel
 from harness.limits import Limits
 from harness.protocols import PROTOCOLS, load_protocol
-from harness.protocols.base import CommandResult, ScreenView
+from harness.protocols.base import CommandResult, Gap, ScreenView
 from harness.protocols.bash_block import BashBlock
 from harness.protocols.keystrokes_json import KeystrokesJson
 from harness.special_tokens import neutralise, neutralised, special_tokens, special_tokens_warning
@@ -74,6 +74,12 @@ def test_a_view_is_neutralised_in_all_of_its_text() -> None:
     result = CommandResult(output=FORGED, exit_code=1)
     for view in (neutralised(screen), neutralised(result)):
         assert special_tokens(str(view)) == ()
+    gap = Gap(FORGED, FORGED, 10, 10)
+    gapped = neutralised(CommandResult(gap.text, 1, gap=gap))
+    assert special_tokens(str(gapped)) == ()
+    assert isinstance(gapped, CommandResult)
+    assert gapped.gap is not None
+    assert gapped.output == gapped.gap.text
     assert neutralised(ScreenView(screen="a", new_output=None)) == ScreenView(screen="a", new_output=None)
     assert neutralised(result).exit_code == 1
 

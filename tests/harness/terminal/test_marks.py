@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from harness.terminal.marks import CapturedOutput, Mark, MarkScanner, plain_text
+from harness.terminal.marks import Mark, MarkScanner
 
 C = b"\x1b]133;C;aid=tbench\x1b\\"
 B = b"\x1b]133;B;aid=tbench\x1b\\"
@@ -104,78 +104,3 @@ def test_a_mark_that_never_ends_holds_back_a_bounded_tail() -> None:
     scanner.feed(b"\x1b]133;D;")
     (piece,) = scanner.feed(b"9" * 1000)
     assert piece == b"\x1b]133;D;" + b"9" * 1000
-
-
-# -- captured output -----------------------------------------------------------------------------
-
-
-def test_short_output_is_kept_whole() -> None:
-    captured = CapturedOutput(limit_bytes=100)
-    for _ in range(4):
-        captured.append(b"0123456789")
-    assert captured.text() == "0123456789" * 4
-    assert captured.elided_bytes == 0
-
-
-@given(st.lists(st.integers(1, 60), max_size=40))
-def test_long_output_keeps_head_and_tail_and_counts_the_rest(sizes: list[int]) -> None:
-    captured, everything = CapturedOutput(limit_bytes=100), b""
-    for number, size in enumerate(sizes):
-        portion = bytes((ord("a") + number % 26,)) * size
-        captured.append(portion)
-        everything += portion
-    text = captured.text()
-    if captured.elided_bytes:
-        assert captured.elided_bytes == len(everything) - 100
-        assert text.startswith(everything[:50].decode())
-        assert text.endswith(everything[-50:].decode())
-        assert f"[… {captured.elided_bytes} bytes left out …]" in text
-    else:
-        assert text == everything.decode()
-
-
-def test_a_flood_is_held_in_bounded_memory() -> None:
-    captured = CapturedOutput(limit_bytes=64 << 10)
-    for _ in range(2000):
-        captured.append(b"y\r\n" * 20_000)
-        assert len(captured._head) + len(captured._tail) <= 3 * (64 << 10)
-    captured.append(b"the end")
-    assert captured.text().endswith("the end")
-    assert captured.elided_bytes == 2000 * 60_000 + 7 - (64 << 10)
-
-
-# -- plain text ----------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(
-    ("data", "text"),
-    [
-        (b"\x1b[1;31mred\x1b[0m\r\nplain\r\n", "red\nplain\n"),
-        (b"\x1b]0;a title\x07after", "after"),
-        (b"\x1b]8;;http://x\x1b\\link\x1b]8;;\x1b\\", "link"),
-        (b"\x1bPq#0\x1b\\image", "image"),
-        (b"\x1b(Bset \x1b=keypad", "set keypad"),
-        (b"10%\r50%\r100%\r\n", "100%\n"),
-        (b"spinning\r", "spinning"),
-        (b"wrapped \r\r\nline", "wrapped \nline"),
-        (b"nul\x00 bell\x07 back\x08\x7f", "nul bell back"),
-        (b"tab\tstays", "tab\tstays"),
-        ("wide 日本語 e\u0301".encode(), "wide 日本語 e\u0301"),
-        (b"bad \xff\xfe bytes", "bad \ufffd\ufffd bytes"),
-        (b"cut \x1b", "cut "),
-        (b"cut \x1b[31", "cut 31"),
-        (b"", ""),
-    ],
-)
-def test_plain_text_is_what_a_reader_would_see(data: bytes, text: str) -> None:
-    assert plain_text(data) == text
-
-
-@given(st.lists(st.sampled_from([b"\x1b", b"[", b"]", b"0", b";", b"m", b"\x07", b"\\", b"P", b"\r", b"\n", b"\x1c"])))
-def test_plain_text_never_holds_control_characters(parts: list[bytes]) -> None:
-    text = plain_text(b"".join(parts))
-    assert not {char for char in text if char < " "} - {"\n", "\t"}
-
-
-def test_plain_text_of_unterminated_sequences_takes_no_quadratic_time() -> None:
-    assert len(plain_text(b"\x1b]" * 32_768)) < 65_536

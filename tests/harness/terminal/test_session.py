@@ -196,6 +196,7 @@ async def test_more_output_than_the_history_holds_keeps_head_or_tail_and_says_so
         ("for i in 1 2 3; do\n  echo $i\ndone", "1\n2\n3\n", 0),
         ("printf '\\033[1;31mred\\033[0m\\n'", "red\n", 0),
         ("printf '10%%\\r100%%\\n'", "100%\n", 0),
+        ("printf 'progress 100%%\\r\\033[Kdone\\n'", "done\n", 0),
         ("no-such-command", "bash: no-such-command: command not found\n", 127),
         ("sh -c 'kill -9 $$'", "Killed\n", 137),
         ("stty -echo; echo quiet; stty echo", "quiet\n", 0),

@@ -24,7 +24,7 @@ from terminals import (
 
 from harness.protocols.base import CommandResult, Keys
 from harness.terminal import COLUMNS, ROWS, Terminal
-from harness.terminal.marks import plain_text
+from harness.terminal.plain_text import plain_text
 from harness.terminal.recording import Recording
 from tbench.container import Container
 from tbench.engine import Engine
