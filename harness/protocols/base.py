@@ -51,7 +51,8 @@ class ScreenView:
 
     screen: str
     new_output: str | None
-    """Terminal text since the last observation; None when it cannot be told (cleared, full screen)."""
+    """Terminal text since the last observation, from the first line that has changed; None when it cannot be told
+    (cleared, full screen)."""
     elided_lines: int = 0
     """Lines left out of the middle of `new_output` because nobody would read them all."""
 

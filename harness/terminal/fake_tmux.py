@@ -225,6 +225,7 @@ class _Screen:
             "cursor_y": str(len(self._rows) - 1 - self._history),
             "cursor_x": str(len(self._rows[-1])),
             "alternate_on": "0",
+            "scroll_region_upper": "0",
             "pane_id": "%0",
             "pane_width": str(COLUMNS),
             "pane_height": str(ROWS),

@@ -1,8 +1,17 @@
-"""What an agent sees: the screen, and the text since it last looked, where that can be told."""
+"""What an agent sees: the screen, and the text since it last looked, where that can be told.
+
+Lines are counted from the first one of the history. All lines from the cursor's place at the last view on are new.
+Those above it are compared with what they were, because programs go back up and draw over what has been read: new
+output then begins at the first line that differs. The screen would not do: what has changed may have scrolled off it.
+"""
 
 from __future__ import annotations
 
+import operator
 import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import NamedTuple, Self
 
 from harness.protocols.base import ScreenView
 from harness.terminal.control_client import ControlClient, text
@@ -12,106 +21,225 @@ COLUMNS, ROWS = 160, 40
 HISTORY_LINES = 50_000
 _VIEW_LINES = 5_000
 """Lines of head and of tail that are read; an observation holds fewer."""
-# Whatever moves the cursor home or clears makes "new since last time" a guess.
-_REDRAWN = re.compile(rb"\x1b(?:\[[23]?J|\[[0-9;]*H|c|\[\?1049[hl])")
-_POSITION = b"display-message -p -t main '#{history_size} #{cursor_y} #{alternate_on}'\n"
+_QUESTIONS = 4
+"""Questions that a view may take: one as a rule, one more where lines wrapped, one more where lines changed; the last
+is for output that keeps flowing."""
+# Harmless are titles and marks, colours, what stays within its row, character sets, and modes that draw nothing.
+_GOES_BACK = re.compile(rb"\x1b(?!\]|\\|[=>]|[()][0AB]|\[[0-9;:]*[CDGKPX@m]|\[\?(?:1|12|25|2004)[hl])")
+# Who clears the screen wants to see what is drawn on it next; and after 3J, lines are counted from zero again.
+_CLEARED = re.compile(rb"\x1b(?:\[0*[23](?:;[0-9;]*)?J|\[[01]?(?:;[01]?)?[Hf]\x1b\[0?J|c|\[\?(?:47|1047|1049)[hl])")
+_SCROLLS_A_SCREEN = re.compile(rb"\x1b(?:\[[0-9;]*[JS]|\[\?3[hl]|c)")
+_UNFINISHED = re.compile(rb"\x1b(?:\[[0-?]{0,30})?\Z")
+_LONGEST_UNFINISHED = 32
+_JUDGED_BYTES = 1 << 16
+"""Output is judged in pieces of that size: most comes in scraps, for each of which it would cost more."""
+_POSITION = (
+    b"display-message -p -t main '#{history_size} #{cursor_y} #{alternate_on}"
+    b" #{scroll_region_upper} #{pane_width}x#{pane_height}'\n"
+)
 _SCREEN = b"capture-pane -p -t main\n"
 
 
+class _Plan(NamedTuple):
+    """Lines to read along with the screen. As tmux counts from the screen's top, it fits one size of the history."""
+
+    history: int
+    start: int
+    """First line of the new output."""
+    scrolled_off: range = range(0)
+    """Lines that had been read, and may have changed before they scrolled off the screen."""
+
+    @property
+    def elided(self) -> int:
+        """How many lines are left out of the middle of the new output."""
+        return max(0, self.history + ROWS - self.start - 2 * _VIEW_LINES)
+
+    def commands(self) -> list[bytes]:
+        """The new output in one piece, or head and tail; then what has scrolled off, if there is any."""
+        start = self.start - self.history
+        head_end = f" -E {start + _VIEW_LINES - 1}" if self.elided else ""
+        commands = [f"capture-pane -p -t main -J -S {start}{head_end}\n".encode()]
+        if self.elided:
+            commands.append(f"capture-pane -p -t main -J -S {ROWS - _VIEW_LINES}\n".encode())
+        if lines := self.scrolled_off:
+            first, last = lines[0] - self.history, lines[-1] - self.history
+            commands.append(f"capture-pane -p -t main -S {first} -E {last}\n".encode())
+        return commands
+
+    def new_output(self, replies: Sequence[CommandReply]) -> str:
+        """The text of it, from the replies to the commands."""
+        head = _text(replies[0].lines)
+        if not self.elided:
+            return head
+        return f"{head}\n[… {self.elided} lines left out …]\n{_text(replies[1].lines)}"
+
+
+class _Look(NamedTuple):
+    """What tmux answered: the screen, where it stands, and what was planned to be read along with it."""
+
+    history: int
+    cursor: int
+    alternate: bool
+    region_top: int
+    size: str
+    rows: Sequence[bytes]
+    plan: _Plan | None
+    replies: Sequence[CommandReply]
+
+    def scrolled_off(self, lines: range) -> Sequence[bytes] | None:
+        """The rows of these lines; None where other ones were read."""
+        if self.plan is None or self.plan.history != self.history or self.plan.scrolled_off != lines:
+            return None
+        return self.replies[-1].lines if lines else ()
+
+    def view(self, *, with_new_output: bool) -> ScreenView:
+        screen = _text(self.rows)
+        if self.plan is None or not with_new_output:
+            return ScreenView(screen=screen, new_output=None)
+        new_output = self.plan.new_output(self.replies)
+        return ScreenView(screen=screen, new_output=new_output, elided_lines=self.plan.elided)
+
+
+@dataclass(slots=True)
+class _Printed:
+    """What the bytes of the pane may have done to lines that had been read."""
+
+    newlines: int = 0
+    scrolled_at_most: int = 0
+    went_back: bool = False
+    """Lines above the cursor may have changed."""
+    cleared: bool = False
+
+    @classmethod
+    def judge(cls, output: bytes) -> Self:
+        newlines = output.count(b"\n")
+        printed = cls(newlines, newlines + len(output) // COLUMNS)
+        if _GOES_BACK.search(output):
+            printed.went_back = True
+            printed.cleared = _CLEARED.search(output) is not None
+            printed.scrolled_at_most += ROWS * len(_SCROLLS_A_SCREEN.findall(output))
+        elif b"\x08" in output:  # from the start of a row it goes to the one above, where that was wrapped
+            printed.went_back = True
+        return printed
+
+    def __iadd__(self, later: _Printed) -> Self:
+        self.newlines += later.newlines
+        self.scrolled_at_most += later.scrolled_at_most
+        self.went_back = self.went_back or later.went_back
+        self.cleared = self.cleared or later.cleared
+        return self
+
+
 class ScreenReader:
-    """Keeps the place up to which the agent has read; follows the output to know whether that place still holds."""
+    """The reader keeps what the agent has read, and follows the output to know what may have happened to it."""
 
     def __init__(self) -> None:
-        self._base_line = 0
-        self._base_history = 0
-        self._redrawn = False
-        self._scrolled_at_most = 0
-        self._newlines = 0
+        self._top = 0
+        """The line that was at the top of the screen when it was read."""
+        self._above: Sequence[bytes] = ()
+        """The rows from there to the cursor, as they were then."""
+        self._size = ""
+        self._printed = _Printed()
+        self._printed_meanwhile = _Printed()
+        """While the last question was asked; a part of the other."""
+        self._not_judged = bytearray()
 
     def follow(self, output: bytes) -> None:
         """Every byte that the pane prints passes here."""
-        newlines = output.count(b"\n")
-        self._newlines += newlines
-        self._scrolled_at_most += newlines + len(output) // COLUMNS
-        if not self._redrawn and b"\x1b" in output and _REDRAWN.search(output):
-            self._redrawn = True
+        self._not_judged += output
+        if len(self._not_judged) > _JUDGED_BYTES:
+            self._judge()
 
     def lose_place(self) -> None:
         """Output may have passed unseen: the next view is the screen alone."""
-        self._redrawn = True
+        self._printed.cleared = True
 
     async def note_place(self, client: ControlClient) -> None:
         """What is there now has been read. Raises ConnectionError, TerminalLost."""
-        (reply,) = await client.commands(_POSITION)
-        history, cursor, alternate = _position(reply)
-        self._keep_place(history, cursor, redrawn=alternate)
+        self._judge()
+        self._keep(await self._look(client, None))
 
     async def read(self, client: ControlClient) -> ScreenView:
         """Raises ConnectionError, TerminalLost."""
+        self._judge()
+        plan = self._expected_plan()
+        for questions_left in reversed(range(_QUESTIONS)):
+            look = await self._look(client, plan)
+            plan = self._fitting_plan(look)
+            if plan is None or plan == look.plan:
+                break
+            if questions_left == 1:
+                # Output keeps flowing: a screen earlier, to miss nothing that scrolls while the last question is asked.
+                plan = plan._replace(start=max(0, plan.start - ROWS))
+        self._keep(look)
+        return look.view(with_new_output=plan is not None)
+
+    async def _look(self, client: ControlClient, plan: _Plan | None) -> _Look:
+        self._printed_meanwhile = _Printed()
         # In one go: what is printed in between would make the position wrong for the screen. The new lines come
         # along where they are expected to be, which saves a second question in most steps.
-        expected = self._expected_place()
-        guess = () if expected is None else (_capture(*expected[1:]),)
-        position, shown, *lines = await client.commands(_POSITION, _SCREEN, *guess)
-        history, cursor, alternate = _position(position)
-        start = None if alternate else self._first_new_line(history, cursor)
-        new_output, elided = None, 0
-        if start is not None and expected == (history, start, cursor):
-            new_output = _lines(lines[0])
-        elif start is not None:
-            new_output, elided = await _lines_between(client, start, cursor)
-        self._keep_place(history, cursor, redrawn=alternate)
-        return ScreenView(screen=_lines(shown), new_output=new_output, elided_lines=elided)
+        planned = () if plan is None else plan.commands()
+        position, shown, *replies = await client.commands(_POSITION, _SCREEN, *planned)
+        self._judge()
+        history, cursor, alternate, region_top, size = text(position.lines).split()
+        return _Look(int(history), int(cursor), alternate == "1", int(region_top), size, shown.lines, plan, replies)
 
-    def _expected_place(self) -> tuple[int, int, int] | None:
-        """History size, first and last new line as they are if no line was wrapped; None for no guess."""
-        end = self._base_line + self._newlines
-        history = max(self._base_history, end - (ROWS - 1))
-        start = self._base_line - history
-        if self._redrawn or self._newlines > _VIEW_LINES or start < -history:
+    def _keep(self, look: _Look) -> None:
+        self._top, self._above, self._size = look.history, look.rows[: look.cursor], look.size
+        # What was printed meanwhile may have come behind the answer: it counts for this view and the next.
+        self._printed, self._printed_meanwhile = self._printed_meanwhile, _Printed()
+        # Within a scroll region, a plain line end moves lines that are above the cursor.
+        self._printed.went_back |= look.region_top > 0
+        self._printed.cleared |= look.alternate
+
+    def _judge(self) -> None:
+        if not (output := self._not_judged):
+            return
+        cut = _UNFINISHED.search(output, max(0, len(output) - _LONGEST_UNFINISHED))
+        end = cut.start() if cut else len(output)
+        printed = _Printed.judge(bytes(output[:end]))
+        self._printed += printed
+        self._printed_meanwhile += printed
+        self._not_judged = output[end:]
+
+    def _expected_plan(self) -> _Plan | None:
+        """The plan that fits if no line was wrapped and none that was read has changed; None for no guess."""
+        printed, place = self._printed, self._top + len(self._above)
+        if printed.cleared or printed.newlines > _VIEW_LINES:
             return None
-        return history, start, end - history
+        history = max(self._top, place + printed.newlines - (ROWS - 1))
+        return _Plan(history, place, self._scrolled_off(self._top, history) if printed.went_back else range(0))
 
-    def _keep_place(self, history: int, cursor: int, *, redrawn: bool) -> None:
-        self._base_line, self._base_history = history + cursor, history
-        self._redrawn, self._scrolled_at_most, self._newlines = redrawn, 0, 0
-
-    def _first_new_line(self, history: int, cursor: int) -> int | None:
-        """Line (0 is the top of the screen) where new text starts; None where that cannot be told."""
-        base_line = self._base_line
-        if self._redrawn:
+    def _fitting_plan(self, look: _Look) -> _Plan | None:
+        """The plan for what is there now, as far as `look` tells; None where new output cannot be told."""
+        top = self._top_now(look)
+        if top is None:
             return None
-        if self._base_history + self._scrolled_at_most >= HISTORY_LINES:
+        place = top + len(self._above)
+        if not self._printed.went_back and place <= look.history + look.cursor:
+            return _Plan(look.history, place)
+        scrolled_off = self._scrolled_off(top, look.history)
+        are = [*(look.scrolled_off(scrolled_off) or self._above[: look.history - top]), *look.rows]
+        differ = [*map(operator.ne, self._above, are), True]
+        return _Plan(look.history, top + differ.index(True), scrolled_off)
+
+    def _scrolled_off(self, top: int, history: int) -> range:
+        """Of the lines that were read, from `top` on, those that have scrolled off the screen since."""
+        return range(top, min(top + len(self._above), history))
+
+    def _top_now(self, look: _Look) -> int | None:
+        """Where the line that was at the top is now; None where that cannot be told."""
+        printed, top = self._printed, self._top
+        if printed.cleared or look.alternate or look.size != self._size:
+            return None
+        if top + printed.scrolled_at_most >= HISTORY_LINES:
             # A full history loses a tenth of its lines at once; once is seen, twice would be guessed.
-            if self._scrolled_at_most >= HISTORY_LINES // 10:
+            if printed.scrolled_at_most >= HISTORY_LINES // 10:
                 return None
-            if history < self._base_history:
-                base_line -= HISTORY_LINES // 10
-        elif history < self._base_history:
-            return None
-        start = base_line - history
-        return start if -history <= start <= cursor else None
+            if look.history < top:
+                top -= HISTORY_LINES // 10
+        return top if top <= look.history else None
 
 
-def _position(reply: CommandReply) -> tuple[int, int, bool]:
-    history, cursor, alternate = text(reply.lines).split()
-    return int(history), int(cursor), alternate == "1"
-
-
-def _lines(reply: CommandReply) -> str:
-    shown = b"\n".join(line.rstrip() for line in reply.lines).decode("utf-8", "replace")
-    return shown.rstrip("\n")
-
-
-async def _lines_between(client: ControlClient, start: int, end: int) -> tuple[str, int]:
-    """Lines from `start` to `end` (0 is the top of the screen), the middle left out where there are many."""
-    elided = end - start + 1 - 2 * _VIEW_LINES
-    if elided <= 0:
-        (reply,) = await client.commands(_capture(start, end))
-        return _lines(reply), 0
-    head, tail = await client.commands(_capture(start, start + _VIEW_LINES - 1), _capture(end - _VIEW_LINES + 1, end))
-    return f"{_lines(head)}\n[… {elided} lines left out …]\n{_lines(tail)}", elided
-
-
-def _capture(start: int, end: int) -> bytes:
-    return f"capture-pane -p -t main -J -S {start} -E {end}\n".encode()
+def _text(rows: Sequence[bytes]) -> str:
+    return b"\n".join(map(bytes.rstrip, rows)).decode("utf-8", "replace").rstrip("\n")
