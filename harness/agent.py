@@ -8,6 +8,7 @@ from __future__ import annotations
 import time
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any, Protocol
 
 from harness.clock import Clock
@@ -321,16 +322,18 @@ class Agent:
         self._warnings.update(warning.partition(":")[0] for warning in warnings)
 
     async def _act(self, step: Step, parsed: Parsed) -> None:
-        self._count(parsed.warnings)
         started = time.monotonic()
         exit_code: int | None = None
         view: View | None = None
+        pointless: set[str | None] = set()
         try:
             for action in parsed.actions:
-                view, exit_code = await self._execute(action)
+                view, exit_code = await self._execute(action, pointless)
             if view is None:
                 view = await self._terminal.view()
         finally:
+            parsed = replace(parsed, warnings=tuple(each for each in parsed.warnings if each not in pointless))
+            self._count(parsed.warnings)
             step = step.model_copy(
                 update={
                     "actions": tuple(_shown(action) for action in parsed.actions),
@@ -341,6 +344,7 @@ class Agent:
             )
             self._steps[-1] = step
         response, warnings = self._respond(parsed, view)
+        warnings = view.notes + warnings
         self._count(warnings)
         self._claimed = response.claimed
         update = {"observation": response.message, "warnings": step.warnings + warnings}
@@ -362,11 +366,14 @@ class Agent:
         warning = special_tokens_warning(shown, "the terminal's output")
         return (defused if self._neutralise else response), (warning,)
 
-    async def _execute(self, action: Action) -> tuple[View | None, int | None]:
+    async def _execute(self, action: Action, pointless: set[str | None]) -> tuple[View | None, int | None]:
+        """What a command gave, and the exit code; warnings that turn out to have no meaning go into `pointless`."""
         if isinstance(action, Command):
             view = await self._terminal.run(action.command, self._limits.command_sec)
             return view, view.exit_code if isinstance(view, CommandResult) else None
         settled = await self._terminal.send(action)
+        if settled.full_screen:
+            pointless.add(action.shell_warning)
         return None, settled.exit_code
 
     def _answer(self, step: Step, call: ToolCall | None = None) -> None:

@@ -15,8 +15,9 @@ from harness.custom import CustomAgent, CustomRun, crashed
 from harness.errors import AgentCrashed, EndpointUnavailable, RequestRefused, TerminalLost, TerminalUnreachable
 from harness.limits import Limits
 from harness.model import Model
-from harness.protocols.base import ActionProtocol
-from harness.terminal import COLUMNS, ROWS, Settling, ShellMode, Terminal, TerminalSpec
+from harness.protocols.base import ActionProtocol, ShellMode
+from harness.protocols.bash import BashProtocol
+from harness.terminal import COLUMNS, ROWS, Settling, Terminal, TerminalSpec
 from harness.terminal.recording import Recording
 from harness.trajectory import Outcome, Trajectory
 from tbench.archive import pack, read_tree
@@ -126,10 +127,10 @@ class ModelAgent:
     ) -> None:
         self.name = name
         self._model = model
-        self._protocol = protocol
+        self._protocol = protocol.in_shell(shell_mode) if isinstance(protocol, BashProtocol) else protocol
         self._limits = limits
         self._settling = settling
-        self._spec = TerminalSpec(history_expansion=not protocol.types_commands, shell_mode=shell_mode)
+        self._spec = TerminalSpec(attended=not protocol.types_commands, shell_mode=shell_mode)
         self._neutralise = neutralise_special_tokens
         self._agent: Agent | None = None
 
@@ -169,7 +170,7 @@ class UserAgent:
         self._model = model
         self._limits = limits
         self._settling = settling
-        self._spec = TerminalSpec(history_expansion=False, shell_mode=shell_mode)
+        self._spec = TerminalSpec(attended=False, shell_mode=shell_mode)
         self._run: CustomRun | None = None
 
     async def work(self, place: Workplace) -> AgentReport:

@@ -72,7 +72,7 @@ def create_arguments(engine: Engine, recipe: Recipe) -> dict[str, Any]:
         security_opt=["no-new-privileges"] if recipe.no_new_privileges else None,
         binds=[f"{recipe.tools_volume}:{TOOLS}:ro"],
         # The tmux socket must survive `rm -rf /tmp/*`, read-only roots and other users.
-        tmpfs={f"{TOOLS}/run": "mode=1777,size=1m"},
+        tmpfs={f"{TOOLS}/run": "mode=1777,size=16m"},
     )
     return {
         "image": recipe.image.id,

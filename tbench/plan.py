@@ -9,8 +9,8 @@ from typing import Any
 from pydantic import Field, ValidationError
 
 from harness.model import Rendering
+from harness.protocols.base import ShellMode
 from harness.protocols.text import OUTPUT_LIMIT_BYTES
-from harness.terminal import ShellMode
 from harness.trajectory import Frozen
 from tbench.dataset import TaskSet
 from tbench.errors import UsageError, one_line

@@ -10,7 +10,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from harness.terminal import Settling, ShellMode
+from harness.protocols.base import ShellMode
+from harness.terminal import Settling
 
 
 @dataclass(frozen=True)

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, Literal, Protocol
 
 from harness.trajectory import Message, ToolCall
+
+ShellMode = Literal["persistent", "fresh"]
+"""Whether all commands of a terminal share one shell, or each has a process of its own."""
 
 
 @dataclass(frozen=True)
@@ -20,6 +23,8 @@ class Keys:
     keystrokes: str
     duration_sec: float
     key: str | None = None
+    shell_warning: str | None = None
+    """One of the reply's warnings that has no meaning where a full-screen program gets the keys."""
 
 
 @dataclass(frozen=True)
@@ -55,6 +60,8 @@ class ScreenView:
     (cleared, full screen)."""
     elided_lines: int = 0
     """Lines left out of the middle of `new_output` because nobody would read them all."""
+    notes: tuple[str, ...] = ()
+    """What happened to the terminal, `kind: sentence` each."""
 
 
 @dataclass(frozen=True)
@@ -83,6 +90,10 @@ class CommandResult:
     timed_out: bool = False
     gap: Gap | None = None
     """What was kept of a long output."""
+    background: str = ""
+    """What processes in the background printed since the command before."""
+    notes: tuple[str, ...] = ()
+    """What happened to the terminal or the shell, `kind: sentence` each."""
 
     @property
     def elided_bytes(self) -> int:

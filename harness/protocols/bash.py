@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from copy import copy
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 from harness.errors import FormatError
-from harness.protocols.base import Command, CommandResult, Parsed, Response, ScreenView, View
+from harness.protocols.base import Command, CommandResult, Parsed, Response, ScreenView, ShellMode, View
 from harness.protocols.fences import Block
 from harness.protocols.templates import Prompts
 from harness.protocols.text import OUTPUT_LIMIT_BYTES, cut_middle, gap_shown, seen, warning_sentences
@@ -20,9 +21,10 @@ SUBMIT_COMMAND = f"echo {MARKER}"
 
 SAMPLES: dict[str, dict[str, object]] = {
     "system": {},
-    "task": {"instruction": "Do it.", "screen": "$ ", "limit_bytes": OUTPUT_LIMIT_BYTES},
+    "task": {"instruction": "Do it.", "screen": "$ ", "limit_bytes": OUTPUT_LIMIT_BYTES, "persistent": True},
     "observation": {
         "exit_code": 0,
+        "background": "log line",
         "output": "file",
         "timed_out": False,
         "too_long": True,
@@ -47,6 +49,13 @@ class BashProtocol:
         template = self.name.replace("-", "_") + ".jinja"
         self._limit = observation_bytes
         self._prompts = Prompts(Path(__file__).with_name(template), self.samples, prompt_file)
+        self._persistent = True
+
+    def in_shell(self, mode: ShellMode) -> Self:
+        """The same protocol, whose prompts say what the commands have in common: one shell, or nothing."""
+        protocol = copy(self)
+        protocol._persistent = mode == "persistent"
+        return protocol
 
     @property
     def prompt_hash(self) -> str:
@@ -65,6 +74,7 @@ class BashProtocol:
             instruction=instruction,
             screen=cut_middle(screen, self._limit).strip(),
             limit_bytes=self._limit,
+            persistent=self._persistent,
         )
         return [
             Message(role="system", content=self._prompts.render("system")),
@@ -73,7 +83,7 @@ class BashProtocol:
 
     def respond(self, parsed: Parsed, view: View, *, claimed: bool) -> Response:
         """Exit code and output, or the end if the submit command did what it should; no confirmation."""
-        warnings = warning_sentences(parsed.warnings)
+        warnings = warning_sentences(parsed.warnings + view.notes)
         if isinstance(view, ScreenView):
             heading, output = seen(view, self._limit)
             return Response(self._prompts.render("screen", heading=heading, output=output, warnings=warnings))
@@ -90,6 +100,7 @@ class BashProtocol:
         return self._prompts.render(
             "observation",
             exit_code=result.exit_code,
+            background=cut_middle(result.background, self._limit // 4).strip("\n"),
             output=gap.text if gap else result.output,
             head=gap.head if gap else result.output,
             elided_chars=gap.elided_chars if gap else 0,

@@ -29,12 +29,13 @@ class BashTool(BashProtocol):
     """The first tool call of a reply is its command."""
 
     name = "bash-tool"
-    samples = SAMPLES | {"tool": {}, "tool_command": {}}
+    samples = SAMPLES | {"tool": {"persistent": True}, "tool_command": {}}
 
     @property
     def tools(self) -> Sequence[Mapping[str, Any]]:
         """The one function; its descriptions are prompts too."""
-        return (_function(self._prompts.render("tool"), self._prompts.render("tool_command")),)
+        tool = self._prompts.render("tool", persistent=self._persistent)
+        return (_function(tool, self._prompts.render("tool_command")),)
 
     def parse(self, content: str, tool_calls: Sequence[ToolCall] = ()) -> Parsed:
         """The command of the first tool call. Raises FormatError."""

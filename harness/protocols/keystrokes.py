@@ -66,7 +66,7 @@ class KeystrokeProtocol(ABC):
 
     def respond(self, parsed: Parsed, view: View, *, claimed: bool) -> Response:
         """The terminal's text; completion has to be said twice in a row."""
-        observation = self._observe(view, warning_sentences(parsed.warnings))
+        observation = self._observe(view, warning_sentences(parsed.warnings + view.notes))
         if not parsed.complete:
             return Response(observation)
         if claimed:
@@ -88,10 +88,11 @@ def typed(text: str, duration_sec: float, where: str, *, is_last: bool, warnings
     typeable = without_lone_surrogates(text)
     if typeable != text:
         warnings.append(f"lone_surrogate: {where}Half of a surrogate pair was replaced by U+FFFD.")
-    key = key_name(typeable)
+    key, warning = key_name(typeable), None
     if typeable and key is None and not is_last and not typeable.endswith("\n"):
-        warnings.append(f"no_newline: {where}Without a newline at its end the next command joins its line.")
-    return Keys(keystrokes=typeable, duration_sec=duration_sec, key=key)
+        warning = f"no_newline: {where}Without a newline at its end the next command joins its line."
+        warnings.append(warning)
+    return Keys(keystrokes=typeable, duration_sec=duration_sec, key=key, shell_warning=warning)
 
 
 def missing_duration(where: str, warnings: list[str]) -> float:

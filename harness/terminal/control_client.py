@@ -90,11 +90,16 @@ class ControlClient:
             with contextlib.suppress(asyncio.CancelledError):
                 await self._reader
 
-    async def commands(self, *commands: bytes, keystrokes: bool = False) -> list[CommandReply]:
-        """Send command lines in one go; their replies. Raises ConnectionError, also where none comes in time."""
+    async def commands(
+        self, *commands: bytes, replies: int | None = None, keystrokes: bool = False
+    ) -> list[CommandReply]:
+        """Send command lines in one go; their replies, `replies` in all where a line holds more than one command.
+
+        Raises ConnectionError, also where none comes in time.
+        """
         if self.lost.is_set() or self._stream is None:
             raise ConnectionResetError(self.why_lost)
-        done = self._expect(len(commands), keystrokes=keystrokes)
+        done = self._expect(replies or len(commands), keystrokes=keystrokes)
         self._since_command = 0
         try:
             async with asyncio.timeout(_ANSWER_SEC + sum(map(len, commands)) / _BYTES_PER_SEC):
@@ -102,7 +107,11 @@ class ControlClient:
                 return await done
         except TimeoutError:
             # The way to it may be what hangs: whoever asked tries a new one, which tells.
+            self.lost.set()
             raise Silent("tmux stopped answering") from None
+        except ConnectionError:
+            self.lost.set()
+            raise
 
     def _expect(self, replies: int, *, keystrokes: bool = False) -> asyncio.Future[list[CommandReply]]:
         batch = _Batch(replies, asyncio.get_running_loop().create_future(), keystrokes)

@@ -116,6 +116,20 @@ class Parser:
 
 
 CHUNK_BYTES = 1024
+_BUFFER_BYTES = 16_000
+_PLAIN = frozenset(b"abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789 /.,:-_=+")
+_CONTROL_KEYS = {
+    f"C-{key}": byte
+    for keys, byte in (
+        *((("1", "!"), b"1"), (("9", "("), b"9"), (("0", ")"), b"0"), (("=",), b"="), (("+",), b"+"), (("#",), b"#")),
+        *(((";", ":"), b";"), (("'",), b"'"), ((",", "<"), b","), ((".", ">"), b"."), (("`",), b"\0")),
+        *((("3", "Escape"), b"\x1b"), (("4",), b"\x1c"), (("5",), b"\x1d"), (("7",), b"\x1f"), (("8",), b"\x7f")),
+        *((("Enter",), b"\r"), (("Tab",), b"\t"), (("BTab",), b"\x1b[Z"), (("BSpace",), b"\b")),
+    )
+    for key in keys
+}
+"""Keys that have no control character: tmux 3.3a types nothing. A VT100's keyboard sends this, as tmux 3.5 does
+(input-keys.c, input_key_vt10x)."""
 
 
 def type_bytes(target: str, data: bytes) -> list[bytes]:
@@ -126,5 +140,28 @@ def type_bytes(target: str, data: bytes) -> list[bytes]:
 
 def press_key(target: str, key: str) -> bytes:
     """The command line that presses one key by its tmux name."""
+    if key in _CONTROL_KEYS:
+        return type_bytes(target, _CONTROL_KEYS[key])[0]
     quoted = "'" + key.replace("'", "'\\''") + "'"
     return f"send-keys -t {target} {quoted}\n".encode()
+
+
+def write_file(path: str, data: bytes) -> list[bytes]:
+    """Command lines that make tmux write a file of exactly `data`: not empty, and without NUL. Each has one reply."""
+    chunks = [data[start : start + _BUFFER_BYTES] for start in range(0, len(data), _BUFFER_BYTES)]
+    lines = [b'set-buffer -a -b tbench -- "%b"\n' % _quoted(chunk) for chunk in chunks]
+    lines[0] = lines[0].replace(b" -a", b"", 1)
+    return [*lines, b"save-buffer -b tbench %b\n" % path.encode()]
+
+
+def read_file(path: str) -> list[bytes]:
+    """Command lines of which the last one's reply holds the lines of a small file; an error where it is not there."""
+    return [b"load-buffer -b tbench %b\n" % path.encode(), b"show-buffer -b tbench\n"]
+
+
+def _quoted(data: bytes) -> bytes:
+    """`data` for between tmux's double quotes: everything that could mean something there in octal."""
+    data = data.replace(b"\\", b"\\134")
+    for special in set(data) - _PLAIN - {0x5C}:
+        data = data.replace(bytes((special,)), b"\\%03o" % special)
+    return data

@@ -12,6 +12,9 @@ from dataclasses import dataclass
 _PASTE, _PASTED = "\x1b[200~", "\x1b[201~"
 _READ_KEYS, _TAKE_KEYS = "\x1b[?2004h", "\x1b[?2004l\r"
 _TYPED = re.compile(r"\x1b\[20[01]~|\x16.|[\x00-\x1f\x7f]|[^\x00-\x1f\x7f]+", re.DOTALL)
+PROMPT_BACK = "\r\x1b[A\x1b[K"
+"""Takes the place of the prompt, one line above: the only time that the cursor moves up."""
+_NUMBER = re.compile(rb"__tbench_id=(\d+)")
 _INTERRUPTS = {"\x03": ("^C\n", 130), "\x1c": ("^\\Quit\n", 131)}
 
 
@@ -39,11 +42,22 @@ def scripted(answers: Mapping[str, Answer | str]) -> Callable[[str], Answer]:
 class PretendShell:
     """A bash at its prompt, as far as its terminal shows it: echo, marks (images/tools/share/bashrc), type-ahead."""
 
-    def __init__(self, prompt: str, pid: int, print_: Callable[[str], None], run: Callable[[str], Answer]) -> None:
+    def __init__(
+        self,
+        prompt: str,
+        pid: int,
+        print_: Callable[[str], None],
+        run: Callable[[str], Answer],
+        files: dict[str, bytes],
+    ) -> None:
         self._prompt = prompt
         self._pid = pid
         self._print = print_
         self._run = run
+        self._files = files
+        """By name; a command that was delivered lies at NAME.command.text, and is asked for by NAME.command."""
+        self._delivered: str | None = None
+        """The number of the delivered command that runs."""
         self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
         self._line = ""
         self._lines_read = 0
@@ -53,6 +67,11 @@ class PretendShell:
         self._pasting = False
         self._exit_code = 0
         self._timer: asyncio.TimerHandle | None = None
+
+    @property
+    def is_busy(self) -> bool:
+        """A command runs."""
+        return self._busy
 
     def begin(self) -> None:
         self._finish(0)
@@ -69,12 +88,6 @@ class PretendShell:
             text = self._take_as_kernel(text)
         self._ahead += text
         self._read()
-
-    def kill(self) -> None:
-        """End the command that runs, if any."""
-        if self._busy:
-            self._interrupt("Killed\n", 137)
-            self._read()
 
     def _take_as_kernel(self, text: str) -> str:
         """While a command runs, what is typed is echoed at once (and again when it is read); C-c interrupts."""
@@ -119,10 +132,26 @@ class PretendShell:
         self._lines_read += 1 + line.count("\n")
         self._busy = True
         self._print("\n" + _TAKE_KEYS)
-        if not line.strip():
+        if line.strip():
+            self._print("\x1b]133;C;aid=tbench\x1b\\")
+            self._answer(line)
+        elif (name := next((name for name, script in self._files.items() if _is_asked(name, script)), None)) is None:
             self._finish(self._exit_code)
-            return
-        self._print("\x1b]133;C;aid=tbench\x1b\\")
+        else:
+            self._deliver(self._files[f"{name}.text"].decode("utf-8", "replace"), self._files.pop(name))
+
+    def _deliver(self, text: str, script: bytes) -> None:
+        """As the prompt's hook does: see deliver.sh."""
+        number = _NUMBER.search(script)
+        assert number is not None
+        self._delivered = number[1].decode()
+        self._mark_end(self._exit_code)
+        self._print(
+            f"\x1b]133;S;aid=tbench\x1b\\{PROMPT_BACK}$ {text}\n\x1b]133;C;aid=tbench;id={self._delivered}\x1b\\"
+        )
+        self._answer(text)
+
+    def _answer(self, line: str) -> None:
         answer = self._run(line)
         pieces = [answer.output] if isinstance(answer.output, str) else list(answer.output)
         self._go_on(pieces, answer)
@@ -143,7 +172,22 @@ class PretendShell:
     def _finish(self, exit_code: int) -> None:
         self._exit_code = exit_code
         self._busy = False
-        where = f"aid=tbench;line={self._lines_read};pid={self._pid}"
-        pending = int("\r" in self._ahead)
-        end = f"\x1b]133;D;{exit_code};{where};pending={pending}\x1b\\"
-        self._print(f"{end}{_READ_KEYS}{self._prompt}\x1b]133;B;{where}\x1b\\")
+        if self._delivered is None:
+            self._mark_end(exit_code)
+        else:
+            self._print(f"\x1b]133;D;{exit_code};aid=tbench;id={self._delivered}\x1b\\")
+            self._delivered = None
+        prompt = f"\x1b]133;A;aid=tbench\x1b\\{self._prompt}\x1b]133;B;{self._where}\x1b\\"
+        self._print(f"{_READ_KEYS}{prompt}")
+
+    @property
+    def _where(self) -> str:
+        return f"aid=tbench;line={self._lines_read};pid={self._pid}"
+
+    def _mark_end(self, exit_code: int) -> None:
+        pending = int(re.search("[\r\n]", self._ahead) is not None)
+        self._print(f"\x1b]133;D;{exit_code};{self._where};pending={pending}\x1b\\")
+
+
+def _is_asked(name: str, script: bytes) -> bool:
+    return name.endswith(".command") and bool(script)

@@ -13,9 +13,9 @@ import shlex
 from collections.abc import Callable, Mapping, Sequence
 from functools import lru_cache
 
-from harness.terminal.fake_shell import Answer, PretendShell, scripted
+from harness.terminal.fake_shell import PROMPT_BACK, Answer, PretendShell, scripted
 from harness.terminal.plain_text import without_escapes
-from harness.terminal.screen import COLUMNS, HISTORY_LINES, ROWS
+from harness.terminal.spec import COLUMNS, HISTORY_LINES, ROWS
 
 __all__ = ["Answer", "FakeTmux", "escape", "scripted"]
 
@@ -23,6 +23,7 @@ _PRINTED_AT_ONCE = 4096
 """Bytes of a pane that one %output line holds at most."""
 _CONTROL = re.compile(r"[\x00-\x08\x0b\x0c\x0e-\x1f\x7f]")
 _ESCAPED = re.compile(rb"[\x00-\x1f]")
+_OCTAL = re.compile(rb"\\([0-7]{3})")
 _KEYS = {"Enter": "\r", "Space": " ", "C-c": "\x03", "C-m": "\r", "C-j": "\r", "C-v": "\x16", "C-\\": "\x1c"}
 
 
@@ -30,7 +31,8 @@ class FakeTmux:
     """One tmux server with one session; its `connect` is a `harness.stream.Connect`.
 
     `answer` says what a typed line does. `read_bytes` cuts what a client reads into pieces of that size.
-    `typed` holds the lines that were entered; `stop` ends the server as `kill-server` does.
+    `typed` holds the lines that were entered and the commands that were delivered, `files` what tmux was made to write;
+    `stop` ends the server as `kill-server` does.
     """
 
     def __init__(
@@ -41,6 +43,8 @@ class FakeTmux:
         read_bytes: int = 1 << 16,
     ) -> None:
         self.typed: list[str] = []
+        self.files: dict[str, bytes] = {}
+        self._buffer = b""
         self._answer = answer or scripted({})
         self._prompt = prompt
         self._read_bytes = read_bytes
@@ -82,13 +86,33 @@ class FakeTmux:
     # -- commands --------------------------------------------------------------------------------
 
     def _take_line(self, client: _Client, line: bytes) -> None:
-        before, literal, digits = line.partition(b" -H ")
+        first, then, rest = line.partition(b" ; ")
+        before, literal, digits = first.partition(b" -H ")
         if literal and before.startswith(b"send-keys "):  # the hot one: not worth a tokenizer
             self._reply(client, [])
             self._type(bytes.fromhex(digits.decode()))
-            return
-        for words in _commands(line.decode("utf-8", "replace")):
-            self._reply(client, self._perform(words))
+            if then:
+                self._take_line(client, rest)
+        elif line.startswith(b"set-buffer "):
+            self._set_buffer(line)
+            self._reply(client, [])
+        elif line.startswith(b"if-shell "):
+            # The only thing that is asked so is who has the foreground; its own reply and those of a branch.
+            for reply in ([], [], [self._foreground()]):
+                self._reply(client, reply)
+        else:
+            for words in _commands(line.decode("utf-8", "replace")):
+                self._reply(client, self._perform(words))
+
+    def _foreground(self) -> str:
+        """As images/tools/tty.c tells it."""
+        if self._shell is None or self._shell.is_busy:
+            return "group=2 running=0 waiting=n cpu=0 queue=0 canonical=y echo=y crnl=y name=command"
+        return f"group={self._pid} running=0 waiting=y cpu=0 queue=0 canonical=n echo=n crnl=n name=bash"
+
+    def _set_buffer(self, line: bytes) -> None:
+        text = _OCTAL.sub(lambda match: bytes((int(match[1], 8),)), line[line.index(b'"') + 1 : line.rindex(b'"')])
+        self._buffer = self._buffer + text if b" -a " in line.partition(b'"')[0] else text
 
     def _perform(self, words: Sequence[str]) -> list[str]:
         """The lines that a command answers with: none for those that mean nothing here."""
@@ -103,12 +127,16 @@ class FakeTmux:
                 return self._screen.capture(options.get("-S"), options.get("-E"), joined="-J" in options)
             case "respawn-pane":
                 self._respawn()
-            case "run-shell" if self._shell is not None and "kill-foreground" in " ".join(rest):
-                self._shell.kill()
             case "set-option":
                 self._options[rest[0]] = " ".join(rest[1:])
             case "show-options":
                 return [self._options[name] for name in rest if name in self._options]
+            case "save-buffer":
+                self.files[rest[0]] = self._buffer
+            case "load-buffer":
+                self._buffer = self.files.get(rest[0], b"")
+            case "show-buffer":
+                return self._buffer.decode("utf-8", "replace").splitlines()
             case "kill-server":
                 asyncio.get_running_loop().call_soon(self.stop)
         return []
@@ -129,7 +157,7 @@ class FakeTmux:
     def _respawn(self) -> None:
         self._end_shell()
         self._pid += 1
-        self._shell = PretendShell(self._prompt, self._pid, self.print, self._run)
+        self._shell = PretendShell(self._prompt, self._pid, self.print, self._run, self.files)
         asyncio.get_running_loop().call_soon(self._shell.begin)
 
     def _end_shell(self) -> None:
@@ -190,6 +218,11 @@ class _Screen:
         """Whether a row goes on in the next."""
 
     def feed(self, text: str) -> None:
+        before, back, text = text.rpartition(PROMPT_BACK)
+        if back:
+            self.feed(before)
+            del self._rows[-1], self._wraps[-1]
+            self._rows[-1] = ""
         if _CONTROL.search(text):
             text = without_escapes(text)
         first, *others = text.replace("\r\n", "\n").split("\n")

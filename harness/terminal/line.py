@@ -11,7 +11,7 @@ import unicodedata
 from collections.abc import Sequence
 from functools import lru_cache
 
-from harness.terminal.screen import COLUMNS
+from harness.terminal.spec import COLUMNS
 
 EDIT_SEQUENCE = r"\[[0-9]{0,9}(?:;[0-9;:]{0,53})?[@CDGKPX`]"
 """What follows the ESC of the sequences that a line obeys; only their first number counts."""

@@ -1,8 +1,9 @@
 """Finds the shell's OSC 133 marks in the output stream, and with them the exact output of each command.
 
 The tools volume's shell set-up prints them: C when a command is about to run, D with the exit code and
-whether another typed line already waits when it has ended, B when the prompt has been drawn; shells without
-bash's hooks print D and B at each prompt, and P where a command needs more lines. Pure, no I/O.
+whether another typed line already waits when it has ended, A and B around the prompt, P where a command needs more
+lines, X with the exit code of a shell that has ended, S before what the set-up itself shows. Shells without bash's
+hooks print D with the prompt. A delivered command has a C and a D with its own id. Pure, no I/O.
 Source: https://gitlab.freedesktop.org/Per_Bothner/specifications/-/blob/master/proposals/semantic-prompts.md
 """
 
@@ -12,7 +13,8 @@ import re
 from dataclasses import dataclass
 
 _MARK = re.compile(
-    rb"\x1b\]133;([BCDP])(?:;(-?\d+))?;aid=tbench(?:;line=(\d*))?(?:;pid=(\d+))?(?:;pending=(\w+))?(?:\x1b\\|\x07)"
+    rb"\x1b\]133;([ABCDPSX])(?:;(-?\d+))?;aid=tbench(?:;id=(\d+))?(?:;line=(\d*))?(?:;pid=(\d+))?(?:;pending=(\w+))?"
+    rb"(?:\x1b\\|\x07)"
 )
 _OPENING = b"\x1b]133;"
 _LONGEST_MARK = 128
@@ -20,7 +22,7 @@ _LONGEST_MARK = 128
 
 @dataclass(frozen=True, slots=True)
 class Mark:
-    """One mark: `kind` is B, C, D or P; exit code and pending are set on D."""
+    """One mark: `kind` is its letter; the exit code is set on D and X, pending on D."""
 
     kind: str
     exit_code: int | None = None
@@ -30,6 +32,8 @@ class Mark:
     """Lines that the shell has read so far (bash, on D and B)."""
     pid: int | None = None
     """The shell's own."""
+    id: int | None = None
+    """The delivered command's."""
 
 
 class MarkScanner:
@@ -60,13 +64,14 @@ class MarkScanner:
 
 
 def _mark(match: re.Match[bytes]) -> Mark:
-    kind, code, line, pid, pending = match.groups()
+    kind, code, identity, line, pid, pending = match.groups()
     return Mark(
         kind.decode(),
         int(code) if code else None,
         {b"0": False, b"1": True}.get(pending or b""),
         int(line) if line else None,
         int(pid) if pid else None,
+        int(identity) if identity else None,
     )
 
 

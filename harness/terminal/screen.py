@@ -11,14 +11,13 @@ import operator
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import NamedTuple, Self
+from typing import NamedTuple, Protocol, Self
 
 from harness.protocols.base import ScreenView
-from harness.terminal.control_client import ControlClient, text
+from harness.terminal.control_client import text
 from harness.terminal.control_mode import CommandReply
+from harness.terminal.spec import COLUMNS, HISTORY_LINES, ROWS
 
-COLUMNS, ROWS = 160, 40
-HISTORY_LINES = 50_000
 _VIEW_LINES = 5_000
 """Lines of head and of tail that are read; an observation holds fewer."""
 _QUESTIONS = 4
@@ -37,7 +36,15 @@ _POSITION = (
     b"display-message -p -t main '#{history_size} #{cursor_y} #{alternate_on}"
     b" #{scroll_region_upper} #{pane_width}x#{pane_height}'\n"
 )
+_FULL_SCREEN = b"display-message -p -t main '#{alternate_on}#{keypad_flag}#{keypad_cursor_flag}'\n"
 _SCREEN = b"capture-pane -p -t main\n"
+
+
+class Tmux(Protocol):
+    """Who answers tmux commands: a control client, or the link that has one."""
+
+    async def commands(self, *commands: bytes) -> list[CommandReply]:
+        """Send command lines in one go; their replies. Raises ConnectionError."""
 
 
 class _Plan(NamedTuple):
@@ -154,17 +161,25 @@ class ScreenReader:
         """Output may have passed unseen: the next view is the screen alone."""
         self._printed.cleared = True
 
-    async def note_place(self, client: ControlClient) -> None:
+    async def note_place(self, tmux: Tmux) -> None:
         """What is there now has been read. Raises ConnectionError, TerminalLost."""
         self._judge()
-        self._keep(await self._look(client, None))
+        self._keep(await self._look(tmux, None))
 
-    async def read(self, client: ControlClient) -> ScreenView:
+    async def is_full(self, tmux: Tmux) -> bool:
+        """Whether a full-screen program has the screen: the alternate one, or the keys in their other mode."""
+        try:
+            (reply,) = await tmux.commands(_FULL_SCREEN)
+        except ConnectionError:
+            return False
+        return b"1" in b"".join(reply.lines)
+
+    async def read(self, tmux: Tmux) -> ScreenView:
         """Raises ConnectionError, TerminalLost."""
         self._judge()
         plan = self._expected_plan()
         for questions_left in reversed(range(_QUESTIONS)):
-            look = await self._look(client, plan)
+            look = await self._look(tmux, plan)
             plan = self._fitting_plan(look)
             if plan is None or plan == look.plan:
                 break
@@ -174,12 +189,12 @@ class ScreenReader:
         self._keep(look)
         return look.view(with_new_output=plan is not None)
 
-    async def _look(self, client: ControlClient, plan: _Plan | None) -> _Look:
+    async def _look(self, tmux: Tmux, plan: _Plan | None) -> _Look:
         self._printed_meanwhile = _Printed()
         # In one go: what is printed in between would make the position wrong for the screen. The new lines come
         # along where they are expected to be, which saves a second question in most steps.
         planned = () if plan is None else plan.commands()
-        position, shown, *replies = await client.commands(_POSITION, _SCREEN, *planned)
+        position, shown, *replies = await tmux.commands(_POSITION, _SCREEN, *planned)
         self._judge()
         history, cursor, alternate, region_top, size = text(position.lines).split()
         return _Look(int(history), int(cursor), alternate == "1", int(region_top), size, shown.lines, plan, replies)

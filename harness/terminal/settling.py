@@ -19,12 +19,15 @@ QUIET_SEC = 0.03
 """After a key: what it does is done."""
 UNPROVEN_SEC = 0.1
 """Lines are unaccounted for, but the shell says that none waits: a program has read them, or they are still coming."""
+UNSEEN_SEC = 5.0
+"""The stream was cut: the mark that is waited for may have passed unseen."""
 UNANSWERED_SEC = 1.0
 """The same in a shell that cannot say whether any waits: the next one may be at work."""
 
 _LINE_KEYS = frozenset({"enter", "c-m", "c-j", "kpenter"})
 _CONTROL = "c-"
 _INTERRUPTS = re.compile(r"[\x03\x04\x1a\x1c]")
+_CONTROLS = re.compile(r"[\x00-\x08\x0a-\x1f\x7f]")
 _MOST_SHELLS = 64
 
 
@@ -52,10 +55,31 @@ class ShellState:
         """The shell (its pid, or 0) that drew a prompt with a mark after its last D."""
         self._mute = False
         """Commands are no longer followed by a mark D."""
+        self.answer: str | None = None
+        """The kind of the last mark since the keys arrived."""
+        self._in_line = False
+        """Text was typed at the prompt, and nothing else."""
+
+    @property
+    def pid(self) -> int | None:
+        """The shell that said last that a command has ended; None where it does not tell."""
+        return self._last[0]
+
+    @property
+    def was_asked(self) -> bool:
+        """A line was typed at the prompt, and the shell has not said yet what becomes of it."""
+        return self._from_prompt and self._typed > 0 and self.answer is None
+
+    @property
+    def edits(self) -> bool:
+        """The shell's line editor reads what is typed next, and no key has changed what a line's end means to it."""
+        return self.at_prompt or self.answer == "P" or self._in_line
 
     def typed(self, text: str) -> None:
         """`text` is on its way to the terminal; each newline in it ends a line."""
+        in_line = self.edits and "\n" not in text and not _CONTROLS.search(text)
         self._begin()
+        self._in_line = in_line
         self._typed += text.count("\n")
         self._whole = text.endswith("\n")
         if _INTERRUPTS.search(text):
@@ -75,12 +99,14 @@ class ShellState:
             self._typed = self._answers = 0
             self._keyed = False
         self._from_prompt = self.at_prompt
+        self._in_line = False
         self.keys_arrived()
 
     def lose_sight(self) -> None:
         """Marks may have passed unseen, so nothing is known and counts are off until things settle again."""
         self.keys_arrived()
         self._keyed = True
+        self.wait_sec = UNSEEN_SEC
 
     def keys_arrived(self) -> None:
         """The terminal has what was typed: marks that came before are older."""
@@ -88,9 +114,12 @@ class ShellState:
         self.wait_sec = None
         self._proven = False
         self._ran = False
+        self.answer = None
 
     def take(self, mark: Mark) -> None:
         """A mark came out of the terminal."""
+        if mark.kind in "BCDP":
+            self.answer = mark.kind
         match mark.kind:
             case "C":
                 self.at_prompt = False
@@ -101,6 +130,8 @@ class ShellState:
             case "P":
                 self.wait_sec = None
                 self._answers += 1
+            case "D" if mark.id is not None:
+                self._take_delivered_end(mark)
             case "D":
                 self._take_end(mark)
             case "B":
@@ -117,6 +148,13 @@ class ShellState:
             return
         self._proven = self._proves(mark)
         self.wait_sec = self._quiet_sec(mark)
+
+    def _take_delivered_end(self, mark: Mark) -> None:
+        """The line that asked for the command is all that was typed, and its own mark D came before the command."""
+        self.exit_code = mark.exit_code
+        self._ran = False
+        self._proven = not self._keyed
+        self.wait_sec = self._quiet_sec(Mark("D", pending=False, pid=self.pid))
 
     def _take_prompt(self, mark: Mark) -> None:
         if self.at_prompt:

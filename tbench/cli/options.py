@@ -13,9 +13,9 @@ from harness.chat import without_password
 from harness.limits import Limits
 from harness.model import Rendering, Sampling
 from harness.protocols import PROTOCOLS, UnknownProtocol, load_protocol
-from harness.protocols.base import ActionProtocol
+from harness.protocols.base import ActionProtocol, ShellMode
 from harness.protocols.text import OUTPUT_LIMIT_BYTES
-from harness.terminal import Settling, ShellMode
+from harness.terminal import Settling
 from tbench.dataset import BUNDLED
 from tbench.errors import UsageError
 from tbench.network import NetworkChoice

@@ -36,7 +36,7 @@ async def run_probe(
     """
     api = engine.api
     if tools is not None:
-        host_config |= {"binds": [f"{tools}:{MOUNT}:ro"], "tmpfs": {f"{MOUNT}/run": "mode=1777,size=1m"}}
+        host_config |= {"binds": [f"{tools}:{MOUNT}:ro"], "tmpfs": {f"{MOUNT}/run": "mode=1777,size=16m"}}
     creating = asyncio.ensure_future(
         engine.call(
             api.create_container,

@@ -36,7 +36,7 @@ def bare_cycle(place: Place) -> float:
         pids_limit=4096,
         network_mode=NETWORK,
         binds=[f"{place.volume}:{sandbox.TOOLS}:ro"],
-        tmpfs={f"{sandbox.TOOLS}/run": "mode=1777,size=1m"},
+        tmpfs={f"{sandbox.TOOLS}/run": "mode=1777,size=16m"},
     )
     identity = api.create_container(place.image, entrypoint=[f"{sandbox.TOOLS}/bin/init"], host_config=host)["Id"]
     try:

@@ -13,8 +13,8 @@ from harness.fakes import ScriptedModel
 from harness.limits import Limits
 from harness.model import Rendering, Sampling, Template
 from harness.protocols import PROTOCOLS, load_protocol
+from harness.protocols.base import ShellMode
 from harness.protocols.text import OUTPUT_LIMIT_BYTES
-from harness.terminal import ShellMode
 from harness.trajectory import OnOverflow
 from tbench.cli import app
 from tbench.cli.execute import _agent_maker

@@ -61,7 +61,7 @@ async def test_a_command_runs_its_output_comes_back_and_the_task_is_submitted(
 ) -> None:
     protocol, said = load_protocol(name), FORMATS[name]
     sandbox = await start_sandbox(make_task())
-    terminal = Terminal(sandbox.connect, TerminalSpec(history_expansion=not protocol.types_commands))
+    terminal = Terminal(sandbox.connect, TerminalSpec(attended=not protocol.types_commands))
     await terminal.open()
     model = ScriptedModel([said(COMMAND, False), said("pwd", False), said("", True), said("", True)])
     try:

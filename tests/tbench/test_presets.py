@@ -10,7 +10,8 @@ import pytest
 from harness.limits import Limits
 from harness.model import Rendering, Sampling
 from harness.protocols import PROTOCOLS, load_protocol
-from harness.terminal import Settling, ShellMode
+from harness.protocols.base import ShellMode
+from harness.terminal import Settling
 from tbench.presets import PRESETS, Preset
 
 KNOWN_PROTOCOLS = {"keystrokes-json", "keystrokes-xml", "bash-block", "bash-tool", "thinking-bash"}

@@ -12,7 +12,7 @@ import pytest_asyncio
 from terminals import BASH, LONG, opened, output_of, start_container, type_in, write_task
 
 from harness.errors import TerminalUnreachable
-from harness.protocols.base import CommandResult, Keys, ScreenView
+from harness.protocols.base import CommandResult, Keys
 from harness.terminal import COLUMNS, ROWS, Terminal
 from harness.terminal.recording import Recording
 from tbench.engine import Engine
@@ -95,7 +95,10 @@ async def test_a_terminal_that_was_cut_off_is_attached_again_and_its_session_liv
             assert 0.3 < sum(uncharged) < 30
 
             cut = asyncio.create_task(cut_for(road, 0.3, 0.3))
-            assert isinstance(await terminal.run("sleep 2; echo late", LONG), ScreenView)
+            result = await terminal.run("sleep 2; echo late; (exit 7)", LONG)
+            assert isinstance(result, CommandResult)
+            assert (result.output, result.exit_code) == ("late\n", 7)
+            assert [note.partition(":")[0] for note in result.notes] == ["output_missed"]
             await cut
             assert await output_of(terminal, "echo $kept") == "yes\n"
             await terminal.view()

@@ -81,7 +81,7 @@ def test_beginnings_of_marks_in_the_text_do_not_hide_marks(parts: list[bytes], s
         b"\x1b]133;D;1\x1b\\",
         b"\x1b]133;A;aid=other\x1b\\",
         b"\x1b]133;C;aid=tbench2\x1b\\",
-        b"\x1b]133;A;aid=tbench\x1b\\",
+        b"\x1b]133;E;aid=tbench\x1b\\",
     ],
 )
 def test_marks_of_other_programs_are_text(foreign: bytes) -> None:

@@ -11,7 +11,7 @@ import pytest_asyncio
 from terminals import LONG, PROGRAMS, body, opened, output_of, press, start_container, type_in, write_task
 
 from harness.protocols.base import CommandResult, Keys
-from harness.terminal import Terminal
+from harness.terminal import Settled, Terminal
 from tbench.container import Container
 from tbench.engine import Engine
 
@@ -121,7 +121,7 @@ async def test_a_question_of_debconf_is_answered(desk: Terminal) -> None:
 @pytest.mark.slow
 async def test_a_question_of_debconf_does_not_hold_a_command_beyond_its_limit(desk: Terminal) -> None:
     assert (await desk.run(BUILD_PACKAGE, LONG)) is not None
-    result = await desk.run("DEBIAN_FRONTEND=readline dpkg -i /tmp/asking.deb", 2.0)
+    result = await desk.run("DEBIAN_FRONTEND=readline dpkg -i /tmp/asking.deb </dev/tty", 2.0)
     assert isinstance(result, CommandResult)
     assert result.timed_out
     assert "What is the answer?" in result.output
@@ -140,15 +140,16 @@ async def test_another_user_with_the_same_environment_settles_exactly(desk: Term
 
 
 @pytest.mark.parametrize("command", ["sudo -u agent -i", "su - agent", "zsh -f", "dash"])
-async def test_a_shell_without_marks_can_be_used_and_left(desk: Terminal, command: str) -> None:
-    assert not (await desk.send(Keys(f"{command}\n", 0.3))).at_prompt
-    await shows(desk, "echo in$((6 * 7))side\n", "in42side")
+async def test_a_shell_without_marks_settles_too_and_can_be_left(desk: Terminal, command: str) -> None:
+    assert await desk.send(Keys(f"{command}\n", LONG)) == Settled(at_prompt=True)
+    assert await desk.send(Keys("sleep 0.3; echo in$((6 * 7))side\n", LONG)) == Settled(at_prompt=True)
+    assert "\nin42side\n" in (await desk.view()).screen
     assert (await desk.send(Keys("exit\n", LONG))).at_prompt
     assert await output_of(desk, "echo back") == "back\n"
 
 
 async def test_a_shell_replaced_by_another_kind_can_be_used_and_left(desk: Terminal) -> None:
-    assert not (await desk.send(Keys("exec zsh -f\n", 0.3))).at_prompt
+    assert (await desk.send(Keys("exec zsh -f\n", LONG))).at_prompt
     await shows(desk, "echo in$((6 * 7))side\n", "in42side")
     assert (await desk.send(Keys("exit\n", LONG))).at_prompt
     assert "this is a new one" in (await desk.view()).screen
@@ -157,9 +158,9 @@ async def test_a_shell_replaced_by_another_kind_can_be_used_and_left(desk: Termi
 @pytest.mark.parametrize(
     "command",
     [
-        "cat",
-        *(pytest.param(program, marks=pytest.mark.slow) for program in ("python3", "exec zsh -f")),
-        *(pytest.param(each, marks=pytest.mark.slow) for each in ("sudo -u agent -i", "zsh")),
+        "cat </dev/tty",
+        *(pytest.param(f"{each} </dev/tty", marks=pytest.mark.slow) for each in ("python3", "sudo -u agent -i", "zsh")),
+        pytest.param("exec </dev/tty; exec zsh -f", marks=pytest.mark.slow),
     ],
 )
 async def test_what_waits_for_input_holds_a_command_no_longer_than_its_limit(desk: Terminal, command: str) -> None:

@@ -7,7 +7,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from harness.terminal.marks import Mark
-from harness.terminal.settling import GRACE_SEC, PROMPT_SEC, QUIET_SEC, UNANSWERED_SEC, UNPROVEN_SEC, ShellState
+from harness.terminal.settling import (
+    GRACE_SEC,
+    PROMPT_SEC,
+    QUIET_SEC,
+    UNANSWERED_SEC,
+    UNPROVEN_SEC,
+    UNSEEN_SEC,
+    ShellState,
+)
 
 SHELL, OTHER = 100, 200
 RUNS = Mark("C")
@@ -198,7 +206,7 @@ def test_a_count_that_the_agent_has_spoilt_proves_nothing(change: str) -> None:
 def test_lost_sight_of_nothing_is_known() -> None:
     shell = take(typed("sleep 1\n"), RUNS)
     shell.lose_sight()
-    assert (shell.at_prompt, shell.wait_sec) == (False, None)
+    assert (shell.at_prompt, shell.wait_sec) == (False, UNSEEN_SEC)
     assert take(shell, ended(1)).wait_sec in (QUIET_SEC, UNPROVEN_SEC)
 
 

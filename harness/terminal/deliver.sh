@@ -1,0 +1,55 @@
+# Runs a delivered command in the terminal's shell, whichever that is, and says with marks (OSC 133) where its output
+# begins (C) and ends (D, with the exit code). The prompt's hook evaluates it, or it is sourced. In front stand
+#   __tbench_code __tbench_options  what $? and $- were
+#   __tbench_at     this script's own path; the command's text lies at PATH.text
+#   __tbench_id     a number that the marks carry
+#   __tbench_shown  what the screen shows of the command
+#   __tbench_how    line (as `bash -c` reads it: line by line), whole (at once) or fresh (in a process of its own)
+# All is one group, read before it runs: an unfinished text spoils what bash reads after it. Nothing here may fail or
+# print, so errexit, xtrace and verbose are off, and on again for the text.
+{
+    # Emptied first: it runs once, however often it is asked for.
+    : >|"$__tbench_at"
+    printf '\033]133;S;aid=tbench\033\\\r\033[A\033[K$ %s\n\033]133;C;aid=tbench;id=%s\033\\' "$__tbench_shown" "$__tbench_id" >/dev/tty
+    # After the hook, $? is what it was before; so after another delivered command it is that one's own code.
+    [ "$__tbench_code" != "${__tbench_seen-}" ] || __tbench_code=$__tbench_last
+    __tbench_seen=${__tbench_status-0}
+    __tbench_set=
+    case $__tbench_options in *x*) __tbench_set='set -x;' ;; esac
+    case $__tbench_options in *v*) __tbench_set="${__tbench_set}set -v;" ;; esac
+    # Where a variable is missing (${x:?}, set -u), `bash -c` ends; an interactive bash would go on with the next line.
+    # Read at once, all the text is one line; if it can be read so.
+    case $__tbench_how,$__tbench_options in
+        line,*u* | whole,*) __tbench_how=line
+            ! eval "__tbench_whole() { $(/opt/tbench/bin/busybox cat "$__tbench_at.text")
+}" 2>/dev/null || __tbench_how=whole; unset -f __tbench_whole ;;
+    esac
+    case $__tbench_options in *e*) set -e ;; esac
+    # LINENO=1: the text's first line is line 1. `exit`: its code is what the text finds in $?.
+    case $__tbench_how,$__tbench_code,${BASH_VERSION:+bash} in
+        fresh,*) /opt/tbench/bin/alone "$__tbench_at.text" ;;
+        line,0,bash) eval "${__tbench_set:$((LINENO=1,0))}$(<"$__tbench_at.text")" </dev/null ;;
+        line,*,bash) eval "${__tbench_set:$((LINENO=1,0))}$(printf %s "$(<"$__tbench_at.text")"; exit "$__tbench_code")" </dev/null ;;
+        whole,*,bash) __tbench_code=127; eval "${__tbench_set:$((LINENO=1,0))}{ $(<"$__tbench_at.text")
+}; __tbench_code=\$?" </dev/null ;;
+        *) eval "$__tbench_set$(/opt/tbench/bin/busybox cat "$__tbench_at.text"; exit "$__tbench_code")" </dev/null ;;
+    esac
+    { __tbench_last=$? __tbench_options=$-; set +xve; } 2>/dev/null
+    case $__tbench_how in whole) __tbench_last=$__tbench_code ;; esac
+    # What a signal ended is told of at the next prompt, or when a sourced file has run something.
+    case $__tbench_last in 129 | 1[345]?) . /opt/tbench/share/tell-of-signals ;; esac
+    # Process substitutions are not waited for by bash, and may have something to print yet.
+    if [ -n "${BASH_VERSION-}" ]; then
+        IFS= read -r __tbench_set </proc/$$/task/$$/children
+        [ -z "$__tbench_set" ] || . /opt/tbench/share/await-substitutions
+    fi 2>/dev/null
+    # What a shell that takes this one's place begins with.
+    { export -p >|"$__tbench_at.exports"; printf '%s\n' "$PWD" >|"$__tbench_at.directory"; } 2>/dev/null
+    # Also into a file: whoever is cut off finds it there.
+    printf '%s %s\n' "$__tbench_id" "$__tbench_last" 2>/dev/null >|"$__tbench_at.ended"
+    printf '\033]133;D;%s;aid=tbench;id=%s\033\\' "$__tbench_last" "$__tbench_id" >/dev/tty
+    unset __tbench_at __tbench_id __tbench_shown __tbench_how __tbench_set __tbench_code __tbench_status
+    case $__tbench_options in *v*) set -v ;; esac
+    case $__tbench_options in *e*) set -e ;; esac
+    { case $__tbench_options in *x*) set -x ;; esac; } 2>/dev/null
+}

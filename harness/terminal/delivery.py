@@ -1,0 +1,300 @@
+"""Runs a command's text in the terminal's shell without typing it.
+
+tmux writes the text into a file, and beside it a script (deliver.sh) that the shell picks up at its next prompt: an
+empty line is all that is typed. The text travels whole, is read whole, and its echo is no output.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import dataclasses
+import math
+import random
+import re
+import shlex
+from collections.abc import Callable
+from enum import Enum
+from pathlib import Path
+
+from harness.errors import TerminalLost
+from harness.protocols.base import CommandResult
+from harness.terminal import control_mode
+from harness.terminal.control_client import text as reply_text
+from harness.terminal.foreground import Watcher
+from harness.terminal.link import KeysLost, Link
+from harness.terminal.marks import Mark
+from harness.terminal.spec import TerminalSpec
+from harness.terminal.waiting import Waiting
+from harness.terminal.watch import Watch
+
+_SCRIPT = "".join(
+    line
+    for line in Path(__file__).with_name("deliver.sh").read_text().splitlines(keepends=True)
+    if not line.lstrip().startswith("#")
+)
+_SHOWN_CHARS = 2000
+_MAY_END_EARLY = re.compile(r"\$\{[^}\n]*\?|\bset\b[^;\n]*-\w*u|\bnounset\b")
+_NOT_SHOWN = re.compile(r"[^\t\n\x20-\x7e\xa0-\U0010ffff]")
+_FIRST_LOOK_SEC, _LONGEST_PAUSE_SEC = 0.05, 1.0
+_ASKED_AT_MOST = 4
+_PROBE, _PROBE_SEC = "/opt/tbench/bin/busybox stty sane </dev/tty", 1.0
+"""Whatever was killed may have left the terminal in a mode of its own."""
+_AFTER_END_SEC = 1.0
+"""How long the prompt behind a command's end is waited for."""
+_NEW_SHELL_SEC = 10.0
+_ESCALATION = (("C-c", 0.8), ("C-\\", 0.4))
+_KILLED_SEC = 0.4
+
+
+class _End(Enum):
+    """How a command came to its end."""
+
+    REPORTED = 1
+    """By its own mark."""
+    ABANDONED = 2
+    """The shell is back at its prompt without it: an interrupt, or an error that drops a whole line."""
+    SHELL_ENDED = 3
+    LIMIT = 4
+    UNKNOWN = 5
+
+
+class Delivery:
+    """Delivers commands to one pane's shell. Raises ConnectionError where the way to it is cut, and TerminalLost."""
+
+    def __init__(
+        self,
+        link: Link,
+        watch: Watch,
+        waiting: Waiting,
+        watcher: Watcher,
+        spec: TerminalSpec,
+        *,
+        show: Callable[[str], None],
+        remark: Callable[[str], None],
+    ) -> None:
+        self._link = link
+        self._watch = watch
+        self._waiting = waiting
+        self._watcher = watcher
+        self._at = spec.command_file
+        self._fresh = spec.shell_mode == "fresh"
+        self._show = show
+        self._remark = remark
+        # Not from 1: what an earlier session printed may be printed again, marks and all.
+        self._id = random.randrange(1 << 30)
+        self._notes: list[str] = []
+        self._uncharged_sec = 0.0
+        """How long the way was cut while the present command ran."""
+        self.session_ended = False
+
+    async def run(self, command: str, limit_sec: float) -> CommandResult:
+        """Run shell text to its end, or its limit, and return exactly what it printed.
+
+        Where the session ended under it, `session_ended` is set, and a new one is attached.
+        """
+        self._notes = []
+        started_at, self._uncharged_sec, self.session_ended = _now(), 0.0, False
+        if "\0" in command:
+            command = command.replace("\0", "")
+            self._note("nul_dropped: NUL characters were left out of the command, as no shell can read them.")
+        self._show(command)
+        try:
+            end = await self._ask_and_wait(command, started_at + limit_sec)
+            if end is _End.LIMIT:
+                await self._stop(_now() - started_at)
+            result = self._result(end)
+            await self._after(end)
+        except ConnectionError as error:
+            self.session_ended = isinstance(error, KeysLost) or await self._link.reattach()
+            self._note("terminal_cut: The way to the terminal was cut, and how the command ended is unknown.")
+            result = self._result(_End.UNKNOWN)
+        return dataclasses.replace(result, notes=tuple(self._notes))
+
+    def _note(self, note: str) -> None:
+        self._notes.append(note)
+
+    def _result(self, end: _End) -> CommandResult:
+        capture = self._watch.capture
+        printed, exit_code = capture.output(), self._exit_code(end)
+        capture.give_up()
+        return CommandResult(
+            output=printed.text,
+            exit_code=exit_code,
+            timed_out=end is _End.LIMIT,
+            gap=printed.gap,
+            background=capture.background,
+        )
+
+    async def _after(self, end: _End) -> None:
+        """Until the shell, or a new one, is ready for the next command."""
+        if end is _End.LIMIT:
+            await self._prove()
+        elif end is _End.SHELL_ENDED:
+            await self._settled(_NEW_SHELL_SEC)
+            self._note(
+                f"shell_ended: The command ended its shell; what was left of it did not run. {await self._kept()}"
+            )
+        else:
+            await self._settled(_AFTER_END_SEC)
+
+    def _exit_code(self, end: _End) -> int | None:
+        capture = self._watch.capture
+        if end is _End.REPORTED and capture.ended is not None:
+            return capture.ended.exit_code
+        if end is _End.SHELL_ENDED and capture.shell_ended is not None:
+            return capture.shell_ended.exit_code
+        return self._watch.shell.exit_code if end is _End.ABANDONED else None
+
+    # -- asking ----------------------------------------------------------------------------------
+
+    async def _ask_and_wait(self, command: str, ends_at: float, how: str | None = None) -> _End:
+        """Ask the shell for the command, again where nothing comes of it; then wait for its end."""
+        self._id += 1
+        self._watch.capture.expect(self._id)
+        for asked in range(_ASKED_AT_MOST):
+            await self._ask(command, how or self._how(command), asked)
+            if await self._until_begun(ends_at) or _now() >= ends_at:
+                return await self._until_end(ends_at)
+        raise TerminalLost("the shell does not take commands any more")
+
+    def _how(self, command: str) -> str:
+        if self._fresh:
+            return "fresh"
+        return "whole" if _MAY_END_EARLY.search(command) else "line"
+
+    async def _ask(self, command: str, how: str, asked: int) -> None:
+        """Write text and script, and have the shell read them: by its prompt's hook, else by a line that says so."""
+        shell, at = self._watch.shell, self._at
+        files = control_mode.write_file(f"{at}.text", (command or "\n").encode("utf-8", "replace"))
+        files += control_mode.write_file(at, self._script(command, how))
+        has_hook = asked == 0 and shell.pid is not None
+        line = "\n" if has_hook else f" . {at}\n"
+        if asked > 1:
+            # Something else may have read what was typed: a part of it may stand there.
+            await self._watcher.clear(math.inf)
+            line = "\x15" + line
+        shell.typed("\n")
+        self._waiting.typed(entered=False)
+        self._watch.capture.asked(line.strip("\x15\n").encode() + b"\r\n")
+        replies = await self._link.type(control_mode.type_bytes("main", line.encode()), before=files)
+        if (refused := next((reply for reply in replies if not reply.ok), None)) is not None:
+            raise TerminalLost(f"the command cannot be written to {at}: {reply_text(refused.lines)}")
+
+    def _script(self, command: str, how: str) -> bytes:
+        values = {"at": self._at, "id": str(self._id), "how": how, "shown": _shown(command)}
+        assignments = " ".join(f"__tbench_{name}={shlex.quote(value)}" for name, value in values.items())
+        before = "__tbench_code=${__tbench_status-$?} __tbench_options=$-; set +xve"
+        return f"{{ {before}; }} 2>/dev/null; {assignments}\n{_SCRIPT}".encode("utf-8", "replace")
+
+    async def _until_begun(self, ends_at: float) -> bool:
+        """Whether the command began; not where the shell is at its prompt again without having taken it."""
+        capture, shell, pause_sec = self._watch.capture, self._watch.shell, _FIRST_LOOK_SEC
+        while _now() < ends_at:
+            wait_sec = min(pause_sec, ends_at - _now())
+            await self._settled(wait_sec, or_when=lambda: capture.begun or capture.is_over)
+            if capture.begun or capture.is_over:
+                return True
+            if shell.at_prompt or await self._is_idle():
+                return False
+            pause_sec = min(2 * pause_sec, _LONGEST_PAUSE_SEC)
+        return False
+
+    async def _is_idle(self) -> bool:
+        """Whether the shell's line editor waits for more: then nothing that was typed is on its way."""
+        now = await self._watcher.look()
+        return now is not None and now.is_at_rest and now.edits_line
+
+    # -- waiting ---------------------------------------------------------------------------------
+
+    async def _until_end(self, ends_at: float) -> _End:
+        capture = self._watch.capture
+        while not (capture.is_over or self._waiting.at_prompt) and _now() < ends_at + self._uncharged_sec:
+            await self._settled(ends_at + self._uncharged_sec - _now(), or_when=lambda: capture.is_over)
+        if capture.ended is not None:
+            return _End.REPORTED
+        if capture.shell_ended is not None:
+            return _End.SHELL_ENDED
+        return _End.ABANDONED if self._waiting.at_prompt else _End.LIMIT
+
+    async def _settled(self, duration_sec: float, *, or_when: Callable[[], bool] = lambda: False) -> None:
+        """Wait as `Waiting.until_settled` does, but attach again where the stream is cut. Raises KeysLost."""
+        try:
+            await self._waiting.until_settled(duration_sec, or_when=or_when)
+        except ConnectionError as error:
+            cut_at = _now()
+            if await self._link.reattach():
+                raise KeysLost("the session ended") from error
+            await self._catch_up()
+            self._uncharged_sec += _now() - cut_at
+            self._note(
+                "output_missed: The connection to the terminal was cut; what was printed meanwhile is not shown."
+            )
+
+    async def _catch_up(self) -> None:
+        """The command's end may have passed unseen: it is in a file, too."""
+        *_, reply = await self._link.commands(*control_mode.read_file(f"{self._at}.ended"))
+        if reply.ok and (words := reply_text(reply.lines).split())[:1] == [str(self._id)]:
+            self._watch.capture.take(Mark("D", exit_code=int(words[1]), id=self._id))
+
+    async def _stop(self, age_sec: float) -> None:
+        """End what has outlived its limit, gently first, and what is left of it in other sessions."""
+        self._remark("the command has outlived its limit: it is interrupted")
+        if not await self._is_over_after_keys():
+            self._remark("the command does not react: it is killed")
+            await self._watcher.kill_foreground()
+            await self._settled(_KILLED_SEC)
+        if killed := await self._watcher.clear(age_sec):
+            self._remark(f"killed, because they held the terminal: {', '.join(killed)}")
+            self._note(f"terminal_cleared: Left over, and killed: {', '.join(killed)}.")
+
+    async def _prove(self) -> None:
+        """Before the next command: the shell takes and ends one, or it is started anew."""
+        if self._waiting.at_prompt and await self._is_usable():
+            return
+        self._remark("the shell is started anew")
+        self._watch.begin()
+        await self._link.commands(b"respawn-pane -k -t main\n")
+        await self._settled(_NEW_SHELL_SEC)
+        self._note(f"shell_restarted: The command did not react, so its shell was ended. {await self._kept()}")
+
+    async def _is_usable(self) -> bool:
+        try:
+            end = await self._ask_and_wait(_PROBE, _now() + _PROBE_SEC, "line")
+        except TerminalLost:
+            return False
+        await self._settled(_AFTER_END_SEC)
+        return end is _End.REPORTED
+
+    async def _is_over_after_keys(self) -> bool:
+        # The shell itself, too: a command that handles C-c and exits would be followed by the next line.
+        await self._watcher.interrupt_shell()
+        for key, wait_sec in _ESCALATION:
+            self._watch.shell.pressed(key)
+            self._waiting.typed(entered=False)
+            await self._link.type([control_mode.press_key("main", key)])
+            await self._settled(wait_sec)
+            if self._waiting.at_prompt:
+                return True
+        return False
+
+    # -- what is told of it ----------------------------------------------------------------------
+
+    async def _kept(self) -> str:
+        """What a new shell has of the one before."""
+        *_, reply = await self._link.commands(*control_mode.read_file(f"{self._at}.directory"))
+        where = (reply_text(reply.lines).strip() if reply.ok else "") or "the start directory"
+        return (
+            f"A new shell was started in {where}, with the exported variables as the command before left them; other "
+            "variables, functions, aliases and options are gone."
+        )
+
+
+def _shown(command: str) -> str:
+    """What the screen shows of a command."""
+    shown = command[:_SHOWN_CHARS].rstrip("\n")
+    more = len(command) - len(shown)
+    return _NOT_SHOWN.sub("�", shown) + (f"\n[... {more} characters more]" if more > 1 else "")
+
+
+def _now() -> float:
+    return asyncio.get_running_loop().time()

@@ -1,0 +1,61 @@
+"""The line that the cursor stands on, as far as the output tells; and whether a prompt on it was there before."""
+
+from __future__ import annotations
+
+import re
+
+from harness.terminal.plain_text import plain_text
+
+_KEPT_BYTES = 4096
+_CLEARED = re.compile(rb"\x1b(?:\[[23]?J|\[[0-9;]*H|c)")
+_PATH = re.compile(r"[~/][^\s:$#%>)\]]*")
+_NUMBER = re.compile(r"\d+")
+_SHELL_PROMPT_END = re.compile(r"(?:(?<!#)#|\$|(?<!\d)%)$")
+_PROMPT_END = re.compile(r"(?:[$#>❯»λ]|(?<!\d)%|\(\w+\)|\[\d+\]:)$")
+
+
+class LastLine:
+    """What was printed since the last line break, and whether there was one since `begin`."""
+
+    def __init__(self) -> None:
+        self._line = b""
+        self._text: str | None = ""
+        self.is_fresh = False
+        """The line began, or the screen was cleared, since `begin`."""
+
+    def begin(self) -> None:
+        """Something is going to be typed."""
+        self.is_fresh = False
+
+    def follow(self, data: bytes) -> None:
+        """Every byte that the pane prints passes here."""
+        _, broken, last = data.rpartition(b"\n")
+        if broken or (b"\x1b" in data and _CLEARED.search(data)):
+            self.is_fresh = True
+        self._line, self._text = (last if broken else self._line + last)[-_KEPT_BYTES:], None
+
+    @property
+    def text(self) -> str:
+        """The line as it stands there."""
+        if self._text is None:
+            self._text = plain_text(self._line).rstrip()
+        return self._text
+
+
+def looks_like_prompt(text: str) -> bool:
+    """Whether a line ends as prompts do: `$`, `>>>`, `(gdb)`, `In [1]:`."""
+    return _PROMPT_END.search(text) is not None
+
+
+def looks_like_shell_prompt(text: str) -> bool:
+    """Whether a line ends as shells' prompts do, and not as bars of progress do (`####`, `50%`)."""
+    return _SHELL_PROMPT_END.search(text) is not None
+
+
+def same_prompt(one: str, other: str) -> bool:
+    """Whether two prompts are the same but for a path and numbers in them: `a@b:~$` and `a@b:/tmp$`."""
+    return bool(one) and _shape(one) == _shape(other)
+
+
+def _shape(prompt: str) -> str:
+    return _NUMBER.sub("0", _PATH.sub("/", prompt))

@@ -1,0 +1,142 @@
+"""Waits until the shell has settled: by its marks, else by looking at who has the foreground."""
+
+from __future__ import annotations
+
+import asyncio
+import math
+from collections.abc import Callable
+from enum import Enum
+
+from harness.terminal.foreground import Foreground, Watcher
+from harness.terminal.last_line import looks_like_prompt, looks_like_shell_prompt, same_prompt
+from harness.terminal.link import Link
+from harness.terminal.watch import Watch
+
+_FIRST_LOOK_SEC = 0.02
+"""So long after the last news the foreground is looked at, where the marks leave a doubt."""
+_LONGEST_PAUSE_SEC = 0.5
+_KNOWN_PROMPT_SEC, _NEW_PROMPT_SEC = 0.15, 0.5
+"""As much quiet is asked for where the shell is behind something that only passes on, as ssh does."""
+_PLAIN_PROMPT = ("$", "#")
+_SYNC = b"display-message -p ''\n"
+
+
+class _Seen(Enum):
+    """What a look at the foreground says about the shell."""
+
+    AT_PROMPT = 1
+    BUSY = 2
+    UNKNOWN = 3
+
+
+class Waiting:
+    """Waits for one pane's shell.
+
+    Proof comes first: bash's marks. Where they are missing (another shell, another machine, a prompt of the agent's
+    own), the shell has settled when it waits for input with nothing typed left, seen from beside the terminal; or,
+    where it cannot be seen, when the prompt that stood there before was drawn again.
+    """
+
+    def __init__(self, watch: Watch, link: Link, watcher: Watcher) -> None:
+        self._watch = watch
+        self._link = link
+        self._watcher = watcher
+        self.recognised = False
+        """The shell is at a prompt that has no marks."""
+        self._prompt = ""
+        """What stood on the line of the last such prompt."""
+        self._entered = False
+        self._before: Foreground | None = None
+        self._pause_sec = _FIRST_LOOK_SEC
+        self._looked_at = -math.inf
+
+    @property
+    def at_prompt(self) -> bool:
+        """The shell waits for a command."""
+        return self._watch.shell.at_prompt or self.recognised
+
+    def typed(self, *, entered: bool) -> None:
+        """Something is going to be typed; `entered`: what makes a shell do something, such as a line's end."""
+        self._entered = self._watch.output_matters = entered or (self._entered and not self.at_prompt)
+        self.recognised = False
+        self._before = None
+        self._pause_sec = _FIRST_LOOK_SEC
+        self._watch.line.begin()
+
+    async def until_settled(self, duration_sec: float, *, or_when: Callable[[], bool] = lambda: False) -> None:
+        """Until settled, or `or_when` holds, or the time is over. Raises ConnectionError when the stream ended."""
+        watch, ends_at = self._watch, _now() + duration_sec
+        while True:
+            if self._link.is_cut:
+                raise ConnectionResetError(self._link.why_cut)
+            if watch.shell.wait_sec == 0 or self.recognised or or_when():
+                return
+            look_at = self._look_at()
+            if look_at <= _now():
+                await self._look()
+            elif _now() >= ends_at:
+                self._remember_prompt()
+                return
+            else:
+                await watch.changes(min(look_at, ends_at))
+
+    def _look_at(self) -> float:
+        """When the foreground is to be looked at next; infinite where there is no doubt."""
+        watch = self._watch
+        in_doubt = watch.shell.wait_sec is not None or (self._entered and watch.line.is_fresh and bool(watch.line.text))
+        return max(watch.last_news_at + _FIRST_LOOK_SEC, self._looked_at + self._pause_sec) if in_doubt else math.inf
+
+    async def _look(self) -> None:
+        watch, marks = self._watch, self._watch.marks
+        seen = self._judge(await self._watcher.look())
+        self._looked_at = _now()
+        if watch.marks != marks:
+            return
+        if seen is _Seen.AT_PROMPT:
+            self._settle()
+        elif seen is _Seen.BUSY:
+            self._pause_sec = min(2 * self._pause_sec, _LONGEST_PAUSE_SEC)
+        elif watch.shell.wait_sec is not None and _now() >= watch.last_mark_at + watch.shell.wait_sec:
+            # Nobody can say more: quiet has to do. On a busy machine it may only mean that nothing was read yet.
+            await self._link.commands(_SYNC)
+            if watch.marks == marks:
+                watch.shell.settle()
+
+    def _settle(self) -> None:
+        if self._watch.shell.wait_sec is not None:
+            self._watch.shell.settle()
+        else:
+            self.recognised, self._prompt = True, self._watch.line.text
+
+    def _judge(self, now: Foreground | None) -> _Seen:
+        before, self._before = self._before, now
+        if now is None:
+            return _Seen.UNKNOWN
+        if not now.is_at_rest or not (now.waiting or now.is_still(before)):
+            return _Seen.BUSY
+        if self._watch.shell.wait_sec is not None:
+            return _Seen.AT_PROMPT if self._is_the_marks_shell(now) else _Seen.BUSY
+        return _Seen.AT_PROMPT if now.is_still(before) and self._is_at_some_prompt(now) else _Seen.BUSY
+
+    def _is_the_marks_shell(self, now: Foreground) -> bool:
+        pid = self._watch.shell.pid
+        return now.is_shell if pid is None else now.group == pid
+
+    def _is_at_some_prompt(self, now: Foreground) -> bool:
+        text = self._watch.line.text
+        if now.is_shell:
+            # A line editor takes the terminal out of canonical mode; without one, the prompt has to look like one.
+            return now.edits_line or text.endswith(_PLAIN_PROMPT) or text == self._prompt
+        quiet_sec = _KNOWN_PROMPT_SEC if same_prompt(self._prompt, text) else _NEW_PROMPT_SEC
+        known = quiet_sec == _KNOWN_PROMPT_SEC or looks_like_shell_prompt(text)
+        return known and _now() >= self._watch.last_news_at + quiet_sec
+
+    def _remember_prompt(self) -> None:
+        """What stands there when the time is over may be a prompt: then it is known when it comes again."""
+        line = self._watch.line
+        if self._watch.shell.wait_sec is None and self._entered and line.is_fresh and looks_like_prompt(line.text):
+            self._prompt = line.text
+
+
+def _now() -> float:
+    return asyncio.get_running_loop().time()

@@ -1,0 +1,229 @@
+/* Looks at the terminal of a tmux pane, from beside it.
+ *
+ *   tty look PID TTY          prints one line about who has the foreground, and whether he waits for input
+ *   tty interrupt PID TTY     sends SIGINT to the terminal's shells
+ *   tty kill PID TTY          kills the foreground's processes; the terminal's shell only where it ignores SIGINT
+ *   tty clear PID TTY SEC     kills what holds the terminal from outside of its session and is younger than SEC
+ *
+ * PID is the pane's first process, whose children are shells. What cannot be known is a "?". */
+#define _GNU_SOURCE
+#include <ctype.h>
+#include <dirent.h>
+#include <fcntl.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/fsuid.h>
+#include <sys/ioctl.h>
+#include <sys/stat.h>
+#include <termios.h>
+#include <time.h>
+#include <unistd.h>
+
+struct process {
+    int pid, parent, group, session, foreground;
+    char state, name[64];
+    unsigned long long started; /* clock ticks since boot */
+};
+
+/* Reads a file of /proc; `where` is a process, or a thread of one ("12/task/13"). */
+static int read_file(const char *where, const char *file, char *text, size_t size) {
+    char path[96];
+    snprintf(path, sizeof path, "/proc/%.40s/%s", where, file);
+    int fd = open(path, O_RDONLY | O_CLOEXEC);
+    ssize_t length = fd < 0 ? -1 : read(fd, text, size - 1);
+    if (fd >= 0)
+        close(fd);
+    text[length < 0 ? 0 : length] = 0;
+    return length > 0;
+}
+
+static int read_process(const char *where, struct process *found) {
+    char text[1024], *name, *rest;
+    if (!read_file(where, "stat", text, sizeof text) || !(name = strchr(text, '(')) || !(rest = strrchr(text, ')')))
+        return 0;
+    *rest = 0;
+    snprintf(found->name, sizeof found->name, "%s", name + 1);
+    found->pid = atoi(text);
+    /* See proc(5): state, ppid, pgrp, session, tty_nr, tpgid, 13 others, starttime. */
+    return sscanf(rest + 1, " %c %d %d %d %*d %d %*u %*u %*u %*u %*u %*u %*u %*d %*d %*d %*d %*d %*d %llu", &found->state,
+                  &found->parent, &found->group, &found->session, &found->foreground, &found->started) == 6;
+}
+
+/* The next entry of /proc, or of a process's tasks, that is a number. */
+static const char *next_number(DIR *all) {
+    struct dirent *entry;
+    while ((entry = readdir(all)))
+        if (isdigit((unsigned char)entry->d_name[0]))
+            return entry->d_name;
+    return NULL;
+}
+
+/* The kernel shows where a process sleeps, and its files, to its own user alone (or with a right that containers
+ * lack); root may take that user's place for the file system. */
+static void as_owner_of(const char *where) {
+    char path[64];
+    struct stat owner;
+    snprintf(path, sizeof path, "/proc/%.40s", where);
+    if (geteuid() == 0 && stat(path, &owner) == 0) {
+        setfsgid(owner.st_gid);
+        setfsuid(owner.st_uid);
+    }
+}
+
+static void as_myself(void) {
+    setfsuid(geteuid());
+    setfsgid(getegid());
+}
+
+/* 'y', 'n', or '?' where the kernel does not say. A sleep in one of these may also be for a socket. */
+static char waits_for_input(const char *where) {
+    static const char *const sleeps[] = {"n_tty_read", "wait_woken", "poll_schedule", "do_select", "do_poll", "do_sys_poll",
+                                         "ep_poll", "do_epoll"};
+    char sleep[64];
+    as_owner_of(where);
+    int known = read_file(where, "wchan", sleep, sizeof sleep) && strcmp(sleep, "0") != 0;
+    as_myself();
+    if (!known)
+        return '?';
+    for (size_t i = 0; i < sizeof sleeps / sizeof *sleeps; i++)
+        if (strncmp(sleep, sleeps[i], strlen(sleeps[i])) == 0)
+            return 'y';
+    return 'n';
+}
+
+struct doing {
+    int running, waiting, unknown;
+    unsigned long long cpu_nanoseconds;
+};
+
+/* Adds what the threads of a process do: a program's first one may sleep while another reads. */
+static void add_threads(const char *pid, struct doing *sum) {
+    char path[64], text[128];
+    const char *thread;
+    struct process found;
+    snprintf(path, sizeof path, "/proc/%.10s/task", pid);
+    DIR *all = opendir(path);
+    while (all && (thread = next_number(all))) {
+        snprintf(path, sizeof path, "%.10s/task/%.10s", pid, thread);
+        if (!read_process(path, &found) || found.state == 'Z')
+            continue;
+        if (read_file(path, "schedstat", text, sizeof text))
+            sum->cpu_nanoseconds += strtoull(text, NULL, 10);
+        sum->running += found.state != 'S' && found.state != 'T';
+        char waits = found.state == 'S' ? waits_for_input(path) : 'n';
+        sum->waiting += waits == 'y';
+        sum->unknown += waits == '?';
+    }
+    if (all)
+        closedir(all);
+}
+
+/* `busybox vi` is named vi. */
+static void name_applet(struct process *shown) {
+    char words[256];
+    char where[16];
+    snprintf(where, sizeof where, "%d", shown->pid);
+    if (strcmp(shown->name, "busybox") == 0 && read_file(where, "cmdline", words, sizeof words))
+        snprintf(shown->name, sizeof shown->name, "%.63s", words[strlen(words) + 1] ? words + strlen(words) + 1 : "sh");
+}
+
+static char mode(int known, tcflag_t set) {
+    return !known ? '?' : set ? 'y' : 'n';
+}
+
+static int look(const struct process *pane, const char *tty) {
+    struct process found, shown = {0};
+    struct doing sum = {0};
+    const char *pid;
+    int queue = 0;
+    DIR *all = opendir("/proc");
+    if (!all)
+        return 1;
+    while ((pid = next_number(all))) {
+        if (!read_process(pid, &found) || found.group != pane->foreground || found.state == 'Z')
+            continue;
+        if (!shown.pid || found.pid == found.group)
+            shown = found;
+        add_threads(pid, &sum);
+    }
+    closedir(all);
+    struct termios modes = {0};
+    int fd = open(tty, O_RDONLY | O_NOCTTY | O_NONBLOCK | O_CLOEXEC);
+    int known = fd >= 0 && tcgetattr(fd, &modes) == 0 && ioctl(fd, FIONREAD, &queue) == 0;
+    name_applet(&shown);
+    printf("group=%d running=%d waiting=%c cpu=%llu queue=%d canonical=%c echo=%c crnl=%c name=%s\n", pane->foreground,
+           sum.running, sum.waiting ? 'y' : sum.unknown ? '?' : 'n', sum.cpu_nanoseconds, queue, mode(known, modes.c_lflag & ICANON),
+           mode(known, modes.c_lflag & ECHO), mode(known, modes.c_iflag & ICRNL), shown.name);
+    return 0;
+}
+
+static int holds(const char *pid, const char *tty) {
+    char path[64], target[256];
+    struct dirent *entry;
+    int held = 0;
+    as_owner_of(pid);
+    snprintf(path, sizeof path, "/proc/%.10s/fd", pid);
+    DIR *files = opendir(path);
+    while (files && !held && (entry = readdir(files))) {
+        ssize_t length = readlinkat(dirfd(files), entry->d_name, target, sizeof target - 1);
+        held = length > 0 && (size_t)length == strlen(tty) && memcmp(target, tty, (size_t)length) == 0;
+    }
+    if (files)
+        closedir(files);
+    as_myself();
+    return held;
+}
+
+static int is_younger(const struct process *found, double seconds) {
+    struct timespec now;
+    clock_gettime(CLOCK_BOOTTIME, &now);
+    double began = (double)found->started / (double)sysconf(_SC_CLK_TCK);
+    return began + seconds + 0.05 >= (double)now.tv_sec + (double)now.tv_nsec / 1e9;
+}
+
+/* Such a shell does not drop the rest of a command when it is told to. */
+static int ignores_interrupts(const char *pid) {
+    char text[4096], *ignored;
+    return read_file(pid, "status", text, sizeof text) && (ignored = strstr(text, "SigIgn:")) &&
+           strtoull(ignored + 7, NULL, 16) >> (SIGINT - 1) & 1;
+}
+
+enum { INTERRUPT, KILL, CLEAR };
+
+static int is_meant(const char *pid, const struct process *found, const struct process *pane, int what, const char *tty,
+                    double seconds) {
+    if (found->pid == pane->pid || found->pid == getpid() || found->pid == 1)
+        return 0;
+    if (found->parent == pane->pid)
+        return what == INTERRUPT || (what == KILL && ignores_interrupts(pid));
+    if (what == KILL)
+        return pane->foreground > 1 && found->group == pane->foreground && found->group != pane->group;
+    return what == CLEAR && found->session != pane->session && is_younger(found, seconds) && holds(pid, tty);
+}
+
+/* Prints whom it signals. */
+static int signal_all(const struct process *pane, int what, const char *tty, double seconds) {
+    struct process found;
+    const char *pid;
+    DIR *all = opendir("/proc");
+    if (!all)
+        return 1;
+    while ((pid = next_number(all)))
+        if (read_process(pid, &found) && is_meant(pid, &found, pane, what, tty, seconds) &&
+            kill(found.pid, what == INTERRUPT ? SIGINT : SIGKILL) == 0)
+            printf("%d %s\n", found.pid, found.name);
+    closedir(all);
+    return 0;
+}
+
+int main(int count, char **words) {
+    struct process pane;
+    if (count < 4 || !read_process(words[2], &pane))
+        return 2;
+    if (strcmp(words[1], "look") == 0)
+        return look(&pane, words[3]);
+    int what = strcmp(words[1], "interrupt") == 0 ? INTERRUPT : strcmp(words[1], "kill") == 0 ? KILL : CLEAR;
+    return signal_all(&pane, what, words[3], count > 4 ? atof(words[4]) : 0);
+}
