@@ -7,7 +7,7 @@ from collections.abc import Callable
 from harness.terminal.marks import Mark
 from harness.terminal.plain_text import Captured, PlainText
 
-_LINE_EDITOR = (b"\x1b[?2004h", b"\x1b[?2004l\r")
+_EDITOR_TAKES, _EDITOR_LEAVES = b"\x1b[?2004h", b"\x1b[?2004l\r"
 """Printed by readline around each line that it reads."""
 _HELD_BYTES = 4096
 
@@ -24,10 +24,13 @@ class Capture:
         """What background processes printed between the command before and this one."""
         self._output = PlainText()
         self._prompt: bytearray | None = None
-        """What came since a prompt began that was drawn before the command reported its end."""
+        """What came since the shell said, too early, that it is back at its prompt."""
         self._between = Between()
+        self._follows = False
+        """A command was delivered, so what comes behind it is to be shown with the next."""
         self._id: int | None = None
-        self._goes_to: Callable[[bytes], None] = self._append_between
+        self.append: Callable[[bytes], None] = _forget
+        """The pane printed something that is no mark."""
 
     @property
     def is_over(self) -> bool:
@@ -36,6 +39,7 @@ class Capture:
 
     def expect(self, id: int) -> None:
         """The command with this id is going to be asked for."""
+        self._follows = True
         self._id, self.begun, self.ended, self.shell_ended = id, False, None, None
         self._output, self._prompt = PlainText(), None
 
@@ -50,30 +54,31 @@ class Capture:
     def give_up(self) -> None:
         """What comes now is no longer the command's."""
         self._id = None
-        if self._goes_to == self._append_output:
-            self._goes_to = self._append_between
+        if self.append == self._append_output:
+            self.append = self._append_between
 
     def forget_background(self) -> None:
         """What was printed since the last command has been seen otherwise."""
-        self._between = Between()
-
-    def append(self, data: bytes) -> None:
-        """The pane printed something that is no mark."""
-        self._goes_to(data)
+        if self._follows:
+            self._follows, self._between, self.append = False, Between(), _forget
 
     def take(self, mark: Mark) -> None:
         """A mark came out of the pane."""
         if mark.id is not None and mark.id == self._id:
             self._take_own(mark)
+        elif not self._follows:
+            return
         elif mark.kind == "X":
             self.shell_ended = mark
-            self._goes_to = _forget
+            self.append = _forget
         elif not self._is_running:
-            # Of the shell's own: its prompt (A to B), what the set-up shows (S), a typed command (C to D).
-            self._goes_to = _forget if mark.kind in "ASC" else self._append_between
-            if mark.kind == "A":
-                self._between.prompt_is_marked = True
-        elif mark.kind == "A" and self._prompt is None:
+            # Of the shell's own: what the set-up shows (S), a typed command (C to D), the prompt (D to B).
+            self.append = _forget if mark.kind in "SC" else self._append_between
+            if mark.kind == "D":
+                self._between.prompt_begins()
+            elif mark.kind == "B":
+                self._between.prompt_ends()
+        elif mark.kind == "D" and self._prompt is None:
             self._prompt = bytearray()
 
     @property
@@ -84,15 +89,16 @@ class Capture:
         if mark.kind == "C":
             self.begun = True
             self.background, self._between = self._between.text(), Between()
-            self._goes_to = self._append_output
+            self.append = self._append_output
         elif mark.kind == "D":
             if self._prompt is not None:
                 self._output.append(bytes(self._prompt))
             self.ended = mark
-            self._goes_to = self._append_between
+            self.append = self._append_between
+            self._between.prompt_begins()
 
     def _append_output(self, data: bytes) -> None:
-        # A program may print a prompt with its marks, too: then the command's own end is still to come.
+        # A program may print the shell's marks, too: then the command's own end is still to come.
         if self._prompt is None:
             self._output.append(data)
         elif len(self._prompt) < _HELD_BYTES:
@@ -113,24 +119,35 @@ class Between:
     """What came out between two commands, without the prompt and the echo of what asked for the next command."""
 
     def __init__(self) -> None:
-        self.prompt_is_marked = False
-        """What was appended holds no prompt; else it is the last, unfinished line."""
         self._text = PlainText()
         self._held = bytearray()
-        """The unfinished line or, once the next command was asked for, all that came since."""
+        """What came last."""
+        self._prompt_at: int | None = None
+        """Where in it a prompt begins, at the earliest; None where its end was told."""
         self._echo: bytes | None = None
 
     def append(self, data: bytes) -> None:
         self._held += data
-        if self._echo is None:
-            self._let_go(self._held.rfind(b"\n") + 1)
         if len(self._held) > _HELD_BYTES:
             self._let_go_of_all()
 
+    def prompt_begins(self) -> None:
+        """The shell draws its prompt next."""
+        self._prompt_at = len(self._held)
+
+    def prompt_ends(self) -> None:
+        """The shell has drawn its prompt."""
+        if self._prompt_at is not None:
+            # The line editor takes the terminal first: what came before is somebody else's.
+            editor_at = self._held.rfind(_EDITOR_TAKES, self._prompt_at)
+            del self._held[max(self._prompt_at, editor_at) :]
+            self._prompt_at = None
+
     def asked(self, echo: bytes) -> None:
         """The next command was asked for, which the line editor shows as `echo`."""
-        if not self.prompt_is_marked:
-            self._held.clear()
+        if self._prompt_at is not None:
+            # A prompt without its mark is the last, unfinished line.
+            del self._held[self._held.rfind(b"\n") + 1 :]
         self._let_go_of_all()
         self._echo = echo
 
@@ -142,11 +159,9 @@ class Between:
 
     def _let_go_of_all(self) -> None:
         if self._echo:
-            for shown in (self._echo, *_LINE_EDITOR):
+            for shown in (self._echo, _EDITOR_LEAVES):
                 self._held = self._held.replace(shown, b"", 1)
             self._echo = b""
-        self._let_go(len(self._held))
-
-    def _let_go(self, count: int) -> None:
-        self._text.append(bytes(self._held[:count]))
-        del self._held[:count]
+        self._text.append(bytes(self._held))
+        self._held.clear()
+        self._prompt_at = self._prompt_at and 0

@@ -34,6 +34,8 @@ class _Batch:
 
     size: int
     done: asyncio.Future[list[CommandReply]]
+    due_at: float
+    """When the answer is overdue (the event loop's time)."""
     keystrokes: bool = False
     replies: list[CommandReply] = field(default_factory=list)
 
@@ -55,6 +57,8 @@ class ControlClient:
         self._parser = control_mode.Parser()
         self._waiting: deque[_Batch] = deque()
         self._since_command = 0
+        self._watchdog: asyncio.TimerHandle | None = None
+        self._closing: asyncio.Task[None] | None = None
         self.lost = asyncio.Event()
         self.why_lost = "the terminal's stream ended"
 
@@ -67,7 +71,7 @@ class ControlClient:
             raise
 
     async def _open(self, connect: Connect, argv: Sequence[str], variables: Mapping[str, str]) -> None:
-        attached = self._expect(1)
+        attached = self._expect(1, sec=_START_SEC)
         try:
             async with asyncio.timeout(_START_SEC):
                 self._stream = await connect(argv, variables)
@@ -83,40 +87,72 @@ class ControlClient:
 
     async def close(self) -> None:
         """End the client; the session lives on where it is."""
-        if self._stream is not None:
+        if self._watchdog is not None:
+            self._watchdog.cancel()
+            self._watchdog = None
+        if self._closing is not None:
+            await self._closing
+        elif self._stream is not None:
             await self._stream.close()
         if self._reader is not None:
             self._reader.cancel()
             with contextlib.suppress(asyncio.CancelledError):
                 await self._reader
 
-    async def commands(
-        self, *commands: bytes, replies: int | None = None, keystrokes: bool = False
-    ) -> list[CommandReply]:
+    async def commands(self, *commands: bytes, replies: int | None = None) -> list[CommandReply]:
         """Send command lines in one go; their replies, `replies` in all where a line holds more than one command.
 
         Raises ConnectionError, also where none comes in time.
         """
+        return await (await self._send(commands, replies or len(commands), keystrokes=False))
+
+    async def type(self, *commands: bytes, replies: int) -> asyncio.Future[list[CommandReply]]:
+        """Send command lines that type; what their replies come into. Raises ConnectionError."""
+        return await self._send(commands, replies, keystrokes=True)
+
+    async def _send(
+        self, commands: Sequence[bytes], replies: int, *, keystrokes: bool
+    ) -> asyncio.Future[list[CommandReply]]:
         if self.lost.is_set() or self._stream is None:
             raise ConnectionResetError(self.why_lost)
-        done = self._expect(replies or len(commands), keystrokes=keystrokes)
+        data = b"".join(commands)
+        done = self._expect(replies, keystrokes=keystrokes, sec=_ANSWER_SEC + len(data) / _BYTES_PER_SEC)
         self._since_command = 0
         try:
-            async with asyncio.timeout(_ANSWER_SEC + sum(map(len, commands)) / _BYTES_PER_SEC):
-                await self._stream.write(b"".join(commands))
-                return await done
-        except TimeoutError:
-            # The way to it may be what hangs: whoever asked tries a new one, which tells.
-            self.lost.set()
-            raise Silent("tmux stopped answering") from None
+            await self._stream.write(data)
         except ConnectionError:
             self.lost.set()
             raise
+        return done
 
-    def _expect(self, replies: int, *, keystrokes: bool = False) -> asyncio.Future[list[CommandReply]]:
-        batch = _Batch(replies, asyncio.get_running_loop().create_future(), keystrokes)
+    def _expect(self, replies: int, *, sec: float, keystrokes: bool = False) -> asyncio.Future[list[CommandReply]]:
+        loop = asyncio.get_running_loop()
+        batch = _Batch(replies, loop.create_future(), loop.time() + sec, keystrokes)
         self._waiting.append(batch)
+        if self._watchdog is None:
+            self._watchdog = loop.call_at(batch.due_at, self._look_at_the_clock)
         return batch.done
+
+    def _look_at_the_clock(self) -> None:
+        """One timer for all answers: one for each, of each step, would cost more than all else that is done for it."""
+        self._watchdog = None
+        if not self._waiting or self._stream is None:
+            return
+        loop, due_at = asyncio.get_running_loop(), self._waiting[0].due_at
+        if due_at > loop.time():
+            self._watchdog = loop.call_at(due_at, self._look_at_the_clock)
+        else:
+            # The way to it may be what hangs: whoever asked tries a new one, which tells.
+            self._fail(Silent("tmux stopped answering"))
+            self._closing = loop.create_task(self._stream.close(), name="closing a silent terminal")
+
+    def _fail(self, error: ConnectionError) -> None:
+        self.lost.set()
+        self._on_lost()
+        for batch in self._waiting:
+            if not batch.done.done():
+                batch.done.set_exception(error)
+                batch.done.exception()  # nobody may be waiting for it
 
     async def _read(self, stream: ByteStream) -> None:
         try:
@@ -129,12 +165,7 @@ class ControlClient:
         except OSError as error:
             self.why_lost = str(error)
         finally:
-            self.lost.set()
-            self._on_lost()
-            for batch in self._waiting:
-                if not batch.done.done():
-                    batch.done.set_exception(ConnectionResetError(self.why_lost))
-                    batch.done.exception()  # nobody may be waiting for it
+            self._fail(ConnectionResetError(self.why_lost))
 
     def _handle(self, event: control_mode.Event) -> None:
         match event:

@@ -6,27 +6,24 @@ Source: tmux(1), section CONTROL MODE; checked against tmux 3.3a.
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+from typing import NamedTuple
 
 
-@dataclass(frozen=True, slots=True)
-class Output:
+class Output(NamedTuple):
     """Bytes that a pane printed, unescaped."""
 
     pane: str
     data: bytes
 
 
-@dataclass(frozen=True, slots=True)
-class CommandReply:
+class CommandReply(NamedTuple):
     """The answer to one command: the lines between %begin and %end (or %error)."""
 
     ok: bool
     lines: tuple[bytes, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class Notification:
+class Notification(NamedTuple):
     """Any other %-line, e.g. %session-changed or %exit."""
 
     name: str
@@ -91,7 +88,7 @@ class Parser:
 
     def _line(self, line: bytes) -> Event | None:
         if line.startswith(b"%output "):
-            _, pane, data = (*line.split(b" ", 2), b"")[:3]
+            pane, _, data = line[len(b"%output ") :].partition(b" ")
             return Output(pane.decode("ascii", "replace"), unescape(data))
         if line.startswith(b"%begin "):
             numbers = line[len(b"%begin ") :]
@@ -105,14 +102,22 @@ class Parser:
     def _in_block(self, block: list[bytes], lines: list[bytes], start: int, events: list[Event]) -> int:
         """Take lines into the block from `start` on; where the next line is that does not belong to it."""
         # A screen may show a line that looks like %end: only the one with this block's own numbers ends it.
-        end = next((at for at in range(start, len(lines)) if lines[at] in self._ends), None)
-        if end is None:
+        end = min(_index(lines, line, start) for line in self._ends)
+        if end == len(lines):
             block += lines[start:]
-            return len(lines)
+            return end
         block += lines[start:end]
         events.append(CommandReply(lines[end] == self._ends[0], tuple(block)))
         self._block = None
         return end + 1
+
+
+def _index(lines: list[bytes], line: bytes, start: int) -> int:
+    """Where `line` is among `lines`, from `start` on; their number where it is not."""
+    try:
+        return lines.index(line, start)
+    except ValueError:
+        return len(lines)
 
 
 CHUNK_BYTES = 1024

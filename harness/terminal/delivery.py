@@ -176,9 +176,7 @@ class Delivery:
         shell.typed("\n")
         self._waiting.typed(entered=False)
         self._watch.capture.asked(line.strip("\x15\n").encode() + b"\r\n")
-        replies = await self._link.type(control_mode.type_bytes("main", line.encode()), before=files)
-        if (refused := next((reply for reply in replies if not reply.ok), None)) is not None:
-            raise TerminalLost(f"the command cannot be written to {at}: {reply_text(refused.lines)}")
+        await self._link.type(control_mode.type_bytes("main", line.encode()), before=files)
 
     def _script(self, command: str, how: str) -> bytes:
         values = {"at": self._at, "id": str(self._id), "how": how, "shown": _shown(command)}
@@ -195,9 +193,15 @@ class Delivery:
             if capture.begun or capture.is_over:
                 return True
             if shell.at_prompt or await self._is_idle():
+                await self._check_files()
                 return False
             pause_sec = min(2 * pause_sec, _LONGEST_PAUSE_SEC)
         return False
+
+    async def _check_files(self) -> None:
+        refused = [reply_text(reply.lines) for reply in await self._link.replies() if not reply.ok]
+        if refused:
+            raise TerminalLost(f"the command cannot be written to {self._at}: {refused[0]}")
 
     async def _is_idle(self) -> bool:
         """Whether the shell's line editor waits for more: then nothing that was typed is on its way."""

@@ -145,7 +145,7 @@ class PretendShell:
         number = _NUMBER.search(script)
         assert number is not None
         self._delivered = number[1].decode()
-        self._mark_end(self._exit_code)
+        self._print(self._mark_of_end(self._exit_code))
         self._print(
             f"\x1b]133;S;aid=tbench\x1b\\{PROMPT_BACK}$ {text}\n\x1b]133;C;aid=tbench;id={self._delivered}\x1b\\"
         )
@@ -172,21 +172,18 @@ class PretendShell:
     def _finish(self, exit_code: int) -> None:
         self._exit_code = exit_code
         self._busy = False
-        if self._delivered is None:
-            self._mark_end(exit_code)
-        else:
-            self._print(f"\x1b]133;D;{exit_code};aid=tbench;id={self._delivered}\x1b\\")
-            self._delivered = None
-        prompt = f"\x1b]133;A;aid=tbench\x1b\\{self._prompt}\x1b]133;B;{self._where}\x1b\\"
-        self._print(f"{_READ_KEYS}{prompt}")
+        end = self._mark_of_end(exit_code)
+        if self._delivered is not None:
+            end, self._delivered = f"\x1b]133;D;{exit_code};aid=tbench;id={self._delivered}\x1b\\", None
+        self._print(f"{end}{_READ_KEYS}{self._prompt}\x1b]133;B;{self._where}\x1b\\")
 
     @property
     def _where(self) -> str:
         return f"aid=tbench;line={self._lines_read};pid={self._pid}"
 
-    def _mark_end(self, exit_code: int) -> None:
-        pending = int(re.search("[\r\n]", self._ahead) is not None)
-        self._print(f"\x1b]133;D;{exit_code};{self._where};pending={pending}\x1b\\")
+    def _mark_of_end(self, exit_code: int) -> str:
+        pending = int("\r" in self._ahead or "\n" in self._ahead)
+        return f"\x1b]133;D;{exit_code};{self._where};pending={pending}\x1b\\"
 
 
 def _is_asked(name: str, script: bytes) -> bool:

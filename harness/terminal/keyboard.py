@@ -94,9 +94,10 @@ class Keyboard:
 
     async def _until_taken(self) -> None:
         """A line that was entered before is taken out of the line editor's hands."""
-        ends_at = _now() + _TAKEN_SEC
-        while self._watch.shell.was_asked and not self._link.is_cut and _now() < ends_at:
-            await self._watch.changes(ends_at)
+        ends_at, watch = _now() + _TAKEN_SEC, self._watch
+        while watch.shell.was_asked and not self._link.is_cut and _now() < ends_at:
+            watch.output_matters = True
+            await watch.changes(ends_at)
 
     async def _next_reader(self, ends_at: float) -> _Reader:
         """Who reads behind the line that was just typed, once somebody does."""

@@ -19,27 +19,44 @@ class LastLine:
 
     def __init__(self) -> None:
         self._line = b""
+        self._came = b""
+        """What was printed and not looked at yet: most of it never is."""
+        self._is_fresh = False
         self._text: str | None = ""
-        self.is_fresh = False
-        """The line began, or the screen was cleared, since `begin`."""
 
     def begin(self) -> None:
         """Something is going to be typed."""
-        self.is_fresh = False
+        self._catch_up()
+        self._is_fresh = False
 
     def follow(self, data: bytes) -> None:
         """Every byte that the pane prints passes here."""
-        _, broken, last = data.rpartition(b"\n")
-        if broken or (b"\x1b" in data and _CLEARED.search(data)):
-            self.is_fresh = True
-        self._line, self._text = (last if broken else self._line + last)[-_KEPT_BYTES:], None
+        self._came += data
+        if len(self._came) > _KEPT_BYTES:
+            self._catch_up()
+
+    @property
+    def is_fresh(self) -> bool:
+        """The line began, or the screen was cleared, since `begin`."""
+        self._catch_up()
+        return self._is_fresh
 
     @property
     def text(self) -> str:
         """The line as it stands there."""
+        self._catch_up()
         if self._text is None:
             self._text = plain_text(self._line).rstrip()
         return self._text
+
+    def _catch_up(self) -> None:
+        if not self._came:
+            return
+        came, self._came = self._came, b""
+        _, broken, last = came.rpartition(b"\n")
+        self._is_fresh = self._is_fresh or bool(broken) or _CLEARED.search(came) is not None
+        self._line = (last if broken else self._line + last)[-_KEPT_BYTES:]
+        self._text = None
 
 
 def looks_like_prompt(text: str) -> bool:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections.abc import Callable, Sequence
 from typing import Protocol
 
@@ -21,7 +22,13 @@ _LONGEST_PAUSE_SEC = 2.0
 _WAS_HERE = b"show-options -qv -t main @tbench\n"
 _LEAVE_TRACE = b"set-option -t main @tbench 1\n"
 _TYPED = b"show-options -qv -t main @tbench_typed\n"
+_SYNC = b"display-message -p ''\n"
 _CLIENTS = b"list-clients -F '#{client_pid}'\n"
+
+
+_Line = tuple[int | None, bytes]
+"""A command line, with its number where it types."""
+_REPLIES_OF_COUNTED = 2
 
 
 class KeysLost(ConnectionError):
@@ -69,6 +76,11 @@ class Link:
         self._remark = remark
         self._client = self._new_client()
         self._typed = 0
+        """Commands that typed, so far: the session counts them, too. Each is done as a whole, or not at all."""
+        self._unconfirmed: list[_Line] = []
+        """What was typed last, with its numbers."""
+        self._done: asyncio.Future[list[CommandReply]] | None = None
+        self.keys_lost = False
         self.reopened = 0
         self._reattached = 0
 
@@ -106,36 +118,45 @@ class Link:
 
     # -- typing exactly once ---------------------------------------------------------------------
 
-    async def type(self, commands: Sequence[bytes], *, before: Sequence[bytes] = ()) -> list[CommandReply]:
-        """Send commands that type, each exactly once, also where the way is cut meanwhile; the replies to `before`.
+    async def type(self, commands: Sequence[bytes], *, before: Sequence[bytes] = ()) -> None:
+        """Send commands that type, each exactly once, also where the way is cut meanwhile.
 
-        What `before` does may be done twice. Raises KeysLost where the session ended and a new one is attached, and
-        TerminalLost and TerminalUnreachable as `reattach` does.
+        Does not wait until they are done. What `before` does may be done twice. Raises KeysLost where the session ended
+        and a new one is attached, and TerminalLost and TerminalUnreachable as `reattach` does.
         """
-        # The session itself remembers how far it came: one command line is done as a whole, or not at all.
+        if self._done is not None and self._done.done():
+            self._unconfirmed.clear()
         first = self._typed + 1
         self._typed += len(commands)
-        counted = [_counted(command, number) for number, command in enumerate(commands, first)]
+        counted = [(number, _counted(command, number)) for number, command in enumerate(commands, first)]
+        self._unconfirmed += [*((None, command) for command in before), *counted]
         try:
-            return await self._send(before, counted)
-        except ConnectionError:
-            return await self._send_the_rest(before, counted, first)
-
-    async def _send(self, before: Sequence[bytes], counted: Sequence[bytes]) -> list[CommandReply]:
-        replies = len(before) + _REPLIES_OF_COUNTED * len(counted)
-        return (await self._client.commands(*before, *counted, replies=replies, keystrokes=True))[: len(before)]
-
-    async def _send_the_rest(self, before: Sequence[bytes], counted: Sequence[bytes], first: int) -> list[CommandReply]:
-        while True:
+            await self._send([*((None, command) for command in before), *counted])
+        except ConnectionError as error:
             if await self.reattach():
-                raise KeysLost("the session ended while something was typed")
-            try:
-                await self._others_are_gone()
-                (reply,) = await self._client.commands(_TYPED)
-                rest = counted[max(0, int(text(reply.lines) or 0) - first + 1) :]
-                return await self._send(before, rest) if rest else []
-            except ConnectionError:
-                continue
+                raise KeysLost("the session ended while something was typed") from error
+
+    async def _send(self, lines: Sequence[_Line]) -> None:
+        replies = sum(1 if number is None else _REPLIES_OF_COUNTED for number, _ in lines)
+        self._done = await self._client.type(*(command for _, command in lines), replies=replies)
+
+    async def replies(self) -> list[CommandReply]:
+        """What tmux answered to all that was typed last. Raises ConnectionError, also where nothing comes in time."""
+        assert self._done is not None
+        await self._client.commands(_SYNC)
+        return self._done.result()
+
+    async def _send_the_rest(self) -> None:
+        """What did not arrive of what was typed. Raises ConnectionError."""
+        if not self._unconfirmed or (self._done is not None and self._done.done() and not self._done.exception()):
+            return
+        await self._others_are_gone()
+        (reply,) = await self._client.commands(_TYPED)
+        arrived = int(text(reply.lines) or 0)
+        behind = [at for at, (number, _) in enumerate(self._unconfirmed, 1) if number is not None and number <= arrived]
+        del self._unconfirmed[: max(behind, default=0)]
+        if self._unconfirmed:
+            await self._send(self._unconfirmed)
 
     async def _others_are_gone(self) -> None:
         """Until the client that was cut off is detached: what it has still to read must not be done later."""
@@ -148,21 +169,32 @@ class Link:
     # -- being cut off ---------------------------------------------------------------------------
 
     async def reattach(self) -> bool:
-        """Attach again; whether the session is a new one. Raises TerminalLost, TerminalUnreachable."""
-        if self.reopened > _REOPENINGS or self._reattached > _REATTACHMENTS:
-            raise TerminalLost(f"the terminal was lost {self.reopened + self._reattached} times")
-        is_new = await self._attach_again()
-        if is_new:
-            self.reopened += 1
-            self._typed = 0
-            self._remark("the terminal was lost and opened again")
-        else:
+        """Attach again, and type what had not arrived; whether the session is a new one.
+
+        With a new one, `keys_lost` says whether something that was typed had not arrived.
+        Raises TerminalLost, TerminalUnreachable.
+        """
+        while True:
+            if self.reopened > _REOPENINGS or self._reattached > _REATTACHMENTS:
+                raise TerminalLost(f"the terminal was lost {self.reopened + self._reattached} times")
+            if await self._attach_again():
+                await self._begin_anew()
+                return True
             self._reattached += 1
             self._remark("the connection was lost and made again: what was printed meanwhile is not recorded")
+            with contextlib.suppress(ConnectionError):
+                await self._send_the_rest()
+                return False
+
+    async def _begin_anew(self) -> None:
+        self.reopened += 1
+        self._remark("the terminal was lost and opened again")
+        self.keys_lost = self._done is not None and (not self._done.done() or self._done.exception() is not None)
+        self._typed, self._done = 0, None
+        self._unconfirmed.clear()
         if self.reopened > _REOPENINGS:
             await self._client.close()
             raise TerminalLost(f"the terminal was lost {self.reopened} times")
-        return is_new
 
     async def _attach_again(self) -> bool:
         ends_at = _now() + self._unreachable_sec
@@ -186,9 +218,6 @@ class Link:
                     raise TerminalUnreachable(f"out of reach for {self._unreachable_sec:g} s: {error}") from error
             await asyncio.sleep(pause_sec)
             pause_sec = min(2 * pause_sec, _LONGEST_PAUSE_SEC)
-
-
-_REPLIES_OF_COUNTED = 2
 
 
 def _counted(command: bytes, number: int) -> bytes:

@@ -1,27 +1,26 @@
 """Finds the shell's OSC 133 marks in the output stream, and with them the exact output of each command.
 
 The tools volume's shell set-up prints them: C when a command is about to run, D with the exit code and
-whether another typed line already waits when it has ended, A and B around the prompt, P where a command needs more
-lines, X with the exit code of a shell that has ended, S before what the set-up itself shows. Shells without bash's
-hooks print D with the prompt. A delivered command has a C and a D with its own id. Pure, no I/O.
+whether another typed line already waits when it has ended, B when the prompt has been drawn, P where a command needs
+more lines, X with the exit code of a shell that has ended, S before what the set-up itself shows. Shells without
+bash's hooks print D with the prompt. A delivered command has a C and a D with its own id. Pure, no I/O.
 Source: https://gitlab.freedesktop.org/Per_Bothner/specifications/-/blob/master/proposals/semantic-prompts.md
 """
 
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+from typing import NamedTuple
 
 _MARK = re.compile(
-    rb"\x1b\]133;([ABCDPSX])(?:;(-?\d+))?;aid=tbench(?:;id=(\d+))?(?:;line=(\d*))?(?:;pid=(\d+))?(?:;pending=(\w+))?"
+    rb"\x1b\]133;([BCDPSX])(?:;(-?\d+))?;aid=tbench(?:;id=(\d+))?(?:;line=(\d*))?(?:;pid=(\d+))?(?:;pending=(\w+))?"
     rb"(?:\x1b\\|\x07)"
 )
 _OPENING = b"\x1b]133;"
 _LONGEST_MARK = 128
 
 
-@dataclass(frozen=True, slots=True)
-class Mark:
+class Mark(NamedTuple):
     """One mark: `kind` is its letter; the exit code is set on D and X, pending on D."""
 
     kind: str
@@ -80,7 +79,5 @@ def _unfinished(data: bytes) -> int | None:
     start = data.rfind(_OPENING, max(0, len(data) - _LONGEST_MARK))
     if start >= 0:
         return start
-    for length in range(len(_OPENING) - 1, 0, -1):
-        if data.endswith(_OPENING[:length]):
-            return len(data) - length
-    return None
+    start = data.rfind(b"\x1b", max(0, len(data) - len(_OPENING)))
+    return start if start >= 0 and _OPENING.startswith(data[start:]) else None

@@ -97,6 +97,8 @@ class Terminal:
         """Attach again where the stream was cut; with a new session, wait for its first prompt."""
         while self._link.is_cut:
             if await self._link.reattach():
+                if self._link.keys_lost:
+                    self._notes.append(KEYS_LOST)
                 await self._first_prompt()
 
     async def _first_prompt(self) -> None:
@@ -176,7 +178,7 @@ class Terminal:
             await self._attached()
             with contextlib.suppress(ConnectionError):
                 view = await self._screen.read(self._link)
-                return dataclasses.replace(view, notes=self._take_notes())
+                return dataclasses.replace(view, notes=self._take_notes()) if self._notes else view
 
     @property
     def recording_problem(self) -> str | None:

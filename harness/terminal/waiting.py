@@ -57,7 +57,7 @@ class Waiting:
 
     def typed(self, *, entered: bool) -> None:
         """Something is going to be typed; `entered`: what makes a shell do something, such as a line's end."""
-        self._entered = self._watch.output_matters = entered or (self._entered and not self.at_prompt)
+        self._entered = entered or (self._entered and not self.at_prompt)
         self.recognised = False
         self._before = None
         self._pause_sec = _FIRST_LOOK_SEC
@@ -65,26 +65,35 @@ class Waiting:
 
     async def until_settled(self, duration_sec: float, *, or_when: Callable[[], bool] = lambda: False) -> None:
         """Until settled, or `or_when` holds, or the time is over. Raises ConnectionError when the stream ended."""
-        watch, ends_at = self._watch, _now() + duration_sec
+        watch, started_at = self._watch, _now()
+        ends_at = started_at + duration_sec
+        watch.output_matters = False
         while True:
             if self._link.is_cut:
                 raise ConnectionResetError(self._link.why_cut)
             if watch.shell.wait_sec == 0 or self.recognised or or_when():
                 return
-            look_at = self._look_at()
-            if look_at <= _now():
+            look_at, now = self._look_at(), _now()
+            if look_at <= now:
                 await self._look()
-            elif _now() >= ends_at:
+            elif now >= ends_at:
                 self._remember_prompt()
                 return
-            else:
+            elif not self._entered or watch.output_matters:
                 await watch.changes(min(look_at, ends_at))
+            elif now < started_at + _FIRST_LOOK_SEC:
+                # Most commands end in this time: being told of output would wake this for nothing.
+                await watch.changes(min(look_at, ends_at, started_at + _FIRST_LOOK_SEC))
+            else:
+                watch.output_matters = True
 
     def _look_at(self) -> float:
         """When the foreground is to be looked at next; infinite where there is no doubt."""
         watch = self._watch
-        in_doubt = watch.shell.wait_sec is not None or (self._entered and watch.line.is_fresh and bool(watch.line.text))
-        return max(watch.last_news_at + _FIRST_LOOK_SEC, self._looked_at + self._pause_sec) if in_doubt else math.inf
+        no_marks = watch.output_matters and watch.line.is_fresh and bool(watch.line.text)
+        if watch.shell.wait_sec is None and not no_marks:
+            return math.inf
+        return max(watch.last_news_at + _FIRST_LOOK_SEC, self._looked_at + self._pause_sec)
 
     async def _look(self) -> None:
         watch, marks = self._watch, self._watch.marks

@@ -110,10 +110,10 @@ class Pane(ControlClient):
         self._before_questions = self._behind_answers = b""
         return view
 
-    async def commands(self, *commands: bytes, keystrokes: bool = False) -> list[CommandReply]:
+    async def commands(self, *commands: bytes) -> list[CommandReply]:
         self.questions += 1
         await self.print(self._before_questions)
-        replies = await super().commands(*commands, keystrokes=keystrokes)
+        replies = await super().commands(*commands)
         await self.print(self._behind_answers)
         return replies
 
