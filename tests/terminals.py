@@ -15,6 +15,7 @@ from tbench.container import Container, Limits, Recipe
 from tbench.creating import create_arguments
 from tbench.engine import Engine
 from tbench.image import Image, Images
+from tbench.sandbox import BUSYBOX
 from tbench.task import Task
 
 BASH = "FROM debian:bookworm-slim\nWORKDIR /app\n"
@@ -30,6 +31,8 @@ WORKDIR /app
 """
 KILL_TMUX = "for p in /proc/[0-9]*; do read -r c < $p/comm; case $c in tmux*) kill -9 ${p#/proc/};; esac; done"
 NUMBERS = count()
+BURNERS = 6
+"""Three times as many as there may be processors for the container."""
 
 Open = Callable[..., Awaitable[Terminal]]
 
@@ -79,7 +82,8 @@ def write_task(directory: Path, dockerfile: str) -> Path:
 async def opened(container: Container, **options: Any) -> AsyncIterator[Terminal]:
     """A terminal on a tmux server of its own, which is ended afterwards."""
     environment = dict(TerminalSpec().environment) | options.pop("environment", {})
-    spec = TerminalSpec(socket=f"/opt/tbench/run/{next(NUMBERS)}", environment=environment)
+    kind = {name: options.pop(name) for name in ("attended", "shell_mode") if name in options}
+    spec = TerminalSpec(socket=f"/opt/tbench/run/{next(NUMBERS)}", environment=environment, **kind)
     terminal = Terminal(container.connect, spec, **options)
     await terminal.open()
     try:
@@ -87,6 +91,20 @@ async def opened(container: Container, **options: Any) -> AsyncIterator[Terminal
     finally:
         await terminal.close()
         await container.shell(f"{spec.tmux} -S {spec.socket} kill-server", timeout_sec=20)
+
+
+@asynccontextmanager
+async def under_load(box: Container) -> AsyncIterator[None]:
+    burn = f"for i in {' '.join(map(str, range(BURNERS)))}; do (while :; do :; done) & done >/dev/null 2>&1"
+    await box.shell(f"{burn}; echo $$ > /dev/shm/burners", timeout_sec=20)
+    try:
+        yield
+    finally:
+        await box.shell(
+            f"for p in /proc/[0-9]*; do [ -r $p/stat ] && IFS= read -r s < $p/stat && set -- ${{s##*) }} && "
+            f'[ "$3" = "$({BUSYBOX} cat /dev/shm/burners)" ] && kill -9 ${{p#/proc/}}; done',
+            timeout_sec=20,
+        )
 
 
 async def type_in(terminal: Terminal, keystrokes: str, duration_sec: float = LONG) -> ScreenView:

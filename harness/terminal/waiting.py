@@ -96,14 +96,14 @@ class Waiting:
         return max(watch.last_news_at + _FIRST_LOOK_SEC, self._looked_at + self._pause_sec)
 
     async def _look(self) -> None:
-        watch, marks = self._watch, self._watch.marks
+        watch, marks, is_first = self._watch, self._watch.marks, self._before is None
         seen = self._judge(await self._watcher.look())
         self._looked_at = _now()
         if watch.marks != marks:
             return
         if seen is _Seen.AT_PROMPT:
             self._settle()
-        elif seen is _Seen.BUSY:
+        elif seen is _Seen.BUSY and not is_first:
             self._pause_sec = min(2 * self._pause_sec, _LONGEST_PAUSE_SEC)
         elif watch.shell.wait_sec is not None and _now() >= watch.last_mark_at + watch.shell.wait_sec:
             # Nobody can say more: quiet has to do. On a busy machine it may only mean that nothing was read yet.

@@ -6,23 +6,18 @@ The truth: the last command of each step leaves an exit code that no other comma
 from __future__ import annotations
 
 import random
-from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from terminals import LONG, NO_BASH, NO_SHELL, Open, opened, start_container, write_task
+from terminals import LONG, NO_BASH, NO_SHELL, Open, opened, start_container, under_load, write_task
 
 from harness.protocols.base import Keys
 from harness.terminal import Terminal
 from tbench.container import Container
 from tbench.engine import Engine
-from tbench.sandbox import BUSYBOX
 
 pytestmark = [pytest.mark.engine, pytest.mark.asyncio(loop_scope="module")]
-
-BURNERS = 6
-"""Three times as many as there may be processors for the container."""
 
 
 def a_command(chance: random.Random) -> str:
@@ -63,20 +58,6 @@ async def type_steps(terminal: Terminal, steps: int, seed: int) -> None:
         lines = "".join(f"{command}\n" for command in commands[pause:])
         settled = await terminal.send(Keys(f"{lines}sleep 0.0{chance.randrange(3)}; (exit {code})\n", LONG))
         assert (settled.at_prompt, settled.exit_code) == (True, code), (number, commands, pause)
-
-
-@asynccontextmanager
-async def under_load(box: Container) -> AsyncIterator[None]:
-    burn = f"for i in {' '.join(map(str, range(BURNERS)))}; do (while :; do :; done) & done >/dev/null 2>&1"
-    await box.shell(f"{burn}; echo $$ > /dev/shm/burners", timeout_sec=20)
-    try:
-        yield
-    finally:
-        await box.shell(
-            f"for p in /proc/[0-9]*; do [ -r $p/stat ] && IFS= read -r s < $p/stat && set -- ${{s##*) }} && "
-            f'[ "$3" = "$({BUSYBOX} cat /dev/shm/burners)" ] && kill -9 ${{p#/proc/}}; done',
-            timeout_sec=20,
-        )
 
 
 async def test_no_mix_of_lines_settles_before_its_last_command_has_ended(terminal: Terminal) -> None:
