@@ -10,7 +10,7 @@
 {
     # Emptied first: it runs once, however often it is asked for.
     : >|"$__tbench_at"
-    printf '\033]133;S;aid=tbench\033\\\r\033[A\033[K$ %s\n\033]133;C;aid=tbench;id=%s\033\\' "$__tbench_shown" "$__tbench_id" >/dev/tty
+    \command printf '\033]133;S;aid=tbench\033\\\r\033[A\033[K$ %s\n\033]133;C;aid=tbench;id=%s\033\\' "$__tbench_shown" "$__tbench_id" >/dev/tty
     # After the hook, $? is what it was before; so after another delivered command it is that one's own code.
     [ "$__tbench_code" != "${__tbench_seen-}" ] || __tbench_code=$__tbench_last
     __tbench_seen=${__tbench_status-0}
@@ -21,18 +21,25 @@
     # Read at once, all the text is one line; if it can be read so.
     case $__tbench_how,$__tbench_options in
         line,*u* | whole,*) __tbench_how=line
-            ! eval "__tbench_whole() { $(/opt/tbench/bin/busybox cat "$__tbench_at.text")
+            ! \eval "__tbench_whole() { $(/opt/tbench/bin/busybox cat "$__tbench_at.text")
 }" 2>/dev/null || __tbench_how=whole; unset -f __tbench_whole ;;
     esac
+    # Where `exec 2>file` has sent the text's errors.
+    case ${__tbench_stderr-} in
+        '') ;;
+        -) exec 2>&- ;;
+        *) exec 2>&"$__tbench_stderr"- ;;
+    esac
+    __tbench_stderr=
     case $__tbench_options in *e*) set -e ;; esac
     # LINENO=1: the text's first line is line 1. `exit`: its code is what the text finds in $?.
     case $__tbench_how,$__tbench_code,${BASH_VERSION:+bash} in
         fresh,*) /opt/tbench/bin/alone "$__tbench_at.text" ;;
-        line,0,bash) eval "${__tbench_set:$((LINENO=1,0))}$(<"$__tbench_at.text")" </dev/null ;;
-        line,*,bash) eval "${__tbench_set:$((LINENO=1,0))}$(printf %s "$(<"$__tbench_at.text")"; exit "$__tbench_code")" </dev/null ;;
-        whole,*,bash) __tbench_code=127; eval "${__tbench_set:$((LINENO=1,0))}{ $(<"$__tbench_at.text")
+        line,0,bash) \eval "${__tbench_set:$((LINENO=1,0))}$(<"$__tbench_at.text")" </dev/null ;;
+        line,*,bash) \eval "${__tbench_set:$((LINENO=1,0))}$(\command printf %s "$(<"$__tbench_at.text")"; exit "$__tbench_code")" </dev/null ;;
+        whole,*,bash) __tbench_code=127; \eval "${__tbench_set:$((LINENO=1,0))}{ $(<"$__tbench_at.text")
 }; __tbench_code=\$?" </dev/null ;;
-        *) eval "$__tbench_set$(/opt/tbench/bin/busybox cat "$__tbench_at.text"; exit "$__tbench_code")" </dev/null ;;
+        *) \eval "$__tbench_set$(/opt/tbench/bin/busybox cat "$__tbench_at.text"; exit "$__tbench_code")" </dev/null ;;
     esac
     { __tbench_last=$? __tbench_options=$-; set +xve; } 2>/dev/null
     case $__tbench_how in whole) __tbench_last=$__tbench_code ;; esac
@@ -43,11 +50,16 @@
         IFS= read -r __tbench_set </proc/$$/task/$$/children
         [ -z "$__tbench_set" ] || . /opt/tbench/share/await-substitutions
     fi 2>/dev/null
+    # The prompt is drawn where errors go, and is nothing for the text's files.
+    if [ ! -t 2 ] && [ -n "${BASH_VERSION-}" ]; then
+        if : >&2; then exec {__tbench_stderr}>&2; else __tbench_stderr=-; fi
+        exec 2>/dev/tty
+    fi
     # What a shell that takes this one's place begins with.
-    { export -p >|"$__tbench_at.exports"; printf '%s\n' "$PWD" >|"$__tbench_at.directory"; } 2>/dev/null
+    { export -p >|"$__tbench_at.exports"; \command printf '%s\n' "$PWD" >|"$__tbench_at.directory"; } 2>/dev/null
     # Also into a file: whoever is cut off finds it there.
-    printf '%s %s\n' "$__tbench_id" "$__tbench_last" 2>/dev/null >|"$__tbench_at.ended"
-    printf '\033]133;D;%s;aid=tbench;id=%s\033\\' "$__tbench_last" "$__tbench_id" >/dev/tty
+    \command printf '%s %s\n' "$__tbench_id" "$__tbench_last" 2>/dev/null >|"$__tbench_at.ended"
+    \command printf '\033]133;D;%s;aid=tbench;id=%s\033\\' "$__tbench_last" "$__tbench_id" >/dev/tty
     unset __tbench_at __tbench_id __tbench_shown __tbench_how __tbench_set __tbench_code __tbench_status
     case $__tbench_options in *v*) set -v ;; esac
     case $__tbench_options in *e*) set -e ;; esac

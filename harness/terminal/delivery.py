@@ -12,7 +12,7 @@ import math
 import random
 import re
 import shlex
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from enum import Enum
 from pathlib import Path
 
@@ -151,8 +151,10 @@ class Delivery:
         """Ask the shell for the command, again where nothing comes of it; then wait for its end."""
         self._id += 1
         self._watch.capture.expect(self._id)
+        files = self._files(command, how or self._how(command))
         for asked in range(_ASKED_AT_MOST):
-            await self._ask(command, how or self._how(command), asked)
+            # The first to run the script empties it: asked for again, it would run again if it were written again.
+            await self._ask(() if asked else files, asked)
             if await self._until_begun(ends_at) or _now() >= ends_at:
                 return await self._until_end(ends_at)
         raise TerminalLost("the shell does not take commands any more")
@@ -162,13 +164,16 @@ class Delivery:
             return "fresh"
         return "whole" if _MAY_END_EARLY.search(command) else "line"
 
-    async def _ask(self, command: str, how: str, asked: int) -> None:
-        """Write text and script, and have the shell read them: by its prompt's hook, else by a line that says so."""
-        shell, at = self._watch.shell, self._at
-        files = control_mode.write_file(f"{at}.text", (command or "\n").encode("utf-8", "replace"))
-        files += control_mode.write_file(at, self._script(command, how))
+    def _files(self, command: str, how: str) -> list[bytes]:
+        """What writes the text and the script."""
+        text = control_mode.write_file(f"{self._at}.text", (command or "\n").encode("utf-8", "replace"))
+        return [*text, *control_mode.write_file(self._at, self._script(command, how))]
+
+    async def _ask(self, files: Sequence[bytes], asked: int) -> None:
+        """Have the shell read the script: by its prompt's hook, else by a line that says so."""
+        shell = self._watch.shell
         has_hook = asked == 0 and shell.pid is not None
-        line = "\n" if has_hook else f" . {at}\n"
+        line = "\n" if has_hook else f" . {self._at}\n"
         if asked > 1:
             # Something else may have read what was typed: a part of it may stand there.
             await self._watcher.clear(math.inf)

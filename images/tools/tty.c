@@ -22,7 +22,7 @@
 #include <unistd.h>
 
 struct process {
-    int pid, parent, group, session, foreground;
+    int pid, parent, group, session, foreground; /* foreground: of its terminal; -1 where it has none */
     char state, name[64];
     unsigned long long started; /* clock ticks since boot */
 };
@@ -159,7 +159,12 @@ static int look(const struct process *pane, const char *tty) {
     return 0;
 }
 
-static int holds(const char *pid, const char *tty) {
+/* Who left its session has kept /dev/tty of the session before; where it has a terminal of its own, it means that. */
+static int is_terminal(const char *path, const char *tty, const struct process *holder) {
+    return strcmp(path, tty) == 0 || (strcmp(path, "/dev/tty") == 0 && holder->foreground == -1);
+}
+
+static int holds(const char *pid, const struct process *holder, const char *tty) {
     char path[64], target[256];
     struct dirent *entry;
     int held = 0;
@@ -168,7 +173,8 @@ static int holds(const char *pid, const char *tty) {
     DIR *files = opendir(path);
     while (files && !held && (entry = readdir(files))) {
         ssize_t length = readlinkat(dirfd(files), entry->d_name, target, sizeof target - 1);
-        held = length > 0 && (size_t)length == strlen(tty) && memcmp(target, tty, (size_t)length) == 0;
+        target[length < 0 ? 0 : length] = 0;
+        held = is_terminal(target, tty, holder);
     }
     if (files)
         closedir(files);
@@ -200,7 +206,7 @@ static int is_meant(const char *pid, const struct process *found, const struct p
         return what == INTERRUPT || (what == KILL && ignores_interrupts(pid));
     if (what == KILL)
         return pane->foreground > 1 && found->group == pane->foreground && found->group != pane->group;
-    return what == CLEAR && found->session != pane->session && is_younger(found, seconds) && holds(pid, tty);
+    return what == CLEAR && found->session != pane->session && is_younger(found, seconds) && holds(pid, found, tty);
 }
 
 /* Prints whom it signals. */

@@ -1,0 +1,411 @@
+"""terminal: a delivered command is what was sent, ends when it ends, and prints what it prints."""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import random
+from collections.abc import AsyncIterator
+from typing import Any
+
+import pytest
+import pytest_asyncio
+from terminals import KILL_TMUX, LONG, Open, now, output_of, press, under_load
+
+from harness.protocols.base import CommandResult, Keys
+from harness.terminal import Terminal
+from tbench.container import Container
+
+pytestmark = [pytest.mark.engine, pytest.mark.asyncio(loop_scope="module")]
+
+CONTROLS = "".join(map(chr, range(1, 32))) + "\x7f"
+TABBED = "".join(f"\tkey {number}\tvalue {number}\n" for number in range(40)) * 3
+AT_ONCE = 5.0
+"""Far above what an answer takes, far below the limit that such a command once waited for."""
+
+
+@pytest_asyncio.fixture(loop_scope="module")
+async def shell(open_terminal: Open) -> Terminal:
+    """A terminal whose commands are delivered to one shell."""
+    return await open_terminal(attended=False)
+
+
+@pytest_asyncio.fixture(loop_scope="module")
+async def fresh(open_terminal: Open) -> AsyncIterator[Terminal]:
+    """A terminal that gives each command a process of its own."""
+    yield await open_terminal(attended=False, shell_mode="fresh")
+
+
+async def run(terminal: Terminal, command: str, limit_sec: float = LONG) -> CommandResult:
+    result = await terminal.run(command, limit_sec)
+    assert isinstance(result, CommandResult), result
+    return result
+
+
+def heredoc(text: str, path: str) -> str:
+    return f"cat > {path} <<'END OF TEXT'\n{text}\nEND OF TEXT\n"
+
+
+def kinds(result: CommandResult) -> list[str]:
+    return [note.partition(":")[0] for note in result.notes]
+
+
+def digest(text: str) -> str:
+    return hashlib.sha256(text.encode()).hexdigest()
+
+
+# -- the text arrives whole -----------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("first", ["", "sleep 0.3\n", "python3 -c 'import json' 2>/dev/null\n", "read x\n", "cat\n"])
+@pytest.mark.parametrize("text", [TABBED, CONTROLS * 40, "é日本語😀\u200d\u0301\n" * 200, "\\\n'\"`$(!!)\n" * 200])
+async def test_text_behind_a_slow_first_line_arrives_exactly(shell: Terminal, first: str, text: str) -> None:
+    result = await run(shell, f"{first}{heredoc(text, '/tmp/text')}")
+    assert result == CommandResult(output="", exit_code=0)
+    assert await output_of(shell, "sha256sum < /tmp/text") == f"{digest(text + chr(10))}  -\n"
+
+
+@pytest.mark.parametrize("mode", ["persistent", "fresh"])
+async def test_a_megabyte_of_any_characters_arrives_exactly(open_terminal: Open, mode: str) -> None:
+    terminal = await open_terminal(attended=False, shell_mode=mode)
+    chance = random.Random(5)
+    text = "".join(chance.choice(CONTROLS + "abc '\"\\$`!é日😀\t\n") for _ in range(600_000))
+    result = await run(terminal, f"{heredoc(text, '/tmp/large')}echo done")
+    assert result == CommandResult(output="done\n", exit_code=0)
+    assert await output_of(terminal, "sha256sum < /tmp/large") == f"{digest(text + chr(10))}  -\n"
+
+
+async def test_a_character_that_no_shell_can_read_is_left_out_and_told_of(shell: Terminal) -> None:
+    result = await run(shell, "echo a\0b")
+    assert (result.output, kinds(result)) == ("ab\n", ["nul_dropped"])
+
+
+async def test_half_a_character_becomes_a_question_mark(shell: Terminal) -> None:
+    assert await output_of(shell, "echo a\ud800b") == "a?b\n"
+
+
+async def test_what_the_command_line_is_called_does_not_matter(shell: Terminal) -> None:
+    """The text is in no process's arguments: a command that looks for itself does not find itself."""
+    assert await output_of(shell, "grep -lsz zzqq /proc/[0-9]*/cmdline | grep -c self; echo alive") == "0\nalive\n"
+
+
+async def test_a_large_text_keeps_its_stream_on_a_busy_machine(box: Container, shell: Terminal) -> None:
+    text = "".join(f"{number}\t{number:x}\n" for number in range(7_500))
+    async with under_load(box):
+        result = await run(shell, f"{heredoc(text, '/tmp/loaded')}echo written")
+    assert result == CommandResult(output="written\n", exit_code=0)
+    assert await output_of(shell, "sha256sum < /tmp/loaded") == f"{digest(text + chr(10))}  -\n"
+
+
+# -- it is read whole -----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("command", "exit_code", "says"),
+    [
+        ('echo "abc', 2, "unexpected EOF while looking for matching"),
+        ("echo 'abc", 2, "unexpected EOF while looking for matching"),
+        ("echo $(ls", 2, "unexpected EOF while looking for matching"),
+        ("echo `ls", 2, "unexpected EOF while looking for matching"),
+        ("echo ${x", 2, "unexpected EOF while looking for matching"),
+        ("if true", 2, "unexpected end of file"),
+        ("for i in 1 2; do\necho $i", 2, "unexpected end of file"),
+        ("f() {\necho", 2, "unexpected end of file"),
+        ("echo )", 2, "unexpected token"),
+        ("case x in", 2, "unexpected end of file"),
+        ("echo begun\nfoo bar )", 2, "unexpected token"),
+        # A warning, to bash: the text stands as far as it goes.
+        ("cat <<E\nx", 0, "x"),
+    ],
+)
+@pytest.mark.parametrize("mode", ["persistent", "fresh"])
+async def test_unfinished_text_is_answered_at_once(
+    open_terminal: Open, command: str, exit_code: int, says: str, mode: str
+) -> None:
+    terminal = await open_terminal(attended=False, shell_mode=mode)
+    result = await run(terminal, command, AT_ONCE)
+    assert (result.timed_out, result.exit_code) == (False, exit_code)
+    assert says in result.output
+    assert await output_of(terminal, "echo usable") == "usable\n"
+
+
+@pytest.mark.parametrize("command", ["", "\n\n", "# a comment", "  ", "\t# a\n# b\n", ":", "true\n\n\n"])
+async def test_text_that_does_nothing_is_a_success(shell: Terminal, command: str) -> None:
+    await run(shell, "true")
+    assert await run(shell, command) == CommandResult(output="", exit_code=0)
+
+
+async def test_lines_before_an_error_have_run_as_in_a_script(shell: Terminal) -> None:
+    result = await run(shell, "echo one\necho 'two\necho three")
+    assert (result.output.startswith("one\n"), result.exit_code) == (True, 2)
+
+
+# -- what ends the shell ends the command -----------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("ending", "exit_code"),
+    [
+        ("exit 3", 3),
+        ("cd /nonexistent 2>/dev/null || exit 1", 1),
+        ("set -e; false", 1),
+        ("set -e\n(exit 7)", 7),
+        ("f() { exit 4; }; f", 4),
+        ("exec sh -c 'exit 6'", 6),
+        ("exec true", 0),
+        ("kill -9 $$", 137),
+        ("kill -HUP $$; sleep 1", 129),
+        ("logout 2>/dev/null; exit 5", 5),
+        ("set -u; echo $nope_x", 127),
+        ("echo ${nope_x:?missing}", 127),
+        ("trap 'exit 8' USR1; kill -USR1 $$", 8),
+    ],
+)
+async def test_what_ends_the_shell_ends_the_command(
+    box: Container, shell: Terminal, ending: str, exit_code: int
+) -> None:
+    await run(shell, "mkdir -p /tmp/kept && cd /tmp/kept && touch precious")
+    result = await run(shell, f"{ending}\nrm -rf ./precious; echo went on")
+    assert (result.exit_code, "went on" in result.output) == (exit_code, False)
+    assert await output_of(shell, "ls /tmp/kept; pwd") == "precious\n/tmp/kept\n"
+
+
+async def test_a_new_shell_has_the_directory_and_the_exported_variables(shell: Terminal) -> None:
+    await run(shell, "cd /usr/lib; export NAME=$'a\nb \"c\"'; plain=1; f() { :; }")
+    result = await run(shell, "exit 3")
+    assert (result.exit_code, kinds(result)) == (3, ["shell_ended"])
+    assert "in /usr/lib, with the exported variables" in result.notes[0]
+    kept = await output_of(shell, 'echo "$PWD|$NAME|$plain|"; type f')
+    assert kept == '/usr/lib|a\nb "c"||\nbash: type: f: not found\n'
+
+
+async def test_return_outside_of_a_function_is_an_error_and_nothing_more(shell: Terminal) -> None:
+    result = await run(shell, "return 4; echo rest")
+    assert (result.exit_code, result.output.endswith("sourced script\nrest\n")) == (0, True)
+
+
+async def test_shells_that_end_again_and_again_are_followed_by_new_ones(shell: Terminal) -> None:
+    for code in range(20):
+        assert (await run(shell, f"exit {code}")).exit_code == code
+    assert await output_of(shell, "echo usable") == "usable\n"
+
+
+# -- exit codes -------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "spoilt",
+    [
+        "PS0=",
+        "PS0= PS1= PS2=",
+        "unset PROMPT_COMMAND",
+        "PROMPT_COMMAND='false'",
+        "PROMPT_COMMAND='echo prompting'",
+        "PROMPT_COMMAND=; PS0=; PS1='me> '",
+        "set -x",
+        "set -v",
+        "set -u",
+        "set -f",
+        "shopt -s extdebug",
+        "trap 'true' DEBUG",
+        "trap 'true' ERR",
+        "alias printf=false cat=false eval=false",
+        "printf() { echo mine; }; cat() { echo mine; }",
+        "export PATH=/nonexistent",
+        "exec 2>/dev/null",
+        "exec </dev/null",
+        "stty -echo </dev/tty",
+        "IFS=0123456789",
+        "bind 'RETURN: self-insert' 2>/dev/null",
+        "set -o vi",
+        "HISTFILE=/dev/null; set +o history",
+        "ulimit -n 12",
+        "umask 777",
+        "set -- a b c",
+        "readonly PROMPT_COMMAND PS1",
+        "unset TMUX TERM HOME PWD",
+        "shopt -s nullglob failglob; set -o noclobber",
+        "set -o posix",
+        "LC_ALL=POSIX",
+    ],
+)
+async def test_the_exit_code_is_right_whatever_became_of_the_shell(shell: Terminal, spoilt: str) -> None:
+    await run(shell, spoilt, AT_ONCE)
+    for command, code in [("(exit 7)", 7), (":", 0), ("no-such-command 2>/dev/null", 127), ("(exit 9)", 9)]:
+        assert (await run(shell, command, AT_ONCE)).exit_code == code
+    assert (await run(shell, "builtin echo out", AT_ONCE)).output.endswith("out\n")
+
+
+async def test_output_sent_to_a_file_leaves_the_code_known(shell: Terminal) -> None:
+    await run(shell, "exec >/tmp/log 2>&1")
+    assert await run(shell, "echo to the file; (exit 5)") == CommandResult(output="", exit_code=5)
+    assert await run(shell, "exec >/dev/tty 2>&1") == CommandResult(output="", exit_code=0)
+    assert await output_of(shell, "cat /tmp/log") == "to the file\n"
+
+
+@pytest.mark.parametrize("inner", ["bash", "exec bash", "bash --norc", "exec sh", "sh", "env -i bash --norc"])
+async def test_a_shell_on_empty_input_ends_as_in_a_script(shell: Terminal, inner: str) -> None:
+    assert not (await run(shell, f"{inner}\n", AT_ONCE)).timed_out
+    assert await run(shell, "echo a; (exit 4)", AT_ONCE) == CommandResult(output="a\n", exit_code=4)
+
+
+# -- output -----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("command", "output"),
+    [
+        ("printf 'abc\\b\\bX\\n'", "aXc\n"),
+        ("printf '10%%\\r20%%\\r30%%\\n'", "30%\n"),
+        ("printf '\\033]0;%s\\007shown\\n' \"$(seq 3000)\"", "shown\n"),
+        ("printf '\\033P%s\\033\\\\shown\\n' \"$(seq 3000)\"", "shown\n"),
+        ("printf '\\033[1;31mred\\033[0m\\n'", "red\n"),
+        ("ls /nope 2> >(tee /tmp/err.log >&2)", "ls: cannot access '/nope': No such file or directory\n"),
+        ("echo through > >(sleep 0.1; cat)", "through\n"),
+        ("diff <(echo a) <(echo b)", "1c1\n< a\n---\n> b\n"),
+        ("echo one; echo two >&2; echo three", "one\ntwo\nthree\n"),
+        ("echo no end; printf unfinished", "no end\nunfinished"),
+        ("cat; echo read nothing", "read nothing\n"),
+        ("read line; echo $?", "1\n"),
+        ("[ -t 0 ] || [ ! -t 1 ] || echo empty input, a terminal as output", "empty input, a terminal as output\n"),
+        ("printf '\\033]133;D;0;aid=tbench\\033\\\\'; echo went on", "went on\n"),
+        ('echo "$PROMPT_COMMAND" >/dev/null; eval "$PROMPT_COMMAND"; echo went on', "went on\n"),
+    ],
+)
+async def test_exactly_what_a_reader_sees_is_returned(shell: Terminal, command: str, output: str) -> None:
+    assert await output_of(shell, command) == output
+
+
+async def test_what_a_job_prints_between_commands_is_shown_with_the_next(shell: Terminal) -> None:
+    await run(shell, "(sleep 0.2; echo late; sleep 0.2; echo later) &")
+    await asyncio.sleep(0.3)
+    first = await run(shell, "echo first")
+    await asyncio.sleep(0.4)
+    second = await run(shell, "echo second")
+    assert (first.output, first.background) == ("first\n", "late\n")
+    assert (second.output, second.background.startswith("later\n")) == ("second\n", True)
+
+
+async def test_the_prompt_and_the_echo_are_nobodys_output(shell: Terminal) -> None:
+    await run(shell, "PS1='an own prompt> '")
+    for _ in range(5):
+        assert await run(shell, "echo x") == CommandResult(output="x\n", exit_code=0)
+
+
+async def test_one_true_number_says_what_was_left_out(shell: Terminal) -> None:
+    result = await run(shell, "seq 300000")
+    assert result.gap is not None
+    everything = "".join(f"{number}\n" for number in range(1, 300_001))
+    head, (_, _, tail) = result.gap.head, result.output.partition(" left out ...]\n")
+    assert everything.startswith(head) and everything.endswith(tail)
+    assert result.gap.elided_chars == len(everything) - len(head) - len(tail)
+
+
+# -- the limit --------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        "sleep 100",
+        "cat </dev/tty",
+        "sleep 100 | cat | cat",
+        "while :; do :; done",
+        "sh -c 'trap \"\" INT QUIT; while :; do sleep 1; done'",
+        "trap '' INT QUIT TERM; sleep 100",
+        "set -e; sleep 100",
+        "(sleep 100)",
+        "yes",
+        "stty raw -echo </dev/tty; sleep 100",
+        "read x </dev/tty",
+    ],
+)
+@pytest.mark.parametrize("mode", ["persistent", "fresh"])
+async def test_a_limit_holds_and_the_next_command_is_itself(open_terminal: Open, command: str, mode: str) -> None:
+    terminal = await open_terminal(attended=False, shell_mode=mode)
+    begun = now()
+    result = await run(terminal, f"echo begun; {command}; echo never", 0.5)
+    if result.timed_out:
+        assert (result.exit_code, now() - begun < 4) == (None, True)
+    else:
+        assert mode == "fresh"  # where there is no terminal to read from
+    assert result.output.startswith("begun\n")
+    for number in range(3):
+        assert await run(terminal, f"echo {number}", AT_ONCE) == CommandResult(output=f"{number}\n", exit_code=0)
+
+
+async def test_what_is_left_over_in_a_session_of_its_own_reads_no_later_command(shell: Terminal) -> None:
+    reader = "setsid sh -c 'while read -r line; do echo stolen: $line; done' </dev/tty"
+    result = await run(shell, f"({reader} &); sleep 100", 0.3)
+    assert (result.timed_out, "terminal_cleared" in kinds(result)) == (True, True)
+    for number in range(5):
+        assert await output_of(shell, f"echo {number}") == f"{number}\n"
+
+
+async def test_a_thief_that_was_left_on_purpose_is_stopped_before_it_harms_a_command(shell: Terminal) -> None:
+    await run(shell, "(setsid cat </dev/tty >/dev/null 2>&1 &)")
+    for number in range(5):
+        assert await output_of(shell, f"echo {number}") == f"{number}\n"
+
+
+# -- a process for each command ----------------------------------------------------------------------
+
+
+async def test_a_fresh_command_has_no_terminal_and_leaves_nothing(fresh: Terminal) -> None:
+    await run(fresh, "cd /tmp; export KEPT=1; set -e; f() { :; }")
+    assert await output_of(fresh, 'echo "$PWD|$KEPT|$(type -t f)|$-"') == "/app|||hBc\n"
+    assert await output_of(fresh, "[ -t 0 ] || [ -t 1 ] || [ -t 2 ] || echo none; tty </dev/tty") != ""
+    assert await run(fresh, "exit 3\necho rest") == CommandResult(output="", exit_code=3)
+    assert await run(fresh, "kill -9 $$") == CommandResult(output="", exit_code=137)
+    assert await run(fresh, "echo a; echo b >&2; echo c") == CommandResult(output="a\nb\nc\n", exit_code=0)
+
+
+async def test_a_fresh_commands_jobs_go_on_and_are_heard(fresh: Terminal) -> None:
+    assert await run(fresh, "(sleep 0.2; echo late) &", AT_ONCE) == CommandResult(output="", exit_code=0)
+    await asyncio.sleep(0.4)
+    result = await run(fresh, "echo next")
+    assert (result.output, result.background) == ("next\n", "late\n")
+
+
+# -- what else happens to a terminal -------------------------------------------------------------------
+
+
+async def test_keys_and_commands_can_take_turns(shell: Terminal) -> None:
+    await shell.send(Keys("echo typed", 0.1))
+    assert await press(shell, "Enter")
+    assert await output_of(shell, "echo delivered") == "delivered\n"
+    assert (await shell.send(Keys("(exit 3)\n", LONG))).exit_code == 3
+    assert await output_of(shell, "echo $?") == "3\n"
+
+
+async def test_a_command_after_half_a_line_was_typed_is_itself(shell: Terminal) -> None:
+    await shell.send(Keys("echo half ", 0.1))
+    assert (await run(shell, "echo whole", AT_ONCE)).output.endswith("whole\n")
+    assert await output_of(shell, "echo next") == "next\n"
+
+
+async def test_a_command_that_kills_the_terminal_says_so(box: Container, open_terminal: Open) -> None:
+    terminal = await open_terminal(attended=False)
+    result = await run(terminal, f"({KILL_TMUX})")
+    assert (result.exit_code, kinds(result)[-1]) == (None, "terminal_cut")
+    assert await output_of(terminal, "echo usable") == "usable\n"
+
+
+async def test_a_stopped_command_gives_the_prompt_back(shell: Terminal) -> None:
+    assert not (await run(shell, "sh -c 'kill -STOP $$'", AT_ONCE)).timed_out
+    assert (await run(shell, "exit 3\necho went on", AT_ONCE)).exit_code == 3
+
+
+@pytest.mark.slow
+async def test_many_terminals_on_a_busy_machine_deliver_every_command_once(box: Container, open_terminal: Open) -> None:
+    async def work(number: int) -> None:
+        terminal = await open_terminal(attended=False)
+        for turn in range(30):
+            said = await run(
+                terminal, f"echo {turn} >> /tmp/turns-{number}; wc -l < /tmp/turns-{number}; (exit {turn})"
+            )
+            assert said == CommandResult(output=f"{turn + 1}\n", exit_code=turn)
+
+    async with under_load(box):
+        work_done: list[Any] = await asyncio.gather(*(work(number) for number in range(8)))
+    assert len(work_done) == 8
