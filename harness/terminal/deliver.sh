@@ -31,6 +31,8 @@
         *) exec 2>&"$__tbench_stderr"- ;;
     esac
     __tbench_stderr=
+    # Whose parents had ended before.
+    IFS= read -r __tbench_before 2>/dev/null </proc/1/task/1/children
     case $__tbench_options in *e*) set -e ;; esac
     # LINENO=1: the text's first line is line 1. `exit`: its code is what the text finds in $?.
     case $__tbench_how,$__tbench_code,${BASH_VERSION:+bash} in
@@ -48,7 +50,8 @@
     # Process substitutions are not waited for by bash, and may have something to print yet.
     if [ -n "${BASH_VERSION-}" ]; then
         IFS= read -r __tbench_set </proc/$$/task/$$/children
-        [ -z "$__tbench_set" ] || . /opt/tbench/share/await-substitutions
+        IFS= read -r __tbench_now </proc/1/task/1/children
+        [ "$__tbench_set,$__tbench_now" = ",$__tbench_before" ] || . /opt/tbench/share/await-substitutions
     fi 2>/dev/null
     # The prompt is drawn where errors go, and is nothing for the text's files.
     if [ ! -t 2 ] && [ -n "${BASH_VERSION-}" ]; then
@@ -60,7 +63,7 @@
     # Also into a file: whoever is cut off finds it there.
     \command printf '%s %s\n' "$__tbench_id" "$__tbench_last" 2>/dev/null >|"$__tbench_at.ended"
     \command printf '\033]133;D;%s;aid=tbench;id=%s\033\\' "$__tbench_last" "$__tbench_id" >/dev/tty
-    unset __tbench_at __tbench_id __tbench_shown __tbench_how __tbench_set __tbench_code __tbench_status
+    unset __tbench_before __tbench_now __tbench_at __tbench_id __tbench_shown __tbench_how __tbench_set __tbench_code __tbench_status
     case $__tbench_options in *v*) set -v ;; esac
     case $__tbench_options in *e*) set -e ;; esac
     { case $__tbench_options in *x*) set -x ;; esac; } 2>/dev/null
