@@ -101,10 +101,10 @@ class Capture:
         # A program may print the shell's marks, too: then the command's own end is still to come.
         if self._prompt is None:
             self._output.append(data)
-        elif len(self._prompt) < _HELD_BYTES:
-            self._prompt += data
-        else:
-            self._output.append(bytes(self._prompt) + data)
+            return
+        self._prompt += data
+        if len(self._prompt) > _HELD_BYTES:
+            self._output.append(bytes(self._prompt))
             self._prompt = None
 
     def _append_between(self, data: bytes) -> None:
