@@ -29,6 +29,17 @@ RUN apt-get update && apt-get install -y --no-install-recommends vim-tiny less p
 RUN useradd --create-home --shell /bin/bash agent
 WORKDIR /app
 """
+MORE_PROGRAMS = f"""{PROGRAMS}
+RUN apt-get update && apt-get install -y --no-install-recommends nano fzf python3 python3-pexpect expect fish \\
+    busybox mksh ksh sqlite3 openssh-server openssh-client
+RUN useradd --create-home --shell /bin/bash asked && echo 'asked ALL=(ALL) ALL' > /etc/sudoers.d/asked \\
+    && echo 'asked:secret' | chpasswd && echo 'root:secret' | chpasswd
+RUN mkdir -p /run/sshd /root/.ssh && ssh-keygen -qt ed25519 -N '' -f /root/.ssh/id_ed25519 \\
+    && printf '%s\\n' 'StrictHostKeyChecking no' 'UserKnownHostsFile /dev/null' 'LogLevel ERROR' > /root/.ssh/config \\
+    && for home in /root /home/agent; do install -D -m 600 /root/.ssh/id_ed25519.pub $home/.ssh/authorized_keys; done \\
+    && chown -R agent: /home/agent/.ssh
+"""
+"""The same with more editors and shells, programs that have shells in terminals of their own, sshd, and passwords."""
 KILL_TMUX = "for p in /proc/[0-9]*; do read -r c < $p/comm; case $c in tmux*) kill -9 ${p#/proc/};; esac; done"
 NUMBERS = count()
 BURNERS = 6

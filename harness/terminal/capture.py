@@ -26,6 +26,8 @@ class Capture:
         self._prompt: bytearray | None = None
         """What came since the shell said, too early, that it is back at its prompt."""
         self._between = Between()
+        self._echoes: list[bytes] = []
+        """What the terminal shows of keys that were pressed to end the command."""
         self._follows = False
         """A command was delivered, so what comes behind it is to be shown with the next."""
         self._id: int | None = None
@@ -42,6 +44,11 @@ class Capture:
         self._follows = True
         self._id, self.begun, self.ended, self.shell_ended = id, False, None, None
         self._output, self._prompt = PlainText(), None
+        self._echoes.clear()
+
+    def pressed(self, echo: bytes) -> None:
+        """A key was pressed to end the command, which the terminal may show as `echo`."""
+        self._echoes.append(echo)
 
     def asked(self, echo: bytes) -> None:
         """It was asked for now, which the shell's line editor shows as `echo`."""
@@ -60,7 +67,8 @@ class Capture:
     def forget_background(self) -> None:
         """What was printed since the last command has been seen otherwise."""
         if self._follows:
-            self._follows, self._between, self.append = False, Between(), _forget
+            self._follows, self.append = False, _forget
+            self._between.take_text()
 
     def take(self, mark: Mark) -> None:
         """A mark came out of the pane."""
@@ -88,7 +96,7 @@ class Capture:
     def _take_own(self, mark: Mark) -> None:
         if mark.kind == "C":
             self.begun = True
-            self.background, self._between = self._between.text(), Between()
+            self.background = self._between.take_text()
             self.append = self._append_output
         elif mark.kind == "D":
             if self._prompt is not None:
@@ -98,6 +106,11 @@ class Capture:
             self._between.prompt_begins()
 
     def _append_output(self, data: bytes) -> None:
+        for echo in self._echoes:
+            if echo in data:
+                self._echoes.remove(echo)
+                data = data.replace(echo, b"", 1)
+                break
         # A program may print the shell's marks, too: then the command's own end is still to come.
         if self._prompt is None:
             self._output.append(data)
@@ -122,6 +135,8 @@ class Between:
         self._text = PlainText()
         self._held = bytearray()
         """What came last."""
+        self._prompt = b""
+        """The prompt as it was drawn last."""
         self._prompt_at: int | None = None
         """Where in it a prompt begins, at the earliest; None where its end was told."""
         self._echo: bytes | None = None
@@ -138,10 +153,20 @@ class Between:
     def prompt_ends(self) -> None:
         """The shell has drawn its prompt."""
         if self._prompt_at is not None:
-            # The line editor takes the terminal first: what came before is somebody else's.
-            editor_at = self._held.rfind(_EDITOR_TAKES, self._prompt_at)
-            del self._held[max(self._prompt_at, editor_at) :]
+            self._drop_prompt(self._prompt_at)
             self._prompt_at = None
+
+    def _drop_prompt(self, begins_at: int) -> None:
+        # The line editor takes the terminal first: what came before is somebody else's.
+        editor_at = self._held.rfind(_EDITOR_TAKES, begins_at)
+        drawn_at = begins_at if editor_at < 0 else editor_at + len(_EDITOR_TAKES)
+        drawn = bytes(self._held[drawn_at:])
+        if self._prompt and self._prompt in drawn:
+            # Somebody may have printed between the two.
+            kept = drawn.replace(self._prompt, b"", 1)
+        else:
+            self._prompt, kept = drawn, b""
+        self._held[begins_at if editor_at < 0 else editor_at :] = kept
 
     def asked(self, echo: bytes) -> None:
         """The next command was asked for, which the line editor shows as `echo`."""
@@ -151,16 +176,25 @@ class Between:
         self._let_go_of_all()
         self._echo = echo
 
-    def text(self) -> str:
-        """All of it; empty where there is nothing to see."""
+    def take_text(self) -> str:
+        """All of it, once; empty where there is nothing to see."""
         self._let_go_of_all()
-        text = self._text.captured().text
+        text, self._text = self._text.captured().text, PlainText()
+        self._echo = self._prompt_at = None
         return text if text.strip() else ""
+
+    def _drop_echo(self, echo: bytes) -> None:
+        # The line editor leaves behind it; what others print may come in between.
+        leaves_at = self._held.find(_EDITOR_LEAVES)
+        echo_at = self._held.rfind(echo, 0, leaves_at) if leaves_at >= 0 else self._held.find(echo)
+        if leaves_at >= 0:
+            del self._held[leaves_at : leaves_at + len(_EDITOR_LEAVES)]
+        if echo_at >= 0:
+            del self._held[echo_at : echo_at + len(echo)]
 
     def _let_go_of_all(self) -> None:
         if self._echo:
-            for shown in (self._echo, _EDITOR_LEAVES):
-                self._held = self._held.replace(shown, b"", 1)
+            self._drop_echo(self._echo)
             self._echo = b""
         self._text.append(bytes(self._held))
         self._held.clear()

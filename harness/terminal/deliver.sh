@@ -4,12 +4,16 @@
 #   __tbench_at     this script's own path; the command's text lies at PATH.text
 #   __tbench_id     a number that the marks carry
 #   __tbench_shown  what the screen shows of the command
-#   __tbench_how    line (as `bash -c` reads it: line by line), whole (at once) or fresh (in a process of its own)
+#   __tbench_how    line (as `bash -c` reads it: line by line), tried (that too, if it is finished), whole (at once) or
+#                   fresh (in a process of its own)
 # All is one group, read before it runs: an unfinished text spoils what bash reads after it. Nothing here may fail or
-# print, so errexit, xtrace and verbose are off, and on again for the text.
+# print, so allexport, errexit, xtrace and verbose are off, and
+# on again for the text.
 {
     # Emptied first: it runs once, however often it is asked for.
     : >|"$__tbench_at"
+    # Whoever is cut off finds in a file what became of it: its number, then its exit code.
+    \command printf '%s\n' "$__tbench_id" 2>/dev/null >|"$__tbench_at.state"
     \command printf '\033]133;S;aid=tbench\033\\\r\033[A\033[K$ %s\n\033]133;C;aid=tbench;id=%s\033\\' "$__tbench_shown" "$__tbench_id" >/dev/tty
     # After the hook, $? is what it was before; so after another delivered command it is that one's own code.
     [ "$__tbench_code" != "${__tbench_seen-}" ] || __tbench_code=$__tbench_last
@@ -17,12 +21,23 @@
     __tbench_set=
     case $__tbench_options in *x*) __tbench_set='set -x;' ;; esac
     case $__tbench_options in *v*) __tbench_set="${__tbench_set}set -v;" ;; esac
+    # Every byte of the text, its last newlines too.
+    case $__tbench_how,${BASH_VERSION:+bash} in
+        fresh,*) ;;
+        *,bash) mapfile -d '' __tbench_text 2>/dev/null <"$__tbench_at.text" ||
+            __tbench_text=("$(/opt/tbench/bin/busybox cat "$__tbench_at.text"; \command printf .)") __tbench_text=("${__tbench_text%.}") ;;
+        *) __tbench_text=$(/opt/tbench/bin/busybox cat "$__tbench_at.text"; \command printf .) __tbench_text=${__tbench_text%.} ;;
+    esac
     # Where a variable is missing (${x:?}, set -u), `bash -c` ends; an interactive bash would go on with the next line.
-    # Read at once, all the text is one line; if it can be read so.
-    case $__tbench_how,$__tbench_options in
-        line,*u* | whole,*) __tbench_how=line
-            ! \eval "__tbench_whole() { $(/opt/tbench/bin/busybox cat "$__tbench_at.text")
-}" 2>/dev/null || __tbench_how=whole; unset -f __tbench_whole ;;
+    # Read at once, all the text is one line; if it can be read so. Tried in a copy of the shell, as a substitution that is
+    # not closed leaves bash 5.2 with broken memory; such a text is left to a copy. And tried between brackets of two
+    # kinds: no text is taken for whole because it closes one and opens it again.
+    case $__tbench_how,$__tbench_options in line,*u* | tried,*u*) __tbench_how=whole ;; esac
+    case $__tbench_how,${BASH_VERSION:+bash} in
+        tried,bash | whole,bash)
+            ( \eval "__tbench_whole() { ( $__tbench_text
+) }" && \eval "__tbench_whole() { { $__tbench_text
+} }" ) 2>/dev/null || __tbench_how=apart ;;
     esac
     # Where `exec 2>file` has sent the text's errors.
     case ${__tbench_stderr-} in
@@ -32,25 +47,38 @@
     esac
     __tbench_stderr=
     # Whose parents had ended before.
-    IFS= read -r __tbench_before 2>/dev/null </proc/1/task/1/children
+    IFS= read -r __tbench_before 2>/dev/null </proc/1/task/1/children || :
+    # 40: bash keeps the terminal above the descriptor that it copies, so that a text may have its own 10; if it may.
+    { : 40</dev/null; } 2>/dev/null || __tbench_how=cramped
+    case $__tbench_options in *a*) set -a ;; esac
     case $__tbench_options in *e*) set -e ;; esac
     # LINENO=1: the text's first line is line 1. `exit`: its code is what the text finds in $?.
     case $__tbench_how,$__tbench_code,${BASH_VERSION:+bash} in
         fresh,*) /opt/tbench/bin/alone "$__tbench_at.text" ;;
-        line,0,bash) \eval "${__tbench_set:$((LINENO=1,0))}$(<"$__tbench_at.text")" </dev/null ;;
-        line,*,bash) \eval "${__tbench_set:$((LINENO=1,0))}$(\command printf %s "$(<"$__tbench_at.text")"; exit "$__tbench_code")" </dev/null ;;
-        whole,*,bash) __tbench_code=127; \eval "${__tbench_set:$((LINENO=1,0))}{ $(<"$__tbench_at.text")
-}; __tbench_code=\$?" </dev/null ;;
-        *) \eval "$__tbench_set$(/opt/tbench/bin/busybox cat "$__tbench_at.text"; exit "$__tbench_code")" </dev/null ;;
+        line,0,bash | tried,0,bash) \eval -- "${__tbench_set:$((LINENO=1,0))}$__tbench_text" 40</dev/null <&40 ;;
+        line,*,bash | tried,*,bash) \eval -- "${__tbench_set:$((LINENO=1,0))}$__tbench_text$(exit "$__tbench_code")" 40</dev/null <&40 ;;
+        whole,*,bash) __tbench_code=127; \eval "${__tbench_set:$((LINENO=1,0))}{ $__tbench_text
+}; { __tbench_code=\$?; } 2>/dev/null" 40</dev/null <&40 ;;
+        apart,*)
+            (
+                \eval -- "${__tbench_set:$((LINENO=1,0))}$__tbench_text$(exit "$__tbench_code")" 40</dev/null <&40
+                { __tbench_last=$?; set +axve; } 2>/dev/null
+                export -p >|"$__tbench_at.exports"; \command printf '%s\n' "$PWD" >|"$__tbench_at.directory"
+                exit "$__tbench_last"
+            ) ;;
+        *) \eval "$__tbench_set$__tbench_text$(exit "$__tbench_code")" </dev/null ;;
     esac
-    { __tbench_last=$? __tbench_options=$-; set +xve; } 2>/dev/null
-    case $__tbench_how in whole) __tbench_last=$__tbench_code ;; esac
+    { __tbench_last=$? __tbench_options=$-; set +axve; } 2>/dev/null
+    case $__tbench_how in
+        whole) __tbench_last=$__tbench_code ;;
+        apart) cd -- "$(<"$__tbench_at.directory")"; . "$__tbench_at.exports" ;;
+    esac 2>/dev/null
     # What a signal ended is told of at the next prompt, or when a sourced file has run something.
     case $__tbench_last in 129 | 1[345]?) . /opt/tbench/share/tell-of-signals ;; esac
     # Process substitutions are not waited for by bash, and may have something to print yet.
     if [ -n "${BASH_VERSION-}" ]; then
-        IFS= read -r __tbench_set </proc/$$/task/$$/children
-        IFS= read -r __tbench_now </proc/1/task/1/children
+        IFS= read -r __tbench_set </proc/$$/task/$$/children || :
+        IFS= read -r __tbench_now </proc/1/task/1/children || :
         [ "$__tbench_set,$__tbench_now" = ",$__tbench_before" ] || . /opt/tbench/share/await-substitutions
     fi 2>/dev/null
     # The prompt is drawn where errors go, and is nothing for the text's files.
@@ -60,10 +88,10 @@
     fi
     # What a shell that takes this one's place begins with.
     { export -p >|"$__tbench_at.exports"; \command printf '%s\n' "$PWD" >|"$__tbench_at.directory"; } 2>/dev/null
-    # Also into a file: whoever is cut off finds it there.
-    \command printf '%s %s\n' "$__tbench_id" "$__tbench_last" 2>/dev/null >|"$__tbench_at.ended"
+    \command printf '%s %s\n' "$__tbench_id" "$__tbench_last" 2>/dev/null >|"$__tbench_at.state"
     \command printf '\033]133;D;%s;aid=tbench;id=%s\033\\' "$__tbench_last" "$__tbench_id" >/dev/tty
-    unset __tbench_before __tbench_now __tbench_at __tbench_id __tbench_shown __tbench_how __tbench_set __tbench_code __tbench_status
+    unset __tbench_x __tbench_text __tbench_before __tbench_now __tbench_at __tbench_id __tbench_shown __tbench_how __tbench_set __tbench_code __tbench_status
+    case $__tbench_options in *a*) set -a ;; esac
     case $__tbench_options in *v*) set -v ;; esac
     case $__tbench_options in *e*) set -e ;; esac
     { case $__tbench_options in *x*) set -x ;; esac; } 2>/dev/null

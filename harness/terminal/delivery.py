@@ -33,16 +33,20 @@ _SCRIPT = "".join(
     if not line.lstrip().startswith("#")
 )
 _SHOWN_CHARS = 2000
-_MAY_END_EARLY = re.compile(r"\$\{[^}\n]*\?|\bset\b[^;\n]*-\w*u|\bnounset\b")
+_MAY_END_EARLY = re.compile(r"\$\{!?(?:\w+(?:\[[^\n]*?\])?|[@*#?$!-]):?\?|\bset\b[^;\n]*-\w*u|\bnounset\b")
+_SUBSTITUTES = re.compile(r"[$<>]\(")
+"""An unfinished one makes bash 5.2 write beyond its memory later: it is tried in a copy of the shell."""
 _NOT_SHOWN = re.compile(r"[^\t\n\x20-\x7e\xa0-\U0010ffff]")
 _FIRST_LOOK_SEC, _LONGEST_PAUSE_SEC = 0.05, 1.0
 _ASKED_AT_MOST = 4
+_DIRECTORY = b"display-message -p -t main '#{pane_current_path}'\n"
 _PROBE, _PROBE_SEC = "/opt/tbench/bin/busybox stty sane </dev/tty", 1.0
 """Whatever was killed may have left the terminal in a mode of its own."""
 _AFTER_END_SEC = 1.0
 """How long the prompt behind a command's end is waited for."""
 _NEW_SHELL_SEC = 10.0
-_ESCALATION = (("C-c", 0.8), ("C-\\", 0.4))
+_SHELL_HUNG = "The command did not react, so its shell was ended."
+_ESCALATION = (("C-c", b"^C", 0.8), ("C-\\", b"^\\", 0.4))
 _KILLED_SEC = 0.4
 
 
@@ -83,6 +87,8 @@ class Delivery:
         # Not from 1: what an earlier session printed may be printed again, marks and all.
         self._id = random.randrange(1 << 30)
         self._notes: list[str] = []
+        self._has_missed = False
+        """Something of the present command has passed unseen, its end perhaps."""
         self._uncharged_sec = 0.0
         """How long the way was cut while the present command ran."""
         self.session_ended = False
@@ -92,7 +98,7 @@ class Delivery:
 
         Where the session ended under it, `session_ended` is set, and a new one is attached.
         """
-        self._notes = []
+        self._notes, self._has_missed = [], False
         started_at, self._uncharged_sec, self.session_ended = _now(), 0.0, False
         if "\0" in command:
             command = command.replace("\0", "")
@@ -101,7 +107,7 @@ class Delivery:
         try:
             end = await self._ask_and_wait(command, started_at + limit_sec)
             if end is _End.LIMIT:
-                await self._stop(_now() - started_at)
+                await self._stop(started_at)
             result = self._result(end)
             await self._after(end)
         except ConnectionError as error:
@@ -111,7 +117,8 @@ class Delivery:
         return dataclasses.replace(result, notes=tuple(self._notes))
 
     def _note(self, note: str) -> None:
-        self._notes.append(note)
+        if note not in self._notes:
+            self._notes.append(note)
 
     def _result(self, end: _End) -> CommandResult:
         capture = self._watch.capture
@@ -128,6 +135,9 @@ class Delivery:
     async def _after(self, end: _End) -> None:
         """Until the shell, or a new one, is ready for the next command."""
         if end is _End.LIMIT:
+            if self._watch.capture.shell_ended is not None:
+                await self._settled(_NEW_SHELL_SEC)
+                self._note(f"shell_restarted: {_SHELL_HUNG} {await self._kept()}")
             await self._prove()
         elif end is _End.SHELL_ENDED:
             await self._settled(_NEW_SHELL_SEC)
@@ -143,7 +153,7 @@ class Delivery:
             return capture.ended.exit_code
         if end is _End.SHELL_ENDED and capture.shell_ended is not None:
             return capture.shell_ended.exit_code
-        return self._watch.shell.exit_code if end is _End.ABANDONED else None
+        return self._watch.shell.exit_code if end is _End.ABANDONED and not self._has_missed else None
 
     # -- asking ----------------------------------------------------------------------------------
 
@@ -151,10 +161,12 @@ class Delivery:
         """Ask the shell for the command, again where nothing comes of it; then wait for its end."""
         self._id += 1
         self._watch.capture.expect(self._id)
-        files = self._files(command, how or self._how(command))
+        files, reattached = self._files(command, how or self._how(command)), self._link.reattached
         for asked in range(_ASKED_AT_MOST):
             # The first to run the script empties it: asked for again, it would run again if it were written again.
             await self._ask(() if asked else files, asked)
+            if self._link.reattached != reattached:
+                await self._catch_up()
             if await self._until_begun(ends_at) or _now() >= ends_at:
                 return await self._until_end(ends_at)
         raise TerminalLost("the shell does not take commands any more")
@@ -162,7 +174,8 @@ class Delivery:
     def _how(self, command: str) -> str:
         if self._fresh:
             return "fresh"
-        return "whole" if _MAY_END_EARLY.search(command) else "line"
+        # Between braces, a backslash at the very end would be one before a newline.
+        return "whole" if _MAY_END_EARLY.search(command) and not command.endswith("\\") else "line"
 
     def _files(self, command: str, how: str) -> list[bytes]:
         """What writes the text and the script."""
@@ -186,7 +199,7 @@ class Delivery:
     def _script(self, command: str, how: str) -> bytes:
         values = {"at": self._at, "id": str(self._id), "how": how, "shown": _shown(command)}
         assignments = " ".join(f"__tbench_{name}={shlex.quote(value)}" for name, value in values.items())
-        before = "__tbench_code=${__tbench_status-$?} __tbench_options=$-; set +xve"
+        before = "__tbench_code=${__tbench_status-$?} __tbench_options=${__tbench_x-$-}; set +axve"
         return f"{{ {before}; }} 2>/dev/null; {assignments}\n{_SCRIPT}".encode("utf-8", "replace")
 
     async def _until_begun(self, ends_at: float) -> bool:
@@ -235,24 +248,29 @@ class Delivery:
                 raise KeysLost("the session ended") from error
             await self._catch_up()
             self._uncharged_sec += _now() - cut_at
-            self._note(
-                "output_missed: The connection to the terminal was cut; what was printed meanwhile is not shown."
-            )
 
     async def _catch_up(self) -> None:
-        """The command's end may have passed unseen: it is in a file, too."""
-        *_, reply = await self._link.commands(*control_mode.read_file(f"{self._at}.ended"))
-        if reply.ok and (words := reply_text(reply.lines).split())[:1] == [str(self._id)]:
-            self._watch.capture.take(Mark("D", exit_code=int(words[1]), id=self._id))
+        """The way was cut: what has passed unseen of the command is in a file, too."""
+        capture = self._watch.capture
+        loaded, shown = await self._link.commands(*control_mode.read_file(f"{self._at}.state"))
+        words = reply_text(shown.lines).split() if loaded.ok else []
+        if words[:1] != [str(self._id)]:
+            return
+        self._has_missed = True
+        self._note("output_missed: The connection to the terminal was cut; what was printed meanwhile is not shown.")
+        if not capture.begun:
+            capture.take(Mark("C", id=self._id))
+        if len(words) > 1 and capture.ended is None:
+            capture.take(Mark("D", exit_code=int(words[1]), id=self._id))
 
-    async def _stop(self, age_sec: float) -> None:
+    async def _stop(self, started_at: float) -> None:
         """End what has outlived its limit, gently first, and what is left of it in other sessions."""
         self._remark("the command has outlived its limit: it is interrupted")
         if not await self._is_over_after_keys():
             self._remark("the command does not react: it is killed")
             await self._watcher.kill_foreground()
             await self._settled(_KILLED_SEC)
-        if killed := await self._watcher.clear(age_sec):
+        if killed := await self._watcher.clear(_now() - started_at):
             self._remark(f"killed, because they held the terminal: {', '.join(killed)}")
             self._note(f"terminal_cleared: Left over, and killed: {', '.join(killed)}.")
 
@@ -264,7 +282,7 @@ class Delivery:
         self._watch.begin()
         await self._link.commands(b"respawn-pane -k -t main\n")
         await self._settled(_NEW_SHELL_SEC)
-        self._note(f"shell_restarted: The command did not react, so its shell was ended. {await self._kept()}")
+        self._note(f"shell_restarted: {_SHELL_HUNG} {await self._kept()}")
 
     async def _is_usable(self) -> bool:
         try:
@@ -277,9 +295,10 @@ class Delivery:
     async def _is_over_after_keys(self) -> bool:
         # The shell itself, too: a command that handles C-c and exits would be followed by the next line.
         await self._watcher.interrupt_shell()
-        for key, wait_sec in _ESCALATION:
+        for key, echo, wait_sec in _ESCALATION:
             self._watch.shell.pressed(key)
             self._waiting.typed(entered=False)
+            self._watch.capture.pressed(echo)
             await self._link.type([control_mode.press_key("main", key)])
             await self._settled(wait_sec)
             if self._waiting.at_prompt:
@@ -290,11 +309,10 @@ class Delivery:
 
     async def _kept(self) -> str:
         """What a new shell has of the one before."""
-        *_, reply = await self._link.commands(*control_mode.read_file(f"{self._at}.directory"))
-        where = (reply_text(reply.lines).strip() if reply.ok else "") or "the start directory"
+        (reply,) = await self._link.commands(_DIRECTORY)
         return (
-            f"A new shell was started in {where}, with the exported variables as the command before left them; other "
-            "variables, functions, aliases and options are gone."
+            f"A new shell was started in {reply_text(reply.lines)}, with the exported variables as the command before "
+            "left them; other variables, functions, aliases and options are gone."
         )
 
 

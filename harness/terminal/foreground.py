@@ -37,6 +37,8 @@ class Foreground:
     """Whether the Enter key's carriage return becomes a line feed."""
     name: str
     """The name of the group's first process."""
+    first_waits: bool | None = None
+    """Whether that one sleeps until something can be read; a shell does at its prompt."""
 
     @property
     def is_at_rest(self) -> bool:
@@ -108,6 +110,7 @@ def _parse(lines: tuple[bytes, ...]) -> Foreground | None:
             echo=_ANSWERS[found["echo"]],
             crnl=_ANSWERS[found["crnl"]],
             name=found["name"],
+            first_waits=_ANSWERS[found.get("first", "?")],
         )
     except (KeyError, ValueError):
         return None

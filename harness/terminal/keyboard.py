@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from enum import Enum
 
 from harness.terminal import control_mode
@@ -23,11 +23,12 @@ _TAKEN_SEC = 1.0
 """How long a shell may take to say what becomes of a line; on an idle machine it takes a millisecond."""
 _READS_SEC = 5.0
 """How long the lines behind a command wait for it to read; then they are typed ahead."""
+_PROMPT_SEC = 0.1
+"""How long a pause may be before a line editor that has told of no prompt is taken to have none."""
 _FIRST_LOOK_SEC, _LONGEST_PAUSE_SEC = 0.015, 0.25
-_LINE = re.compile(r"[^\n]*\n|[^\n]+")
 _CONTROLS = re.compile(r"[\x00-\x08\x0b-\x1f\x7f]")
-_ONE_BY_ONE = 64
-"""More lines than these are typed at once where a line editor or the kernel keeps them apart anyway."""
+_MANY, _USED_TO = 64, 16
+"""More lines than these are typed at once where the same one has read as many as those."""
 
 
 class _Reader(Enum):
@@ -38,7 +39,25 @@ class _Reader(Enum):
     LINES = 2
     """A program that reads lines."""
     KEYS = 3
-    """A program that reads keys; or nobody yet."""
+    """A program that reads keys."""
+    NOBODY = 4
+    """Nobody yet."""
+
+
+_AT_ONCE = {
+    _Reader.EDITOR: re.compile(r"[^\n]*\n?"),
+    # Behind what may end a program, somebody else reads.
+    _Reader.LINES: re.compile(r"[^\n\x03\x04\x1a\x1c]*[\n\x03\x04\x1a\x1c]?"),
+    # It takes a moment until such a program has done what its keys say, and the Enter key is about that (fzf).
+    _Reader.KEYS: re.compile(r"[^\n]+|\n"),
+    _Reader.NOBODY: re.compile(r".*", re.DOTALL),
+}
+"""What is typed before the next look at who reads."""
+_AT_ONCE_OF_MANY = {
+    _Reader.EDITOR: re.compile(r".*", re.DOTALL),
+    _Reader.LINES: re.compile(r"[^\x03\x04\x1a\x1c]*[\x03\x04\x1a\x1c]?"),
+    _Reader.KEYS: re.compile(r".*", re.DOTALL),
+}
 
 
 class Keyboard:
@@ -70,23 +89,22 @@ class Keyboard:
         """Type text, of which each newline is Enter; all of it by `ends_at` (the event loop's time)."""
         await self._until_taken()
         self._show(text)
-        lines = _LINE.findall(text.replace("\r\n", "\n").replace("\r", "\n"))
-        reader = _Reader.EDITOR if self.at_line_editor else _Reader.KEYS
-        while lines:
-            count = self._lines_at_once(reader, len(lines))
-            await self._type_lines(lines[:count], b"\n" if reader is _Reader.EDITOR else b"\r")
-            del lines[:count]
-            if lines:
-                reader = await self._next_reader(ends_at)
+        text = text.replace("\r\n", "\n").replace("\r", "\n")
+        reader = _Reader.EDITOR if self.at_line_editor else await self._present_reader(text)
+        at, in_a_row = 0, 0
+        while at < len(text):
+            in_a_row += 1
+            is_many = in_a_row > _USED_TO and text.count("\n", at) > _MANY
+            found = (_AT_ONCE_OF_MANY if is_many else _AT_ONCE)[reader].match(text, at)
+            assert found is not None
+            await self._type_at_once(found[0], b"\n" if reader is _Reader.EDITOR else b"\r")
+            at = found.end()
+            if at < len(text):
+                before, reader = reader, await self._next_reader(ends_at)
+                goes_on = reader is not _Reader.EDITOR or self._watch.shell.answer == "P"
+                in_a_row = in_a_row if reader is before and goes_on else 0
 
-    def _lines_at_once(self, reader: _Reader, lines: int) -> int:
-        if reader is _Reader.KEYS:
-            return lines
-        goes_on = reader is _Reader.LINES or self._watch.shell.answer == "P"
-        return lines if goes_on and lines > _ONE_BY_ONE else 1
-
-    async def _type_lines(self, lines: Sequence[str], line_end: bytes) -> None:
-        text = "".join(lines)
+    async def _type_at_once(self, text: str, line_end: bytes) -> None:
         self._watch.shell.typed(text)
         self._waiting.typed(entered="\n" in text or _CONTROLS.search(text) is not None)
         data = text.encode("utf-8", "replace").replace(b"\n", line_end)
@@ -99,32 +117,53 @@ class Keyboard:
             watch.output_matters = True
             await watch.changes(ends_at)
 
+    async def _present_reader(self, text: str) -> _Reader:
+        """Who reads now; as this text's first line is typed in any case, somebody does."""
+        if text.find("\n") <= 0:
+            return _Reader.LINES
+        try:
+            return _reader(await self._watcher.look()) or _Reader.LINES
+        except ConnectionError as error:
+            return await self._reader_after_gap(error)
+
     async def _next_reader(self, ends_at: float) -> _Reader:
-        """Who reads behind the line that was just typed, once somebody does."""
+        """Who reads behind what was just typed, once somebody does."""
         shell, pause_sec = self._watch.shell, _FIRST_LOOK_SEC
         ends_at = min(ends_at, _now() + _READS_SEC)
-        while True:
-            wait_sec = min(pause_sec, ends_at - _now())
-            try:
+        # What is typed before a line editor has let go of the terminal may not have the line ends of who reads next.
+        taken_at = ends_at + _TAKEN_SEC
+        try:
+            while True:
+                wait_sec = min(pause_sec, (ends_at if _now() < ends_at else taken_at) - _now())
                 await self._waiting.until_settled(wait_sec, or_when=lambda: shell.answer == "P")
-            except ConnectionError as error:
-                if await self._link.reattach():
-                    raise KeysLost("the session ended while something was typed") from error
-                return _Reader.KEYS
-            if self._waiting.at_prompt or shell.answer == "P":
-                return _Reader.EDITOR
-            if _now() >= ends_at:
-                return _Reader.KEYS
-            if (reader := _reader(await self._watcher.look())) is not None:
-                return reader
-            pause_sec = min(2 * pause_sec, _LONGEST_PAUSE_SEC)
+                if self._waiting.at_prompt or shell.answer == "P":
+                    return _Reader.EDITOR
+                now = await self._watcher.look()
+                reader = _reader(now)
+                if reader is _Reader.EDITOR and not (pause_sec > _PROMPT_SEC and now and now.is_at_rest):
+                    reader = None  # it is about to tell of its prompt; but for `read -e`, and where the prompt is empty
+                    is_over = _now() >= taken_at
+                else:
+                    is_over = _now() >= ends_at
+                if reader is not None or is_over:
+                    return reader or _Reader.NOBODY
+                pause_sec = min(2 * pause_sec, _LONGEST_PAUSE_SEC)
+        except ConnectionError as error:
+            return await self._reader_after_gap(error)
+
+    async def _reader_after_gap(self, error: ConnectionError) -> _Reader:
+        if await self._link.reattach():
+            raise KeysLost("the session ended while something was typed") from error
+        return _Reader.NOBODY
 
 
 def _reader(now: Foreground | None) -> _Reader | None:
-    """Whom a look at the foreground finds reading; None for nobody yet, or for a shell about to show its prompt."""
+    """Whom a look at the foreground finds reading."""
     if now is None:
         return _Reader.LINES
-    if not now.is_at_rest or now.edits_line:
+    if now.edits_line:
+        return _Reader.EDITOR
+    if not now.is_at_rest:
         return None
     return _Reader.KEYS if now.canonical is False else _Reader.LINES
 

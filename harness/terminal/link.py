@@ -82,7 +82,8 @@ class Link:
         self._done: asyncio.Future[list[CommandReply]] | None = None
         self.keys_lost = False
         self.reopened = 0
-        self._reattached = 0
+        self.reattached = 0
+        """How often the session was attached again."""
 
     def _new_client(self) -> ControlClient:
         listener = self._listener
@@ -124,8 +125,9 @@ class Link:
         Does not wait until they are done. What `before` does may be done twice. Raises KeysLost where the session ended
         and a new one is attached, and TerminalLost and TerminalUnreachable as `reattach` does.
         """
-        if self._done is not None and self._done.done():
+        if self._all_arrived:
             self._unconfirmed.clear()
+        self._done = None
         first = self._typed + 1
         self._typed += len(commands)
         counted = [(number, _counted(command, number)) for number, command in enumerate(commands, first)]
@@ -141,14 +143,22 @@ class Link:
         self._done = await self._client.type(*(command for _, command in lines), replies=replies)
 
     async def replies(self) -> list[CommandReply]:
-        """What tmux answered to all that was typed last. Raises ConnectionError, also where nothing comes in time."""
-        assert self._done is not None
+        """What tmux answered to what was sent last of what was typed; nothing where that had arrived already.
+
+        Raises ConnectionError, also where nothing comes in time.
+        """
         await self._client.commands(_SYNC)
-        return self._done.result()
+        return [] if self._done is None else self._done.result()
+
+    @property
+    def _all_arrived(self) -> bool:
+        if not self._unconfirmed:
+            return True
+        return self._done is not None and self._done.done() and self._done.exception() is None
 
     async def _send_the_rest(self) -> None:
         """What did not arrive of what was typed. Raises ConnectionError."""
-        if not self._unconfirmed or (self._done is not None and self._done.done() and not self._done.exception()):
+        if self._all_arrived:
             return
         await self._others_are_gone()
         (reply,) = await self._client.commands(_TYPED)
@@ -175,12 +185,12 @@ class Link:
         Raises TerminalLost, TerminalUnreachable.
         """
         while True:
-            if self.reopened > _REOPENINGS or self._reattached > _REATTACHMENTS:
-                raise TerminalLost(f"the terminal was lost {self.reopened + self._reattached} times")
+            if self.reopened > _REOPENINGS or self.reattached > _REATTACHMENTS:
+                raise TerminalLost(f"the terminal was lost {self.reopened + self.reattached} times")
             if await self._attach_again():
                 await self._begin_anew()
                 return True
-            self._reattached += 1
+            self.reattached += 1
             self._remark("the connection was lost and made again: what was printed meanwhile is not recorded")
             with contextlib.suppress(ConnectionError):
                 await self._send_the_rest()
@@ -189,7 +199,7 @@ class Link:
     async def _begin_anew(self) -> None:
         self.reopened += 1
         self._remark("the terminal was lost and opened again")
-        self.keys_lost = self._done is not None and (not self._done.done() or self._done.exception() is not None)
+        self.keys_lost = not self._all_arrived
         self._typed, self._done = 0, None
         self._unconfirmed.clear()
         if self.reopened > _REOPENINGS:

@@ -13,7 +13,7 @@ import re
 from typing import NamedTuple
 
 _MARK = re.compile(
-    rb"\x1b\]133;([BCDPSX])(?:;(-?\d+))?;aid=tbench(?:;id=(\d+))?(?:;line=(\d*))?(?:;pid=(\d+))?(?:;pending=(\w+))?"
+    rb"\x1b\]133;([BCDPSX])(?:;(-?\d+))?;aid=tbench(?:;id=(\d+))?(?:;line=(\d*))?(?:;pid=(\d+))?(?:;number=(\d+))?(?:;pending=(\w+))?"
     rb"(?:\x1b\\|\x07)"
 )
 _OPENING = b"\x1b]133;"
@@ -33,6 +33,8 @@ class Mark(NamedTuple):
     """The shell's own."""
     id: int | None = None
     """The delivered command's."""
+    number: int | None = None
+    """The prompt's (bash, on B): one higher behind each command."""
 
 
 class MarkScanner:
@@ -63,7 +65,7 @@ class MarkScanner:
 
 
 def _mark(match: re.Match[bytes]) -> Mark:
-    kind, code, identity, line, pid, pending = match.groups()
+    kind, code, identity, line, pid, number, pending = match.groups()
     return Mark(
         kind.decode(),
         int(code) if code else None,
@@ -71,6 +73,7 @@ def _mark(match: re.Match[bytes]) -> Mark:
         int(line) if line else None,
         int(pid) if pid else None,
         int(identity) if identity else None,
+        int(number) if number else None,
     )
 
 

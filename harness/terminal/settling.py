@@ -51,6 +51,10 @@ class ShellState:
         self._proven = False
         self._ran = False
         """A mark C came since the keys arrived."""
+        self._prompt: tuple[int | None, int | None] = (None, None)
+        """The last prompt's shell and number."""
+        self._is_behind_command = False
+        """A mark C came since then."""
         self._prompted_by: int | None = None
         """The shell (its pid, or 0) that drew a prompt with a mark after its last D."""
         self._mute = False
@@ -126,6 +130,7 @@ class ShellState:
                 self.wait_sec = None
                 self._proven = False
                 self._ran = True
+                self._is_behind_command = self._is_behind_command or mark.id is None
                 self.commands += 1
             case "P":
                 self.wait_sec = None
@@ -157,12 +162,22 @@ class ShellState:
         self.wait_sec = self._quiet_sec(Mark("D", pending=False, pid=self.pid))
 
     def _take_prompt(self, mark: Mark) -> None:
+        if self._is_copy(mark):
+            return
+        self._prompt, self._is_behind_command = (mark.pid, mark.number), False
         if self.at_prompt:
             return
         if self._proven:
-            self.settle(prompted=True)
+            if mark.pid == self.pid:
+                self.settle(prompted=True)
         elif self.wait_sec is None and mark.line is not None:
             self._take_lone_prompt(mark)
+
+    def _is_copy(self, mark: Mark) -> bool:
+        """Printed by a command: a prompt behind one has a higher number than the prompt before it."""
+        pid, number = self._prompt
+        is_new = mark.number is None or number is None or mark.pid != pid or mark.number > number
+        return self._is_behind_command and not is_new
 
     def _take_lone_prompt(self, mark: Mark) -> None:
         """Without a D before it: PROMPT_COMMAND was unset, a history expansion failed, or a key drew the prompt."""
@@ -170,7 +185,7 @@ class ShellState:
         if self._keyed:
             self.wait_sec = UNPROVEN_SEC if not self._typed else None
             return
-        only_line = self._from_prompt and self._typed == 1 and self._ran
+        only_line = self._from_prompt and self._typed == 1 and self._ran and self._is_known(mark.pid)
         if self._typed and (only_line or self._lines_read(mark) == self._typed):
             self.exit_code = None
             if self._mute:
@@ -178,13 +193,17 @@ class ShellState:
             self.settle()
 
     def _proves(self, mark: Mark) -> bool:
-        if self._keyed or not self._whole:
+        if self._keyed or not self._whole or not self._is_known(mark.pid):
             return False
         if self._typed == 0 or (self._typed == 1 and self._from_prompt):
             return True
         if mark.pending is None:
             return self._answers == self._typed
         return self._lines_read(mark) == self._typed
+
+    def _is_known(self, pid: int | None) -> bool:
+        """Not of a shell that nobody has waited for: it may have a terminal of its own in this one (expect, script)."""
+        return pid is None or not self._read or pid in self._read
 
     def _quiet_sec(self, mark: Mark) -> float:
         if self._proven:

@@ -20,6 +20,7 @@ UNATTENDED: Mapping[str, str] = {
     "MANPAGER": "cat",
     "GIT_PAGER": "cat",
     "SYSTEMD_PAGER": "cat",
+    "LESS": "-FRX",  # started by name, it leaves a text of one screen where it is
     # What would draw progress, or ask, does not.
     "PIP_PROGRESS_BAR": "off",
     "TQDM_DISABLE": "1",

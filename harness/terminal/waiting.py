@@ -17,6 +17,8 @@ _FIRST_LOOK_SEC = 0.02
 _LONGEST_PAUSE_SEC = 0.5
 _KNOWN_PROMPT_SEC, _NEW_PROMPT_SEC = 0.15, 0.5
 """As much quiet is asked for where the shell is behind something that only passes on, as ssh does."""
+_EDITORS = frozenset({"bash", "zsh", "fish"})
+"""Shells with a line editor, unless somebody switched it off."""
 _PLAIN_PROMPT = ("$", "#")
 _SYNC = b"display-message -p ''\n"
 
@@ -25,8 +27,10 @@ class _Seen(Enum):
     """What a look at the foreground says about the shell."""
 
     AT_PROMPT = 1
-    BUSY = 2
-    UNKNOWN = 3
+    """Whose marks there are."""
+    AT_SOME_PROMPT = 2
+    BUSY = 3
+    UNKNOWN = 4
 
 
 class Waiting:
@@ -43,8 +47,12 @@ class Waiting:
         self._watcher = watcher
         self.recognised = False
         """The shell is at a prompt that has no marks."""
+        self._was_recognised = False
+        """It was, when something was typed."""
         self._prompt = ""
         """What stood on the line of the last such prompt."""
+        self._prompt_lines: bool | None = None
+        """Whether the terminal handed over whole lines there: who edits lines at his prompt does not at a question."""
         self._entered = False
         self._before: Foreground | None = None
         self._pause_sec = _FIRST_LOOK_SEC
@@ -58,6 +66,7 @@ class Waiting:
     def typed(self, *, entered: bool) -> None:
         """Something is going to be typed; `entered`: what makes a shell do something, such as a line's end."""
         self._entered = entered or (self._entered and not self.at_prompt)
+        self._was_recognised = self.recognised or (self._was_recognised and not self.at_prompt)
         self.recognised = False
         self._before = None
         self._pause_sec = _FIRST_LOOK_SEC
@@ -90,10 +99,13 @@ class Waiting:
     def _look_at(self) -> float:
         """When the foreground is to be looked at next; infinite where there is no doubt."""
         watch = self._watch
-        no_marks = watch.output_matters and watch.line.is_fresh and bool(watch.line.text)
-        if watch.shell.wait_sec is None and not no_marks:
-            return math.inf
-        return max(watch.last_news_at + _FIRST_LOOK_SEC, self._looked_at + self._pause_sec)
+        quiet_sec = _FIRST_LOOK_SEC
+        if watch.shell.wait_sec is None:
+            if not (watch.output_matters and watch.line.is_fresh and (watch.line.text or self._was_recognised)):
+                return math.inf
+            if not watch.line.text:  # perhaps because something in the background has printed a line behind the prompt
+                quiet_sec = _LONGEST_PAUSE_SEC
+        return max(watch.last_news_at + quiet_sec, self._looked_at + self._pause_sec)
 
     async def _look(self) -> None:
         watch, marks, is_first = self._watch, self._watch.marks, self._before is None
@@ -102,20 +114,23 @@ class Waiting:
         if watch.marks != marks:
             return
         if seen is _Seen.AT_PROMPT:
-            self._settle()
-        elif seen is _Seen.BUSY and not is_first:
-            self._pause_sec = min(2 * self._pause_sec, _LONGEST_PAUSE_SEC)
+            watch.shell.settle()
+        elif seen is _Seen.AT_SOME_PROMPT:
+            self._settle_at_prompt()
+        elif seen is _Seen.BUSY:
+            self._pause_sec = self._pause_sec if is_first else min(2 * self._pause_sec, _LONGEST_PAUSE_SEC)
         elif watch.shell.wait_sec is not None and _now() >= watch.last_mark_at + watch.shell.wait_sec:
             # Nobody can say more: quiet has to do. On a busy machine it may only mean that nothing was read yet.
             await self._link.commands(_SYNC)
             if watch.marks == marks:
                 watch.shell.settle()
 
-    def _settle(self) -> None:
+    def _settle_at_prompt(self) -> None:
+        self._know_prompt()
         if self._watch.shell.wait_sec is not None:
             self._watch.shell.settle()
         else:
-            self.recognised, self._prompt = True, self._watch.line.text
+            self.recognised = True
 
     def _judge(self, now: Foreground | None) -> _Seen:
         before, self._before = self._before, now
@@ -123,28 +138,50 @@ class Waiting:
             return _Seen.UNKNOWN
         if not now.is_at_rest or not (now.waiting or now.is_still(before)):
             return _Seen.BUSY
-        if self._watch.shell.wait_sec is not None:
-            return _Seen.AT_PROMPT if self._is_the_marks_shell(now) else _Seen.BUSY
-        return _Seen.AT_PROMPT if now.is_still(before) and self._is_at_some_prompt(now) else _Seen.BUSY
+        if self._watch.shell.wait_sec is not None and self._is_the_marks_shell(now):
+            return _Seen.AT_PROMPT
+        # Marks may also come from where a shell's number is another one, or is not known here.
+        line = self._watch.line
+        may_be_prompt = line.is_fresh and (bool(line.text) or now.edits_line) and now.is_still(before)
+        return _Seen.AT_SOME_PROMPT if may_be_prompt and self._is_at_some_prompt(now) else _Seen.BUSY
 
     def _is_the_marks_shell(self, now: Foreground) -> bool:
         pid = self._watch.shell.pid
-        return now.is_shell if pid is None else now.group == pid
+        return now.is_shell if pid is None else now.group == pid and self._reads_command(now)
+
+    def _reads_command(self, now: Foreground) -> bool:
+        """Whether a shell that waits does so for a command, not for a command's input."""
+        if now.first_waits is False:
+            return False
+        if now.canonical is None or now.edits_line:
+            return True
+        # A line editor takes the terminal out of canonical mode; without one, the prompt has to look like one.
+        text = self._watch.line.text
+        return self._is_known(now) or (now.name not in _EDITORS and text.endswith(_PLAIN_PROMPT))
 
     def _is_at_some_prompt(self, now: Foreground) -> bool:
         text = self._watch.line.text
         if now.is_shell:
-            # A line editor takes the terminal out of canonical mode; without one, the prompt has to look like one.
-            return now.edits_line or text.endswith(_PLAIN_PROMPT) or text == self._prompt
-        quiet_sec = _KNOWN_PROMPT_SEC if same_prompt(self._prompt, text) else _NEW_PROMPT_SEC
-        known = quiet_sec == _KNOWN_PROMPT_SEC or looks_like_shell_prompt(text)
-        return known and _now() >= self._watch.last_news_at + quiet_sec
+            return self._reads_command(now)
+        is_known, is_shells = self._is_known(now), looks_like_shell_prompt(text)
+        if is_shells and now.canonical:
+            return False  # who passes a person's keys on to a shell takes them one by one; a script of expect does not
+        quiet_sec = _KNOWN_PROMPT_SEC if is_known else _NEW_PROMPT_SEC
+        return (is_known or is_shells) and _now() >= self._watch.last_news_at + quiet_sec
+
+    def _is_known(self, now: Foreground) -> bool:
+        return self._prompt_lines in (None, now.canonical) and same_prompt(self._prompt, self._watch.line.text)
+
+    def _know_prompt(self) -> None:
+        if self._watch.line.text:
+            self._prompt = self._watch.line.text
+            self._prompt_lines = None if self._before is None else self._before.canonical
 
     def _remember_prompt(self) -> None:
         """What stands there when the time is over may be a prompt: then it is known when it comes again."""
         line = self._watch.line
-        if self._watch.shell.wait_sec is None and self._entered and line.is_fresh and looks_like_prompt(line.text):
-            self._prompt = line.text
+        if self._entered and line.is_fresh and looks_like_prompt(line.text):
+            self._know_prompt()
 
 
 def _now() -> float:

@@ -19,6 +19,8 @@
 
 enum { LONGEST_ARGUMENT = 128 * 1024 - 1 }; /* MAX_ARG_STRLEN of Linux, without the byte that ends it */
 
+#define LONG_TEXT "__tbench_text=$(/opt/tbench/bin/busybox cat '%s'; printf .); eval \"${__tbench_text%%.}\""
+
 static const char *const OF_THE_TERMINAL[] = {"TERM", "TERMINFO_DIRS", "LOCPATH", "TMUX", "TMUX_PANE", "TERM_PROGRAM",
                                               "TERM_PROGRAM_VERSION", "SHELL", "PS0", "PROMPT_COMMAND", "SHLVL", "_"};
 
@@ -30,13 +32,16 @@ static char *read_text(const char *path) {
     if (file < 0 || fstat(file, &about) != 0)
         return NULL;
     if (about.st_size > LONGEST_ARGUMENT)
-        return asprintf(&text, "eval \"$(/opt/tbench/bin/busybox cat '%s')\"", path) < 0 ? NULL : text;
+        return asprintf(&text, LONG_TEXT, path) < 0 ? NULL : text;
     text = calloc(1, (size_t)about.st_size + 1);
     return text && read(file, text, (size_t)about.st_size) == about.st_size ? text : NULL;
 }
 
 static void run(char *text, int output, const sigset_t *before) {
     int nothing = open("/dev/null", O_RDONLY | O_CLOEXEC);
+    const char *directory = getenv("PWD");
+    if (directory && chdir(directory) != 0) /* by name: it may have been removed and made again */
+        errno = 0;
     setsid();
     prctl(PR_SET_PDEATHSIG, SIGKILL);
     dup2(nothing, 0);
@@ -45,8 +50,8 @@ static void run(char *text, int output, const sigset_t *before) {
     sigprocmask(SIG_SETMASK, before, NULL);
     for (size_t i = 0; i < sizeof OF_THE_TERMINAL / sizeof *OF_THE_TERMINAL; i++)
         unsetenv(OF_THE_TERMINAL[i]);
-    execlp("bash", "bash", "-c", text, (char *)NULL);
-    execlp("sh", "sh", "-c", text, (char *)NULL);
+    execlp("bash", "bash", "-c", "--", text, (char *)NULL);
+    execlp("sh", "sh", "-c", "--", text, (char *)NULL);
     perror("no shell");
     _exit(127);
 }

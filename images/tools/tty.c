@@ -98,6 +98,10 @@ struct doing {
     unsigned long long cpu_nanoseconds;
 };
 
+static char waiting(const struct doing *sum) {
+    return sum->waiting ? 'y' : sum->unknown ? '?' : 'n';
+}
+
 /* Adds what the threads of a process do: a program's first one may sleep while another reads. */
 static void add_threads(const char *pid, struct doing *sum) {
     char path[64], text[128];
@@ -135,7 +139,7 @@ static char mode(int known, tcflag_t set) {
 
 static int look(const struct process *pane, const char *tty) {
     struct process found, shown = {0};
-    struct doing sum = {0};
+    struct doing sum = {0}, first = {0};
     const char *pid;
     int queue = 0;
     DIR *all = opendir("/proc");
@@ -147,14 +151,16 @@ static int look(const struct process *pane, const char *tty) {
         if (!shown.pid || found.pid == found.group)
             shown = found;
         add_threads(pid, &sum);
+        if (found.pid == found.group)
+            add_threads(pid, &first);
     }
     closedir(all);
     struct termios modes = {0};
     int fd = open(tty, O_RDONLY | O_NOCTTY | O_NONBLOCK | O_CLOEXEC);
     int known = fd >= 0 && tcgetattr(fd, &modes) == 0 && ioctl(fd, FIONREAD, &queue) == 0;
     name_applet(&shown);
-    printf("group=%d running=%d waiting=%c cpu=%llu queue=%d canonical=%c echo=%c crnl=%c name=%s\n", pane->foreground,
-           sum.running, sum.waiting ? 'y' : sum.unknown ? '?' : 'n', sum.cpu_nanoseconds, queue, mode(known, modes.c_lflag & ICANON),
+    printf("group=%d running=%d waiting=%c first=%c cpu=%llu queue=%d canonical=%c echo=%c crnl=%c name=%s\n", pane->foreground,
+           sum.running, waiting(&sum), waiting(&first), sum.cpu_nanoseconds, queue, mode(known, modes.c_lflag & ICANON),
            mode(known, modes.c_lflag & ECHO), mode(known, modes.c_iflag & ICRNL), shown.name);
     return 0;
 }
@@ -168,6 +174,8 @@ static int holds(const char *pid, const struct process *holder, const char *tty)
     char path[64], target[256];
     struct dirent *entry;
     int held = 0;
+    if (strcmp(holder->name, "alone") == 0)
+        return 0; /* passes on what others print (alone.c), and reads nothing */
     as_owner_of(pid);
     snprintf(path, sizeof path, "/proc/%.10s/fd", pid);
     DIR *files = opendir(path);

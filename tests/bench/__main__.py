@@ -12,6 +12,7 @@ import tempfile
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 
+import commands
 import lives
 import memory
 import replay
@@ -26,6 +27,7 @@ from tbench.engine import Engine
 GROUPS: dict[str, Callable[..., Awaitable[None]]] = {
     "step": steps.one_trial,
     "steps16": steps.sixteen_trials,
+    "command": commands.delivered,
     "memory": memory.per_trial,
     "simulated": simulated.five_hundred,
     "trial": lives.whole_trials,

@@ -101,6 +101,47 @@ def test_what_comes_while_a_command_is_asked_for_is_kept() -> None:
     assert pane.run(late=b"late\r\n") == ("", "late\n")
 
 
+def test_what_comes_while_the_prompt_is_drawn_is_kept() -> None:
+    pane = Pane()
+    pane.draw_prompt()
+    pane.run()
+    for noise in (b"late\r\n", b"later\r\n"):
+        pane.begin()
+        pane.end()
+        editor, prompt = PROMPT[:8], PROMPT[8:]
+        pane.capture.append(editor + noise + prompt)
+        pane.capture.take(Mark("B"))
+        assert pane.run()[1] == noise.decode().replace("\r", "")
+
+
+def test_a_prompt_of_another_directory_is_a_prompt() -> None:
+    pane = Pane()
+    pane.draw_prompt()
+    pane.run()
+    pane.begin()
+    pane.end()
+    pane.capture.append(PROMPT.replace(b"/app", b"/tmp"))
+    pane.capture.take(Mark("B"))
+    assert pane.run() == ("", "")
+
+
+def test_noise_around_the_echo_is_whole() -> None:
+    pane = Pane()
+    pane.draw_prompt()
+    pane.run()
+    assert pane.run(late=b"noise\r\nnoise\r\n")[1] == "noise\nnoise\n"
+
+
+def test_what_the_terminal_shows_of_a_pressed_key_is_no_output() -> None:
+    pane = Pane()
+    pane.draw_prompt()
+    pane.begin()
+    pane.capture.pressed(b"^C")
+    pane.capture.append(b"before\r\n^C")
+    pane.capture.append(b"^C is what the program says\r\n")
+    assert pane.end() == ("before\n^C is what the program says\n", "")
+
+
 def test_a_prompt_that_is_drawn_twice_is_nobodys_output(pane: Pane) -> None:
     pane.run()
     pane.draw_prompt()

@@ -135,6 +135,21 @@ async def test_text_that_does_nothing_is_a_success(shell: Terminal, command: str
     assert await run(shell, command) == CommandResult(output="", exit_code=0)
 
 
+@pytest.mark.parametrize("opened", ["echo $(date", "cat <(ls", "x=$(echo a\necho b", "tee >(cat"])
+async def test_an_unfinished_substitution_does_the_shell_no_harm(shell: Terminal, opened: str) -> None:
+    """bash 5.2 writes beyond its memory after it has read one."""
+    await run(shell, "f() { echo kept; }; cd /tmp")
+    for _ in range(5):
+        assert (await run(shell, opened, AT_ONCE)).exit_code == 2
+        assert await run(shell, "f; pwd", AT_ONCE) == CommandResult(output="kept\n/tmp\n", exit_code=0)
+
+
+async def test_what_ran_before_an_unfinished_substitution_is_kept(shell: Terminal) -> None:
+    result = await run(shell, "cd /usr/lib\nexport NAME=kept\necho one\necho $(date")
+    assert (result.exit_code, result.output.startswith("one\n")) == (2, True)
+    assert await output_of(shell, "pwd; echo $NAME") == "/usr/lib\nkept\n"
+
+
 async def test_lines_before_an_error_have_run_as_in_a_script(shell: Terminal) -> None:
     result = await run(shell, "echo one\necho 'two\necho three")
     assert (result.output.startswith("one\n"), result.exit_code) == (True, 2)
@@ -179,6 +194,19 @@ async def test_a_new_shell_has_the_directory_and_the_exported_variables(shell: T
     assert kept == '/usr/lib|a\nb "c"||\nbash: type: f: not found\n'
 
 
+async def test_the_very_first_command_may_end_the_shell(open_terminal: Open) -> None:
+    terminal = await open_terminal(attended=False)
+    result = await run(terminal, "exit 3")
+    assert (result.exit_code, "A new shell was started in /app, with" in result.notes[0]) == (3, True)
+
+
+async def test_a_new_shell_says_where_it_is_when_the_directory_is_gone(shell: Terminal) -> None:
+    await run(shell, "mkdir /tmp/gone; cd /tmp/gone")
+    await run(shell, "rmdir /tmp/gone")
+    result = await run(shell, "exit 4")
+    assert f"started in {(await output_of(shell, 'pwd')).strip()}, with" in result.notes[0]
+
+
 async def test_return_outside_of_a_function_is_an_error_and_nothing_more(shell: Terminal) -> None:
     result = await run(shell, "return 4; echo rest")
     assert (result.exit_code, result.output.endswith("sourced script\nrest\n")) == (0, True)
@@ -219,7 +247,7 @@ async def test_shells_that_end_again_and_again_are_followed_by_new_ones(shell: T
         "bind 'RETURN: self-insert' 2>/dev/null",
         "set -o vi",
         "HISTFILE=/dev/null; set +o history",
-        "ulimit -n 12",
+        "ulimit -n 20",
         "umask 777",
         "set -- a b c",
         "readonly PROMPT_COMMAND PS1",
@@ -241,6 +269,24 @@ async def test_output_sent_to_a_file_leaves_the_code_known(shell: Terminal) -> N
     assert await run(shell, "echo to the file; (exit 5)") == CommandResult(output="", exit_code=5)
     assert await run(shell, "exec >/dev/tty 2>&1") == CommandResult(output="", exit_code=0)
     assert await output_of(shell, "cat /tmp/log") == "to the file\n"
+
+
+async def test_a_trace_shows_the_text_and_nothing_of_what_delivers_it(shell: Terminal) -> None:
+    await run(shell, "set -x")
+    for command in ("echo traced", "set -u; echo traced", "echo $(echo traced)"):
+        result = await run(shell, command)
+        assert ("tbench" in result.output + result.background, "echo traced\n" in result.output) == (False, True)
+
+
+async def test_a_text_has_the_low_descriptors_to_itself(shell: Terminal) -> None:
+    await run(shell, "exec 10>/tmp/ten 11>&10; echo one >&10")
+    assert await output_of(shell, "echo two >&11; cat /tmp/ten; exec 10>&- 11>&-") == "one\ntwo\n"
+
+
+async def test_exporting_everything_exports_no_text(shell: Terminal) -> None:
+    await run(shell, "set -a")
+    long = "x" * 300_000
+    assert await output_of(shell, f": {long}\nmine=yes; env | grep -c -e {long[:50]} -e ^mine=yes") == "1\n"
 
 
 @pytest.mark.parametrize("inner", ["bash", "exec bash", "bash --norc", "exec sh", "sh", "env -i bash --norc"])
@@ -334,6 +380,22 @@ async def test_a_limit_holds_and_the_next_command_is_itself(open_terminal: Open,
         assert await run(terminal, f"echo {number}", AT_ONCE) == CommandResult(output=f"{number}\n", exit_code=0)
 
 
+async def test_a_shell_that_had_to_be_killed_is_told_of(shell: Terminal) -> None:
+    await run(shell, "cd /srv; export KEPT=1; lost=2")
+    result = await run(shell, "trap '' INT QUIT; while :; do :; done", 0.3)
+    assert (result.timed_out, kinds(result)) == (True, ["shell_restarted"])
+    assert await output_of(shell, 'echo "$PWD|$KEPT|$lost"') == "/srv|1|\n"
+
+
+async def test_the_keys_that_end_a_command_are_not_its_output(shell: Terminal) -> None:
+    assert (await run(shell, "printf begun; sleep 100", 0.3)).output.strip() == "begun"
+
+
+async def test_what_was_started_late_in_a_command_is_cleared_too(shell: Terminal) -> None:
+    result = await run(shell, "sleep 0.5; setsid sh -c 'sleep 50; echo tick' & sleep 100", 0.8)
+    assert "terminal_cleared" in kinds(result)
+
+
 async def test_what_is_left_over_in_a_session_of_its_own_reads_no_later_command(shell: Terminal) -> None:
     reader = "setsid sh -c 'while read -r line; do echo stolen: $line; done' </dev/tty"
     result = await run(shell, f"({reader} &); sleep 100", 0.3)
@@ -358,6 +420,19 @@ async def test_a_fresh_command_has_no_terminal_and_leaves_nothing(fresh: Termina
     assert await run(fresh, "exit 3\necho rest") == CommandResult(output="", exit_code=3)
     assert await run(fresh, "kill -9 $$") == CommandResult(output="", exit_code=137)
     assert await run(fresh, "echo a; echo b >&2; echo c") == CommandResult(output="a\nb\nc\n", exit_code=0)
+
+
+async def test_a_start_directory_that_was_made_again_is_entered_again(box: Container, open_terminal: Open) -> None:
+    terminal = await open_terminal(attended=False, shell_mode="fresh")
+    await run(terminal, "cd / && rm -rf /app && mkdir /app")
+    assert await run(terminal, "touch here; pwd; ls") == CommandResult(output="/app\nhere\n", exit_code=0)
+
+
+async def test_a_fresh_commands_survivors_keep_their_output_at_the_limit(fresh: Terminal) -> None:
+    survivor = "setsid sh -c 'sleep 0.6; echo alive' & sleep 100"
+    assert kinds(await run(fresh, survivor, 0.3)) == []
+    await asyncio.sleep(1.0)
+    assert (await run(fresh, "echo next")).background == "alive\n"
 
 
 async def test_a_fresh_commands_jobs_go_on_and_are_heard(fresh: Terminal) -> None:

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator
+import hashlib
+import random
+from collections.abc import AsyncIterator, Mapping, Sequence
 from pathlib import Path
 
 import pytest
@@ -13,8 +15,10 @@ from terminals import BASH, LONG, opened, output_of, start_container, type_in, w
 
 from harness.errors import TerminalUnreachable
 from harness.protocols.base import CommandResult, Keys
-from harness.terminal import COLUMNS, ROWS, Terminal
+from harness.stream import ByteStream
+from harness.terminal import COLUMNS, ROWS, Terminal, TerminalSpec
 from harness.terminal.recording import Recording
+from tbench.container import Container
 from tbench.engine import Engine
 
 pytestmark = [pytest.mark.engine, pytest.mark.asyncio(loop_scope="module")]
@@ -66,6 +70,35 @@ async def road() -> AsyncIterator[Road]:
         road.cut()
 
 
+class Cutter:
+    """Makes streams to a container that break at a write: before it, after it, or in the middle of it."""
+
+    def __init__(self, container: Container, seed: int) -> None:
+        self._container = container
+        self._chance = random.Random(seed)
+        self.breaks_next = False
+        self.broke = 0
+
+    async def connect(self, argv: Sequence[str], environment: Mapping[str, str]) -> ByteStream:
+        stream = await self._container.connect(argv, environment)
+        write = stream.write
+
+        async def break_at(data: bytes) -> None:
+            if not self.breaks_next:
+                return await write(data)
+            self.breaks_next = False
+            self.broke += 1
+            passed = data[: self._chance.choice([0, len(data), self._chance.randrange(len(data))])]
+            if passed:
+                await write(passed)
+                await asyncio.sleep(self._chance.choice([0.0, 0.002, 0.05]))
+            await stream.close()
+            raise ConnectionResetError("cut by the test")
+
+        stream.write = break_at  # type: ignore[method-assign]
+        return stream
+
+
 async def cut_for(road: Road, begin_sec: float, length_sec: float) -> None:
     await asyncio.sleep(begin_sec)
     road.cut()
@@ -109,6 +142,68 @@ async def test_a_terminal_that_was_cut_off_is_attached_again_and_its_session_liv
     finally:
         await container.remove()
         engine.close()
+
+
+@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("attended", [True, False], ids=["typed", "delivered"])
+async def test_what_is_sent_while_the_stream_breaks_is_done_exactly_once(
+    box: Container, attended: bool, seed: int
+) -> None:
+    cutter, file = Cutter(box, seed), f"/tmp/once-{attended}-{seed}"
+    spec = TerminalSpec(socket=f"/opt/tbench/run/once-{attended}-{seed}", attended=attended)
+    terminal = Terminal(cutter.connect, spec)
+    await terminal.open()
+    try:
+        for number in range(25):
+            cutter.breaks_next = number % 2 == 0
+            if attended:
+                await terminal.send(Keys(f"echo {number} >> {file}; echo {number} again >> {file}\n", LONG))
+            else:
+                await terminal.run(f"echo {number} >> {file}\necho {number} again >> {file}", LONG)
+        assert cutter.broke == 13
+        cutter.breaks_next = False
+        expected = "".join(f"{number}\n{number} again\n" for number in range(25))
+        assert await output_of(terminal, f"cat {file}") == expected
+    finally:
+        await terminal.close()
+        await box.shell(f"{spec.tmux} -S {spec.socket} kill-server", timeout_sec=20)
+
+
+@pytest.mark.slow
+async def test_a_large_text_is_typed_exactly_once_though_the_stream_breaks(box: Container) -> None:
+    cutter, spec = Cutter(box, 7), TerminalSpec(socket="/opt/tbench/run/once-large")
+    terminal = Terminal(cutter.connect, spec)
+    text = "".join(f"line {number}\n" for number in range(6000))
+    await terminal.open()
+    try:
+        for number in range(5):
+            cutter.breaks_next = True
+            await terminal.send(Keys(f"cat > /tmp/large-{number} <<'E'\n{text}E\n", LONG))
+            assert await output_of(terminal, f"cat /tmp/large-{number} | md5sum") == f"{_md5(text)}  -\n"
+    finally:
+        await terminal.close()
+        await box.shell(f"{spec.tmux} -S {spec.socket} kill-server", timeout_sec=20)
+
+
+def _md5(text: str) -> str:
+    return hashlib.md5(text.encode()).hexdigest()
+
+
+async def test_what_is_typed_while_the_session_ends_has_run_or_is_told_to_be_lost(box: Container) -> None:
+    cutter, spec = Cutter(box, 1), TerminalSpec(socket="/opt/tbench/run/ended")
+    terminal = Terminal(cutter.connect, spec)
+    await terminal.open()
+    try:
+        await box.shell(f"{spec.tmux} -S {spec.socket} kill-server", timeout_sec=20)
+        cutter.breaks_next = True
+        await terminal.send(Keys("echo lost\n", 1.0))
+        view = await terminal.view()
+        notes = [note.partition(":")[0] for note in view.notes]
+        assert "terminal_reopened" in notes
+        assert ("keys_lost" in notes) != ("\nlost\n" in view.screen)
+    finally:
+        await terminal.close()
+        await box.shell(f"{spec.tmux} -S {spec.socket} kill-server", timeout_sec=20)
 
 
 async def test_a_terminal_that_stays_out_of_reach_is_nobodys_outcome(

@@ -25,8 +25,8 @@ def ended(line: int | None, code: int = 0, *, pending: bool | None = False, pid:
     return Mark("D", code, pending, line, pid)
 
 
-def prompt(line: int | None = None, pid: int = SHELL) -> Mark:
-    return Mark("B", line=line, pid=pid)
+def prompt(line: int | None = None, pid: int = SHELL, number: int | None = None) -> Mark:
+    return Mark("B", line=line, pid=pid, number=number)
 
 
 def take(shell: ShellState, *marks: Mark) -> ShellState:
@@ -150,11 +150,30 @@ def test_other_keys_leave_the_count_alone() -> None:
 
 def test_a_shell_within_the_shell_has_a_count_of_its_own() -> None:
     shell = take(typed("bash\n"), RUNS, ended(0, pid=OTHER), prompt(0, pid=OTHER))
-    assert shell.at_prompt
+    assert (shell.at_prompt, shell.wait_sec) == (False, QUIET_SEC)  # it may have a terminal of its own
+    shell.settle()
     assert take(typed("a\nb\n", shell), RUNS, ended(1, pid=OTHER)).wait_sec == UNPROVEN_SEC
     assert take(shell, RUNS, ended(2, pid=OTHER), prompt(2, OTHER)).at_prompt
     assert take(typed("exit\n", shell), RUNS, ended(1), prompt(1)).at_prompt
     assert take(typed("a\nb\n", shell), RUNS, ended(3), prompt(3)).at_prompt
+
+
+def test_a_shell_in_a_terminal_of_its_own_proves_nothing() -> None:
+    shell = take(typed("script -c bash\n"), RUNS, ended(0, pid=OTHER), prompt(0, OTHER, 1))
+    assert not shell.at_prompt
+    take(shell, RUNS, ended(1, pid=OTHER), prompt(1, OTHER, 2))
+    assert not shell.at_prompt
+    assert take(shell, ended(1), prompt(1)).at_prompt
+
+
+@pytest.mark.parametrize(
+    "copies", [[prompt(1, number=1)], [ended(1), prompt(1, number=1)], [ended(0), prompt(0, number=0)]]
+)
+def test_a_copy_of_a_prompt_proves_nothing(copies: list[Mark]) -> None:
+    shell = take(ShellState(), ended(0), prompt(0, number=1))
+    assert not take(typed("cat session.log\n", shell), RUNS, *copies).at_prompt
+    assert take(shell, ended(1), prompt(1, number=2)).at_prompt
+    assert take(typed("\n", shell), ended(2), prompt(2, number=2)).at_prompt
 
 
 def test_a_new_shell_has_not_been_counted_yet() -> None:

@@ -1,0 +1,108 @@
+"""terminal: delivered commands meet programs that expect somebody at the keyboard."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack
+from typing import Any
+
+import pytest
+import pytest_asyncio
+from terminals import LONG, MORE_PROGRAMS, opened, output_of, start_container, write_task
+
+from harness.protocols.base import CommandResult
+from harness.terminal import Terminal
+from tbench.container import Container
+from tbench.engine import Engine
+
+pytestmark = [pytest.mark.engine, pytest.mark.asyncio(loop_scope="module")]
+
+AT_ONCE = 10.0
+REPOSITORY = """git config --global user.email a@b && git config --global user.name a && git init -q /tmp/repository &&
+cd /tmp/repository && for i in $(seq 60); do git commit -q --allow-empty -m "commit $i"; done &&
+echo x > file && git add file"""
+
+
+@pytest_asyncio.fixture(loop_scope="module", scope="module")
+async def equipped(engine: Engine, tools_volume: str, tmp_path_factory: Any) -> AsyncIterator[Container]:
+    task = write_task(tmp_path_factory.mktemp("unattended") / "more-programs", MORE_PROGRAMS)
+    container = await start_container(engine, tools_volume, task)
+    yield container
+    await container.remove()
+
+
+@pytest_asyncio.fixture(loop_scope="module", scope="module", params=["persistent", "fresh"])
+async def desk(equipped: Container, request: pytest.FixtureRequest) -> AsyncIterator[Terminal]:
+    async with AsyncExitStack() as stack:
+        terminal = await stack.enter_async_context(opened(equipped, attended=False, shell_mode=request.param))
+        assert isinstance(await terminal.run(f"[ -d /tmp/repository ] || {{ {REPOSITORY}\n}}", LONG), CommandResult)
+        yield terminal
+
+
+async def run(terminal: Terminal, command: str, limit_sec: float = AT_ONCE) -> CommandResult:
+    result = await terminal.run(command, limit_sec)
+    assert isinstance(result, CommandResult)
+    return result
+
+
+@pytest.mark.parametrize(
+    ("command", "exit_code", "shows"),
+    [
+        ("cd /tmp/repository && git log --format=%s", 0, "commit 60\n"),
+        ("cd /tmp/repository && git log -p --stat && git diff --cached", 0, "+x"),
+        ("cd /tmp/repository && git branch -a", 0, "*"),
+        ("cd /tmp/repository && git commit", 1, "There is no editor here"),
+        ("cd /tmp/repository && git -c rebase.autoStash=true rebase -i --root", 1, "There is no editor here"),
+        ("cd /tmp/repository && git commit --amend", 1, "There is no editor here"),
+        ("cd /tmp/repository && git add -p", 0, ""),
+        ("python3 -c 'help(str)'", 0, "class str(object)"),
+        ("python3 -m pydoc len", 0, "Return the number of items"),
+        ("python3", 0, ""),
+        ("python3 -c 'input(\"Name: \")'", 1, "EOFError"),
+        ("sqlite3 /tmp/x.db", 0, ""),
+        ("printf 'one\\ntwo\\n' > /tmp/short; less /tmp/short", 0, "one\ntwo\n"),
+        ("systemctl --version 2>/dev/null; echo $PAGER $MANPAGER $GIT_PAGER", 0, "cat cat cat\n"),
+        ("select x in a b; do echo $x; done", 1, "1) a"),
+        ("$EDITOR file", 1, "There is no editor here"),
+        ("read -p 'sure? ' x; echo \"<$x>\"", 0, "<>"),
+        ("apt-get install no-such-package-here 2>&1 | tail -1", 0, "no-such-package-here"),
+        ("echo a > f && rm -i f < /dev/null; ls f", 0, "f\n"),
+        ("bash -i -c 'echo inner'", 0, "inner\n"),
+        ("ssh -o BatchMode=yes nobody@localhost -p 1 true", 255, "connect to host"),
+        ("script -qc 'echo in a terminal' /dev/null", 0, "in a terminal\n"),
+        ("expect -c 'spawn -noecho echo spawned; expect eof'", 0, "spawned\n"),
+        ("echo $DEBIAN_FRONTEND $PIP_PROGRESS_BAR $TQDM_DISABLE $GIT_TERMINAL_PROMPT", 0, "noninteractive off 1 0\n"),
+    ],
+)
+async def test_what_would_wait_for_somebody_ends(desk: Terminal, command: str, exit_code: int, shows: str) -> None:
+    result = await run(desk, command)
+    assert (result.timed_out, result.exit_code, shows in result.output) == (False, exit_code, True), result
+    assert await output_of(desk, "echo usable") == "usable\n"
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        "PAGER=less python3 -c 'help(str)'",
+        "seq 1000 > /tmp/long; less /tmp/long",
+        "more /tmp/long",
+        "vim.tiny /tmp/x",
+        "nano /tmp/x",
+        "top",
+        "fzf < /tmp/long",
+        "su agent -c 'seq 1000 | less'",
+        "su agent -c 'seq 1000 | less' & wait",
+        "sudo -u agent less /tmp/long",
+        "setsid less /tmp/long </dev/tty; sleep 100",
+        "(setsid cat </dev/tty &); sleep 100",
+        "script -qc 'less /tmp/long' /dev/null",
+        "expect -c 'spawn less /tmp/long; expect never; set timeout -1; expect eof'",
+        "ssh root@localhost -o ProxyCommand='sleep 100'",
+        "su asked -c 'sudo true'",
+    ],
+)
+async def test_what_waits_all_the_same_is_stopped_and_reads_nothing_that_follows(desk: Terminal, command: str) -> None:
+    result = await run(desk, command, 0.7)
+    for number in range(4):
+        said = await run(desk, f"echo {number}")
+        assert (said.output, said.exit_code) == (f"{number}\n", 0), result
