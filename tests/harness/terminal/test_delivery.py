@@ -366,7 +366,7 @@ async def test_one_true_number_says_what_was_left_out(shell: Terminal) -> None:
         "read x </dev/tty",
     ],
 )
-@pytest.mark.parametrize("mode", ["persistent", "fresh"])
+@pytest.mark.parametrize("mode", ["persistent", pytest.param("fresh", marks=pytest.mark.slow)])
 async def test_a_limit_holds_and_the_next_command_is_itself(open_terminal: Open, command: str, mode: str) -> None:
     terminal = await open_terminal(attended=False, shell_mode=mode)
     begun = now()

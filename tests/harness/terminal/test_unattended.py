@@ -31,7 +31,9 @@ async def equipped(engine: Engine, tools_volume: str, tmp_path_factory: Any) -> 
     await container.remove()
 
 
-@pytest_asyncio.fixture(loop_scope="module", scope="module", params=["persistent", "fresh"])
+@pytest_asyncio.fixture(
+    loop_scope="module", scope="module", params=["persistent", pytest.param("fresh", marks=pytest.mark.slow)]
+)
 async def desk(equipped: Container, request: pytest.FixtureRequest) -> AsyncIterator[Terminal]:
     async with AsyncExitStack() as stack:
         terminal = await stack.enter_async_context(opened(equipped, attended=False, shell_mode=request.param))
