@@ -39,6 +39,8 @@
 ) }" && \eval "__tbench_whole() { { $__tbench_text
 } }" ) 2>/dev/null || __tbench_how=apart ;;
     esac
+    # Between braces, a backslash at the very end would be one before a newline.
+    case $__tbench_how,$__tbench_text in whole,*\\) __tbench_how=apart ;; esac
     # Where `exec 2>file` has sent the text's errors.
     case ${__tbench_stderr-} in
         '') ;;
@@ -50,6 +52,8 @@
     IFS= read -r __tbench_before 2>/dev/null </proc/1/task/1/children || :
     # 40: bash keeps the terminal above the descriptor that it copies, so that a text may have its own 10; if it may.
     { : 40</dev/null; } 2>/dev/null || __tbench_how=cramped
+    # What `set -a` exports of this script's own.
+    __tbench_own=${BASH_VERSION:+'export -n "${!__tbench_@}"'}
     case $__tbench_options in *a*) set -a ;; esac
     case $__tbench_options in *e*) set -e ;; esac
     # LINENO=1: the text's first line is line 1. `exit`: its code is what the text finds in $?.
@@ -62,13 +66,13 @@
         apart,*)
             (
                 \eval -- "${__tbench_set:$((LINENO=1,0))}$__tbench_text$(exit "$__tbench_code")" 40</dev/null <&40
-                { __tbench_last=$?; set +axve; } 2>/dev/null
+                { __tbench_last=$?; set +axve; \eval "$__tbench_own"; } 2>/dev/null
                 export -p >|"$__tbench_at.exports"; \command printf '%s\n' "$PWD" >|"$__tbench_at.directory"
                 exit "$__tbench_last"
             ) ;;
         *) \eval "$__tbench_set$__tbench_text$(exit "$__tbench_code")" </dev/null ;;
     esac
-    { __tbench_last=$? __tbench_options=$-; set +axve; } 2>/dev/null
+    { __tbench_last=$? __tbench_options=$-; set +axve; \eval "$__tbench_own"; } 2>/dev/null
     case $__tbench_how in
         whole) __tbench_last=$__tbench_code ;;
         apart) cd -- "$(<"$__tbench_at.directory")"; . "$__tbench_at.exports" ;;
@@ -90,7 +94,7 @@
     { export -p >|"$__tbench_at.exports"; \command printf '%s\n' "$PWD" >|"$__tbench_at.directory"; } 2>/dev/null
     \command printf '%s %s\n' "$__tbench_id" "$__tbench_last" 2>/dev/null >|"$__tbench_at.state"
     \command printf '\033]133;D;%s;aid=tbench;id=%s\033\\' "$__tbench_last" "$__tbench_id" >/dev/tty
-    unset __tbench_x __tbench_text __tbench_before __tbench_now __tbench_at __tbench_id __tbench_shown __tbench_how __tbench_set __tbench_code __tbench_status
+    unset __tbench_own __tbench_x __tbench_text __tbench_before __tbench_now __tbench_at __tbench_id __tbench_shown __tbench_how __tbench_set __tbench_code __tbench_status
     case $__tbench_options in *a*) set -a ;; esac
     case $__tbench_options in *v*) set -v ;; esac
     case $__tbench_options in *e*) set -e ;; esac

@@ -174,8 +174,9 @@ class Delivery:
     def _how(self, command: str) -> str:
         if self._fresh:
             return "fresh"
-        # Between braces, a backslash at the very end would be one before a newline.
-        return "whole" if _MAY_END_EARLY.search(command) and not command.endswith("\\") else "line"
+        if _MAY_END_EARLY.search(command):
+            return "whole"
+        return "tried" if _SUBSTITUTES.search(command) else "line"
 
     def _files(self, command: str, how: str) -> list[bytes]:
         """What writes the text and the script."""

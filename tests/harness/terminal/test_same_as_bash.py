@@ -1,0 +1,384 @@
+"""terminal: a delivered script does what `bash -c` does with the same text.
+
+The truth: a plain bash in the same container, which runs each script in the same directory, empty again.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import dataclasses
+import hashlib
+import random
+import re
+import shlex
+from collections import Counter
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import dataclass
+from itertools import count
+from typing import Any
+
+import pytest
+import pytest_asyncio
+from hypothesis import HealthCheck, Phase, given, settings
+from hypothesis import strategies as st
+from plain_bash import Files, PlainBash, Ran
+from random_scripts import CONCURRENT, FUNCTIONS, NAMES, SCRIPTS, WELL_FORMED, script_lines
+from terminals import LONG, Open, opened, under_load
+
+from harness.protocols.base import CommandResult, Keys
+from harness.terminal import Terminal
+from harness.terminal.plain_text import PlainText
+from tbench.container import Container
+
+pytestmark = [pytest.mark.engine, pytest.mark.asyncio(loop_scope="module")]
+
+LIMIT_SEC = 25.0
+PLACES = count()
+TRIES = 5
+"""So often a script is tried that does not always do the same, or crashes bash."""
+CRASHED = {134, 139}
+RESET = f"""wait
+exec >/dev/tty 2>&1 3>&- 4>&- 10>&-
+[[ -z ${{word-}} || $word == *[!0-9]* ]] || exec {{word}}>&-
+set +euafC +o pipefail
+shopt -u nullglob extglob dotglob failglob globstar
+trap - ERR USR1
+unset -v {" ".join(NAMES)} unset OPTIND
+unset -f {" ".join(FUNCTIONS)}
+IFS=$' \\t\\n'
+set --
+umask 022
+dirs -c
+"""
+"""Takes away what a script may have left behind."""
+
+
+@dataclass(frozen=True)
+class Did:
+    """What a script did."""
+
+    output: str
+    exit_code: int | None
+    directory: str | None
+    files: Files
+
+    @property
+    def in_any_order(self) -> Did:
+        """Processes that run beside each other print when they like."""
+        return dataclasses.replace(self, output="".join(sorted(self.output)))
+
+    def is_part_of(self, other: Did) -> bool:
+        """The other one did all this, too."""
+        lines = Counter(self.output.split("\n")) - Counter(other.output.split("\n"))
+        return not lines and self.files.keys() <= other.files.keys()
+
+
+class Twins:
+    """A terminal and a plain bash that run the same scripts in the same directory, one after the other."""
+
+    def __init__(self, terminal: Terminal, bash: PlainBash, directory: str, is_fresh: bool) -> None:
+        self.terminal = terminal
+        self._bash = bash
+        self._directory = directory
+        self._go_back = f"cd {directory}; cd {directory}"
+        self._is_fresh = is_fresh
+
+    async def difference(self, script: str, pieces: list[str] | None = None, *, reset: bool = True) -> str | None:
+        """What the two did differently, in words. The script is delivered whole, or in pieces."""
+        by_chance: list[Did] = []
+        for _ in range(TRIES):
+            delivered, result = await self._deliver(pieces or [script], reset)
+            files, ran = await self._bash.run(script)
+            delivered = dataclasses.replace(delivered, files=files)
+            plain = Did(plainly(ran.printed), ran.exit_code, None, ran.files)
+            if not self._is_fresh:
+                plain = self._as_in_a_terminal(ran, result)
+                delivered, plain = unnumbered(delivered), unnumbered(plain)
+            if delivered == plain or await self._is_known(script, delivered, plain):
+                return None
+            if pieces and not await self._can_be_read(script):
+                # The pieces behind a broken one run.
+                return None
+            if {delivered.exit_code, plain.exit_code} & CRASHED or "free()" in delivered.output + plain.output:
+                continue
+            if not CONCURRENT.search(script):
+                break
+            by_chance += [] if plain.in_any_order in by_chance else [plain.in_any_order]
+            if delivered.in_any_order == plain.in_any_order:
+                return None
+            if len(by_chance) > 1 and delivered.in_any_order in by_chance:
+                return None
+        return in_words(script, delivered, plain, result)
+
+    async def _deliver(self, pieces: list[str], reset: bool) -> tuple[Did, CommandResult]:
+        """What they did, but for the files."""
+        output, lines = "", 0
+        for piece in pieces:
+            result = await self._run("\n" * lines + piece)
+            lines += piece.count("\n")
+            output += result.background + result.output
+            if result.notes:
+                break
+        if self._is_fresh:
+            return Did(output, result.exit_code, None, {}), result
+        left = await self._run(f"{RESET if reset else ''}printf '@%s' \"$PWD\"; {self._go_back}")
+        if left.exit_code in CRASHED:
+            return Did("", left.exit_code, None, {}), result
+        assert not left.notes, (pieces, left)
+        late, _, directory = left.output.rpartition("@")
+        late = _OF_JOBS.sub("", left.background + late)
+        return Did(output + late, result.exit_code, directory, {}), result
+
+    async def _run(self, command: str) -> CommandResult:
+        result = await self.terminal.run(command, LIMIT_SEC)
+        assert isinstance(result, CommandResult)
+        return result
+
+    async def state(self) -> list[str]:
+        """All that the shell has in mind, and what it has open."""
+        passing = "BASH_|EPOCH|LINENO|PIPESTATUS|S?RANDOM|SECONDS|_=|__tbench_"
+        result = await self._run(
+            f"set | grep -Ev '^({passing})'; compgen -v __tbench_; set -o; shopt; trap; alias; declare -F; umask; "
+            "ulimit -a; dirs; jobs; ls /proc/$$/fd; readlink /proc/$$/fd/*; :"
+        )
+        return result.output.split("\n")
+
+    def _as_in_a_terminal(self, ran: Ran, result: CommandResult) -> Did:
+        """What `bash -c` did, as the terminal's shell says it."""
+        # An interactive shell names no line in most of its messages.
+        printed = _OF_A_LINE.sub(b"bash: ", ran.printed)
+        printed = _OF_THE_TEXT.sub(rb"bash: eval: line \1: ", printed)
+        directory = ran.directory
+        if directory is None or any(note.startswith("shell_ended") for note in result.notes):
+            # A new shell begins where the one before began this command.
+            directory = self._directory
+        return Did(plainly(printed), ran.exit_code, directory, ran.files)
+
+    async def _is_known(self, script: str, delivered: Did, plain: Did) -> bool:
+        """Differences that are documented."""
+        if self._is_fresh:
+            return False
+        less, more = delivered.is_part_of(plain), plain.is_part_of(delivered)
+        if may_end_early(script) and less and _ENDS_A_LINE.search(plain.output):
+            # Read at once, the text is one line to an interactive bash, and what ends a line ends it all.
+            return True
+        if may_end_early(script) and more and _EVALUATES.search(script):
+            # What is evaluated in the text is read line by line.
+            return True
+        # A text that is broken somewhere runs in a copy of the shell, which any error ends, with code 1. And where a
+        # quote is not closed, `bash -c` ends with the code of the line before.
+        return less and delivered.exit_code in (1, 2) and not await self._can_be_read(script)
+
+    async def _can_be_read(self, script: str) -> bool:
+        """Nothing in it is broken."""
+        _, ran = await self._bash.run(f"bash -n -c {shlex.quote(script)}")
+        return not ran.printed
+
+
+def may_end_early(script: str) -> bool:
+    return re.search(r"\$\{[^}]*\?|\bset\b.*u", script) is not None
+
+
+def is_whole(lines: str) -> bool:
+    """It ends where it ends, whatever follows."""
+    return not may_end_early(lines) and not lines.endswith("\\\n") and "exit 1 2" not in lines
+
+
+def plainly(printed: bytes) -> str:
+    text = PlainText()
+    text.append(printed)
+    return text.captured().text
+
+
+_ENDS_A_LINE = re.compile(
+    r"error token is|bad substitution|invalid (?:indirect exp|variable name)|bad array sub|readonly"
+)
+_EVALUATES = re.compile(r"\beval\b|\./lib\b")
+_OF_A_LINE = re.compile(rb"(?:bash|\./lib|/dev/fd/\d+|environment): line \d+: ")
+_OF_THE_TEXT = re.compile(rb"bash: -c: line (\d+): ")
+_OF_ANY_BASH = re.compile(r"(?:(?:(?:ba)?sh|\./lib|/dev/fd/\d+|environment|main): (?:(?:-c|eval): )?(?:line \d+: )?)+")
+_OF_JOBS = re.compile(r"^\[\d+\][+-]? +(?:Done|Exit \d+) .*", re.MULTILINE | re.DOTALL)
+"""What an interactive shell says of its jobs before it draws its prompt."""
+_PID = re.compile(r"\bpid \d+|(?<=\*)\d+")
+
+
+def unnumbered(did: Did) -> Did:
+    """Without the lines that a bash names in its messages, also in files, and without processes' numbers."""
+
+    def without_numbers(text: str) -> str:
+        return _PID.sub("pid", _OF_ANY_BASH.sub("sh: ", text))
+
+    files = {
+        name: dataclasses.replace(file, content=without_numbers(file.content.decode("latin-1")).encode("latin-1"))
+        for name, file in did.files.items()
+    }
+    return dataclasses.replace(did, output=without_numbers(did.output), files=files)
+
+
+def in_words(script: str, delivered: Did, plain: Did, result: CommandResult) -> str:
+    lines = ["", f"script: {script[:3000]!r}"]
+    for field in dataclasses.fields(Did):
+        ours, theirs = getattr(delivered, field.name), getattr(plain, field.name)
+        if ours != theirs:
+            lines += [f"{field.name} delivered:  {ours!r:.2000}", f"{field.name} of bash -c: {theirs!r:.2000}"]
+    return "\n".join([*lines, *result.notes])
+
+
+@asynccontextmanager
+async def twins(box: Container, **options: Any) -> AsyncIterator[Twins]:
+    place = f"/same/{next(PLACES)}"
+    directory = f"{place}/in/here"
+    await box.shell(f"mkdir -p {directory}", timeout_sec=20)
+    is_fresh = options.get("shell_mode") == "fresh"
+    # Also for scripts that would not end, or tell the time.
+    environment = {"HOME": directory, "TIMEFORMAT": "took", "FUNCNEST": "6"}
+    async with opened(box, attended=False, environment=environment, **options) as terminal:
+        go = f"cd {directory}; cd {directory}"
+        await (terminal.send(Keys(f"{go}\n", LIMIT_SEC)) if is_fresh else terminal.run(go, LIMIT_SEC))
+        await terminal.run(f"export -p >{place}/environment", LIMIT_SEC)
+        bash = await PlainBash.start(box, directory, f"{place}/environment", on_a_pty=not is_fresh)
+        try:
+            yield Twins(terminal, bash, directory, is_fresh)
+        finally:
+            await bash.close()
+
+
+@pytest_asyncio.fixture(loop_scope="module", scope="module")
+async def persistent(box: Container) -> AsyncIterator[Twins]:
+    async with twins(box) as both:
+        yield both
+
+
+@pytest_asyncio.fixture(loop_scope="module", scope="module")
+async def fresh(box: Container) -> AsyncIterator[Twins]:
+    async with twins(box, shell_mode="fresh") as both:
+        yield both
+
+
+@pytest_asyncio.fixture(loop_scope="module", scope="module")
+async def several(box: Container) -> AsyncIterator[list[Twins]]:
+    """Four pairs of each kind, to be used side by side."""
+    async with AsyncExitStack() as stack:
+        kinds = ["persistent", "fresh"] * 4
+        yield [await stack.enter_async_context(twins(box, shell_mode=kind)) for kind in kinds]
+
+
+# -- one script after the other ------------------------------------------------------------------
+
+
+@given(script=SCRIPTS)
+@settings(max_examples=250)
+async def test_a_delivered_script_does_what_bash_does_with_it(persistent: Twins, script: str) -> None:
+    assert (difference := await persistent.difference(script)) is None, difference
+
+
+@given(script=SCRIPTS)
+@settings(max_examples=100)
+async def test_a_script_in_a_process_of_its_own_does_what_bash_does_with_it(fresh: Twins, script: str) -> None:
+    assert (difference := await fresh.difference(script)) is None, difference
+
+
+@given(scripts=st.lists(WELL_FORMED.map("(\n{})\n".format), min_size=3, max_size=6))
+@settings(max_examples=10)
+async def test_a_script_that_changes_nothing_leaves_the_shell_as_it_was(persistent: Twins, scripts: list[str]) -> None:
+    before = await persistent.state()
+    for script in scripts:
+        assert (difference := await persistent.difference(script, reset=False)) is None, difference
+    assert await persistent.state() == before
+
+
+@given(pieces=st.lists(script_lines(1).filter(is_whole), min_size=2, max_size=4))
+@settings(max_examples=50)
+async def test_a_script_that_is_delivered_in_pieces_does_what_the_whole_does(
+    persistent: Twins, pieces: list[str]
+) -> None:
+    assert (difference := await persistent.difference("".join(pieces), pieces)) is None, difference
+
+
+# -- many ----------------------------------------------------------------------------------------
+
+
+async def all_of(pairs: list[Twins], scripts: list[str]) -> None:
+    """Each script once, by whichever pair is free."""
+    left = iter(scripts)
+
+    async def work(pair: Twins) -> None:
+        for script in left:
+            assert (difference := await pair.difference(script)) is None, difference
+
+    async with asyncio.TaskGroup() as group:
+        for pair in pairs:
+            group.create_task(work(pair))
+
+
+@given(scripts=st.lists(SCRIPTS, min_size=8, max_size=8))
+@settings(max_examples=300, suppress_health_check=[HealthCheck.data_too_large, HealthCheck.too_slow])
+@pytest.mark.slow
+async def test_thousands_of_scripts_in_shells_side_by_side_do_what_bash_does(
+    several: list[Twins], scripts: list[str]
+) -> None:
+    await all_of(several, scripts)
+
+
+def drawn(count: int) -> list[str]:
+    scripts: list[str] = []
+
+    @given(script=SCRIPTS)
+    @settings(max_examples=count, database=None, phases=[Phase.generate])
+    def draw(script: str) -> None:
+        scripts.append(script)
+
+    draw()
+    return scripts
+
+
+@pytest.mark.slow
+async def test_hundreds_of_scripts_on_a_busy_machine_do_what_bash_does(box: Container, several: list[Twins]) -> None:
+    async with under_load(box):
+        await all_of(several, drawn(400))
+
+
+# -- what is in a text ---------------------------------------------------------------------------
+
+
+def a_text(chance: random.Random, size: int) -> str:
+    """Everything that UTF-8 can say, but for NUL; sometimes much of the same kind."""
+    kinds = [
+        "".join(map(chr, range(1, 0x20))),
+        "\t\t\n",
+        "\n'\"\\$`",
+        "abc ",
+        "é日\u0301\U0001f642",
+        "\x7f\x80\x9b\xff",
+    ]
+    parts: list[str] = []
+    while sum(map(len, parts)) < size:
+        kind = chance.choice([*kinds, ""])
+        letters = kind or [chr(chance.choice((*range(1, 0xD800, 97), *range(0xE000, 0x110000, 997)))) for _ in range(9)]
+        parts.append("".join(chance.choices(letters, k=chance.randrange(1, 2000))))
+    return "".join(parts)[:size]
+
+
+async def texts_arrive(terminal: Terminal, seed: int, sizes: list[int]) -> None:
+    chance = random.Random(seed)
+    for size in sizes:
+        text, code = a_text(chance, size), chance.randrange(100, 200)
+        digest = hashlib.sha256(f"{text}\n".encode()).hexdigest()
+        command = f"sha256sum <<'end of {seed}'\n{text}\nend of {seed}\n(exit {code})"
+        assert await terminal.run(command, LONG) == CommandResult(f"{digest}  -\n", code), (seed, size)
+
+
+async def test_a_text_of_any_characters_arrives_whole(open_terminal: Open) -> None:
+    for size in (0, 1, 1000, 100_000):
+        await texts_arrive(await open_terminal(attended=False), size, [size])
+
+
+@pytest.mark.slow
+async def test_sixteen_terminals_on_a_busy_machine_do_not_lose_a_byte(box: Container, open_terminal: Open) -> None:
+    terminals = [await open_terminal(attended=False) for _ in range(16)]
+    chance = random.Random(16)
+    async with under_load(box), asyncio.TaskGroup() as group:
+        for seed, terminal in enumerate(terminals):
+            sizes = [round(1000 * 200 ** chance.random()) for _ in range(12)]
+            group.create_task(texts_arrive(terminal, seed, [*sizes, 77_000, 200_000]))
