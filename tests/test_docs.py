@@ -243,7 +243,10 @@ def test_every_terminal_case_names_tests_that_are_there_and_every_test_of_a_case
     tests = {path.stem: marked.findall(text(path)) for path in (ROOT / "tests/harness/terminal").glob("test_*.py")}
     there = {(("*" if slow else ""), test) for found in tests.values() for slow, test in found}
     assert set(named) <= there
-    for file in ("floods", "images", "lost", "programs", "never_early", "screen"):  # whole files about cases
+    for file in (
+        *("floods", "images", "lost", "programs", "never_early", "screen"),
+        *("delivery", "unattended", "typing", "inner_shells", "same_as_bash"),
+    ):  # whole files about cases
         cases = {test for _, test in tests[f"test_{file}"]}
         assert cases - {test for _, test in named} <= {"test_where_tmux_cannot_start_the_terminal_is_lost"}, file
 
