@@ -27,7 +27,9 @@ tell() { printf '%s%s' "$nonce" "$*"; }
 files() {
     tell
     local all=(*)
-    [ ${#all[@]} = 0 ] || { tar --numeric-owner -b1 -cf - -- "${all[@]}" | base64 -w0; rm -rf -- "${all[@]}"; }
+    [ ${#all[@]} != 0 ] || return
+    tar --no-unquote --numeric-owner -b1 -cf - -- "${all[@]}" | base64 -w0
+    rm -rf -- "${all[@]}"
 }
 shopt -s nullglob dotglob
 stty raw -echo cols 160 rows 40 2>/dev/null

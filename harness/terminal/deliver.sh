@@ -22,11 +22,12 @@
     case $__tbench_options in *x*) __tbench_set='set -x;' ;; esac
     case $__tbench_options in *v*) __tbench_set="${__tbench_set}set -v;" ;; esac
     # Every byte of the text, its last newlines too.
-    case $__tbench_how,${BASH_VERSION:+bash} in
-        fresh,*) ;;
-        *,bash) mapfile -d '' __tbench_text 2>/dev/null <"$__tbench_at.text" ||
-            __tbench_text=("$(/opt/tbench/bin/busybox cat "$__tbench_at.text"; \command printf .)") __tbench_text=("${__tbench_text%.}") ;;
-        *) __tbench_text=$(/opt/tbench/bin/busybox cat "$__tbench_at.text"; \command printf .) __tbench_text=${__tbench_text%.} ;;
+    case $__tbench_how in
+        fresh) ;;
+        *) { [ -n "${BASH_VERSION-}" ] && mapfile -d '' __tbench_text <"$__tbench_at.text"; } 2>/dev/null || {
+            __tbench_text=$(/opt/tbench/bin/busybox cat "$__tbench_at.text"; \command printf .)
+            __tbench_text=${__tbench_text%.}
+        } ;;
     esac
     # Where a variable is missing (${x:?}, set -u), `bash -c` ends; an interactive bash would go on with the next line.
     # Read at once, all the text is one line; if it can be read so. Tried in a copy of the shell, as a substitution that is
@@ -51,28 +52,30 @@
     # Whose parents had ended before.
     IFS= read -r __tbench_before 2>/dev/null </proc/1/task/1/children || :
     # 40: bash keeps the terminal above the descriptor that it copies, so that a text may have its own 10; if it may.
-    { : 40</dev/null; } 2>/dev/null || __tbench_how=cramped
-    # What `set -a` exports of this script's own.
-    __tbench_own=${BASH_VERSION:+'export -n "${!__tbench_@}"'}
+    # Quoted, as other shells cannot read such a number.
+    [ -z "${BASH_VERSION-}" ] || { \eval ': 40</dev/null'; } 2>/dev/null || __tbench_how=cramped
     case $__tbench_options in *a*) set -a ;; esac
     case $__tbench_options in *e*) set -e ;; esac
     # LINENO=1: the text's first line is line 1. `exit`: its code is what the text finds in $?.
     case $__tbench_how,$__tbench_code,${BASH_VERSION:+bash} in
         fresh,*) /opt/tbench/bin/alone "$__tbench_at.text" ;;
-        line,0,bash | tried,0,bash) \eval -- "${__tbench_set:$((LINENO=1,0))}$__tbench_text" 40</dev/null <&40 ;;
-        line,*,bash | tried,*,bash) \eval -- "${__tbench_set:$((LINENO=1,0))}$__tbench_text$(exit "$__tbench_code")" 40</dev/null <&40 ;;
-        whole,*,bash) __tbench_code=127; \eval "${__tbench_set:$((LINENO=1,0))}{ $__tbench_text
-}; { __tbench_code=\$?; } 2>/dev/null" 40</dev/null <&40 ;;
+        line,0,bash | tried,0,bash)
+            \eval '\eval -- "${__tbench_set:$((LINENO=1,0))}$__tbench_text" 40</dev/null <&40' ;;
+        line,*,bash | tried,*,bash)
+            \eval '\eval -- "${__tbench_set:$((LINENO=1,0))}$__tbench_text$(exit "$__tbench_code")" 40</dev/null <&40' ;;
+        whole,*,bash) __tbench_code=127
+            \eval '\eval "${__tbench_set:$((LINENO=1,0))}{ $__tbench_text
+}; { __tbench_code=\$?; } 2>/dev/null" 40</dev/null <&40' ;;
         apart,*)
             (
-                \eval -- "${__tbench_set:$((LINENO=1,0))}$__tbench_text$(exit "$__tbench_code")" 40</dev/null <&40
-                { __tbench_last=$?; set +axve; \eval "$__tbench_own"; } 2>/dev/null
+                \eval '\eval -- "${__tbench_set:$((LINENO=1,0))}$__tbench_text$(exit "$__tbench_code")" 40</dev/null <&40'
+                { __tbench_last=$?; set +axve; } 2>/dev/null
                 export -p >|"$__tbench_at.exports"; \command printf '%s\n' "$PWD" >|"$__tbench_at.directory"
                 exit "$__tbench_last"
             ) ;;
         *) \eval "$__tbench_set$__tbench_text$(exit "$__tbench_code")" </dev/null ;;
     esac
-    { __tbench_last=$? __tbench_options=$-; set +axve; \eval "$__tbench_own"; } 2>/dev/null
+    { __tbench_last=$? __tbench_options=$-; set +axve; } 2>/dev/null
     case $__tbench_how in
         whole) __tbench_last=$__tbench_code ;;
         apart) cd -- "$(<"$__tbench_at.directory")"; . "$__tbench_at.exports" ;;
@@ -94,7 +97,7 @@
     { export -p >|"$__tbench_at.exports"; \command printf '%s\n' "$PWD" >|"$__tbench_at.directory"; } 2>/dev/null
     \command printf '%s %s\n' "$__tbench_id" "$__tbench_last" 2>/dev/null >|"$__tbench_at.state"
     \command printf '\033]133;D;%s;aid=tbench;id=%s\033\\' "$__tbench_last" "$__tbench_id" >/dev/tty
-    unset __tbench_own __tbench_x __tbench_text __tbench_before __tbench_now __tbench_at __tbench_id __tbench_shown __tbench_how __tbench_set __tbench_code __tbench_status
+    unset __tbench_x __tbench_text __tbench_before __tbench_now __tbench_at __tbench_id __tbench_shown __tbench_how __tbench_set __tbench_code __tbench_status
     case $__tbench_options in *a*) set -a ;; esac
     case $__tbench_options in *v*) set -v ;; esac
     case $__tbench_options in *e*) set -e ;; esac

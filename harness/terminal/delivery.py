@@ -40,14 +40,14 @@ _NOT_SHOWN = re.compile(r"[^\t\n\x20-\x7e\xa0-\U0010ffff]")
 _FIRST_LOOK_SEC, _LONGEST_PAUSE_SEC = 0.05, 1.0
 _ASKED_AT_MOST = 4
 _DIRECTORY = b"display-message -p -t main '#{pane_current_path}'\n"
-_PROBE, _PROBE_SEC = "/opt/tbench/bin/busybox stty sane </dev/tty", 1.0
+_PROBE, _PROBE_SEC = "/opt/tbench/bin/busybox stty sane </dev/tty", 3.0
 """Whatever was killed may have left the terminal in a mode of its own."""
 _AFTER_END_SEC = 1.0
 """How long the prompt behind a command's end is waited for."""
 _NEW_SHELL_SEC = 10.0
 _SHELL_HUNG = "The command did not react, so its shell was ended."
 _ESCALATION = (("C-c", b"^C", 0.8), ("C-\\", b"^\\", 0.4))
-_KILLED_SEC = 0.4
+_KILLED_SEC = 1.0
 
 
 class _End(Enum):

@@ -6,6 +6,7 @@ import asyncio
 import hashlib
 import random
 from collections.abc import AsyncIterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -13,7 +14,7 @@ import pytest_asyncio
 from terminals import KILL_TMUX, LONG, Open, now, output_of, press, under_load
 
 from harness.protocols.base import CommandResult, Keys
-from harness.terminal import Terminal
+from harness.terminal import Terminal, delivery
 from tbench.container import Container
 
 pytestmark = [pytest.mark.engine, pytest.mark.asyncio(loop_scope="module")]
@@ -82,6 +83,13 @@ async def test_a_character_that_no_shell_can_read_is_left_out_and_told_of(shell:
 
 async def test_half_a_character_becomes_a_question_mark(shell: Terminal) -> None:
     assert await output_of(shell, "echo a\ud800b") == "a?b\n"
+
+
+@pytest.mark.parametrize("other", ["sh", "/opt/tbench/bin/busybox sh", "bash --posix"])
+async def test_any_shell_can_read_what_delivers_a_command(shell: Terminal, other: str) -> None:
+    script = Path(delivery.__file__).with_name("deliver.sh").read_text()
+    result = await run(shell, f"{other} -n <<'END OF SCRIPT'\n{script}END OF SCRIPT")
+    assert result == CommandResult(output="", exit_code=0)
 
 
 async def test_what_the_command_line_is_called_does_not_matter(shell: Terminal) -> None:

@@ -100,7 +100,7 @@ class Twins:
             if pieces and not await self._can_be_read(script):
                 # The pieces behind a broken one run.
                 return None
-            if {delivered.exit_code, plain.exit_code} & CRASHED or "free()" in delivered.output + plain.output:
+            if {delivered.exit_code, plain.exit_code} & CRASHED or _OWN_BUGS.search(delivered.output + plain.output):
                 continue
             if not CONCURRENT.search(script):
                 break
@@ -108,6 +108,9 @@ class Twins:
             if delivered.in_any_order == plain.in_any_order:
                 return None
             if len(by_chance) > 1 and delivered.in_any_order in by_chance:
+                return None
+        else:
+            if not by_chance:
                 return None
         return in_words(script, delivered, plain, result)
 
@@ -200,14 +203,15 @@ _OF_THE_TEXT = re.compile(rb"bash: -c: line (\d+): ")
 _OF_ANY_BASH = re.compile(r"(?:(?:(?:ba)?sh|\./lib|/dev/fd/\d+|environment|main): (?:(?:-c|eval): )?(?:line \d+: )?)+")
 _OF_JOBS = re.compile(r"^\[\d+\][+-]? +(?:Done|Exit \d+) .*", re.MULTILINE | re.DOTALL)
 """What an interactive shell says of its jobs before it draws its prompt."""
-_PID = re.compile(r"\bpid \d+|(?<=\*)\d+")
+_OWN_BUGS = re.compile(r"free\(\): |malloc|wait_for: No record of process")
+_PASSING = re.compile(r"\bpid \d+|(?<=\*)\d+|(?<=sh: fg: ).*")
 
 
 def unnumbered(did: Did) -> Did:
-    """Without the lines that a bash names in its messages, also in files, and without processes' numbers."""
+    """Without the lines that a bash names in its messages, also in files, and without numbers of processes and jobs."""
 
     def without_numbers(text: str) -> str:
-        return _PID.sub("pid", _OF_ANY_BASH.sub("sh: ", text))
+        return _PASSING.sub("", _OF_ANY_BASH.sub("sh: ", text))
 
     files = {
         name: dataclasses.replace(file, content=without_numbers(file.content.decode("latin-1")).encode("latin-1"))
