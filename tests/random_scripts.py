@@ -321,8 +321,10 @@ def lengthened(script: str, size: int, how: str) -> str:
     }[how] + script
 
 
-TELLS_OF_THE_SHELL = re.compile(r"\$[-$]|\b(set|declare|readonly|export|local|typeset)\s*([;&|)`}\n]|$)")
-"""What shows numbers of processes, or all that a shell knows."""
+TELLS_OF_THE_SHELL = re.compile(
+    r"\$[-$]|\b(set|declare|readonly|export|local|typeset)\s*([;&|)`}\n]|$)|exec 2?>f(?s:.)*exec 2?>f"
+)
+"""What shows numbers of processes, or all that a shell knows; or writes messages of any length over each other."""
 CHANGES = one("", *"'\"`$(){}[];&|<>\n\t \\#!=*?-a1\r")
 LENGTHS = st.integers(1000, 90_000)
 SCRIPTS = st.one_of(

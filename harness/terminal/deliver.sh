@@ -54,7 +54,7 @@
     # 40: bash keeps the terminal above the descriptor that it copies, so that a text may have its own 10; if it may.
     # Quoted, as other shells cannot read such a number.
     [ -z "${BASH_VERSION-}" ] || { \eval ': 40</dev/null'; } 2>/dev/null || __tbench_how=cramped
-    case $__tbench_options in *a*) set -a ;; esac
+    case $__tbench_options in *a*) [ -z "${BASH_VERSION-}" ] || \export -n __tbench_code __tbench_options; set -a ;; esac
     case $__tbench_options in *e*) set -e ;; esac
     # LINENO=1: the text's first line is line 1. `exit`: its code is what the text finds in $?.
     case $__tbench_how,$__tbench_code,${BASH_VERSION:+bash} in
@@ -69,13 +69,14 @@
         apart,*)
             (
                 \eval '\eval -- "${__tbench_set:$((LINENO=1,0))}$__tbench_text$(exit "$__tbench_code")" 40</dev/null <&40'
-                { __tbench_last=$?; set +axve; } 2>/dev/null
+                { __tbench_last=$?; set +axve; \export -n __tbench_last; } 2>/dev/null
                 export -p >|"$__tbench_at.exports"; \command printf '%s\n' "$PWD" >|"$__tbench_at.directory"
                 exit "$__tbench_last"
             ) ;;
         *) \eval "$__tbench_set$__tbench_text$(exit "$__tbench_code")" </dev/null ;;
     esac
     { __tbench_last=$? __tbench_options=$-; set +axve; } 2>/dev/null
+    [ -z "${BASH_VERSION-}" ] || \export -n __tbench_last __tbench_options
     case $__tbench_how in
         whole) __tbench_last=$__tbench_code ;;
         apart) cd -- "$(<"$__tbench_at.directory")"; . "$__tbench_at.exports" ;;

@@ -38,6 +38,7 @@ _SUBSTITUTES = re.compile(r"[$<>]\(")
 """An unfinished one makes bash 5.2 write beyond its memory later: it is tried in a copy of the shell."""
 _NOT_SHOWN = re.compile(r"[^\t\n\x20-\x7e\xa0-\U0010ffff]")
 _FIRST_LOOK_SEC, _LONGEST_PAUSE_SEC = 0.05, 1.0
+_BETWEEN_LOOKS_SEC = 0.02
 _ASKED_AT_MOST = 4
 _DIRECTORY = b"display-message -p -t main '#{pane_current_path}'\n"
 _PROBE, _PROBE_SEC = "/opt/tbench/bin/busybox stty sane </dev/tty", 3.0
@@ -205,14 +206,13 @@ class Delivery:
 
     async def _until_begun(self, ends_at: float) -> bool:
         """Whether the command began; not where the shell is at its prompt again without having taken it."""
-        capture, shell, pause_sec = self._watch.capture, self._watch.shell, _FIRST_LOOK_SEC
+        capture, pause_sec = self._watch.capture, _FIRST_LOOK_SEC
         while _now() < ends_at:
             wait_sec = min(pause_sec, ends_at - _now())
             await self._settled(wait_sec, or_when=lambda: capture.begun or capture.is_over)
             if capture.begun or capture.is_over:
                 return True
-            if shell.at_prompt or await self._is_idle():
-                await self._check_files()
+            if await self._is_idle():
                 return False
             pause_sec = min(2 * pause_sec, _LONGEST_PAUSE_SEC)
         return False
@@ -223,9 +223,19 @@ class Delivery:
             raise TerminalLost(f"the command cannot be written to {self._at}: {refused[0]}")
 
     async def _is_idle(self) -> bool:
-        """Whether the shell's line editor waits for more: then nothing that was typed is on its way."""
+        """Whether the shell waits for more, and nothing that was typed is on its way. Raises TerminalLost."""
+        shell, marks, before = self._watch.shell, self._watch.marks, await self._watcher.look()
+        if before is not None and not (before.is_at_rest and (before.edits_line or shell.at_prompt)):
+            return False
+        # On a busy machine, tmux may have looked before it passed on what it was told to type.
+        await asyncio.sleep(_BETWEEN_LOOKS_SEC)
         now = await self._watcher.look()
-        return now is not None and now.is_at_rest and now.edits_line
+        await self._check_files()
+        if self._watch.marks != marks or self._watch.capture.begun:
+            return False
+        if now is None:
+            return shell.at_prompt
+        return now.is_at_rest and (now.edits_line or shell.at_prompt) and now.is_still(before)
 
     # -- waiting ---------------------------------------------------------------------------------
 
