@@ -5,10 +5,10 @@
 #   __tbench_id     a number that the marks carry
 #   __tbench_shown  what the screen shows of the command
 #   __tbench_how    line (as `bash -c` reads it: line by line), tried (that too, if it is finished), whole (at once) or
-#                   fresh (in a process of its own)
+#                   fresh (in a process of its own); below it may become apart (in a copy of the shell) or plain (where
+#                   the shell is not bash, or too few descriptors are allowed)
 # All is one group, read before it runs: an unfinished text spoils what bash reads after it. Nothing here may fail or
-# print, so allexport, errexit, xtrace and verbose are off, and
-# on again for the text.
+# print, so allexport, errexit, xtrace and verbose are off, and on again for the text.
 {
     # Emptied first: it runs once, however often it is asked for.
     : >|"$__tbench_at"
@@ -38,10 +38,12 @@
         tried,bash | whole,bash)
             ( \eval "__tbench_whole() { ( $__tbench_text
 ) }" && \eval "__tbench_whole() { { $__tbench_text
-} }" ) 2>/dev/null || __tbench_how=apart ;;
+} }" ) 2>/dev/null || __tbench_how=apart
+            # Between braces, a backslash at the very end would be one before a newline.
+            case $__tbench_how,$__tbench_text in tried,*) __tbench_how=line ;; whole,*\\) __tbench_how=apart ;; esac ;;
+        line,bash | fresh,*) ;;
+        *) __tbench_how=plain ;;
     esac
-    # Between braces, a backslash at the very end would be one before a newline.
-    case $__tbench_how,$__tbench_text in whole,*\\) __tbench_how=apart ;; esac
     # Where `exec 2>file` has sent the text's errors.
     case ${__tbench_stderr-} in
         '') ;;
@@ -53,17 +55,17 @@
     IFS= read -r __tbench_before 2>/dev/null </proc/1/task/1/children || :
     # 40: bash keeps the terminal above the descriptor that it copies, so that a text may have its own 10; if it may.
     # Quoted, as other shells cannot read such a number.
-    [ -z "${BASH_VERSION-}" ] || { \eval ': 40</dev/null'; } 2>/dev/null || __tbench_how=cramped
+    case $__tbench_how in line | whole | apart) { \eval ': 40</dev/null'; } 2>/dev/null || __tbench_how=plain ;; esac
     case $__tbench_options in *a*) [ -z "${BASH_VERSION-}" ] || \export -n __tbench_code __tbench_options; set -a ;; esac
     case $__tbench_options in *e*) set -e ;; esac
     # LINENO=1: the text's first line is line 1. `exit`: its code is what the text finds in $?.
-    case $__tbench_how,$__tbench_code,${BASH_VERSION:+bash} in
+    case $__tbench_how,$__tbench_code in
         fresh,*) /opt/tbench/bin/alone "$__tbench_at.text" ;;
-        line,0,bash | tried,0,bash)
+        line,0)
             \eval '\eval -- "${__tbench_set:$((LINENO=1,0))}$__tbench_text" 40</dev/null <&40' ;;
-        line,*,bash | tried,*,bash)
+        line,*)
             \eval '\eval -- "${__tbench_set:$((LINENO=1,0))}$__tbench_text$(exit "$__tbench_code")" 40</dev/null <&40' ;;
-        whole,*,bash) __tbench_code=127
+        whole,*) __tbench_code=127
             \eval '\eval "${__tbench_set:$((LINENO=1,0))}{ $__tbench_text
 }; { __tbench_code=\$?; } 2>/dev/null" 40</dev/null <&40' ;;
         apart,*)
@@ -73,7 +75,7 @@
                 export -p >|"$__tbench_at.exports"; \command printf '%s\n' "$PWD" >|"$__tbench_at.directory"
                 exit "$__tbench_last"
             ) ;;
-        *) \eval "$__tbench_set$__tbench_text$(exit "$__tbench_code")" </dev/null ;;
+        plain,*) \eval "$__tbench_set$__tbench_text$(exit "$__tbench_code")" </dev/null ;;
     esac
     { __tbench_last=$? __tbench_options=$-; set +axve; } 2>/dev/null
     [ -z "${BASH_VERSION-}" ] || \export -n __tbench_last __tbench_options
