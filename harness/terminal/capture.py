@@ -139,7 +139,8 @@ class Between:
         """The prompt as it was drawn last."""
         self._prompt_at: int | None = None
         """Where in it a prompt begins, at the earliest; None where its end was told."""
-        self._echo: bytes | None = None
+        self._echo = b""
+        """What the line editor is still to show of what asked for the next command."""
 
     def append(self, data: bytes) -> None:
         self._held += data
@@ -180,7 +181,7 @@ class Between:
         """All of it, once; empty where there is nothing to see."""
         self._let_go_of_all()
         text, self._text = self._text.captured().text, PlainText()
-        self._echo = self._prompt_at = None
+        self._echo, self._prompt_at = b"", None
         return text if text.strip() else ""
 
     def _drop_echo(self, echo: bytes) -> None:
@@ -198,4 +199,5 @@ class Between:
             self._echo = b""
         self._text.append(bytes(self._held))
         self._held.clear()
-        self._prompt_at = self._prompt_at and 0
+        if self._prompt_at is not None:
+            self._prompt_at = 0

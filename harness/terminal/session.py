@@ -12,7 +12,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from harness.errors import TerminalLost
-from harness.protocols.base import Keys, ScreenView, View
+from harness.protocols.base import CommandResult, Keys, ScreenView
 from harness.stream import Connect
 from harness.terminal.delivery import Delivery
 from harness.terminal.foreground import Watcher
@@ -160,7 +160,7 @@ class Terminal:
             async with asyncio.timeout_at(ends_at):
                 await self._link.until_cut()
 
-    async def run(self, command: str, limit_sec: float) -> View:
+    async def run(self, command: str, limit_sec: float) -> CommandResult:
         """Run shell text to its end and return exactly what it printed.
 
         A command that outlives `limit_sec` is interrupted (C-c, C-\\, then its process group is killed, then the

@@ -20,7 +20,6 @@ _KNOWN_PROMPT_SEC, _NEW_PROMPT_SEC = 0.15, 0.5
 _EDITORS = frozenset({"bash", "zsh", "fish"})
 """Shells with a line editor, unless somebody switched it off."""
 _PLAIN_PROMPT = ("$", "#")
-_SYNC = b"display-message -p ''\n"
 
 
 class _Seen(Enum):
@@ -121,7 +120,7 @@ class Waiting:
             self._pause_sec = self._pause_sec if is_first else min(2 * self._pause_sec, _LONGEST_PAUSE_SEC)
         elif watch.shell.wait_sec is not None and _now() >= watch.last_mark_at + watch.shell.wait_sec:
             # Nobody can say more: quiet has to do. On a busy machine it may only mean that nothing was read yet.
-            await self._link.commands(_SYNC)
+            await self._link.sync()
             if watch.marks == marks:
                 watch.shell.settle()
 

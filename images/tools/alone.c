@@ -40,8 +40,8 @@ static char *read_text(const char *path) {
 static void run(char *text, int output, const sigset_t *before) {
     int nothing = open("/dev/null", O_RDONLY | O_CLOEXEC);
     const char *directory = getenv("PWD");
-    if (directory && chdir(directory) != 0) /* by name: it may have been removed and made again */
-        errno = 0;
+    int moved = directory && chdir(directory) == 0; /* by name: it may have been removed and made again */
+    (void)moved;                                    /* where there is none, the one that was removed has to do */
     setsid();
     prctl(PR_SET_PDEATHSIG, SIGKILL);
     dup2(nothing, 0);

@@ -102,8 +102,16 @@ static char waiting(const struct doing *sum) {
     return sum->waiting ? 'y' : sum->unknown ? '?' : 'n';
 }
 
-/* Adds what the threads of a process do: a program's first one may sleep while another reads. */
-static void add_threads(const char *pid, struct doing *sum) {
+static void add(const struct doing *part, struct doing *sum) {
+    sum->running += part->running;
+    sum->waiting += part->waiting;
+    sum->unknown += part->unknown;
+    sum->cpu_nanoseconds += part->cpu_nanoseconds;
+}
+
+/* What the threads of a process do: a program's first one may sleep while another reads. */
+static struct doing threads(const char *pid) {
+    struct doing sum = {0};
     char path[64], text[128];
     const char *thread;
     struct process found;
@@ -114,14 +122,15 @@ static void add_threads(const char *pid, struct doing *sum) {
         if (!read_process(path, &found) || found.state == 'Z')
             continue;
         if (read_file(path, "schedstat", text, sizeof text))
-            sum->cpu_nanoseconds += strtoull(text, NULL, 10);
-        sum->running += found.state != 'S' && found.state != 'T';
+            sum.cpu_nanoseconds += strtoull(text, NULL, 10);
+        sum.running += found.state != 'S' && found.state != 'T';
         char waits = found.state == 'S' ? waits_for_input(path) : 'n';
-        sum->waiting += waits == 'y';
-        sum->unknown += waits == '?';
+        sum.waiting += waits == 'y';
+        sum.unknown += waits == '?';
     }
     if (all)
         closedir(all);
+    return sum;
 }
 
 /* `busybox vi` is named vi. */
@@ -150,9 +159,10 @@ static int look(const struct process *pane, const char *tty) {
             continue;
         if (!shown.pid || found.pid == found.group)
             shown = found;
-        add_threads(pid, &sum);
+        struct doing part = threads(pid);
+        add(&part, &sum);
         if (found.pid == found.group)
-            add_threads(pid, &first);
+            first = part;
     }
     closedir(all);
     struct termios modes = {0};

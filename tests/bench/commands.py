@@ -12,12 +12,9 @@ from pathlib import Path
 
 from figures import Figures
 from small_task import Place
-from steps import ROUNDS, bare_stream, floor_ms
+from steps import ROUNDS, bare_stream, floor_ms, line_ms
 
-from harness.protocols.base import CommandResult
-from harness.stream import ByteStream
 from harness.terminal import Terminal, TerminalSpec
-from harness.terminal.control_mode import type_bytes
 from harness.terminal.spec import ShellMode
 from tbench.sandbox import Sandbox
 
@@ -34,16 +31,8 @@ async def command_ms(terminal: Terminal, commands: Sequence[str]) -> list[float]
         started = time.perf_counter()
         result = await terminal.run(command, 20.0)
         times.append((time.perf_counter() - started) * 1e3)
-        assert isinstance(result, CommandResult) and result.exit_code == 0, result
+        assert result.exit_code == 0, result
     return times
-
-
-async def sourced_ms(stream: ByteStream, path: str) -> float:
-    started = time.perf_counter()
-    await stream.write(type_bytes("main", f". {path}\r".encode())[0])
-    while b"133;B;" not in await stream.read():
-        pass
-    return (time.perf_counter() - started) * 1e3
 
 
 async def opened(sandbox: Sandbox, mode: ShellMode) -> Terminal:
@@ -68,7 +57,7 @@ async def delivered(place: Place, figures: Figures, scratch: Path) -> None:
         await persistent.run(f"cat > /tmp/large.sh <<'END OF FILE'\n{LARGE}END OF FILE\n", 20.0)
         for _ in range(LARGE_ROUNDS):
             large += await command_ms(persistent, [LARGE])
-            large_floors.append(await sourced_ms(stream, "/tmp/large.sh"))
+            large_floors.append(await line_ms(stream, ". /tmp/large.sh"))
         for each in (persistent, fresh, stream):
             await each.close()
     figures.add_quantiles("command_ms", times, floors)

@@ -50,12 +50,17 @@ async def step_ms(terminal: Terminal, steps: int) -> list[float]:
 async def floor_ms(stream: ByteStream, steps: int) -> list[float]:
     times = []
     for number in range(steps):
-        started = time.perf_counter()
-        await stream.write(type_bytes("main", f"echo step-{number}\r".encode())[0])
-        while b"133;B;" not in await stream.read():
-            pass
-        times.append((time.perf_counter() - started) * 1e3)
+        times.append(await line_ms(stream, f"echo step-{number}"))
     return times
+
+
+async def line_ms(stream: ByteStream, line: str) -> float:
+    """From typing a line to the prompt's mark."""
+    started = time.perf_counter()
+    await stream.write(type_bytes("main", f"{line}\r".encode())[0])
+    while b"133;B;" not in await stream.read():
+        pass
+    return (time.perf_counter() - started) * 1e3
 
 
 async def bare_stream(sandbox: Sandbox) -> ByteStream:
