@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 import asyncio
+import hashlib
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from itertools import count
 from pathlib import Path
 from typing import Any
 
-from harness.protocols.base import CommandResult, Keys, ScreenView
+from harness.protocols.base import CommandResult, Keys, ScreenView, View
 from harness.terminal import Terminal, TerminalSpec
 from tbench.container import Container, Limits, Recipe
 from tbench.creating import create_arguments
 from tbench.engine import Engine
-from tbench.image import Image, Images
+from tbench.image import Images
 from tbench.sandbox import BUSYBOX
 from tbench.task import Task
 
@@ -25,21 +26,18 @@ NO_ROOT = "FROM debian:bookworm-slim\nRUN useradd --create-home agent\nWORKDIR /
 LONG = 30.0
 """A duration that no test waits for: returning before it is what is tested."""
 PROGRAMS = """FROM debian:bookworm-slim
-RUN apt-get update && apt-get install -y --no-install-recommends vim-tiny less procps python3-minimal git zsh sudo
-RUN useradd --create-home --shell /bin/bash agent
-WORKDIR /app
-"""
-MORE_PROGRAMS = f"""{PROGRAMS}
-RUN apt-get update && apt-get install -y --no-install-recommends nano fzf python3 python3-pexpect expect fish \\
-    busybox mksh ksh sqlite3 openssh-server openssh-client
-RUN useradd --create-home --shell /bin/bash asked && echo 'asked ALL=(ALL) ALL' > /etc/sudoers.d/asked \\
+RUN apt-get update && apt-get install -y --no-install-recommends vim-tiny nano less fzf procps git sqlite3 \\
+    python3 python3-pexpect expect zsh fish busybox mksh ksh sudo openssh-server openssh-client
+RUN useradd --create-home --shell /bin/bash agent && useradd --create-home --shell /bin/bash asked \\
+    && echo 'asked ALL=(ALL) ALL' > /etc/sudoers.d/asked \\
     && echo 'asked:secret' | chpasswd && echo 'root:secret' | chpasswd
 RUN mkdir -p /run/sshd /root/.ssh && ssh-keygen -qt ed25519 -N '' -f /root/.ssh/id_ed25519 \\
     && printf '%s\\n' 'StrictHostKeyChecking no' 'UserKnownHostsFile /dev/null' 'LogLevel ERROR' > /root/.ssh/config \\
     && for home in /root /home/agent; do install -D -m 600 /root/.ssh/id_ed25519.pub $home/.ssh/authorized_keys; done \\
     && chown -R agent: /home/agent/.ssh
+WORKDIR /app
 """
-"""The same with more editors and shells, programs that have shells in terminals of their own, sshd, and passwords."""
+"""Editors, pagers, shells of all kinds, programs that have shells in terminals of their own, sshd, and passwords."""
 KILL_TMUX = "for p in /proc/[0-9]*; do read -r c < $p/comm; case $c in tmux*) kill -9 ${p#/proc/};; esac; done"
 NUMBERS = count()
 BURNERS = 6
@@ -48,14 +46,13 @@ BURNERS = 6
 Open = Callable[..., Awaitable[Terminal]]
 
 
-async def start_container(engine: Engine, tools_volume: str, task: Path, user: str | None = None) -> Container:
-    image = await Images(engine).get(Task.read(task))
-    return await Container.start(engine, _recipe(image, tools_volume, user))
-
-
-def _recipe(image: Image, tools_volume: str, user: str | None = None) -> Recipe:
-    return Recipe(
-        image=image,
+@asynccontextmanager
+async def started(
+    engine: Engine, tools_volume: str, task: Path, user: str | None = None, *, read_only: bool = False
+) -> AsyncIterator[Container]:
+    """A task's container, which is removed afterwards; `read_only`: with a root file system nobody can write to."""
+    recipe = Recipe(
+        image=await Images(engine).get(Task.read(task)),
         limits=Limits(cpus=2, memory_mb=512, pids=512),
         tools_volume=tools_volume,
         run="tests",
@@ -64,12 +61,15 @@ def _recipe(image: Image, tools_volume: str, user: str | None = None) -> Recipe:
         environment={},
         agent_user=user,
     )
+    container = await (_start_read_only(engine, recipe) if read_only else Container.start(engine, recipe))
+    try:
+        yield container
+    finally:
+        await container.remove()
 
 
-async def start_read_only(engine: Engine, tools_volume: str, task: Path) -> Container:
-    """The same with a root file system that nobody can write to; the runner itself never asks for that."""
-    image = await Images(engine).get(Task.read(task))
-    recipe = _recipe(image, tools_volume)
+async def _start_read_only(engine: Engine, recipe: Recipe) -> Container:
+    # The runner itself never asks for that.
     config = create_arguments(engine, recipe)
     config["host_config"]["ReadonlyRootfs"] = True
     created = await engine.call(engine.api.create_container, **config)
@@ -95,7 +95,7 @@ async def opened(container: Container, **options: Any) -> AsyncIterator[Terminal
     environment = dict(TerminalSpec().environment) | options.pop("environment", {})
     kind = {name: options.pop(name) for name in ("attended", "shell_mode") if name in options}
     spec = TerminalSpec(socket=f"/opt/tbench/run/{next(NUMBERS)}", environment=environment, **kind)
-    terminal = Terminal(container.connect, spec, **options)
+    terminal = Terminal(options.pop("connect", container.connect), spec, **options)
     await terminal.open()
     try:
         yield terminal
@@ -129,10 +129,22 @@ async def press(terminal: Terminal, key: str, duration_sec: float = LONG) -> boo
     return (await terminal.send(Keys("", duration_sec, key=key))).at_prompt
 
 
-async def output_of(terminal: Terminal, command: str, limit_sec: float = LONG) -> str:
-    result = await terminal.run(command, limit_sec)
-    assert isinstance(result, CommandResult), result
-    return result.output
+async def run(terminal: Terminal, command: str, limit_sec: float = LONG) -> CommandResult:
+    return await terminal.run(command, limit_sec)
+
+
+async def output_of(terminal: Terminal, command: str) -> str:
+    return (await run(terminal, command)).output
+
+
+def digest(text: str) -> str:
+    """What sha256sum prints of it."""
+    return hashlib.sha256(text.encode()).hexdigest() + "  -\n"
+
+
+def kinds(view: View) -> list[str]:
+    """Of its notes."""
+    return [note.partition(":")[0] for note in view.notes]
 
 
 def body(view: ScreenView) -> list[str]:

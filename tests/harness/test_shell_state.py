@@ -3,25 +3,22 @@
 from __future__ import annotations
 
 import asyncio
-import hashlib
 import re
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import pytest
 import pytest_asyncio
-from terminals import LONG, PROGRAMS, opened, start_container, write_task
+from terminals import LONG, digest, opened, run
 
-from harness.protocols.base import CommandResult, ShellMode
+from harness.protocols.base import ShellMode
 from harness.protocols.bash import MARKER, one_command
 from harness.protocols.bash_tool import BashTool
 from harness.terminal import Terminal
 from harness.terminal.spec import UNATTENDED
 from tbench.container import Container
-from tbench.engine import Engine
 
 pytestmark = [pytest.mark.engine, pytest.mark.asyncio(loop_scope="module")]
 
@@ -87,12 +84,8 @@ def stopped(output: str = "…", *notes: str) -> Told:
     return Told(output, None, notes, timed_out=True, shown=shown)
 
 
-def digest(text: str) -> str:
-    return hashlib.sha256(f"{text}\n".encode()).hexdigest() + "  -\n"
-
-
 def heredoc(text: str) -> Step:
-    return step(f"sha256sum <<'END OF TEXT'\n{text}\nEND OF TEXT", digest(text))
+    return step(f"sha256sum <<'END OF TEXT'\n{text}\nEND OF TEXT", digest(f"{text}\n"))
 
 
 ROWS: dict[str, list[Step]] = {
@@ -253,19 +246,12 @@ ROWS: dict[str, list[Step]] = {
 
 
 @pytest_asyncio.fixture(loop_scope="module", scope="module")
-async def box(engine: Engine, tools_volume: str, tmp_path_factory: Any) -> AsyncIterator[Container]:
-    """A container with the programs that the rows speak of."""
-    task = write_task(tmp_path_factory.mktemp("box") / "terminal-programs", PROGRAMS)
-    container = await start_container(engine, tools_volume, task)
-    await container.shell(f"echo {BASHRC!r} > /root/.bashrc", timeout_sec=20)
-    yield container
-    await container.remove()
-
-
-@pytest_asyncio.fixture(loop_scope="module", scope="module")
-async def terminals(box: Container) -> AsyncIterator[dict[ShellMode, Terminal]]:
+async def terminals(equipped: Container) -> AsyncIterator[dict[ShellMode, Terminal]]:
+    await equipped.shell(f"echo {BASHRC!r} > /root/.bashrc", timeout_sec=20)
     async with AsyncExitStack() as stack:
-        yield {mode: await stack.enter_async_context(opened(box, attended=False, shell_mode=mode)) for mode in MODES}
+        yield {
+            mode: await stack.enter_async_context(opened(equipped, attended=False, shell_mode=mode)) for mode in MODES
+        }
 
 
 def first_words(row: str) -> str:
@@ -274,12 +260,6 @@ def first_words(row: str) -> str:
 
 def like(text: str, pattern: str) -> bool:
     return re.fullmatch(".*".join(map(re.escape, pattern.split("…"))), text, re.DOTALL) is not None
-
-
-async def run(terminal: Terminal, command: str, limit_sec: float = LONG) -> CommandResult:
-    result = await terminal.run(command, limit_sec)
-    assert isinstance(result, CommandResult), result
-    return result
 
 
 @pytest.mark.parametrize("mode", MODES)

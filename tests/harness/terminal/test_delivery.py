@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import hashlib
 import random
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -11,7 +10,7 @@ from typing import Any
 
 import pytest
 import pytest_asyncio
-from terminals import KILL_TMUX, LONG, Open, now, output_of, press, under_load
+from terminals import KILL_TMUX, LONG, Open, digest, kinds, now, output_of, press, run, under_load
 
 from harness.protocols.base import CommandResult, Keys
 from harness.terminal import Terminal, delivery
@@ -37,22 +36,8 @@ async def fresh(open_terminal: Open) -> AsyncIterator[Terminal]:
     yield await open_terminal(attended=False, shell_mode="fresh")
 
 
-async def run(terminal: Terminal, command: str, limit_sec: float = LONG) -> CommandResult:
-    result = await terminal.run(command, limit_sec)
-    assert isinstance(result, CommandResult), result
-    return result
-
-
 def heredoc(text: str, path: str) -> str:
     return f"cat > {path} <<'END OF TEXT'\n{text}\nEND OF TEXT\n"
-
-
-def kinds(result: CommandResult) -> list[str]:
-    return [note.partition(":")[0] for note in result.notes]
-
-
-def digest(text: str) -> str:
-    return hashlib.sha256(text.encode()).hexdigest()
 
 
 # -- the text arrives whole -----------------------------------------------------------------------
@@ -63,7 +48,7 @@ def digest(text: str) -> str:
 async def test_text_behind_a_slow_first_line_arrives_exactly(shell: Terminal, first: str, text: str) -> None:
     result = await run(shell, f"{first}{heredoc(text, '/tmp/text')}")
     assert result == CommandResult(output="", exit_code=0)
-    assert await output_of(shell, "sha256sum < /tmp/text") == f"{digest(text + chr(10))}  -\n"
+    assert await output_of(shell, "sha256sum < /tmp/text") == digest(text + "\n")
 
 
 @pytest.mark.parametrize("mode", ["persistent", "fresh"])
@@ -73,7 +58,7 @@ async def test_a_megabyte_of_any_characters_arrives_exactly(open_terminal: Open,
     text = "".join(chance.choice(CONTROLS + "abc '\"\\$`!é日😀\t\n") for _ in range(600_000))
     result = await run(terminal, f"{heredoc(text, '/tmp/large')}echo done")
     assert result == CommandResult(output="done\n", exit_code=0)
-    assert await output_of(terminal, "sha256sum < /tmp/large") == f"{digest(text + chr(10))}  -\n"
+    assert await output_of(terminal, "sha256sum < /tmp/large") == digest(text + "\n")
 
 
 async def test_a_character_that_no_shell_can_read_is_left_out_and_told_of(shell: Terminal) -> None:
@@ -102,7 +87,7 @@ async def test_a_large_text_keeps_its_stream_on_a_busy_machine(box: Container, s
     async with under_load(box):
         result = await run(shell, f"{heredoc(text, '/tmp/loaded')}echo written")
     assert result == CommandResult(output="written\n", exit_code=0)
-    assert await output_of(shell, "sha256sum < /tmp/loaded") == f"{digest(text + chr(10))}  -\n"
+    assert await output_of(shell, "sha256sum < /tmp/loaded") == digest(text + "\n")
 
 
 # -- it is read whole -----------------------------------------------------------------------------

@@ -7,38 +7,18 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import AsyncIterator, Callable
-from typing import Any
+from collections.abc import Callable
 
 import pytest
 import pytest_asyncio
-from terminals import LONG, MORE_PROGRAMS, NUMBERS, body, opened, start_container, type_in, under_load, write_task
+from terminals import LONG, NUMBERS, body, opened, type_in, under_load
 
 from harness.protocols.base import Keys, ScreenView
 from harness.terminal import Terminal
 from tbench.container import Container
-from tbench.engine import Engine
 from tbench.sandbox import BUSYBOX
 
 pytestmark = [pytest.mark.engine, pytest.mark.asyncio(loop_scope="module")]
-
-
-@pytest_asyncio.fixture(loop_scope="module", scope="module")
-async def equipped(engine: Engine, tools_volume: str, tmp_path_factory: Any) -> AsyncIterator[Container]:
-    """A container with all kinds of shells, and a server for ssh."""
-    task = write_task(tmp_path_factory.mktemp("programs") / "more-programs", MORE_PROGRAMS)
-    container = await start_container(engine, tools_volume, task)
-    # sudo complains where it knows its host by no name.
-    await container.shell('echo "127.0.0.1 $HOSTNAME" >> /etc/hosts; /usr/sbin/sshd', timeout_sec=20)
-    yield container
-    await container.remove()
-
-
-@pytest_asyncio.fixture(loop_scope="module", scope="module")
-async def desk(equipped: Container) -> AsyncIterator[Terminal]:
-    """One terminal for all: each test leaves it at its prompt."""
-    async with opened(equipped) as terminal:
-        yield terminal
 
 
 # -- programs that have a bash in them -----------------------------------------------------------

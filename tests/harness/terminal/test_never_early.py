@@ -10,7 +10,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from terminals import LONG, NO_BASH, NO_SHELL, Open, opened, start_container, under_load, write_task
+from terminals import LONG, NO_BASH, NO_SHELL, Open, opened, started, under_load, write_task
 
 from harness.protocols.base import Keys
 from harness.terminal import Terminal
@@ -75,12 +75,12 @@ async def test_no_mix_of_lines_settles_early_on_a_busy_machine(box: Container, t
 async def test_shells_that_only_count_their_prompts_do_not_settle_early_either(
     engine: Engine, tools_volume: str, tmp_path: Path, dockerfile: str
 ) -> None:
-    container = await start_container(engine, tools_volume, write_task(tmp_path / "no-bash", dockerfile))
-    try:
-        async with opened(container) as terminal, under_load(container):
-            await type_steps(terminal, 30, 135)
-    finally:
-        await container.remove()
+    async with (
+        started(engine, tools_volume, write_task(tmp_path / "no-bash", dockerfile)) as container,
+        opened(container) as terminal,
+        under_load(container),
+    ):
+        await type_steps(terminal, 30, 135)
 
 
 @pytest.mark.slow

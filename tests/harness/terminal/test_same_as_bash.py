@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
-import hashlib
 import random
 import re
 import shlex
@@ -24,7 +23,7 @@ from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 from plain_bash import Files, PlainBash, Ran
 from random_scripts import CONCURRENT, FUNCTIONS, NAMES, SCRIPTS, WELL_FORMED, script_lines
-from terminals import LONG, Open, opened, under_load
+from terminals import LONG, Open, digest, opened, under_load
 
 from harness.protocols.base import CommandResult, Keys
 from harness.terminal import Terminal
@@ -134,9 +133,7 @@ class Twins:
         return Did(output + late, result.exit_code, directory, {}), result
 
     async def _run(self, command: str) -> CommandResult:
-        result = await self.terminal.run(command, LIMIT_SEC)
-        assert isinstance(result, CommandResult)
-        return result
+        return await self.terminal.run(command, LIMIT_SEC)
 
     async def state(self) -> list[str]:
         """All that the shell has in mind, and what it has open."""
@@ -368,9 +365,8 @@ async def texts_arrive(terminal: Terminal, seed: int, sizes: list[int]) -> None:
     chance = random.Random(seed)
     for size in sizes:
         text, code = a_text(chance, size), chance.randrange(100, 200)
-        digest = hashlib.sha256(f"{text}\n".encode()).hexdigest()
         command = f"sha256sum <<'end of {seed}'\n{text}\nend of {seed}\n(exit {code})"
-        assert await terminal.run(command, LONG) == CommandResult(f"{digest}  -\n", code), (seed, size)
+        assert await terminal.run(command, LONG) == CommandResult(digest(f"{text}\n"), code), (seed, size)
 
 
 async def test_a_text_of_any_characters_arrives_whole(open_terminal: Open) -> None:

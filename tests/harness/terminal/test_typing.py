@@ -3,17 +3,13 @@
 from __future__ import annotations
 
 import re
-from collections.abc import AsyncIterator
-from typing import Any
 
 import pytest
-import pytest_asyncio
-from terminals import LONG, MORE_PROGRAMS, body, opened, press, start_container, type_in, under_load, write_task
+from terminals import LONG, body, opened, press, type_in, under_load
 
 from harness.protocols.base import Keys, ScreenView
 from harness.terminal import Terminal
 from tbench.container import Container
-from tbench.engine import Engine
 
 pytestmark = [pytest.mark.engine, pytest.mark.asyncio(loop_scope="module")]
 
@@ -127,24 +123,6 @@ PROGRAM_READS = {
         "# su asked\n$ sudo -kSp Word: id -un\nWord:\nroot\n$ exit\nexit\n#",
     ),
 }
-
-
-@pytest_asyncio.fixture(loop_scope="module", scope="module")
-async def equipped(engine: Engine, tools_volume: str, tmp_path_factory: Any) -> AsyncIterator[Container]:
-    """A container with editors, python, fzf and users with passwords."""
-    task = write_task(tmp_path_factory.mktemp("programs") / "more-programs", MORE_PROGRAMS)
-    container = await start_container(engine, tools_volume, task)
-    # Else sudo complains: it knows its host by no name.
-    await container.shell('echo "127.0.0.1 $HOSTNAME" >> /etc/hosts', timeout_sec=20)
-    yield container
-    await container.remove()
-
-
-@pytest_asyncio.fixture(loop_scope="module", scope="module")
-async def desk(equipped: Container) -> AsyncIterator[Terminal]:
-    """One terminal for all: each test leaves it at its prompt."""
-    async with opened(equipped) as terminal:
-        yield terminal
 
 
 def shown(view: ScreenView) -> str:

@@ -4,31 +4,19 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack
-from typing import Any
 
 import pytest
 import pytest_asyncio
-from terminals import LONG, MORE_PROGRAMS, opened, output_of, start_container, write_task
+from terminals import LONG, opened, output_of, run
 
-from harness.protocols.base import CommandResult
 from harness.terminal import Terminal
 from tbench.container import Container
-from tbench.engine import Engine
 
 pytestmark = [pytest.mark.engine, pytest.mark.asyncio(loop_scope="module")]
 
-AT_ONCE = 10.0
 REPOSITORY = """git config --global user.email a@b && git config --global user.name a && git init -q /tmp/repository &&
 cd /tmp/repository && for i in $(seq 60); do git commit -q --allow-empty -m "commit $i"; done &&
 echo x > file && git add file"""
-
-
-@pytest_asyncio.fixture(loop_scope="module", scope="module")
-async def equipped(engine: Engine, tools_volume: str, tmp_path_factory: Any) -> AsyncIterator[Container]:
-    task = write_task(tmp_path_factory.mktemp("unattended") / "more-programs", MORE_PROGRAMS)
-    container = await start_container(engine, tools_volume, task)
-    yield container
-    await container.remove()
 
 
 @pytest_asyncio.fixture(
@@ -37,14 +25,8 @@ async def equipped(engine: Engine, tools_volume: str, tmp_path_factory: Any) -> 
 async def desk(equipped: Container, request: pytest.FixtureRequest) -> AsyncIterator[Terminal]:
     async with AsyncExitStack() as stack:
         terminal = await stack.enter_async_context(opened(equipped, attended=False, shell_mode=request.param))
-        assert isinstance(await terminal.run(f"[ -d /tmp/repository ] || {{ {REPOSITORY}\n}}", LONG), CommandResult)
+        await terminal.run(f"[ -d /tmp/repository ] || {{ {REPOSITORY}\n}}", LONG)
         yield terminal
-
-
-async def run(terminal: Terminal, command: str, limit_sec: float = AT_ONCE) -> CommandResult:
-    result = await terminal.run(command, limit_sec)
-    assert isinstance(result, CommandResult)
-    return result
 
 
 @pytest.mark.parametrize(
