@@ -26,6 +26,7 @@ _READS_SEC = 5.0
 _PROMPT_SEC = 0.1
 """How long a pause may be before a line editor that has told of no prompt is taken to have none."""
 _FIRST_LOOK_SEC, _LONGEST_PAUSE_SEC = 0.015, 0.25
+_BETWEEN_LOOKS_SEC = 0.02
 _CONTROLS = re.compile(r"[\x00-\x08\x0b-\x1f\x7f]")
 _MANY, _USED_TO = 64, 16
 """More lines than these are typed at once where the same one has read as many as those."""
@@ -71,6 +72,8 @@ class Keyboard:
         self._waiting = waiting
         self._watcher = watcher
         self._show = show
+        self._typed_to: Foreground | None = None
+        """Who was going to read when something was typed that wakes him."""
 
     @property
     def at_line_editor(self) -> bool:
@@ -90,6 +93,7 @@ class Keyboard:
         await self._until_taken()
         self._show(text)
         text = text.replace("\r\n", "\n").replace("\r", "\n")
+        self._typed_to = None
         reader = _Reader.EDITOR if self.at_line_editor else await self._present_reader(text)
         at, in_a_row = 0, 0
         while at < len(text):
@@ -107,6 +111,8 @@ class Keyboard:
     async def _type_at_once(self, text: str, line_end: bytes) -> None:
         self._watch.shell.typed(text)
         self._waiting.typed(entered="\n" in text or _CONTROLS.search(text) is not None)
+        if _CONTROLS.search(text):
+            self._typed_to = None  # perhaps a signal, which wakes nobody who ignores it
         data = text.encode("utf-8", "replace").replace(b"\n", line_end)
         await self._link.type(control_mode.type_bytes("main", data))
 
@@ -122,7 +128,8 @@ class Keyboard:
         if text.find("\n") <= 0:
             return _Reader.LINES
         try:
-            return _reader(await self._watcher.look()) or _Reader.LINES
+            self._typed_to = await self._watcher.look()
+            return _reader(self._typed_to) or _Reader.LINES
         except ConnectionError as error:
             return await self._reader_after_gap(error)
 
@@ -140,16 +147,30 @@ class Keyboard:
                     return _Reader.EDITOR
                 now = await self._watcher.look()
                 reader = _reader(now)
-                if reader is _Reader.EDITOR and not (pause_sec > _PROMPT_SEC and now and now.is_at_rest):
-                    reader = None  # it is about to tell of its prompt; but for `read -e`, and where the prompt is empty
-                    is_over = _now() >= taken_at
+                if reader is _Reader.EDITOR:
+                    # It is about to tell of its prompt; but for `read -e`, and where the prompt is empty.
+                    reads = pause_sec > _PROMPT_SEC and now is not None and now.is_at_rest
                 else:
-                    is_over = _now() >= ends_at
-                if reader is not None or is_over:
-                    return reader or _Reader.NOBODY
+                    reads = await self._reads(now)
+                if reads or _now() >= (taken_at if reader is _Reader.EDITOR else ends_at):
+                    self._typed_to = now
+                    return reader if reads and reader is not None else _Reader.NOBODY
                 pause_sec = min(2 * pause_sec, _LONGEST_PAUSE_SEC)
         except ConnectionError as error:
             return await self._reader_after_gap(error)
+
+    async def _reads(self, now: Foreground | None) -> bool:
+        """Whether who has the foreground waits for what is typed next."""
+        if now is None:
+            return True
+        if not now.is_at_rest or now.is_still(self._typed_to):
+            return False  # busy, or has not woken up yet for what was typed last
+        if now.canonical is True and now.waiting is True:
+            return True
+        # A sleep until any of several things happens, or one that the kernel does not tell of, may be a short one.
+        await asyncio.sleep(_BETWEEN_LOOKS_SEC)
+        later = await self._watcher.look()
+        return later is None or (later.is_at_rest and later.is_still(now))
 
     async def _reader_after_gap(self, error: ConnectionError) -> _Reader:
         if await self._link.reattach():

@@ -25,6 +25,7 @@ struct process {
     int pid, parent, group, session, foreground; /* foreground: of its terminal; -1 where it has none */
     char state, name[64];
     unsigned long long started; /* clock ticks since boot */
+    int depth;                  /* see find_depths */
 };
 
 /* Reads a file of /proc; `where` is a process, or a thread of one ("12/task/13"). */
@@ -110,15 +111,15 @@ static void add(const struct doing *part, struct doing *sum) {
 }
 
 /* What the threads of a process do: a program's first one may sleep while another reads. */
-static struct doing threads(const char *pid) {
+static struct doing threads(int pid) {
     struct doing sum = {0};
     char path[64], text[128];
     const char *thread;
     struct process found;
-    snprintf(path, sizeof path, "/proc/%.10s/task", pid);
+    snprintf(path, sizeof path, "/proc/%d/task", pid);
     DIR *all = opendir(path);
     while (all && (thread = next_number(all))) {
-        snprintf(path, sizeof path, "%.10s/task/%.10s", pid, thread);
+        snprintf(path, sizeof path, "%d/task/%.10s", pid, thread);
         if (!read_process(path, &found) || found.state == 'Z')
             continue;
         if (read_file(path, "schedstat", text, sizeof text))
@@ -146,30 +147,81 @@ static char mode(int known, tcflag_t set) {
     return !known ? '?' : set ? 'y' : 'n';
 }
 
-static int look(const struct process *pane, const char *tty) {
-    struct process found, shown = {0};
-    struct doing sum = {0}, first = {0};
+/* All processes; their number. */
+static size_t read_processes(struct process **found) {
+    size_t count = 0, room = 0;
     const char *pid;
-    int queue = 0;
     DIR *all = opendir("/proc");
-    if (!all)
-        return 1;
-    while ((pid = next_number(all))) {
-        if (!read_process(pid, &found) || found.group != pane->foreground || found.state == 'Z')
-            continue;
-        if (!shown.pid || found.pid == found.group)
-            shown = found;
-        struct doing part = threads(pid);
-        add(&part, &sum);
-        if (found.pid == found.group)
-            first = part;
+    *found = NULL;
+    while (all && (pid = next_number(all))) {
+        if (count == room && !(*found = realloc(*found, (room += 256) * sizeof **found)))
+            exit(1);
+        count += read_process(pid, *found + count) && (*found)[count].state != 'Z';
     }
-    closedir(all);
+    if (all)
+        closedir(all);
+    return count;
+}
+
+/* The depth of the nearest forebear that has one; -1 where none has. */
+static int depth_above(const struct process *all, size_t count, int pid) {
+    for (int hops = 0; hops < 32; hops++) {
+        size_t i = 0;
+        while (i < count && all[i].pid != pid)
+            i++;
+        if (i == count || all[i].depth >= 0)
+            return i == count ? -1 : all[i].depth;
+        pid = all[i].parent;
+    }
+    return -1;
+}
+
+/* Gives depth 0 to the foreground, 1 to the foreground of a terminal that it made and passes keys on to (as sudo and
+ * script do), and so on; the largest depth. */
+static int find_depths(struct process *all, size_t count, int foreground, int passes_on) {
+    int deepest = 0;
+    for (size_t i = 0; i < count; i++)
+        all[i].depth = all[i].group == foreground ? 0 : -1;
+    for (int more = passes_on; more && deepest < 8;) {
+        more = 0;
+        for (size_t i = 0; i < count; i++)
+            if (all[i].depth < 0 && all[i].group == all[i].foreground &&
+                depth_above(all, count, all[i].parent) == deepest)
+                more = all[i].depth = deepest + 1;
+        deepest += more != 0;
+    }
+    return deepest;
+}
+
+static int look(const char *pid, const char *tty) {
+    struct process *all = NULL, shown = {0}, pane, after;
+    struct doing sum = {0}, first = {0};
     struct termios modes = {0};
-    int fd = open(tty, O_RDONLY | O_NOCTTY | O_NONBLOCK | O_CLOEXEC);
-    int known = fd >= 0 && tcgetattr(fd, &modes) == 0 && ioctl(fd, FIONREAD, &queue) == 0;
+    int known, tries = 0, queue = 0, fd = open(tty, O_RDONLY | O_NOCTTY | O_NONBLOCK | O_CLOEXEC);
+    size_t count;
+    do {
+        free(all);
+        if (!read_process(pid, &pane))
+            return 2;
+        known = fd >= 0 && tcgetattr(fd, &modes) == 0 && ioctl(fd, FIONREAD, &queue) == 0;
+        count = read_processes(&all);
+    } while (read_process(pid, &after) && after.foreground != pane.foreground && ++tries < 5); /* a look at two is none */
+    int deepest = find_depths(all, count, pane.foreground, known && !(modes.c_lflag & ICANON));
+    for (size_t i = 0; i < count; i++) {
+        if (all[i].depth < 0)
+            continue;
+        struct doing part = threads(all[i].pid);
+        if (all[i].depth == 0 && (!shown.pid || all[i].pid == all[i].group))
+            shown = all[i];
+        if (all[i].depth == 0 && all[i].pid == all[i].group)
+            first = part;
+        if (all[i].depth < deepest) /* who passes keys on always waits for some */
+            part.waiting = part.unknown = 0;
+        add(&part, &sum);
+    }
+    free(all);
     name_applet(&shown);
-    printf("group=%d running=%d waiting=%c first=%c cpu=%llu queue=%d canonical=%c echo=%c crnl=%c name=%s\n", pane->foreground,
+    printf("group=%d running=%d waiting=%c first=%c cpu=%llu queue=%d canonical=%c echo=%c crnl=%c name=%s\n", pane.foreground,
            sum.running, waiting(&sum), waiting(&first), sum.cpu_nanoseconds, queue, mode(known, modes.c_lflag & ICANON),
            mode(known, modes.c_lflag & ECHO), mode(known, modes.c_iflag & ICRNL), shown.name);
     return 0;
@@ -247,7 +299,7 @@ int main(int count, char **words) {
     if (count < 4 || !read_process(words[2], &pane))
         return 2;
     if (strcmp(words[1], "look") == 0)
-        return look(&pane, words[3]);
+        return look(words[2], words[3]);
     int what = strcmp(words[1], "interrupt") == 0 ? INTERRUPT : strcmp(words[1], "kill") == 0 ? KILL : CLEAR;
     return signal_all(&pane, what, words[3], count > 4 ? atof(words[4]) : 0);
 }

@@ -118,6 +118,16 @@ PROGRAM_READS = {
         "# su asked\n$ sudo -k id -un\n[sudo] password for asked:\nroot\n"
         "$ su -c 'id -un'\nPassword:\nroot\n$ exit\nexit\n#",
     ),
+    "sudo-takes-a-while": (
+        "su asked\nsudo -k sh -c 'sleep 0.7; id -un'\nsecret\necho next\nexit\n",
+        "# su asked\n$ sudo -k sh -c 'sleep 0.7; id -un'\n[sudo] password for asked:\nroot\n"
+        "$ echo next\nnext\n$ exit\nexit\n#",
+    ),
+    "a-terminal-within": (
+        "script -qc 'sleep 0.7; read x; echo \"<$x>\"; sleep 0.7' /dev/null\nan answer\necho next\n",
+        "# script -qc 'sleep 0.7; read x; echo \"<$x>\"; sleep 0.7' /dev/null\nan answer\n<an answer>\n"
+        "# echo next\nnext\n#",
+    ),
     "sudo-s": (
         "su asked\nsudo -kSp Word: id -un\nsecret\nexit\n",
         "# su asked\n$ sudo -kSp Word: id -un\nWord:\nroot\n$ exit\nexit\n#",
