@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from harness.errors import TerminalLost
 from harness.stream import ByteStream, Connect
 from harness.terminal import control_mode
-from harness.terminal.control_mode import CommandReply, Notification, Output
+from harness.terminal.control_mode import CommandReply, Output
 
 _ANSWER_SEC = 20.0
 """Bound on any answer of tmux itself, far above the sub-millisecond it takes."""
@@ -168,15 +168,12 @@ class ControlClient:
             self._fail(ConnectionResetError(self.why_lost))
 
     def _handle(self, event: control_mode.Event) -> None:
-        match event:
-            case Output():
-                self._on_output(event.data)
-            case CommandReply():
-                self._take_reply(event)
-            case Notification(name="exit") if event.arguments:
-                self.why_lost = f"tmux ended: {text([event.arguments])}"
-            case Notification():
-                pass
+        if isinstance(event, Output):
+            self._on_output(event.data)
+        elif isinstance(event, CommandReply):
+            self._take_reply(event)
+        elif event.name == "exit" and event.arguments:
+            self.why_lost = f"tmux ended: {text([event.arguments])}"
 
     def _take_reply(self, reply: CommandReply) -> None:
         if not self._waiting:

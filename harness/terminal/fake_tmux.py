@@ -85,15 +85,14 @@ class FakeTmux:
     # -- commands --------------------------------------------------------------------------------
 
     def _take_line(self, client: _Client, line: bytes) -> None:
-        first, then, rest = line.partition(b" ; ")
-        before, literal, digits = first.partition(b" -H ")
-        if literal and before.startswith(b"send-keys "):  # the hot one: not worth a tokenizer
+        if line.startswith(b"send-keys "):  # the hot one: not worth a tokenizer
+            first, then, rest = line.partition(b" ; ")
             self._reply(client, [])
-            self._type(bytes.fromhex(digits.decode()))
+            self._type(_keys(first))
             if then:
                 self._take_line(client, rest)
         elif line.startswith(b"set-buffer "):
-            self._set_buffer(line)
+            self._buffer = (self._buffer if b" -a " in line.partition(b'"')[0] else b"") + _unquoted(line)
             self._reply(client, [])
         elif line.startswith(b"if-shell "):
             # The only thing that is asked so is who has the foreground; its own reply and those of a branch.
@@ -109,16 +108,10 @@ class FakeTmux:
             return "group=2 running=0 waiting=n cpu=0 queue=0 canonical=y echo=y crnl=y name=command"
         return f"group={self._pid} running=0 waiting=y cpu=0 queue=0 canonical=n echo=n crnl=n name=bash"
 
-    def _set_buffer(self, line: bytes) -> None:
-        text = _OCTAL.sub(lambda match: bytes((int(match[1], 8),)), line[line.index(b'"') + 1 : line.rindex(b'"')])
-        self._buffer = self._buffer + text if b" -a " in line.partition(b'"')[0] else text
-
     def _perform(self, words: Sequence[str]) -> list[str]:
         """The lines that a command answers with: none for those that mean nothing here."""
         options, rest = _options(words[1:])
         match words[0]:
-            case "send-keys":
-                self._type("".join(rest if "-l" in options else map(_key, rest)).encode())
             case "display-message":
                 values = self._screen.values()
                 return [re.sub(r"#\{(\w+)\}", lambda name: values.get(name[1], ""), " ".join(rest))]
@@ -310,7 +303,17 @@ def _options(words: Sequence[str]) -> tuple[dict[str, str], list[str]]:
     return options, waiting
 
 
-def _key(name: str) -> str:
-    if name in _KEYS:
-        return _KEYS[name]
-    return name if len(name) == 1 else ""
+def _unquoted(line: bytes) -> bytes:
+    """What a command line has between double quotes."""
+    return _OCTAL.sub(lambda match: bytes((int(match[1], 8),)), line[line.index(b'"') + 1 : line.rindex(b'"')])
+
+
+def _keys(line: bytes) -> bytes:
+    """What a send-keys types."""
+    if b' -l -- "' in line:
+        return _unquoted(line)
+    _, is_hex, digits = line.partition(b" -H ")
+    if is_hex:
+        return bytes.fromhex(digits.decode())
+    _, names = _options(shlex.split(line.decode("utf-8", "replace"))[1:])
+    return "".join(_KEYS.get(name, name if len(name) == 1 else "") for name in names).encode()

@@ -79,9 +79,17 @@ async def test_keys_that_look_like_syntax_arrive(shared: Terminal, key: str, sho
     assert await press(shared, "C-c")
 
 
-@pytest.mark.parametrize("text", ["-x; ~ #{pane_id} $HOME", "C-c", "a;", "'\"\\\\%", "{ Enter }", "tab\there"])
+@pytest.mark.parametrize(
+    "text",
+    [
+        *("-x; ~ #{pane_id} $HOME", "C-c", "a;", "'\"\\\\%", "{ Enter }", "tab\there", "#", '-l -- "x" ; -H 41'),
+        *(" \\n\\012\\", "".join(map(chr, range(0x20, 0x7F))) * 8, "é日😀 and\nASCII\n\nlines"),
+    ],
+)
 async def test_text_is_typed_exactly(shared: Terminal, text: str) -> None:
-    assert await output_of(shared, f"cat <<'END OF IT'\n{text}\nEND OF IT") == f"{text}\n"
+    await shared.send(Keys(f"cat > /tmp/typed\n{text}\n", 0.3))
+    assert await press(shared, "C-d")
+    assert await output_of(shared, "cat /tmp/typed") == f"{text}\n"
 
 
 async def test_empty_keystrokes_wait_the_whole_duration(terminal: Terminal) -> None:
