@@ -14,6 +14,12 @@ class ByteStream(Protocol):
     async def read(self) -> bytes:
         """The next bytes, in any portion; b"" at the end."""
 
+    async def pass_on(self, take: Callable[[bytes], float]) -> None:
+        """Hand over all that comes until the end, as `read` would; `take` says for how long nothing shall be read."""
+        while data := await self.read():
+            if pause_sec := take(data):
+                await asyncio.sleep(pause_sec)
+
     async def write(self, data: bytes) -> None:
         """Send bytes. Raises ConnectionError when the other side is gone."""
 
@@ -25,7 +31,7 @@ Connect = Callable[[Sequence[str], Mapping[str, str]], Awaitable[ByteStream]]
 """Starts argv with extra environment variables where the terminal shall live."""
 
 
-class LocalProcess:
+class LocalProcess(ByteStream):
     """A ByteStream over a process on this machine: what tests use, and what debugging without a container uses."""
 
     def __init__(self, process: asyncio.subprocess.Process) -> None:

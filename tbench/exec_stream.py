@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 import socket
 import struct
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from typing import Any
 
 _READ_AHEAD_BYTES = 1 << 20
@@ -26,10 +26,13 @@ class ExecStream(asyncio.Protocol):
         self._buffer = bytearray(_already_read(raw, self._socket))
         self._transport: asyncio.Transport | None = None
         self._paused = False
-        self._news: asyncio.Future[None] | None = None
-        """Who waits for something to read; an event would cost twice as much, for each read of each step."""
+        self._take: Callable[[bytes], float] | None = None
+        """Who is handed all that comes, at once: a task that reads would wake later, in each step several times."""
+        self._news = asyncio.Event()
         self._writable = asyncio.Event()
         self._lost = asyncio.Event()
+        self._failed: Exception | None = None
+        """What was raised where something was handed over."""
 
     async def attach(self) -> ExecStream:
         """Hand the socket to the event loop."""
@@ -45,10 +48,12 @@ class ExecStream(asyncio.Protocol):
 
     def data_received(self, data: bytes) -> None:
         self._buffer += data
-        if len(self._buffer) > _READ_AHEAD_BYTES and self._transport is not None and not self._paused:
-            self._paused = True
-            self._transport.pause_reading()
-        self._tell()
+        if self._take is not None:
+            self._hand_over(self._take)
+            return
+        if len(self._buffer) > _READ_AHEAD_BYTES:
+            self._pause()
+        self._news.set()
 
     def pause_writing(self) -> None:
         self._writable.clear()
@@ -58,13 +63,9 @@ class ExecStream(asyncio.Protocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         # Resetting is how an engine hangs up on input that nobody has read; what was printed has come before.
-        self._lost.set()
-        self._writable.set()
-        self._tell()
-
-    def _tell(self) -> None:
-        if self._news is not None and not self._news.done():
-            self._news.set_result(None)
+        self._failed = None if isinstance(exc, OSError) else exc
+        for event in (self._lost, self._news, self._writable):
+            event.set()
 
     # -- what a terminal or a command calls --------------------------------------------------------
 
@@ -79,12 +80,38 @@ class ExecStream(asyncio.Protocol):
         while not (out := self._take_frames()):
             if self._lost.is_set():
                 return b""
-            if self._paused and self._transport is not None:
-                self._paused = False
-                self._transport.resume_reading()
-            self._news = asyncio.get_running_loop().create_future()
-            await self._news
+            self._news.clear()
+            self._resume()
+            await self._news.wait()
         return out
+
+    async def pass_on(self, take: Callable[[bytes], float]) -> None:
+        """See `harness.stream.ByteStream`."""
+        self._take = take
+        self._hand_over(take)
+        self._resume()
+        await self._lost.wait()
+        self._take = None
+        if self._failed is not None:
+            raise self._failed
+        if self.errors.strip():
+            raise ConnectionResetError(self.errors.strip()[-300:])
+
+    def _hand_over(self, take: Callable[[bytes], float]) -> None:
+        out = self._take_frames()
+        if out and (pause_sec := take(out)):
+            self._pause()
+            asyncio.get_running_loop().call_later(pause_sec, self._resume)
+
+    def _pause(self) -> None:
+        if not self._paused and self._transport is not None:
+            self._paused = True
+            self._transport.pause_reading()
+
+    def _resume(self) -> None:
+        if self._paused and self._transport is not None:
+            self._paused = False
+            self._transport.resume_reading()
 
     def _take_frames(self) -> bytes:
         """All complete frames in the buffer. A frame: stream number, three zeros, length, payload (Docker API)."""

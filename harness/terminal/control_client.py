@@ -156,16 +156,17 @@ class ControlClient:
 
     async def _read(self, stream: ByteStream) -> None:
         try:
-            while data := await stream.read():
-                for event in self._parser.feed(data):
-                    self._handle(event)
-                self._since_command += len(data)
-                if self._since_command > _FLOOD_BYTES:
-                    await asyncio.sleep(_FLOOD_PAUSE_SEC)
+            await stream.pass_on(self._read_on)
         except OSError as error:
             self.why_lost = str(error)
         finally:
             self._fail(ConnectionResetError(self.why_lost))
+
+    def _read_on(self, data: bytes) -> float:
+        for event in self._parser.feed(data):
+            self._handle(event)
+        self._since_command += len(data)
+        return _FLOOD_PAUSE_SEC if self._since_command > _FLOOD_BYTES else 0.0
 
     def _handle(self, event: control_mode.Event) -> None:
         if isinstance(event, Output):

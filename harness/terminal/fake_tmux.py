@@ -13,6 +13,7 @@ import shlex
 from collections.abc import Callable, Mapping, Sequence
 from functools import lru_cache
 
+from harness.stream import ByteStream
 from harness.terminal.fake_shell import PROMPT_BACK, Answer, PretendShell, scripted
 from harness.terminal.plain_text import without_escapes
 from harness.terminal.spec import COLUMNS, HISTORY_LINES, ROWS
@@ -162,7 +163,7 @@ class FakeTmux:
         return self._answer(line)
 
 
-class _Client:
+class _Client(ByteStream):
     """The byte stream of one control client."""
 
     def __init__(self, take_line: Callable[[_Client, bytes], None], read_bytes: int) -> None:
