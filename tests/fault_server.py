@@ -262,5 +262,8 @@ def _read(connection: socket.socket) -> Seen | None:
         while line := stream.readline().decode().strip():
             name, _, value = line.partition(":")
             headers[name.lower()] = value.strip()
-        body = stream.read(int(headers.get("content-length", 0)))
+        length = int(headers.get("content-length", 0))
+        body = stream.read(length)
+        if len(body) < length:
+            return None  # who asked was killed in the middle of it
     return Seen(first[0], first[1], headers, body)

@@ -41,7 +41,7 @@ class _Batch:
 
 
 class ControlClient:
-    """Commands are answered in order; output is handed on as it comes, in the reading task.
+    """Commands are answered in order; output is handed on as it comes, as it is read.
 
     `on_keys` is called at the moment in the stream when tmux has taken what was typed, `on_lost` when it ends.
     """
