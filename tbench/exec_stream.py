@@ -71,8 +71,8 @@ class ExecStream(asyncio.Protocol):
 
     async def read(self) -> bytes:
         out = await self.read_output()
-        if not out and self.errors.strip():
-            raise ConnectionResetError(self.errors.strip()[-300:])
+        if not out:
+            self._raise_errors()
         return out
 
     async def read_output(self) -> bytes:
@@ -94,6 +94,9 @@ class ExecStream(asyncio.Protocol):
         self._take = None
         if self._failed is not None:
             raise self._failed
+        self._raise_errors()
+
+    def _raise_errors(self) -> None:
         if self.errors.strip():
             raise ConnectionResetError(self.errors.strip()[-300:])
 
@@ -115,9 +118,8 @@ class ExecStream(asyncio.Protocol):
 
     def _take_frames(self) -> bytes:
         """All complete frames in the buffer. A frame: stream number, three zeros, length, payload (Docker API)."""
-        if not (buffer := self._buffer):
-            return b""
         position, pieces = 0, []
+        buffer = self._buffer
         while len(buffer) - position >= _STREAM_HEADER.size:
             kind, length = _STREAM_HEADER.unpack_from(buffer, position)
             end = position + _STREAM_HEADER.size + length
@@ -137,8 +139,7 @@ class ExecStream(asyncio.Protocol):
         if self._lost.is_set() or self._transport is None:
             raise ConnectionResetError("the stream of an exec has ended")
         self._transport.write(data)
-        if not self._writable.is_set():
-            await self._writable.wait()
+        await self._writable.wait()
 
     @contextlib.asynccontextmanager
     async def fed(self, data: bytes) -> AsyncIterator[None]:

@@ -38,7 +38,6 @@ _SUBSTITUTES = re.compile(r"[$<>]\(")
 """An unfinished one makes bash 5.2 write beyond its memory later: it is tried in a copy of the shell."""
 _NOT_SHOWN = re.compile(r"[^\t\n\x20-\x7e\xa0-\U0010ffff]")
 _FIRST_LOOK_SEC, _LONGEST_PAUSE_SEC = 0.05, 1.0
-_BETWEEN_LOOKS_SEC = 0.02
 _ASKED_AT_MOST = 4
 _DIRECTORY = b"display-message -p -t main '#{pane_current_path}'\n"
 _PROBE, _PROBE_SEC = "/opt/tbench/bin/busybox stty sane </dev/tty", 3.0
@@ -224,9 +223,7 @@ class Delivery:
         marks, before = self._watch.marks, await self._watcher.look()
         if not self._may_be_idle(before):
             return False
-        # On a busy machine, tmux may have looked before it passed on what it was told to type.
-        await asyncio.sleep(_BETWEEN_LOOKS_SEC)
-        now = await self._watcher.look()
+        now = await self._watcher.look_again()
         await self._check_files()
         if self._watch.marks != marks or self._watch.capture.begun:
             return False

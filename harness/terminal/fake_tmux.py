@@ -23,6 +23,7 @@ __all__ = ["Answer", "FakeTmux", "escape", "scripted"]
 _PRINTED_AT_ONCE = 4096
 """Bytes of a pane that one %output line holds at most."""
 _ESCAPED = re.compile(rb"[\x00-\x1f]")
+_QUOTING = re.compile(r"['\"\\]")
 _OCTAL = re.compile(rb"\\([0-7]{3})")
 _KEYS = {"Enter": "\r", "Space": " ", "C-c": "\x03", "C-m": "\r", "C-j": "\r", "C-v": "\x16", "C-\\": "\x1c"}
 
@@ -286,7 +287,7 @@ def escape(data: bytes) -> bytes:
 def _commands(line: str) -> Sequence[Sequence[str]]:
     """The commands of a line, `;` between them."""
     commands: list[list[str]] = [[]]
-    for word in shlex.split(line):
+    for word in shlex.split(line) if _QUOTING.search(line) else line.split():
         if word == ";":
             commands.append([])
         else:

@@ -6,6 +6,7 @@ is known.
 
 from __future__ import annotations
 
+import asyncio
 import re
 from dataclasses import dataclass
 
@@ -14,6 +15,7 @@ from harness.terminal.link import Link
 from harness.terminal.spec import TerminalSpec
 
 SHELLS = frozenset({"bash", "zsh", "fish", "dash", "ash", "sh", "ksh", "ksh93", "mksh", "tcsh", "csh"})
+_BETWEEN_LOOKS_SEC = 0.02
 _FIELD = re.compile(rb"(\w+)=(\S*)")
 
 
@@ -71,6 +73,11 @@ class Watcher:
     async def look(self) -> Foreground | None:
         """The foreground as it is now; None where nobody can tell."""
         return _parse(await self._ask("look"))
+
+    async def look_again(self) -> Foreground | None:
+        """The same a moment later: who only slept in passing has run by then, tmux has typed what it was told to."""
+        await asyncio.sleep(_BETWEEN_LOOKS_SEC)
+        return await self.look()
 
     async def interrupt_shell(self) -> None:
         """Send SIGINT to the terminal's shell, whoever has the foreground: it drops what it has still to run."""

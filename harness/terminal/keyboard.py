@@ -26,7 +26,6 @@ _READS_SEC = 5.0
 _PROMPT_SEC = 0.1
 """How long a pause may be before a line editor that has told of no prompt is taken to have none."""
 _FIRST_LOOK_SEC, _LONGEST_PAUSE_SEC = 0.015, 0.25
-_BETWEEN_LOOKS_SEC = 0.02
 _CONTROLS = re.compile(r"[\x00-\x08\x0b-\x1f\x7f]")
 _MANY, _USED_TO = 64, 16
 """More lines than these are typed at once where the same one has read as many as those."""
@@ -168,8 +167,7 @@ class Keyboard:
         if now.canonical is True and now.waiting is True:
             return True
         # A sleep until any of several things happens, or one that the kernel does not tell of, may be a short one.
-        await asyncio.sleep(_BETWEEN_LOOKS_SEC)
-        later = await self._watcher.look()
+        later = await self._watcher.look_again()
         return later is None or (later.is_at_rest and later.is_still(now))
 
     async def _reader_after_gap(self, error: ConnectionError) -> _Reader:

@@ -193,20 +193,19 @@ static int find_depths(struct process *all, size_t count, int foreground, int pa
     return deepest;
 }
 
-static int look(const char *pid, const char *tty) {
-    struct process *all = NULL, shown = {0}, pane, after;
+static int look(struct process *pane, const char *pid, const char *tty) {
+    struct process *all = NULL, shown = {0};
     struct doing sum = {0}, first = {0};
     struct termios modes = {0};
-    int known, tries = 0, queue = 0, fd = open(tty, O_RDONLY | O_NOCTTY | O_NONBLOCK | O_CLOEXEC);
+    int foreground, known, tries = 0, queue = 0, fd = open(tty, O_RDONLY | O_NOCTTY | O_NONBLOCK | O_CLOEXEC);
     size_t count;
     do {
         free(all);
-        if (!read_process(pid, &pane))
-            return 2;
+        foreground = pane->foreground;
         known = fd >= 0 && tcgetattr(fd, &modes) == 0 && ioctl(fd, FIONREAD, &queue) == 0;
         count = read_processes(&all);
-    } while (read_process(pid, &after) && after.foreground != pane.foreground && ++tries < 5); /* a look at two is none */
-    int deepest = find_depths(all, count, pane.foreground, known && !(modes.c_lflag & ICANON));
+    } while (read_process(pid, pane) && pane->foreground != foreground && ++tries < 5); /* a look at two is none */
+    int deepest = find_depths(all, count, foreground, known && !(modes.c_lflag & ICANON));
     for (size_t i = 0; i < count; i++) {
         if (all[i].depth < 0)
             continue;
@@ -221,7 +220,7 @@ static int look(const char *pid, const char *tty) {
     }
     free(all);
     name_applet(&shown);
-    printf("group=%d running=%d waiting=%c first=%c cpu=%llu queue=%d canonical=%c echo=%c crnl=%c name=%s\n", pane.foreground,
+    printf("group=%d running=%d waiting=%c first=%c cpu=%llu queue=%d canonical=%c echo=%c crnl=%c name=%s\n", foreground,
            sum.running, waiting(&sum), waiting(&first), sum.cpu_nanoseconds, queue, mode(known, modes.c_lflag & ICANON),
            mode(known, modes.c_lflag & ECHO), mode(known, modes.c_iflag & ICRNL), shown.name);
     return 0;
@@ -299,7 +298,7 @@ int main(int count, char **words) {
     if (count < 4 || !read_process(words[2], &pane))
         return 2;
     if (strcmp(words[1], "look") == 0)
-        return look(words[2], words[3]);
+        return look(&pane, words[2], words[3]);
     int what = strcmp(words[1], "interrupt") == 0 ? INTERRUPT : strcmp(words[1], "kill") == 0 ? KILL : CLEAR;
     return signal_all(&pane, what, words[3], count > 4 ? atof(words[4]) : 0);
 }

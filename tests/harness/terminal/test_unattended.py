@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator
-from contextlib import AsyncExitStack
 
 import pytest
 import pytest_asyncio
@@ -23,8 +22,7 @@ echo x > file && git add file"""
     loop_scope="module", scope="module", params=["persistent", pytest.param("fresh", marks=pytest.mark.slow)]
 )
 async def desk(equipped: Container, request: pytest.FixtureRequest) -> AsyncIterator[Terminal]:
-    async with AsyncExitStack() as stack:
-        terminal = await stack.enter_async_context(opened(equipped, attended=False, shell_mode=request.param))
+    async with opened(equipped, attended=False, shell_mode=request.param) as terminal:
         await terminal.run(f"[ -d /tmp/repository ] || {{ {REPOSITORY}\n}}", LONG)
         yield terminal
 
