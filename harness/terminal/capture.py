@@ -39,6 +39,11 @@ class Capture:
         """The command has reported its end, or the shell has ended under it."""
         return self.ended is not None or self.shell_ended is not None
 
+    @property
+    def is_left(self) -> bool:
+        """The shell has said that it is back at its prompt, though the command has not reported its end."""
+        return self._prompt is not None
+
     def expect(self, id: int) -> None:
         """The command with this id is going to be asked for."""
         self._follows = True

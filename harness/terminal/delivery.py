@@ -208,7 +208,7 @@ class Delivery:
             await self._settled(wait_sec, or_when=lambda: capture.begun or capture.is_over)
             if capture.begun or capture.is_over:
                 return True
-            if await self._is_idle():
+            if await self._is_idle() and not capture.begun:
                 return False
             pause_sec = min(2 * pause_sec, _LONGEST_PAUSE_SEC)
         return False
@@ -225,7 +225,7 @@ class Delivery:
             return False
         now = await self._watcher.look_again()
         await self._check_files()
-        if self._watch.marks != marks or self._watch.capture.begun:
+        if self._watch.marks != marks:
             return False
         return self._may_be_idle(now) and (now is None or now.is_still(before))
 
@@ -283,7 +283,7 @@ class Delivery:
 
     async def _prove(self) -> None:
         """Before the next command: the shell takes and ends one, or it is started anew."""
-        if self._waiting.at_prompt and await self._is_usable():
+        if await self._is_back() and await self._is_usable():
             return
         self._remark("the shell is started anew")
         self._watch.begin()
@@ -307,9 +307,13 @@ class Delivery:
             self._watch.capture.pressed(echo)
             await self._link.type([control_mode.press_key("main", key)])
             await self._settled(wait_sec)
-            if self._waiting.at_prompt:
+            if await self._is_back():
                 return True
         return False
+
+    async def _is_back(self) -> bool:
+        """Whether the shell has the terminal again; a key that came while it drew its prompt leaves that open."""
+        return self._waiting.at_prompt or (self._watch.capture.is_left and await self._is_idle())
 
     async def _new_shell(self, why: str) -> None:
         """Until it is ready; told of with what it has of the one before."""

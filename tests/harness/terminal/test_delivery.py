@@ -357,6 +357,7 @@ async def test_one_true_number_says_what_was_left_out(shell: Terminal) -> None:
         "yes",
         "stty raw -echo </dev/tty; sleep 100",
         "read x </dev/tty",
+        "trap '' INT QUIT; read -e x </dev/tty && touch never",
     ],
 )
 @pytest.mark.parametrize("mode", ["persistent", pytest.param("fresh", marks=pytest.mark.slow)])
@@ -371,6 +372,14 @@ async def test_a_limit_holds_and_the_next_command_is_itself(open_terminal: Open,
     assert result.output.startswith("begun\n")
     for number in range(3):
         assert await run(terminal, f"echo {number}", AT_ONCE) == CommandResult(output=f"{number}\n", exit_code=0)
+    assert await output_of(terminal, "ls never 2>&- || echo none") == "none\n"
+
+
+async def test_a_shell_whose_prompt_loses_the_key_that_interrupts_it_is_kept(shell: Terminal) -> None:
+    await run(shell, "PROMPT_COMMAND+='; (trap \"\" INT; sleep 0.2)'; kept=1")
+    result = await run(shell, "read x </dev/tty; echo never", 0.3)
+    assert (result.timed_out, kinds(result)) == (True, [])
+    assert await output_of(shell, "echo $kept") == "1\n"
 
 
 async def test_a_shell_that_had_to_be_killed_is_told_of(shell: Terminal) -> None:
