@@ -29,7 +29,7 @@ lint: $(STAMP)
 	@$(BIN)/ruff format --check .
 	@$(BIN)/mypy
 
-# Two workers: one has the engine to itself, the other all the rest (tests/conftest.py).
+# Two workers: one begins with all that starts containers, the other with all that types into them (tests/conftest.py).
 test: setup lint
 	@$(BIN)/python -m pytest -m "not slow" -n 2
 

@@ -32,12 +32,14 @@ MakeTask = Callable[..., Path]
 StartSandbox = Callable[..., "asyncio.Future[Sandbox]"]
 
 
-class OneWorkerOnTheEngine(LoadScopeScheduling):  # type: ignore[misc]
-    """Of several workers (`make test` has two) one has the engine to itself: all files with tests that need it."""
+class TwoWorkersOnTheEngine(LoadScopeScheduling):  # type: ignore[misc]
+    """Of several workers one runs all that starts and judges containers, one all that types into a few of them."""
 
     def _split_scope(self, nodeid: str) -> str:
         file = nodeid.partition("::")[0]
-        return "engine" if needs_engine(file) else file
+        if not needs_engine(file):
+            return file
+        return "terminals" if file.startswith("tests/harness/") else "containers"
 
 
 @cache
@@ -45,8 +47,8 @@ def needs_engine(file: str) -> bool:
     return re.search(r"\bmark\.(engine|podman)\b", (ROOT / file).read_text()) is not None
 
 
-def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> OneWorkerOnTheEngine:
-    return OneWorkerOnTheEngine(config, log)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> TwoWorkersOnTheEngine:
+    return TwoWorkersOnTheEngine(config, log)
 
 
 @pytest.fixture
