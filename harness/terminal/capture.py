@@ -25,6 +25,8 @@ class Capture:
         self._output = PlainText()
         self._prompt: bytearray | None = None
         """What came since the shell said, too early, that it is back at its prompt."""
+        self._is_drawn = False
+        """It has drawn that prompt."""
         self._between = Between()
         self._echoes: list[bytes] = []
         """What the terminal shows of keys that were pressed to end the command."""
@@ -68,6 +70,9 @@ class Capture:
         self._id = None
         if self.append == self._append_output:
             self.append = self._append_between
+            if self._prompt is not None and not self._is_drawn:
+                self._between.prompt_begins()
+                self._between.append(bytes(self._prompt))
 
     def forget_background(self) -> None:
         """What was printed since the last command has been seen otherwise."""
@@ -92,7 +97,9 @@ class Capture:
             elif mark.kind == "B":
                 self._between.prompt_ends()
         elif mark.kind == "D" and self._prompt is None:
-            self._prompt = bytearray()
+            self._prompt, self._is_drawn = bytearray(), False
+        elif mark.kind == "B":
+            self._is_drawn = True
 
     @property
     def _is_running(self) -> bool:
@@ -161,6 +168,9 @@ class Between:
         if self._prompt_at is not None:
             self._drop_prompt(self._prompt_at)
             self._prompt_at = None
+        elif self._prompt and self._held.endswith(self._prompt):
+            # Drawn again.
+            del self._held[-len(self._prompt) :]
 
     def _drop_prompt(self, begins_at: int) -> None:
         # The line editor takes the terminal first: what came before is somebody else's.
@@ -181,6 +191,8 @@ class Between:
             del self._held[self._held.rfind(b"\n") + 1 :]
         self._let_go_of_all()
         self._echo = echo
+        # Where the agent has taken the hook away, the shell only draws its prompt again.
+        self._prompt_at = 0
 
     def take_text(self) -> str:
         """All of it, once; empty where there is nothing to see."""

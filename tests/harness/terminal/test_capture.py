@@ -29,11 +29,15 @@ class Pane:
         if self._has_mark:
             self.capture.take(Mark("B"))
 
-    def begin(self, *, late: bytes = b"") -> None:
-        """Ask for a command; `late` comes out before the shell picks it up."""
+    def begin(self, *, late: bytes = b"", answer: bytes = b"") -> None:
+        """Ask for a command; `late` comes out before the shell picks it up, which at first has a prompt as `answer`."""
         self._id += 1
         self.capture.expect(self._id)
         self.capture.asked(b"\r\n")
+        if answer:
+            self.capture.append(ECHO + answer)
+            self.capture.take(Mark("B"))
+            self.capture.asked(b"\r\n")
         self.capture.append(late + ECHO)
         self.capture.take(Mark("C"))
         self.capture.take(Mark("D", exit_code=0))
@@ -49,8 +53,8 @@ class Pane:
         self.capture.give_up()
         return said
 
-    def run(self, output: bytes = b"", *, late: bytes = b"") -> tuple[str, str]:
-        self.begin(late=late)
+    def run(self, output: bytes = b"", *, late: bytes = b"", answer: bytes = b"") -> tuple[str, str]:
+        self.begin(late=late, answer=answer)
         self.capture.append(output)
         said = self.end()
         self.draw_prompt()
@@ -125,6 +129,22 @@ def test_a_prompt_of_another_directory_is_a_prompt() -> None:
     assert pane.run() == ("", "")
 
 
+def test_a_prompt_that_is_drawn_twice_is_a_prompt() -> None:
+    pane = Pane()
+    pane.draw_prompt()
+    pane.run()
+    pane.capture.append(b"late\r\n" + PROMPT)
+    pane.capture.take(Mark("B"))
+    assert pane.run() == ("", "late\n")
+
+
+def test_a_prompt_that_is_the_answer_to_what_asks_for_a_command_is_a_prompt() -> None:
+    pane = Pane()
+    pane.draw_prompt()
+    pane.run()
+    assert pane.run(answer=PROMPT.replace(b"/app", b"/tmp")) == ("", "")
+
+
 def test_noise_around_the_echo_is_whole() -> None:
     pane = Pane()
     pane.draw_prompt()
@@ -158,6 +178,21 @@ def test_marks_that_a_program_prints_are_not_its_end() -> None:
     pane.capture.take(Mark("B"))
     pane.capture.append(b"after\r\n")
     assert pane.end() == ("before\nbetween\nafter\n", "")
+
+
+@pytest.mark.parametrize("seen", [0, 10, len(PROMPT)])
+def test_a_prompt_that_is_half_drawn_when_a_command_is_given_up_is_nobodys_output(seen: int) -> None:
+    pane = Pane()
+    pane.draw_prompt()
+    pane.begin()
+    pane.capture.append(b"out\r\n")
+    pane.capture.take(Mark("D", exit_code=130))
+    pane.capture.append(PROMPT[:seen])
+    assert pane.capture.output().text == "out\n"
+    pane.capture.give_up()
+    pane.capture.append(PROMPT[seen:])
+    pane.capture.take(Mark("B"))
+    assert pane.run(b"two\r\n") == ("two\n", "")
 
 
 def test_the_prompt_behind_an_abandoned_command_is_not_its_output() -> None:
