@@ -4,6 +4,8 @@
 #   __tbench_at     this script's own path; the command's text lies at PATH.text
 #   __tbench_id     a number that the marks carry
 #   __tbench_shown  what the screen shows of the command
+#   __tbench_do     builtin or, where the shell is not bash, command: what is run by it is no function of the agent's, and
+#                   no alias
 #   __tbench_how    line (as `bash -c` reads it: line by line), tried (that too, if it is finished), whole (at once) or
 #                   fresh (in a process of its own); below it may become apart (in a copy of the shell) or plain (where
 #                   the shell is not bash, or too few descriptors are allowed)
@@ -11,12 +13,12 @@
 # print, so allexport, errexit, xtrace and verbose are off, and on again for the text.
 {
     # Emptied first: it runs once, however often it is asked for.
-    : >|"$__tbench_at"
+    >|"$__tbench_at"
     # Whoever is cut off finds in a file what became of it: its number, then its exit code.
-    \command printf '%s\n' "$__tbench_id" 2>/dev/null >|"$__tbench_at.state"
-    \command printf '\033]133;S;aid=tbench\033\\\r\033[A\033[K$ %s\n\033]133;C;aid=tbench;id=%s\033\\' "$__tbench_shown" "$__tbench_id" >/dev/tty
+    "$__tbench_do" printf '%s\n' "$__tbench_id" 2>/dev/null >|"$__tbench_at.state"
+    "$__tbench_do" printf '\033]133;S;aid=tbench\033\\\r\033[A\033[K$ %s\n\033]133;C;aid=tbench;id=%s\033\\' "$__tbench_shown" "$__tbench_id" >/dev/tty
     # After the hook, $? is what it was before; so after another delivered command it is that one's own code.
-    [ "$__tbench_code" != "${__tbench_seen-}" ] || __tbench_code=$__tbench_last
+    case $__tbench_code in "${__tbench_seen-}") __tbench_code=$__tbench_last ;; esac
     __tbench_seen=${__tbench_status-0}
     __tbench_set=
     case $__tbench_options in *x*) __tbench_set='set -x;' ;; esac
@@ -24,8 +26,8 @@
     # Every byte of the text, its last newlines too.
     case $__tbench_how in
         fresh) ;;
-        *) { [ -n "${BASH_VERSION-}" ] && mapfile -d '' __tbench_text <"$__tbench_at.text"; } 2>/dev/null || {
-            __tbench_text=$(/opt/tbench/bin/busybox cat "$__tbench_at.text"; \command printf .)
+        *) { "$__tbench_do" mapfile -d '' __tbench_text <"$__tbench_at.text"; } 2>/dev/null || {
+            __tbench_text=$(/opt/tbench/bin/busybox cat "$__tbench_at.text"; "$__tbench_do" printf .)
             __tbench_text=${__tbench_text%.}
         } ;;
     esac
@@ -34,14 +36,14 @@
     # not closed leaves bash 5.2 with broken memory; such a text is left to a copy. And tried between brackets of two
     # kinds: no text is taken for whole because it closes one and opens it again.
     case $__tbench_how,$__tbench_options in line,*u* | tried,*u*) __tbench_how=whole ;; esac
-    case $__tbench_how,${BASH_VERSION:+bash} in
-        tried,bash | whole,bash)
-            ( \eval "__tbench_whole() { ( $__tbench_text
-) }" && \eval "__tbench_whole() { { $__tbench_text
+    case $__tbench_how,$__tbench_do in
+        tried,builtin | whole,builtin)
+            ( "$__tbench_do" eval "__tbench_whole() { ( $__tbench_text
+) }" && "$__tbench_do" eval "__tbench_whole() { { $__tbench_text
 } }" ) 2>/dev/null || __tbench_how=apart
             # Between braces, a backslash at the very end would be one before a newline.
             case $__tbench_how,$__tbench_text in tried,*) __tbench_how=line ;; whole,*\\) __tbench_how=apart ;; esac ;;
-        line,bash | fresh,*) ;;
+        line,builtin | fresh,*) ;;
         *) __tbench_how=plain ;;
     esac
     # Where `exec 2>file` has sent the text's errors.
@@ -52,57 +54,62 @@
     esac
     __tbench_stderr=
     # Whose parents had ended before.
-    IFS= read -r __tbench_before 2>/dev/null </proc/1/task/1/children || :
+    IFS= "$__tbench_do" read -r __tbench_before 2>/dev/null </proc/1/task/1/children
     # 40: bash keeps the terminal above the descriptor that it copies, so that a text may have its own 10; if it may.
     # Quoted, as other shells cannot read such a number.
-    case $__tbench_how in line | whole | apart) { \eval ': 40</dev/null'; } 2>/dev/null || __tbench_how=plain ;; esac
-    case $__tbench_options in *a*) [ -z "${BASH_VERSION-}" ] || \export -n __tbench_code __tbench_options; set -a ;; esac
-    case $__tbench_options in *e*) set -e ;; esac
+    case $__tbench_how in line | whole | apart) { "$__tbench_do" eval '"$__tbench_do" true 40</dev/null'; } 2>/dev/null || __tbench_how=plain ;; esac
+    case $__tbench_options in
+        *a*) case $__tbench_do in builtin) "$__tbench_do" export -n __tbench_code __tbench_options __tbench_do ;; esac
+            "$__tbench_do" set -a ;;
+    esac
+    case $__tbench_options in *e*) "$__tbench_do" set -e ;; esac
     # LINENO=1: the text's first line is line 1. `exit`: its code is what the text finds in $?.
     case $__tbench_how,$__tbench_code in
         fresh,*) /opt/tbench/bin/alone "$__tbench_at.text" ;;
         line,0)
-            \eval '\eval -- "${__tbench_set:$((LINENO=1,0))}$__tbench_text" 40</dev/null <&40' ;;
+            "$__tbench_do" eval '"$__tbench_do" eval -- "${__tbench_set:$((LINENO=1,0))}$__tbench_text" 40</dev/null <&40' ;;
         line,*)
-            \eval '\eval -- "${__tbench_set:$((LINENO=1,0))}$__tbench_text$(exit "$__tbench_code")" 40</dev/null <&40' ;;
+            "$__tbench_do" eval '"$__tbench_do" eval -- "${__tbench_set:$((LINENO=1,0))}$__tbench_text$("$__tbench_do" exit "$__tbench_code")" 40</dev/null <&40' ;;
         whole,*) __tbench_code=127
-            \eval '\eval "${__tbench_set:$((LINENO=1,0))}{ $__tbench_text
+            "$__tbench_do" eval '"$__tbench_do" eval "${__tbench_set:$((LINENO=1,0))}{ $__tbench_text
 }; { __tbench_code=\$?; } 2>/dev/null" 40</dev/null <&40' ;;
         apart,*)
             (
-                \eval '\eval -- "${__tbench_set:$((LINENO=1,0))}$__tbench_text$(exit "$__tbench_code")" 40</dev/null <&40'
-                { __tbench_last=$?; set +axve; \export -n __tbench_last; } 2>/dev/null
-                export -p >|"$__tbench_at.exports"; \command printf '%s\n' "$PWD" >|"$__tbench_at.directory"
-                exit "$__tbench_last"
+                "$__tbench_do" eval '"$__tbench_do" eval -- "${__tbench_set:$((LINENO=1,0))}$__tbench_text$("$__tbench_do" exit "$__tbench_code")" 40</dev/null <&40'
+                { __tbench_last=$?; "$__tbench_do" set +axve; "$__tbench_do" export -n __tbench_last; } 2>/dev/null
+                "$__tbench_do" export -p >|"$__tbench_at.exports"; "$__tbench_do" printf '%s\n' "$PWD" >|"$__tbench_at.directory"
+                "$__tbench_do" exit "$__tbench_last"
             ) ;;
-        plain,*) \eval "$__tbench_set$__tbench_text$(exit "$__tbench_code")" </dev/null ;;
+        plain,*) \eval "$__tbench_set$__tbench_text$("$__tbench_do" exit "$__tbench_code")" </dev/null ;;
     esac
-    { __tbench_last=$? __tbench_options=$-; set +axve; } 2>/dev/null
-    [ -z "${BASH_VERSION-}" ] || \export -n __tbench_last __tbench_options
+    { __tbench_last=$? __tbench_options=$-; "$__tbench_do" set +axve; } 2>/dev/null
+    case $__tbench_do in builtin) "$__tbench_do" export -n __tbench_last __tbench_options ;; esac
     case $__tbench_how in
         whole) __tbench_last=$__tbench_code ;;
-        apart) cd -- "$(<"$__tbench_at.directory")"; . "$__tbench_at.exports" ;;
+        apart) "$__tbench_do" cd -- "$(<"$__tbench_at.directory")"; . "$__tbench_at.exports" ;;
     esac 2>/dev/null
     # What a signal ended is told of at the next prompt, or when a sourced file has run something.
     case $__tbench_last in 129 | 1[345]?) . /opt/tbench/share/tell-of-signals ;; esac
     # Process substitutions are not waited for by bash, and may have something to print yet.
-    if [ -n "${BASH_VERSION-}" ]; then
-        IFS= read -r __tbench_set </proc/$$/task/$$/children || :
-        IFS= read -r __tbench_now </proc/1/task/1/children || :
-        [ "$__tbench_set,$__tbench_now" = ",$__tbench_before" ] || . /opt/tbench/share/await-substitutions
-    fi 2>/dev/null
+    case $__tbench_do in builtin)
+        IFS= "$__tbench_do" read -r __tbench_set </proc/$$/task/$$/children
+        IFS= "$__tbench_do" read -r __tbench_now </proc/1/task/1/children
+        case $__tbench_set,$__tbench_now in ",$__tbench_before") ;; *) . /opt/tbench/share/await-substitutions ;; esac
+    esac 2>/dev/null
     # The prompt is drawn where errors go, and is nothing for the text's files.
-    if [ ! -t 2 ] && [ -n "${BASH_VERSION-}" ]; then
-        if : >&2; then exec {__tbench_stderr}>&2; else __tbench_stderr=-; fi
-        exec 2>/dev/tty
-    fi
+    case $__tbench_do in builtin)
+        "$__tbench_do" [ -t 2 ] || {
+            if "$__tbench_do" true >&2; then exec {__tbench_stderr}>&2; else __tbench_stderr=-; fi
+            exec 2>/dev/tty
+        }
+    esac
     # What a shell that takes this one's place begins with.
-    { export -p >|"$__tbench_at.exports"; \command printf '%s\n' "$PWD" >|"$__tbench_at.directory"; } 2>/dev/null
-    \command printf '%s %s\n' "$__tbench_id" "$__tbench_last" 2>/dev/null >|"$__tbench_at.state"
-    \command printf '\033]133;D;%s;aid=tbench;id=%s\033\\' "$__tbench_last" "$__tbench_id" >/dev/tty
-    unset __tbench_x __tbench_text __tbench_before __tbench_now __tbench_at __tbench_id __tbench_shown __tbench_how __tbench_set __tbench_code __tbench_status
-    case $__tbench_options in *a*) set -a ;; esac
-    case $__tbench_options in *v*) set -v ;; esac
-    case $__tbench_options in *e*) set -e ;; esac
-    { case $__tbench_options in *x*) set -x ;; esac; } 2>/dev/null
+    { "$__tbench_do" export -p >|"$__tbench_at.exports"; "$__tbench_do" printf '%s\n' "$PWD" >|"$__tbench_at.directory"; } 2>/dev/null
+    "$__tbench_do" printf '%s %s\n' "$__tbench_id" "$__tbench_last" 2>/dev/null >|"$__tbench_at.state"
+    "$__tbench_do" printf '\033]133;D;%s;aid=tbench;id=%s\033\\' "$__tbench_last" "$__tbench_id" >/dev/tty
+    "$__tbench_do" unset __tbench_x __tbench_text __tbench_before __tbench_now __tbench_at __tbench_id __tbench_shown __tbench_how __tbench_set __tbench_code __tbench_status
+    case $__tbench_options in *a*) "$__tbench_do" set -a ;; esac
+    case $__tbench_options in *v*) "$__tbench_do" set -v ;; esac
+    case $__tbench_options in *e*) "$__tbench_do" set -e ;; esac
+    { case $__tbench_options in *x*) "$__tbench_do" set -x ;; esac; } 2>/dev/null
 }

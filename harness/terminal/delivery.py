@@ -32,6 +32,10 @@ _SCRIPT = "".join(
     for line in Path(__file__).with_name("deliver.sh").read_text().splitlines(keepends=True)
     if not line.lstrip().startswith("#")
 )
+_BEFORE = (
+    "{ __tbench_code=${__tbench_status-$?} __tbench_options=${__tbench_x-$-} __tbench_do=${BASH_VERSION:+builtin}; "
+    '"${__tbench_do:=command}" set +axve; } 2>/dev/null;'
+)
 _SHOWN_CHARS = 2000
 _MAY_END_EARLY = re.compile(r"\$\{!?(?:\w+(?:\[[^\n]*?\])?|[@*#?$!-]):?\?|\bset\b[^;\n]*-\w*u|\bnounset\b")
 _SUBSTITUTES = re.compile(r"[$<>]\(")
@@ -46,6 +50,7 @@ _AFTER_END_SEC = 1.0
 """How long the prompt behind a command's end is waited for."""
 _NEW_SHELL_SEC = 10.0
 _SHELL_HUNG = "shell_restarted: The command did not react, so its shell was ended."
+_SHELL_REFUSES = "shell_restarted: The shell did not take commands any more, so it was ended before this one."
 _SHELL_ENDED = "shell_ended: The command ended its shell; what was left of it did not run."
 _ESCALATION = (("C-c", b"^C", 0.8), ("C-\\", b"^\\", 0.4))
 _KILLED_SEC = 1.0
@@ -61,6 +66,8 @@ class _End(Enum):
     SHELL_ENDED = 3
     LIMIT = 4
     UNKNOWN = 5
+    REFUSED = 6
+    """The shell is at its prompt, and does not take it: something has made what picks commands up useless."""
 
 
 class Delivery:
@@ -107,6 +114,11 @@ class Delivery:
         self._show(command)
         try:
             end = await self._ask_and_wait(command, started_at + limit_sec)
+            if end is _End.REFUSED:
+                await self._start_anew(_SHELL_REFUSES)
+                end = await self._ask_and_wait(command, started_at + limit_sec)
+            if end is _End.REFUSED:
+                raise TerminalLost("the shell does not take commands any more")
             if end is _End.LIMIT:
                 await self._stop(started_at)
             result = self._result(end)
@@ -166,7 +178,7 @@ class Delivery:
                 await self._catch_up()
             if await self._until_begun(ends_at) or _now() >= ends_at:
                 return await self._until_end(ends_at)
-        raise TerminalLost("the shell does not take commands any more")
+        return _End.REFUSED
 
     def _how(self, command: str) -> str:
         if self._fresh:
@@ -197,8 +209,7 @@ class Delivery:
     def _script(self, command: str, how: str) -> bytes:
         values = {"at": self._at, "id": str(self._id), "how": how, "shown": _shown(command)}
         assignments = " ".join(f"__tbench_{name}={shlex.quote(value)}" for name, value in values.items())
-        before = "__tbench_code=${__tbench_status-$?} __tbench_options=${__tbench_x-$-}; set +axve"
-        return f"{{ {before}; }} 2>/dev/null; {assignments}\n{_SCRIPT}".encode("utf-8", "replace")
+        return f"{_BEFORE} {assignments}\n{_SCRIPT}".encode("utf-8", "replace")
 
     async def _until_begun(self, ends_at: float) -> bool:
         """Whether the command began; not where the shell is at its prompt again without having taken it."""
@@ -283,20 +294,19 @@ class Delivery:
 
     async def _prove(self) -> None:
         """Before the next command: the shell takes and ends one, or it is started anew."""
-        if await self._is_back() and await self._is_usable():
-            return
+        if not (await self._is_back() and await self._is_usable()):
+            await self._start_anew(_SHELL_HUNG)
+
+    async def _is_usable(self) -> bool:
+        end = await self._ask_and_wait(_PROBE, _now() + _PROBE_SEC, "line")
+        await self._settled(_AFTER_END_SEC)
+        return end is _End.REPORTED
+
+    async def _start_anew(self, why: str) -> None:
         self._remark("the shell is started anew")
         self._watch.begin()
         await self._link.commands(b"respawn-pane -k -t main\n")
-        await self._new_shell(_SHELL_HUNG)
-
-    async def _is_usable(self) -> bool:
-        try:
-            end = await self._ask_and_wait(_PROBE, _now() + _PROBE_SEC, "line")
-        except TerminalLost:
-            return False
-        await self._settled(_AFTER_END_SEC)
-        return end is _End.REPORTED
+        await self._new_shell(why)
 
     async def _is_over_after_keys(self) -> bool:
         # The shell itself, too: a command that handles C-c and exits would be followed by the next line.

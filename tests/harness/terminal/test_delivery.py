@@ -232,6 +232,8 @@ async def test_shells_that_end_again_and_again_are_followed_by_new_ones(shell: T
         "trap 'true' ERR",
         "alias printf=false cat=false eval=false",
         "printf() { echo mine; }; cat() { echo mine; }",
+        "for name in alias cd command eval exec exit export mapfile read set test true unset : [ echo; do "
+        'command eval "function $name { return 1; }"; done',
         "export PATH=/nonexistent",
         "exec 2>/dev/null",
         "exec </dev/null",
@@ -255,6 +257,14 @@ async def test_the_exit_code_is_right_whatever_became_of_the_shell(shell: Termin
     for command, code in [("(exit 7)", 7), (":", 0), ("no-such-command 2>/dev/null", 127), ("(exit 9)", 9)]:
         assert (await run(shell, command, AT_ONCE)).exit_code == code
     assert (await run(shell, "builtin echo out", AT_ONCE)).output.endswith("out\n")
+
+
+async def test_a_shell_that_takes_no_more_commands_is_followed_by_a_new_one(shell: Terminal) -> None:
+    await run(shell, "cd /srv; export KEPT=1")
+    await run(shell, "shopt -s extdebug; trap false DEBUG")
+    result = await run(shell, 'echo "$PWD|$KEPT"; (exit 3)')
+    assert (result.output, result.exit_code, kinds(result)) == ("/srv|1\n", 3, ["shell_restarted"])
+    assert await run(shell, "builtin echo out") == CommandResult(output="out\n", exit_code=0)
 
 
 async def test_output_sent_to_a_file_leaves_the_code_known(shell: Terminal) -> None:
@@ -325,8 +335,18 @@ async def test_what_a_job_prints_between_commands_is_shown_with_the_next(shell: 
     assert (second.output, second.background.startswith("later\n")) == ("second\n", True)
 
 
-async def test_the_prompt_and_the_echo_are_nobodys_output(shell: Terminal) -> None:
-    await run(shell, "PS1='an own prompt> '")
+@pytest.mark.parametrize(
+    "own",
+    [
+        "PS1='an own prompt> '",
+        "PROMPT_COMMAND='history -a'",
+        "unset PROMPT_COMMAND; cd /tmp",
+        "PROMPT_COMMAND=; PS1='me> '",
+        "set +o emacs",
+    ],
+)
+async def test_the_prompt_and_the_echo_are_nobodys_output(shell: Terminal, own: str) -> None:
+    await run(shell, own)
     for _ in range(5):
         assert await run(shell, "echo x") == CommandResult(output="x\n", exit_code=0)
 
