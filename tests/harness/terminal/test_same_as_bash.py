@@ -27,7 +27,7 @@ from terminals import LONG, Open, digest, opened, under_load
 
 from harness.protocols.base import CommandResult, Keys
 from harness.terminal import Terminal
-from harness.terminal.plain_text import PlainText
+from harness.terminal.plain_text import plain_text
 from tbench.container import Container
 
 pytestmark = [pytest.mark.engine, pytest.mark.asyncio(loop_scope="module")]
@@ -94,12 +94,13 @@ class Twins:
             delivered, result = await self._deliver(pieces or [script], reset)
             files, ran = await self._bash.run(script)
             delivered = dataclasses.replace(delivered, files=files)
-            plain = Did(plainly(ran.printed), ran.exit_code, None, ran.files)
+            plain = Did(plain_text(ran.printed), ran.exit_code, None, ran.files)
             if self._is_fresh:
                 delivered, plain = edited(delivered, _PASSING, ""), edited(plain, _PASSING, "")
             else:
                 plain = self._as_in_a_terminal(ran, result)
                 delivered, plain = unnumbered(delivered), unnumbered(plain)
+            plain = with_gap_of(result, delivered.output, plain)
             if delivered == plain or await self._is_known(script, delivered, plain):
                 return None
             if pieces and not all([await self._can_be_read(piece) for piece in [script, *pieces]]):
@@ -163,7 +164,7 @@ class Twins:
         if directory is None or any(note.startswith("shell_ended") for note in result.notes):
             # A new shell begins where the one before began this command.
             directory = self._directory
-        return Did(plainly(printed), ran.exit_code, directory, ran.files)
+        return Did(plain_text(printed), ran.exit_code, directory, ran.files)
 
     async def _is_known(self, script: str, delivered: Did, plain: Did) -> bool:
         """Differences that are documented."""
@@ -195,10 +196,13 @@ def is_whole(lines: str) -> bool:
     return not may_end_early(lines) and not lines.endswith("\\\n") and "exit 1 2" not in lines
 
 
-def plainly(printed: bytes) -> str:
-    text = PlainText()
-    text.append(printed)
-    return text.captured().text
+def with_gap_of(result: CommandResult, delivered: str, plain: Did) -> Did:
+    """With as much left out of its output as of the delivered command's, if the rest is the same."""
+    if result.gap is None:
+        return plain
+    head, _, tail = delivered.partition(result.gap.text[len(result.gap.head) : -len(result.gap.tail)])
+    is_same = plain.output.startswith(head) and plain.output.endswith(tail)
+    return dataclasses.replace(plain, output=delivered) if is_same else plain
 
 
 _ENDS_A_LINE = re.compile(
