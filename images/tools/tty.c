@@ -9,6 +9,7 @@
 #define _GNU_SOURCE
 #include <ctype.h>
 #include <dirent.h>
+#include <errno.h>
 #include <fcntl.h>
 #include <signal.h>
 #include <stdio.h>
@@ -163,17 +164,47 @@ static size_t read_processes(struct process **found) {
     return count;
 }
 
-/* The depth of the nearest forebear that has one; -1 where none has. */
-static int depth_above(const struct process *all, size_t count, int pid) {
+/* The process itself or its nearest forebear that has a depth; NULL where none has. */
+static const struct process *nearest(const struct process *all, size_t count, int pid) {
     for (int hops = 0; hops < 32; hops++) {
         size_t i = 0;
         while (i < count && all[i].pid != pid)
             i++;
         if (i == count || all[i].depth >= 0)
-            return i == count ? -1 : all[i].depth;
+            return i == count ? NULL : all + i;
         pid = all[i].parent;
     }
-    return -1;
+    return NULL;
+}
+
+static int depth_above(const struct process *all, size_t count, int pid) {
+    const struct process *above = nearest(all, count, pid);
+    return above ? above->depth : -1;
+}
+
+/* Whether it may read the terminal: the kernel hides the files of who has changed his user. */
+static int may_read(const struct process *reader, const char *tty) {
+    char path[64], target[256];
+    snprintf(path, sizeof path, "/proc/%d", reader->pid);
+    as_owner_of(path + strlen("/proc/"));
+    snprintf(path, sizeof path, "/proc/%d/fd/0", reader->pid);
+    ssize_t length = readlink(path, target, sizeof target - 1);
+    int hidden = length < 0 && errno == EACCES;
+    as_myself();
+    target[length < 0 ? 0 : length] = 0;
+    return hidden || strcmp(target, tty) == 0;
+}
+
+/* Gives depth 0, too, to what the foreground runs in a session without a terminal while it waits for its end, and what
+ * reads this one all the same, as with `su USER -c`. */
+static void find_guests(struct process *all, size_t count, const char *tty) {
+    for (size_t i = 0; i < count; i++) {
+        if (all[i].depth >= 0 || all[i].foreground != -1)
+            continue;
+        const struct process *host = nearest(all, count, all[i].parent);
+        if (host && may_read(all + i, tty) && !threads(host->pid).waiting)
+            all[i].depth = 0;
+    }
 }
 
 /* Gives depth 0 to the foreground, 1 to the foreground of a terminal that it made and passes keys on to (as sudo and
@@ -206,13 +237,15 @@ static int look(struct process *pane, const char *pid, const char *tty) {
         count = read_processes(&all);
     } while (read_process(pid, pane) && pane->foreground != foreground && ++tries < 5); /* a look at two is none */
     int deepest = find_depths(all, count, foreground, known && !(modes.c_lflag & ICANON));
+    if (!deepest)
+        find_guests(all, count, tty);
     for (size_t i = 0; i < count; i++) {
         if (all[i].depth < 0)
             continue;
         struct doing part = threads(all[i].pid);
-        if (all[i].depth == 0 && (!shown.pid || all[i].pid == all[i].group))
+        if (all[i].group == foreground && (!shown.pid || all[i].pid == all[i].group))
             shown = all[i];
-        if (all[i].depth == 0 && all[i].pid == all[i].group)
+        if (all[i].group == foreground && all[i].pid == all[i].group)
             first = part;
         if (all[i].depth < deepest) /* who passes keys on always waits for some */
             part.waiting = part.unknown = 0;

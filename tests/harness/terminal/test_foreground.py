@@ -70,6 +70,9 @@ def test_who_ran_in_between_is_not_still() -> None:
         ("stty raw -echo; sleep 100\n", {"name": "sleep", "canonical": False, "echo": False, "crnl": False}),
         ("read -n1 x\n", {"name": "bash", "canonical": False, "edits_line": False, "is_at_rest": True}),
         ("sleep 100 | cat\n", {"name": "sleep", "is_at_rest": False}),
+        ("su -c cat\n", {"name": "su", "waiting": True, "is_at_rest": True}),
+        ("su -c 'sleep 100; cat'\n", {"name": "su", "waiting": False}),
+        ("(setsid sh -c 'while :; do :; done' &)\n", {"name": "bash", "running": 0, "is_at_rest": True}),
     ],
 )
 async def test_the_foreground_is_seen_from_beside_the_terminal(

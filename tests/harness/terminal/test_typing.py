@@ -128,6 +128,14 @@ PROGRAM_READS = {
         "# script -qc 'sleep 0.7; read x; echo \"<$x>\"; sleep 0.7' /dev/null\nan answer\n<an answer>\n"
         "# echo next\nnext\n#",
     ),
+    "su-c": (
+        "su asked -c 'head -1; read x; echo \"<$x>\"'\na line\nan answer\necho next\n",
+        "# su asked -c 'head -1; read x; echo \"<$x>\"'\na line\na line\nan answer\n<an answer>\n# echo next\nnext\n#",
+    ),
+    "sudo-within-su-c": (
+        "su asked -c 'sudo -kS id -un'\nsecret\necho next\n",
+        "# su asked -c 'sudo -kS id -un'\n[sudo] password for asked:\nroot\n# echo next\nnext\n#",
+    ),
     "sudo-s": (
         "su asked\nsudo -kSp Word: id -un\nsecret\nexit\n",
         "# su asked\n$ sudo -kSp Word: id -un\nWord:\nroot\n$ exit\nexit\n#",
