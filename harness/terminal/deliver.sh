@@ -5,7 +5,8 @@
 #   __tbench_id     a number that the marks carry
 #   __tbench_shown  what the screen shows of the command
 #   __tbench_do     builtin or, where the shell is not bash, command: what is run by it is no function of the agent's, and
-#                   no alias
+#                   no alias. Not so `exec`, whose redirections would end with it, and `eval` where the shell is not
+#                   bash: by `command`, an error in the text would not end it
 #   __tbench_how    line (as `bash -c` reads it: line by line), tried (that too, if it is finished), whole (at once) or
 #                   fresh (in a process of its own); below it may become apart (in a copy of the shell) or plain (where
 #                   the shell is not bash, or too few descriptors are allowed)

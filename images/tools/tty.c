@@ -184,10 +184,10 @@ static int depth_above(const struct process *all, size_t count, int pid) {
 
 /* Whether it may read the terminal: the kernel hides the files of who has changed his user. */
 static int may_read(const struct process *reader, const char *tty) {
-    char path[64], target[256];
-    snprintf(path, sizeof path, "/proc/%d", reader->pid);
-    as_owner_of(path + strlen("/proc/"));
-    snprintf(path, sizeof path, "/proc/%d/fd/0", reader->pid);
+    char where[16], path[64], target[256];
+    snprintf(where, sizeof where, "%d", reader->pid);
+    snprintf(path, sizeof path, "/proc/%s/fd/0", where);
+    as_owner_of(where);
     ssize_t length = readlink(path, target, sizeof target - 1);
     int hidden = length < 0 && errno == EACCES;
     as_myself();
