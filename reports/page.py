@@ -17,8 +17,8 @@ from urllib.parse import quote
 
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
-from tbench.read_run import StoredRun, read_run
-from tbench.summary import Cell, Status, Summary, TaskRow, TimeSplit, summarise
+from tbench.scores.summary import Cell, Status, Summary, TaskRow, TimeSplit, summarise
+from tbench.storage.read_run import StoredRun, read_run
 
 PAGE_NAME = "report.html"
 SCRIPTED_DEMO = "scripted-demo"

@@ -24,7 +24,7 @@ from tbench.archive import pack, read_tree
 from tbench.errors import TrialError
 from tbench.results import Stage
 from tbench.sandbox import BUSYBOX, LOG_DIRECTORIES, NOT_STAGED, Sandbox
-from tbench.task import Task, resolve_env
+from tbench.tasks.task import Task, resolve_env
 
 _NO_LIMIT_SEC = 24 * 3600.0
 _UNPACK = f"""{BUSYBOX} tar -xf - -C / && {BUSYBOX} mkdir -p {" ".join(LOG_DIRECTORIES)} || exit {NOT_STAGED}

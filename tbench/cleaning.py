@@ -22,8 +22,8 @@ from tbench.engine import (
     Engine,
     EngineError,
 )
-from tbench.errors import one_line
 from tbench.owner import Life, life_of
+from tbench.text import one_line
 
 Kind = Literal["container", "network", "volume", "image"]
 _AT_ONCE = 4

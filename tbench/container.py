@@ -17,12 +17,13 @@ from harness.stream import ByteStream
 from tbench.archive import ChunkReader, FileEntry, pack, unpack
 from tbench.creating import REMOVE_SEC, Limits, Recipe, create, force_remove, not_made, unreachable
 from tbench.engine import KEPT_PREFIX, LABEL_SNAPSHOT, SNAPSHOT_JUDGING, SNAPSHOT_KEPT, Engine, EngineError
-from tbench.errors import TrialError, one_line
+from tbench.errors import TrialError
 from tbench.exec_stream import ExecStream
 from tbench.helper import run_helper
 from tbench.memory_watch import MemoryWatch
 from tbench.network import closing_script
 from tbench.sandbox import BUSYBOX, LOG_DIRECTORIES, ExecResult, Sandbox
+from tbench.text import one_line
 
 __all__ = ["Container", "Limits", "Recipe"]
 

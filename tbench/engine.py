@@ -23,7 +23,8 @@ import requests
 import urllib3
 from docker.errors import APIError, DockerException
 
-from tbench.errors import EngineUnavailable, TbenchError, UsageError, one_line
+from tbench.errors import EngineUnavailable, TbenchError, UsageError
+from tbench.text import one_line
 
 T = TypeVar("T")
 LABEL_RUN, LABEL_TRIAL, LABEL_OWNER = "tbench.run", "tbench.trial", "tbench.owner"

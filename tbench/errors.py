@@ -51,6 +51,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from tbench.results import Blame, ErrorInfo, Stage
+from tbench.text import one_line
 
 
 class TbenchError(Exception):
@@ -133,9 +134,3 @@ class TrialError(TbenchError):
             retryable=self.kind.retryable,
             message=one_line(str(self)),
         )
-
-
-def one_line(text: str, limit: int = 500) -> str:
-    """`text` on one line, cut in the middle: messages end in tables, journals and terminals."""
-    flat = " ".join(text.split())
-    return flat if len(flat) <= limit else f"{flat[: limit // 2]} … {flat[-limit // 2 :]}"

@@ -10,7 +10,7 @@ from tbench.archive import FileEntry, pack
 from tbench.errors import TrialError
 from tbench.events import Phase
 from tbench.sandbox import ExecResult
-from tbench.task import Task
+from tbench.tasks.task import Task
 
 REWARD_ONE: Mapping[str, bytes] = {"verifier/reward.txt": b"1\n", "verifier/stdout.txt": b"1 passed in 0.01s\n"}
 

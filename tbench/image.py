@@ -15,9 +15,10 @@ from pathlib import Path
 from typing import Any
 
 from tbench.engine import LABEL_IMAGE, Engine, EngineError, EngineUnreachable
-from tbench.errors import TrialError, one_line
+from tbench.errors import TrialError
 from tbench.results import Stage
-from tbench.task import Task
+from tbench.tasks.task import Task
+from tbench.text import one_line
 
 _PULL_SEC = 1800.0
 _FREE_MB = 4096.0

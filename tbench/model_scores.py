@@ -14,11 +14,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-from tbench.errors import UsageError, one_line
-from tbench.read_run import StoredRun, read_run
-from tbench.statistics import score as score_of
-from tbench.store import CONFIG_NAME, RESULTS_NAME
-from tbench.summary import reward_table
+from tbench.errors import UsageError
+from tbench.scores.statistics import score as score_of
+from tbench.scores.summary import reward_table
+from tbench.storage.read_run import StoredRun, read_run
+from tbench.storage.run_store import CONFIG_NAME, RESULTS_NAME
+from tbench.text import one_line
 
 By = Literal["model", "name"]
 DEFAULT_FIELDS = ("aggregate.avg_command_f1", "levels.extractable.mean")

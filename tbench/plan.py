@@ -12,10 +12,11 @@ from harness.model import Rendering
 from harness.protocols.base import ShellMode
 from harness.protocols.text import OUTPUT_LIMIT_BYTES
 from harness.trajectory import Frozen
-from tbench.dataset import TaskSet
-from tbench.errors import UsageError, one_line
+from tbench.errors import UsageError
 from tbench.network import NetworkChoice
 from tbench.resuming import Past, differences
+from tbench.tasks.sources import TaskSet
+from tbench.text import one_line
 from tbench.trial import TrialPlan
 from tbench.verdict import Keep, Verify
 

@@ -6,7 +6,7 @@ import os
 import re
 from collections.abc import Iterator, Mapping
 
-from tbench.task import Task, host_variables
+from tbench.tasks.task import Task, host_variables
 
 _SHORTEST = 8
 """Characters. A shorter value is more likely a word that stands there in its own right, such as the key `none`."""

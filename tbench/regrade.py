@@ -11,16 +11,16 @@ from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any
 
-from tbench.dataset import read_tasks
 from tbench.engine import Engine
 from tbench.errors import TrialError, UsageError
 from tbench.image import Images
-from tbench.read_run import read_run
 from tbench.results import TrialResult
 from tbench.sandbox import Sandbox
 from tbench.sandboxes import EngineSandboxes
-from tbench.store import RunStore
-from tbench.task import Task
+from tbench.storage.read_run import read_run
+from tbench.storage.run_store import RunStore
+from tbench.tasks.sources import read_tasks
+from tbench.tasks.task import Task
 from tbench.tools import Say, ensure_tools
 from tbench.verdict import Verify, judge
 from tbench.verifier import VerifierFailed, regraded

@@ -94,6 +94,13 @@ class Integrity(Frozen):
 
 
 NOTHING_SEEN = Integrity()
+WEAK_SIGNALS = frozenset({"tool-added", "pytest-config", "downloads-redirected", "verifier-killed"})
+"""Kinds of signs of tampering that are often honest work."""
+
+
+def is_weak(signal: str) -> bool:
+    """Whether a sign of tampering says little on its own."""
+    return signal.partition(":")[0] in WEAK_SIGNALS
 
 
 class TrialResult(Frozen):

@@ -15,9 +15,9 @@ from typing import Any
 from pydantic import ValidationError
 
 from tbench.errors import KINDS, UsageError
-from tbench.read_run import read_config, read_results
 from tbench.results import ErrorInfo, TrialResult
-from tbench.store import CONFIG_NAME, RESULTS_NAME, RunStore
+from tbench.storage.read_run import read_config, read_results
+from tbench.storage.run_store import CONFIG_NAME, RESULTS_NAME, RunStore
 from tbench.trial import TrialPlan
 
 

@@ -15,7 +15,6 @@ from typing import Any
 from tbench import __version__
 from tbench.admission import Admission, Demand
 from tbench.agents import TrialAgent
-from tbench.dataset import TaskSet
 from tbench.engine import Engine
 from tbench.events import Events, Note, RunEnded, RunStarted, TrialPhase
 from tbench.host import HostWatch
@@ -25,7 +24,8 @@ from tbench.pool import few_full_collections, run_all
 from tbench.results import TrialResult
 from tbench.resuming import Again, Past, take_up
 from tbench.stopping import Gate, Stopping
-from tbench.store import RunStore
+from tbench.storage.run_store import RunStore
+from tbench.tasks.sources import TaskSet
 from tbench.trial import SandboxMaker, Trial, TrialPlan
 from tbench.verdict import JudgePolicy, Verify
 

@@ -16,7 +16,7 @@ from tbench.memory_watch import MemoryWatch
 from tbench.network import NetworkChoice, endpoint_addresses, has_network, host_addresses
 from tbench.owner import owner
 from tbench.sandbox import Sandbox
-from tbench.task import Healthcheck, Task, resolve_env
+from tbench.tasks.task import Healthcheck, Task, resolve_env
 
 
 class EngineSandboxes:

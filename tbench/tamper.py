@@ -1,6 +1,6 @@
 """What speaks against a verdict: which files the tests depend on, and what it means that one of them changed.
 
-Signals, not proofs, `kind: what was seen` each. The kinds in WEAK are often honest work.
+Signals, not proofs, `kind: what was seen` each. Those in results.WEAK_SIGNALS are often honest work.
 """
 
 from __future__ import annotations
@@ -12,8 +12,6 @@ import re
 from collections.abc import Iterator, Mapping
 
 from tbench.judging import Facts, Suspect
-
-WEAK = frozenset({"tool-added", "pytest-config", "downloads-redirected", "verifier-killed"})
 
 _BIN = tuple(
     f"{where}/{name}" for where in ("/usr/local", "/usr", "", "/root/.local") for name in ("bin", "sbin")
@@ -60,11 +58,6 @@ def watched(workdir: str, test_script: bytes) -> tuple[str, ...]:
     if _READS_RC.search(test_script):
         globs += _RC_FILES
     return tuple(globs)
-
-
-def is_weak(signal: str) -> bool:
-    """Whether a signal alone says little."""
-    return signal.partition(":")[0] in WEAK
 
 
 def signals(facts: Facts, verifier: Mapping[str, bytes], reward: float | None) -> tuple[str, ...]:

@@ -14,11 +14,12 @@ from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 
-from tbench.bundled import images_dir
 from tbench.engine import LABEL_OWNER, LABEL_SHARED, Engine, EngineError
-from tbench.errors import UsageError, one_line
+from tbench.errors import UsageError
 from tbench.image import BuildFailed, build, last_lines, pull
 from tbench.owner import owner
+from tbench.tasks.bundled import images_dir
+from tbench.text import one_line
 
 Say = Callable[[str], None]
 _PULL_SEC = 600.0

@@ -15,14 +15,15 @@ from typing import Protocol
 
 from harness.trajectory import Trajectory, Usage
 from tbench.agents import AgentReport, TrialAgent, Workplace
-from tbench.errors import TrialError, one_line
+from tbench.errors import TrialError
 from tbench.events import Events, Phase, TrialFinished, TrialPhase, TrialStep, TrialVerdict
 from tbench.host import HostWatch, Observation
 from tbench.redaction import hide
 from tbench.results import NOTHING_SEEN, ErrorInfo, Integrity, Timings, TrialResult
 from tbench.sandbox import Sandbox
-from tbench.store import RunStore
-from tbench.task import Task
+from tbench.storage.run_store import RunStore
+from tbench.tasks.task import Task
+from tbench.text import one_line
 from tbench.verdict import JudgePolicy, judge
 from tbench.verifier import Verdict, VerifierFailed
 

@@ -8,7 +8,7 @@ from typing import Literal
 
 from tbench.results import Integrity
 from tbench.sandbox import Sandbox
-from tbench.task import Task
+from tbench.tasks.task import Task
 from tbench.verifier import Verdict, VerifierFailed, look, verify
 
 Verify = Literal["shared", "isolated", "both"]

@@ -19,7 +19,7 @@ from tbench.judging import FORGED, Facts, Judging, parse
 from tbench.results import NOTHING_SEEN, Integrity
 from tbench.sandbox import NOT_STAGED, ExecResult, Sandbox
 from tbench.tamper import signals, watched
-from tbench.task import Task, resolve_env
+from tbench.tasks.task import Task, resolve_env
 
 _KEPT = ("verifier/", "agent/", "artifacts/", "evidence/")
 """Below /logs. Anything else there could pass for a file of ours: they end side by side."""

@@ -16,13 +16,13 @@ from harness.terminal.fake_tmux import FakeTmux
 from harness.trajectory import Trajectory
 from tbench.admission import Admission
 from tbench.agents import ModelAgent
-from tbench.dataset import TaskSet
 from tbench.events import Event, Events
 from tbench.fakes import FakeSandbox, FakeSandboxes
 from tbench.plan import RunConfig
 from tbench.results import TrialResult
 from tbench.run import Run, RunOutcome
-from tbench.store import RunStore
+from tbench.storage.run_store import RunStore
+from tbench.tasks.sources import TaskSet
 
 CLAIM = '{"analysis": "a", "plan": "p", "commands": [], "task_complete": true}'
 """Said twice it submits."""

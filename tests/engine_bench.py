@@ -15,7 +15,6 @@ from harness.limits import Limits
 from harness.protocols import load_protocol
 from tbench.admission import Admission
 from tbench.agents import AgentReport, ModelAgent, NopAgent, TrialAgent, Workplace
-from tbench.dataset import TaskSet
 from tbench.engine import LABEL_RUN, Engine
 from tbench.events import Event, Events
 from tbench.image import Images
@@ -25,8 +24,9 @@ from tbench.results import TrialResult
 from tbench.run import Run
 from tbench.sandbox import Sandbox
 from tbench.sandboxes import EngineSandboxes
-from tbench.store import RunStore
-from tbench.task import Task
+from tbench.storage.run_store import RunStore
+from tbench.tasks.sources import TaskSet
+from tbench.tasks.task import Task
 
 TOML = '[environment]\nmemory_mb = {}\npids_limit = {}\ndocker_image = "debian:bookworm-slim"\nworkdir = "/app"\n'
 TOML += "allow_internet = false\n"

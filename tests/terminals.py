@@ -17,7 +17,7 @@ from tbench.creating import create_arguments
 from tbench.engine import Engine
 from tbench.image import Images
 from tbench.sandbox import BUSYBOX
-from tbench.task import Task
+from tbench.tasks.task import Task
 
 BASH = "FROM debian:bookworm-slim\nWORKDIR /app\n"
 NO_BASH = "FROM debian:bookworm-slim\nRUN rm -f /bin/bash /usr/bin/bash\nWORKDIR /app\n"

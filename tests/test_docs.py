@@ -19,13 +19,13 @@ from harness.protocols import PROTOCOLS
 from harness.trajectory import Compaction, Outcome, Reply, Step, Trajectory, Usage
 from tbench import errors
 from tbench.cli import app
-from tbench.dataset import read_tasks
 from tbench.errors import KINDS
 from tbench.events import RunEnded, RunStarted, TrialFinished, TrialPhase, TrialVerdict
 from tbench.plan import RunConfig
-from tbench.pressure import Pressure
 from tbench.results import ErrorInfo, HostSample, Timings, TrialResult
-from tbench.summary import Cell, Counts, ErrorGroup, Score, Summary, TaskRow, TimeSplit
+from tbench.scores.pressure import Pressure
+from tbench.scores.summary import Cell, Counts, ErrorGroup, Score, Summary, TaskRow, TimeSplit
+from tbench.tasks.sources import read_tasks
 
 ROOT = Path(__file__).parents[1]
 PAGES = [ROOT / "README.md", ROOT / "CHANGELOG.md", *sorted((ROOT / "docs").glob("*.md"))] + [

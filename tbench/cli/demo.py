@@ -62,6 +62,6 @@ def demo_endpoint(
 
 
 def _instructions() -> dict[str, str]:
-    from tbench.dataset import BUNDLED, read_tasks
+    from tbench.tasks.sources import BUNDLED, read_tasks
 
     return {task.name: task.instruction for task in read_tasks(BUNDLED).tasks}

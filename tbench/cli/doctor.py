@@ -43,7 +43,7 @@ def _print_json(findings: list[Finding]) -> None:
 
 
 def _print_lines(findings: list[Finding]) -> None:
-    from tbench.printable import plain
+    from tbench.text import plain
 
     width = max(len(finding.name) for finding in findings)
     for finding in findings:

@@ -19,15 +19,15 @@ from tbench.agents import ModelAgent, NopAgent, OracleAgent, TrialAgent, UserAge
 from tbench.cli.interruption import interruptible, tell
 from tbench.cli.live import progress
 from tbench.cli.options import AgentSetup, ModelOptions, RunOptions, as_stored, for_earlier_run
-from tbench.dataset import TaskSet, read_tasks
 from tbench.engine import Engine
 from tbench.errors import UsageError
 from tbench.events import Event, Events, Note
+from tbench.files import is_unused, refuse_to_overwrite
 from tbench.last_resort import leave_removing_to_a_child
 from tbench.plan import RunConfig, check_same_run
 from tbench.resuming import Again, Past
 from tbench.run import RunOutcome, execute_on_engine
-from tbench.store import is_unused, refuse_to_overwrite
+from tbench.tasks.sources import TaskSet, read_tasks
 
 _PREFLIGHT_SEC = 20.0
 
@@ -169,9 +169,9 @@ def print_summary(directory: Path, *, as_json: bool = False) -> None:
     """The score of a run directory, the same after a run and from disk."""
     import json
 
-    from tbench.read_run import read_run
-    from tbench.summary import summarise
-    from tbench.summary_text import render
+    from tbench.scores.summary import summarise
+    from tbench.scores.tables import render
+    from tbench.storage.read_run import read_run
 
     stored = read_run(directory)
     summary = summarise(stored.results, stored.planned_tasks, stored.planned_seeds)

@@ -18,14 +18,14 @@ from tbench.cli.execute import connect, say_before_the_run
 from tbench.cli.extracted import rewards_of
 from tbench.cli.interruption import EXIT_INTERRUPTED, interruptible
 from tbench.cli.options import AgentSetup, RunOptions
-from tbench.dataset import BUNDLED, TaskSet, read_tasks
 from tbench.errors import UsageError
 from tbench.events import Events
 from tbench.extraction.asking import ask_all, default_prompt, entries, still_open
 from tbench.extraction.records import Directory, Manifest, ReplyRecord, check_same
 from tbench.extraction.syntax import BashSyntax
+from tbench.files import is_unused, refuse_to_overwrite
 from tbench.presets import THINKING_BASH
-from tbench.store import is_unused, refuse_to_overwrite
+from tbench.tasks.sources import BUNDLED, TaskSet, read_tasks
 
 _TELL_EVERY = 50
 """Replies."""

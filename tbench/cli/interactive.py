@@ -13,13 +13,13 @@ import pexpect
 import typer
 
 from harness.terminal import TerminalSpec
-from tbench.bundled import tasks_dir
-from tbench.dataset import BUNDLED, read_tasks
 from tbench.engine import Engine
 from tbench.errors import TrialError, UsageError
 from tbench.image import Images
 from tbench.sandboxes import EngineSandboxes
-from tbench.task import Task
+from tbench.tasks.bundled import tasks_dir
+from tbench.tasks.sources import BUNDLED, read_tasks
+from tbench.tasks.task import Task
 from tbench.tools import ensure_tools
 from tbench.verifier import verify
 

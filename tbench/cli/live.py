@@ -14,7 +14,6 @@ from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
-from tbench.dataset import TaskSet
 from tbench.events import (
     Event,
     Note,
@@ -28,6 +27,7 @@ from tbench.events import (
 )
 from tbench.plan import RunConfig
 from tbench.results import TrialResult
+from tbench.tasks.sources import TaskSet
 
 _SHOWN_NOTES = 4
 

@@ -16,10 +16,10 @@ from harness.protocols import PROTOCOLS, UnknownProtocol, load_protocol
 from harness.protocols.base import ActionProtocol, ShellMode
 from harness.protocols.text import OUTPUT_LIMIT_BYTES
 from harness.terminal import Settling
-from tbench.dataset import BUNDLED
 from tbench.errors import UsageError
 from tbench.network import NetworkChoice
 from tbench.presets import PRESETS, Preset
+from tbench.tasks.sources import BUNDLED
 from tbench.user_agent import AgentClass, load_agent_class
 from tbench.verdict import Keep, Verify
 

@@ -23,7 +23,7 @@ from harness.model import Sampling, ServedModel
 from tbench import __version__
 from tbench.cli.interruption import EXIT_INTERRUPTED, interruptible
 from tbench.cli.replay_live import Seldom, Telling, say, say_some
-from tbench.errors import UsageError, one_line
+from tbench.errors import UsageError
 from tbench.replay.client import Progress, Step, ask
 from tbench.replay.context import ContextCheck, check_context
 from tbench.replay.directory import RunDirectory
@@ -32,6 +32,7 @@ from tbench.replay.prompts import PromptBuilder, PromptOptions, PromptReport
 from tbench.replay.records import Dataset, read_dataset
 from tbench.replay.responses import Manifest
 from tbench.replay.tokenizer import Tokenizer, load_tokenizer
+from tbench.text import one_line
 
 _PREFLIGHT_SEC, _PREFLIGHT_SEC_OF_SEVERAL = 20.0, 5.0
 EXIT_UNANSWERED, EXIT_STOPPED = 3, 4

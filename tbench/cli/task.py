@@ -18,7 +18,7 @@ def register(app: typer.Typer) -> None:
 
 def list_tasks(source: Source = "bundled") -> None:
     """Names, limits and content hashes."""
-    from tbench.dataset import read_tasks
+    from tbench.tasks.sources import read_tasks
 
     for task in read_tasks(source).tasks:
         environment = task.file.environment
@@ -30,7 +30,7 @@ def list_tasks(source: Source = "bundled") -> None:
 
 def check(source: Source) -> None:
     """Report malformed tasks, unsupported features and unknown keys; exit 2 when a task cannot run."""
-    from tbench.dataset import read_tasks
+    from tbench.tasks.sources import read_tasks
 
     tasks = read_tasks(source)
     problems = list(tasks.invalid.values())

@@ -13,7 +13,7 @@ from functools import partial
 from typing import Any, TypeVar
 
 from tbench.engine import DaemonThreads
-from tbench.errors import one_line
+from tbench.text import one_line
 
 T = TypeVar("T")
 _THREADS = DaemonThreads()

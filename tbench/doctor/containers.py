@@ -10,7 +10,7 @@ from tbench.doctor import Check, Seen, fail, in_thread, ok, skipped, warn
 from tbench.doctor.connection import Surroundings, cannot_start
 from tbench.doctor.probe import Said, probe_image, run_probe
 from tbench.engine import NETWORK, Engine, EngineError
-from tbench.errors import one_line
+from tbench.text import one_line
 from tbench.tools import MOUNT, tools_volume_name
 
 REACHED = ("deb.debian.org", 80)

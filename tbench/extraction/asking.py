@@ -9,10 +9,10 @@ from harness.errors import ContextLimitReached, EndpointUnavailable, RequestRefu
 from harness.model import Model
 from harness.protocols.base import ActionProtocol
 from harness.protocols.thinking_bash import ThinkingBash
-from tbench.dataset import TaskSet
-from tbench.errors import one_line
 from tbench.extraction.records import Directory, Manifest, ReplyRecord, TaskEntry, line
 from tbench.pool import run_all
+from tbench.tasks.sources import TaskSet
+from tbench.text import one_line
 
 SINGLE_TURN_PROMPT = Path(__file__).with_name("single_turn.jinja")
 """The bare request of thinking-bash's training: no sentence about the end of a run, no screen."""

@@ -14,9 +14,10 @@ from typing import Any
 from pydantic import Field, ValidationError
 
 from harness.trajectory import Frozen, ToolCall
-from tbench.errors import UsageError, one_line
-from tbench.jsonl import first_problem, read_lines
-from tbench.store import LineFile, write_json
+from tbench.errors import UsageError
+from tbench.files import write_json
+from tbench.storage.lines import LineFile, first_problem, read_lines
+from tbench.text import one_line
 
 SCHEMA_VERSION = 1
 MANIFEST_NAME, REPLIES_NAME, RESULT_NAME = "extraction.json", "extraction.jsonl", "result.json"

@@ -22,7 +22,7 @@ from tbench.extraction.levels import Levels, read_levels
 from tbench.extraction.records import Manifest, ReplyRecord, TaskEntry
 from tbench.extraction.syntax import BashSyntax
 from tbench.rewards import RewardFunction, combine, conciseness, execution_relevance, formatting
-from tbench.statistics import RewardTable, Verdict, mean_std, per_seed_scores, score_scored_only
+from tbench.scores.statistics import RewardTable, TrialReward, mean_std, per_seed_scores, score_scored_only
 
 LEVELS = ("strict", "extractable", "syntactic")
 HEADLINE = "extractable"
@@ -178,7 +178,7 @@ def _reward(name: str) -> Callable[[Row], float | None]:
 
 def _figure(manifest: Manifest, rows: Sequence[Row], value: Callable[[Row], float | None]) -> Figure:
     table = RewardTable.of(
-        [Verdict(row.task, row.seed, value(row)) for row in rows],
+        [TrialReward(row.task, row.seed, value(row)) for row in rows],
         [task.name for task in manifest.tasks],
         manifest.seeds,
     )

@@ -10,7 +10,8 @@ import shutil
 import subprocess
 from dataclasses import dataclass
 
-from tbench.errors import UsageError, one_line
+from tbench.errors import UsageError
+from tbench.text import one_line
 
 LONGEST_COMMAND = 200_000
 """Bytes. A longer one is not asked about, and not accepted."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from tbench.extraction.score import LEVELS, Figure, Result, Row
-from tbench.printable import plain
+from tbench.text import plain
 
 _TASK, _COMMAND = 40, 70
 """Most characters of a cell."""

@@ -17,9 +17,9 @@ from typing import Any
 from harness.text import without_lone_surrogates
 from tbench import __version__
 from tbench.errors import UsageError
+from tbench.files import write_json
 from tbench.replay.conversations import Found, Only, Source, read_all
 from tbench.replay.references import Conversation, Inclusion, records_of
-from tbench.store import write_json
 
 BUILD_SCHEMA_VERSION = 1
 NOTHING_MORE = Inclusion()

@@ -17,9 +17,10 @@ from typing import Any, Literal, TypeGuard
 from pydantic import ValidationError
 
 from harness.trajectory import TRAJECTORY_SCHEMA_VERSION, Trajectory
-from tbench.errors import UsageError, one_line
+from tbench.errors import UsageError
 from tbench.replay.atif import Refused, is_atif, read_atif
 from tbench.replay.references import Conversation, Turn
+from tbench.text import one_line
 
 Only = Literal["passed", "all"]
 PROTOCOL = "keystrokes-json"

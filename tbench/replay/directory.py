@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any, Self
 
 from tbench.errors import UsageError
-from tbench.jsonl import read_lines
+from tbench.files import is_unused, write_json
 from tbench.replay.prompts import PromptReport
 from tbench.replay.responses import Manifest, Response
 from tbench.replay.run_files import (
@@ -19,7 +19,7 @@ from tbench.replay.run_files import (
     json_object,
     read_manifest,
 )
-from tbench.store import LineFile, is_unused, write_json
+from tbench.storage.lines import LineFile, read_lines
 
 _MAY_DIFFER = {
     *("created_at", "tbench_version", "schema_version", "base_urls", "dataset", "problems", "served.context_tokens"),

@@ -7,8 +7,8 @@ import io
 import json
 from dataclasses import asdict
 
-from tbench.printable import plain
 from tbench.replay.leaderboard import COLUMNS, Leaderboard, Row
+from tbench.text import plain
 
 _HEADS = {
     "rank": "Rank",

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from tbench.errors import UsageError
+from tbench.files import is_unused, write_atomically, write_json
 from tbench.replay.answers import DEFAULT_REVISION, Revision
 from tbench.replay.records import Record
 from tbench.replay.responses import Manifest
@@ -23,7 +24,6 @@ from tbench.replay.run_files import (
     read_responses,
 )
 from tbench.replay.score_run import dataset_of, score_directory
-from tbench.store import is_unused, write_atomically, write_json
 
 _MAY_DIFFER = frozenset(
     {"shard_index", "created_at", "base_urls", "served", "records", "problems", "prompt_sha256", "dataset"}

@@ -16,10 +16,11 @@ from harness.model import Rendering
 from harness.rendering import render_prompt
 from harness.text import without_lone_surrogates
 from harness.trajectory import Frozen, Message
-from tbench.errors import UsageError, one_line
+from tbench.errors import UsageError
 from tbench.replay.records import Record
 from tbench.replay.responses import TemplateStatus, overall_status, token_quantiles
 from tbench.replay.tokenizer import Tokenizer
+from tbench.text import one_line
 
 Switch = Literal["on", "off", "auto"]
 Messages = list[dict[str, str]]

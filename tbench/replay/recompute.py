@@ -10,12 +10,13 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from tbench.errors import UsageError, one_line
+from tbench.errors import UsageError
 from tbench.replay.aggregate import ScoredStep, aggregate
 from tbench.replay.answers import REVISIONS, Revision
 from tbench.replay.metric import score_units
 from tbench.replay.records import bucket_of
 from tbench.replay.result import scored_revision
+from tbench.text import one_line
 
 _SCORES = ("first_cmd_exact", "command_precision", "command_recall", "command_f1")
 

@@ -15,7 +15,7 @@ from pydantic import BaseModel, ConfigDict
 
 from harness.text import without_lone_surrogates
 from tbench.errors import UsageError
-from tbench.jsonl import read_lines
+from tbench.storage.lines import read_lines
 
 ROLES = ("system", "user", "assistant", "tool")
 

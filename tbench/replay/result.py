@@ -13,12 +13,12 @@ from typing import Any
 
 from harness.text import without_lone_surrogates
 from tbench import __version__
+from tbench.files import write_atomically
 from tbench.replay.aggregate import ScoredStep, aggregate, score_of
 from tbench.replay.answers import Revision
 from tbench.replay.records import Dataset, Record
 from tbench.replay.responses import Manifest, Response, overall_status, token_quantiles
 from tbench.replay.scoring import Scored
-from tbench.store import write_atomically
 
 
 @dataclass(frozen=True)

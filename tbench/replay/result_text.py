@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from tbench.printable import plain
 from tbench.replay.aggregate import score_of
 from tbench.replay.recompute import Recomputed
 from tbench.replay.run_files import names_of
+from tbench.text import plain
 
 _ODD = {
     "mojibake": "replies with text that the metric itself mangles (scored as upstream does)",

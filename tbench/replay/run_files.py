@@ -11,10 +11,11 @@ from typing import Any
 from pydantic import ValidationError
 
 from harness.text import without_lone_surrogates
-from tbench.errors import UsageError, one_line
-from tbench.jsonl import first_problem, read_lines
+from tbench.errors import UsageError
 from tbench.replay.records import Record
 from tbench.replay.responses import Manifest, Response
+from tbench.storage.lines import first_problem, read_lines
+from tbench.text import one_line
 
 MANIFEST_NAME, RESPONSES_NAME, RESULT_NAME = "replay.json", "responses.jsonl", "result.json"
 TIMING_NAME, PROMPTS_NAME = "timing.json", "prompt_template.json"

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, Protocol
 
-from tbench.errors import UsageError, one_line
+from tbench.errors import UsageError
+from tbench.text import one_line
 
 
 class Tokenizer(Protocol):

@@ -25,20 +25,20 @@ from harness.protocols.base import ActionProtocol
 from harness.trajectory import Message, Reply, Trajectory
 from tbench.admission import Admission
 from tbench.agents import AgentReport, ModelAgent, TrialAgent, Workplace
-from tbench.bundled import tasks_dir
-from tbench.dataset import TaskSet
 from tbench.engine import Engine
-from tbench.errors import TbenchError, UsageError, one_line
+from tbench.errors import TbenchError, UsageError
 from tbench.events import Events
 from tbench.network import NetworkChoice
 from tbench.place import Place, place_on
 from tbench.plan import RunConfig, trial_id
-from tbench.results import TrialResult
+from tbench.results import TrialResult, is_weak
 from tbench.rewards.texts import text_of
 from tbench.run import Run
-from tbench.store import RunStore
-from tbench.tamper import is_weak
-from tbench.task import Task
+from tbench.storage.run_store import RunStore
+from tbench.tasks.bundled import tasks_dir
+from tbench.tasks.sources import TaskSet
+from tbench.tasks.task import Task
+from tbench.text import one_line
 from tbench.trial import SandboxMaker, TrialPlan
 from tbench.verdict import Verify
 

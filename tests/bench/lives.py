@@ -20,7 +20,7 @@ from tbench import sandbox
 from tbench.agents import ModelAgent, OracleAgent
 from tbench.demo.server import DemoEndpoint
 from tbench.engine import NETWORK
-from tbench.task import Task
+from tbench.tasks.task import Task
 
 CYCLES, LIVES, AT_ONCE = 12, 48, 8
 

@@ -28,13 +28,13 @@ from harness.terminal.fake_tmux import Answer, FakeTmux
 from harness.trajectory import Message, Reply, Usage
 from tbench.admission import Admission
 from tbench.agents import ModelAgent
-from tbench.dataset import TaskSet
 from tbench.events import Events
 from tbench.fakes import FakeSandbox, FakeSandboxes
 from tbench.plan import RunConfig
 from tbench.run import Run
-from tbench.store import RunStore
-from tbench.task import Task
+from tbench.storage.run_store import RunStore
+from tbench.tasks.sources import TaskSet
+from tbench.tasks.task import Task
 
 TRIALS, STEPS, LATENCY_SEC = 500, 10, 1.0
 TICK_SEC = 0.01

@@ -11,7 +11,6 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from tbench.agents import TrialAgent
-from tbench.dataset import TaskSet
 from tbench.engine import Engine
 from tbench.events import Events, Subscriber
 from tbench.image import Images
@@ -19,7 +18,8 @@ from tbench.plan import RunConfig
 from tbench.run import RunOutcome, execute_on_engine
 from tbench.sandbox import Sandbox
 from tbench.sandboxes import EngineSandboxes
-from tbench.task import Task
+from tbench.tasks.sources import TaskSet
+from tbench.tasks.task import Task
 from tbench.tools import ensure_tools
 
 

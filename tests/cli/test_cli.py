@@ -16,9 +16,9 @@ import pexpect
 import pytest
 
 from harness.protocols import PROTOCOLS
-from tbench.dataset import BUNDLED, read_tasks
 from tbench.demo.server import DemoEndpoint
 from tbench.engine import LABEL_RUN, Engine
+from tbench.tasks.sources import BUNDLED, read_tasks
 
 TBENCH = str(Path(sys.executable).with_name("tbench"))
 SCORE = re.compile(r"^score (\d+\.\d) ± (\d+\.\d) % \(sample std over 3 seeds; coverage (\d+)/(\d+)\)$", re.MULTILINE)

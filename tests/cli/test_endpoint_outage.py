@@ -18,10 +18,10 @@ import typer
 from fault_server import FaultServer
 
 from tbench.cli.run import finish
-from tbench.dataset import BUNDLED, read_tasks
 from tbench.demo.server import DemoEndpoint
 from tbench.engine import LABEL_RUN, Engine
 from tbench.run import RunOutcome
+from tbench.tasks.sources import BUNDLED, read_tasks
 
 TBENCH = str(Path(sys.executable).with_name("tbench"))
 TASKS = ("tidy-notes", "lab-permissions")

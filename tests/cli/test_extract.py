@@ -17,9 +17,9 @@ from fault_server import FaultServer, Seen, answer, completion
 from typer.testing import CliRunner
 
 from tbench.cli import app
-from tbench.dataset import BUNDLED, read_tasks
 from tbench.demo.server import DemoEndpoint
 from tbench.errors import UsageError
+from tbench.tasks.sources import BUNDLED, read_tasks
 
 TBENCH = str(Path(sys.executable).with_name("tbench"))
 TWO = ("-t", "lab-permissions", "-t", "note-board-service")

@@ -19,11 +19,11 @@ from harness.trajectory import OnOverflow
 from tbench.cli import app
 from tbench.cli.execute import _agent_maker
 from tbench.cli.options import AgentSetup, ModelOptions, RunOptions, as_stored, for_earlier_run, from_stored
-from tbench.dataset import TaskSet
 from tbench.errors import UsageError
 from tbench.plan import RunConfig, check_same_run, trial_id
 from tbench.presets import PRESETS
 from tbench.resuming import Past
+from tbench.tasks.sources import TaskSet
 
 URL = "http://localhost:1"
 BASH = [name for name in PROTOCOLS if load_protocol(name).types_commands]

@@ -12,7 +12,6 @@ from fault_server import FaultServer
 from harness.chat import ChatModel, RetryPolicy
 from harness.model import Rendering, Sampling
 from harness.protocols import load_protocol
-from tbench.dataset import read_tasks
 from tbench.errors import UsageError
 from tbench.extraction.asking import SAMPLING, ask_all, default_prompt, entries, still_open
 from tbench.extraction.records import Directory, Manifest, ReplyRecord, TaskEntry, check_same, line
@@ -20,6 +19,7 @@ from tbench.extraction.score import Result, Rewards, score
 from tbench.extraction.syntax import BashSyntax
 from tbench.extraction.text import render
 from tbench.rewards import make_conciseness, make_execution_relevance
+from tbench.tasks.sources import read_tasks
 
 MakeTask = Any
 PROTOCOL = load_protocol("thinking-bash", default_prompt("thinking-bash"))

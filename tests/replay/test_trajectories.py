@@ -16,7 +16,7 @@ from harness.trajectory import Compaction, Trajectory
 from tbench.errors import UsageError
 from tbench.replay.build import Built, build
 from tbench.results import Integrity, TrialResult
-from tbench.store import RunStore
+from tbench.storage.run_store import RunStore
 
 HARBOR = Path(__file__).parents[3] / "shared" / "data" / "harbor-trials"
 TIME = datetime(2026, 1, 1, tzinfo=UTC)

@@ -12,8 +12,8 @@ from urllib.parse import unquote
 import pytest
 
 from reports.page import write_report
-from tbench.read_run import RunUnreadable
 from tbench.results import Blame, ErrorInfo, Stage, Timings, TrialResult
+from tbench.storage.read_run import RunUnreadable
 
 TIME = datetime(2026, 1, 1, tzinfo=UTC)
 HOSTILE = "</pre><script>alert('x')</script><img src=http://evil.example/x onerror=alert(1)>"

@@ -18,7 +18,7 @@ from tbench.engine import LABEL_RUN, Engine
 from tbench.errors import TaskInvalid, TrialError, UsageError
 from tbench.fakes import FakeSandbox, FakeSandboxes
 from tbench.rewards.executed import Live, RewardUnavailable, agent_reward, executed_reward, make_executed_reward
-from tbench.task import Task
+from tbench.tasks.task import Task
 
 MakeTask = Any
 

@@ -28,7 +28,6 @@ from harness.limits import Limits
 from harness.model import Sampling
 from harness.protocols import load_protocol
 from tbench.agents import ModelAgent, OracleAgent, TrialAgent
-from tbench.dataset import TaskSet, read_tasks
 from tbench.demo.server import DemoEndpoint
 from tbench.engine import LABEL_OWNER, Engine
 from tbench.events import Event, Events
@@ -36,6 +35,7 @@ from tbench.owner import owner
 from tbench.plan import RunConfig
 from tbench.results import TrialResult
 from tbench.run import execute_on_engine
+from tbench.tasks.sources import TaskSet, read_tasks
 
 TRIALS, TASKS, AT_ONCE, RETRIES, STEPS = 300, 5, 8, 20, 6
 HARM_EVERY_SEC, HARMED_REQUESTS = 0.8, 0.1

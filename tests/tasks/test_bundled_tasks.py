@@ -8,14 +8,14 @@ from pathlib import Path
 import pytest
 
 from tbench.agents import NopAgent, OracleAgent
-from tbench.dataset import BUNDLED, TaskSet, read_tasks
 from tbench.engine import LABEL_RUN, Engine
 from tbench.events import Events
-from tbench.read_run import read_run
+from tbench.plan import RunConfig
 from tbench.results import TrialResult
 from tbench.run import RunOutcome, execute_on_engine
-from tbench.plan import RunConfig
-from tbench.task import Task
+from tbench.storage.read_run import read_run
+from tbench.tasks.sources import BUNDLED, TaskSet, read_tasks
+from tbench.tasks.task import Task
 
 TASKS = read_tasks(BUNDLED)
 NAMES = [task.name for task in TASKS.tasks]

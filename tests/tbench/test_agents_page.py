@@ -17,7 +17,7 @@ from harness.trajectory import Outcome
 from tbench.agents import UserAgent, Workplace
 from tbench.errors import TrialError
 from tbench.sandbox import Sandbox
-from tbench.task import Task
+from tbench.tasks.task import Task
 from tbench.user_agent import AgentClass, load_agent_class
 
 PAGE = Path(__file__).parents[2] / "docs" / "agents.md"

@@ -14,9 +14,9 @@ from harness.protocols.base import Keys
 from harness.terminal import Terminal, TerminalSpec
 from tbench.errors import TrialError
 from tbench.judging import Judging, parse
+from tbench.results import is_weak
 from tbench.sandbox import Sandbox
-from tbench.tamper import is_weak
-from tbench.task import Task
+from tbench.tasks.task import Task
 from tbench.verifier import Verdict, VerifierFailed, verify
 
 pytestmark = pytest.mark.engine

@@ -21,7 +21,7 @@ from tbench.errors import TrialError
 from tbench.image import Image, Images
 from tbench.owner import Life, life_of
 from tbench.sandbox import BUSYBOX, TOOLS
-from tbench.task import Task
+from tbench.tasks.task import Task
 
 pytestmark = pytest.mark.engine
 BASE = "debian:bookworm-slim"

@@ -19,12 +19,12 @@ from fault_server import RECORDED, FaultServer, answer, completion
 from harness.chat import ChatModel
 from harness.terminal.fake_tmux import FakeTmux
 from harness.trajectory import Outcome
-from tbench.dataset import TaskSet, read_tasks
 from tbench.errors import KINDS
 from tbench.fakes import FakeSandbox, FakeSandboxes
 from tbench.results import TrialResult
 from tbench.sandbox import ExecResult
-from tbench.task import Task
+from tbench.tasks.sources import TaskSet, read_tasks
+from tbench.tasks.task import Task
 
 MakeTask = Any
 Fault = Callable[[FaultServer], None]

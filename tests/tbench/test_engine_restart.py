@@ -18,12 +18,12 @@ from own_engine import OwnEngine, own_engine
 from harness.fakes import ScriptedModel
 from harness.trajectory import Outcome
 from tbench.agents import NopAgent, TrialAgent, Workplace
-from tbench.bundled import images_dir
 from tbench.engine import Engine, EngineUnreachable
 from tbench.errors import TrialError
 from tbench.events import Event, TrialPhase
 from tbench.image import Images
-from tbench.task import Task
+from tbench.tasks.bundled import images_dir
+from tbench.tasks.task import Task
 from tbench.tools import ensure_tools, recipe_hash
 
 pytestmark = [

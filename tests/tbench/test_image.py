@@ -16,7 +16,7 @@ import pytest
 from tbench.engine import Engine
 from tbench.errors import TrialError
 from tbench.image import Images, build_tag, name_and_tag
-from tbench.task import Task
+from tbench.tasks.task import Task
 
 needs_engine = pytest.mark.engine
 BASE = "debian:bookworm-slim"
@@ -227,7 +227,7 @@ import asyncio, sys
 from pathlib import Path
 from tbench.engine import Engine
 from tbench.image import Images
-from tbench.task import Task
+from tbench.tasks.task import Task
 
 async def main():
     engine = Engine.connect(2)

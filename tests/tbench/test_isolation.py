@@ -14,7 +14,6 @@ from harness.trajectory import Outcome, Trajectory
 from tbench.admission import Admission
 from tbench.agents import AgentReport, Workplace
 from tbench.cleaning import reap
-from tbench.dataset import TaskSet
 from tbench.engine import LABEL_RUN, LABEL_SNAPSHOT, Engine
 from tbench.events import Events
 from tbench.image import Images
@@ -23,8 +22,9 @@ from tbench.regrade import regrade
 from tbench.results import TrialResult
 from tbench.run import Run
 from tbench.sandboxes import EngineSandboxes
-from tbench.store import RunStore
-from tbench.task import Task
+from tbench.storage.run_store import RunStore
+from tbench.tasks.sources import TaskSet
+from tbench.tasks.task import Task
 from tbench.verdict import judge
 
 pytestmark = pytest.mark.engine

@@ -15,7 +15,7 @@ from tbench.cli.correlate import register
 from tbench.errors import UsageError
 from tbench.model_scores import by_model, executed_scores, proxy_scores, read_names
 from tbench.results import TrialResult
-from tbench.store import RunStore
+from tbench.storage.run_store import RunStore
 
 SHARED = Path(__file__).parents[3] / "shared" / "data"
 TIME = datetime(2026, 1, 1, tzinfo=UTC)

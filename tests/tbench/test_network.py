@@ -25,7 +25,7 @@ from tbench.network import endpoint_addresses, has_network
 from tbench.plan import RunConfig
 from tbench.sandbox import BUSYBOX, Sandbox
 from tbench.sandboxes import EngineSandboxes
-from tbench.task import Task
+from tbench.tasks.task import Task
 
 TOML = '[environment]\nmemory_mb = 256\ndocker_image = "debian:bookworm-slim"\nallow_internet = {}\n'
 Start = Callable[..., Coroutine[Any, Any, Sandbox]]

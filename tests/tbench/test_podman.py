@@ -25,7 +25,6 @@ from harness.protocols.base import CommandResult, Keys
 from harness.terminal import Terminal
 from tbench.agents import NopAgent, OracleAgent, TrialAgent
 from tbench.cleaning import Scope, clean
-from tbench.dataset import TaskSet
 from tbench.engine import LABEL_RUN, Engine, EngineError
 from tbench.errors import TrialError
 from tbench.events import Events
@@ -34,7 +33,8 @@ from tbench.plan import RunConfig
 from tbench.run import execute_on_engine
 from tbench.sandbox import Sandbox
 from tbench.sandboxes import EngineSandboxes
-from tbench.task import Task
+from tbench.tasks.sources import TaskSet
+from tbench.tasks.task import Task
 from tbench.tools import ensure_tools
 
 pytestmark = [

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from tbench.redaction import hide
-from tbench.task import Task
+from tbench.tasks.task import Task
 
 KEY = "sk-planted-0815"
 TOML = """

@@ -15,7 +15,6 @@ from pydantic import ValidationError
 
 from tbench.admission import Admission
 from tbench.agents import AgentReport, NopAgent, TrialAgent, Workplace
-from tbench.dataset import TaskSet, read_tasks
 from tbench.errors import TrialError, UsageError
 from tbench.events import Event, Events, TrialFinished
 from tbench.fakes import FakeSandbox, FakeSandboxes
@@ -23,8 +22,9 @@ from tbench.host import HostWatch
 from tbench.plan import RunConfig, plan_trials, trial_id
 from tbench.results import TrialResult
 from tbench.run import Run, RunOutcome
-from tbench.store import RunStore
-from tbench.task import Task
+from tbench.storage.run_store import RunStore
+from tbench.tasks.sources import TaskSet, read_tasks
+from tbench.tasks.task import Task
 
 MakeTask = Any
 RESULT_KEYS = {

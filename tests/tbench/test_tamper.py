@@ -9,7 +9,8 @@ import json
 import pytest
 
 from tbench.judging import Facts, Suspect
-from tbench.tamper import is_weak, signals, watched
+from tbench.results import is_weak
+from tbench.tamper import signals, watched
 
 SCRIPT, ELF = b"#!/bin/sh\necho 1 passed\n", b"\x7fELF..."
 

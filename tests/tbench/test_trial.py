@@ -16,8 +16,8 @@ from tbench.events import Event, Events, TrialFinished, TrialPhase, TrialStep, T
 from tbench.fakes import FakeSandbox, FakeSandboxes
 from tbench.results import TrialResult
 from tbench.sandbox import ExecResult
-from tbench.store import RunStore
-from tbench.task import Task
+from tbench.storage.run_store import RunStore
+from tbench.tasks.task import Task
 from tbench.trial import Trial, TrialPlan
 
 MakeTask = Any

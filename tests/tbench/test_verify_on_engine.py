@@ -18,7 +18,7 @@ from tbench.errors import TrialError
 from tbench.image import Images
 from tbench.sandbox import Sandbox
 from tbench.sandboxes import EngineSandboxes
-from tbench.task import Task
+from tbench.tasks.task import Task
 from tbench.verifier import Verdict, VerifierFailed, verify
 
 pytestmark = pytest.mark.engine

@@ -14,5 +14,5 @@ def images_dir() -> Path:
 
 
 def _data(name: str) -> Path:
-    inside = Path(__file__).parent / name
+    inside = Path(__file__).parents[1] / "bundled" / name
     return inside if inside.is_dir() else Path(__file__).parents[2] / name

@@ -7,9 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import errno
-import fcntl
 import json
-import os
 from collections.abc import Container, Mapping
 from pathlib import Path
 from typing import Any
@@ -17,94 +15,11 @@ from typing import Any
 from harness.trajectory import Trajectory
 from tbench.errors import UsageError
 from tbench.events import Event, Note, TrialFinished, TrialStep
+from tbench.files import refuse_to_overwrite, safe_relative, write_atomically, write_json
 from tbench.results import TrialResult
+from tbench.storage.lines import LineFile
 
 CONFIG_NAME, RESULTS_NAME, JOURNAL_NAME = "run.json", "results.jsonl", "journal.jsonl"
-
-
-def write_atomically(path: Path, data: bytes) -> None:
-    """Write beside, then rename: a reader sees the old file or the new one, never half of it."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    # Not derived from the name: names out of a container may already be as long as a file system allows.
-    beside = path.with_name(f".writing-{os.getpid()}")
-    try:
-        beside.write_bytes(data)
-        beside.replace(path)
-    except OSError:
-        with contextlib.suppress(OSError):
-            beside.unlink(missing_ok=True)
-        raise
-
-
-def write_json(path: Path, value: Any) -> None:
-    write_atomically(path, (json.dumps(value, indent=2, ensure_ascii=False) + "\n").encode("utf-8", "replace"))
-
-
-def is_unused(path: Path) -> bool:
-    """Whether nothing is at `path`, or an empty directory. Raises UsageError."""
-    try:
-        return not path.exists() or (path.is_dir() and not any(path.iterdir()))
-    except OSError as error:
-        raise UsageError(f"{path}: cannot be read: {error.strerror or error}") from None
-
-
-def refuse_to_overwrite(path: Path) -> None:
-    """Raises UsageError for a run directory that holds anything."""
-    if not is_unused(path):
-        raise UsageError(
-            f"{path}: is not empty; name a new directory with --output (nothing is overwritten), "
-            "or go on with the run in it with --resume"
-        )
-
-
-class LineFile:
-    """Appends whole lines to a file: what a full disk cuts short is taken back."""
-
-    def __init__(self, path: Path, *, locked: bool = False) -> None:
-        """Raises OSError, BlockingIOError where `locked` and another process has locked it.
-
-        A last line that a killed process left torn is mended.
-        """
-        self._file = path.open("ab", buffering=0)
-        try:
-            if locked:
-                # Before anything else: a torn last line may be one that a living process is just writing.
-                fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            _mend(path)
-        except OSError:
-            self._file.close()
-            raise
-
-    def append(self, line: str) -> None:
-        """Raises OSError; then nothing was appended."""
-        data = line.encode("utf-8", "replace") + b"\n"
-        size = os.fstat(self._file.fileno()).st_size
-        try:
-            if self._file.write(data) != len(data):
-                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-        except OSError:
-            with contextlib.suppress(OSError):
-                os.ftruncate(self._file.fileno(), size)
-            raise
-
-    def close(self) -> None:
-        """Give up the lock, too."""
-        self._file.close()
-
-
-def _mend(path: Path) -> None:
-    """A last line without its end: ended where it is whole, else removed."""
-    data = path.read_bytes()
-    torn = data.rpartition(b"\n")[2]
-    if not torn:
-        return
-    try:
-        json.loads(torn)
-    except ValueError:
-        os.truncate(path, len(data) - len(torn))
-        return
-    with path.open("ab") as file:
-        file.write(b"\n")
 
 
 class RunStore:
@@ -236,9 +151,3 @@ class RunStore:
 
 def _is_not_an_attempt(path: Path) -> bool:
     return not path.name.startswith("attempt-")
-
-
-def safe_relative(name: str) -> Path:
-    """A file name that came out of a container, without any way to climb out of the directory."""
-    parts = [part for part in name.split("/") if part not in ("", ".", "..")]
-    return Path(*parts) if parts else Path("unnamed")

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from pydantic import BaseModel
 
-from tbench.jsonl import read_lines
+from tbench.storage.lines import read_lines
 
 
 class Point(BaseModel):

@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 
 from harness.trajectory import Outcome
-from tbench.read_run import RunUnreadable, read_run
 from tbench.results import TrialResult
-from tbench.summary import summarise
+from tbench.scores.summary import summarise
+from tbench.storage.read_run import RunUnreadable, read_run
 
 CONFIG = {"schema_version": 1, "run": "nightly", "tasks": [{"name": "t", "hash": "x"}], "seeds": [0, 1]}
 TIME = datetime(2026, 1, 1, tzinfo=UTC)

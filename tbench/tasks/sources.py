@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from fnmatch import fnmatch
 from pathlib import Path
 
-from tbench.bundled import tasks_dir
 from tbench.errors import TaskInvalid, UsageError
-from tbench.task import Task
+from tbench.tasks.bundled import tasks_dir
+from tbench.tasks.task import Task
 
 BUNDLED = "bundled"
 

@@ -12,9 +12,9 @@ from rich.console import Console
 
 from harness.trajectory import Outcome, Usage
 from tbench.results import Blame, ErrorInfo, HostSample, Integrity, Stage, Timings, TrialResult
-from tbench.statistics import score
-from tbench.summary import NO_VERDICT, MixedModels, Status, Summary, reward_table, summarise
-from tbench.summary_text import plain, render, reward_text
+from tbench.scores.statistics import score
+from tbench.scores.summary import NO_VERDICT, MixedModels, Status, Summary, reward_table, summarise
+from tbench.scores.tables import plain, render, reward_text
 
 TIME = datetime(2026, 1, 1, tzinfo=UTC)
 SIX = [f"task-{t}" for t in range(6)]

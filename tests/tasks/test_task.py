@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from tbench.errors import TaskInvalid, TrialError
-from tbench.task import Task, resolve_env
+from tbench.tasks.task import Task, resolve_env
 
 MakeTask = Any
 LEFT_OUT: dict[str, Any] = {

@@ -9,12 +9,12 @@ from typing import Any, Literal
 
 from harness.trajectory import Frozen, Usage
 from tbench.errors import UsageError
-from tbench.pressure import Pressure, pressure_of
-from tbench.results import Blame, ErrorInfo, Stage, TrialResult
-from tbench.statistics import (
+from tbench.results import Blame, ErrorInfo, Stage, TrialResult, is_weak
+from tbench.scores.pressure import Pressure, pressure_of
+from tbench.scores.statistics import (
     MeanStd,
     RewardTable,
-    Verdict,
+    TrialReward,
     bootstrap_over_tasks,
     bounds,
     expected_std,
@@ -26,7 +26,6 @@ from tbench.statistics import (
     solved_rate,
     standard_error_over_tasks,
 )
-from tbench.tamper import is_weak
 
 SUMMARY_SCHEMA_VERSION = 1
 NO_VERDICT = "NoVerdict"
@@ -288,7 +287,7 @@ def reward_table(
     """The rewards that `summarise` counts, laid out over the plan. Raises ValueError as `RewardTable.of` does."""
     planned = {(task, seed) for task in planned_tasks for seed in planned_seeds}
     finals = _finals(results)
-    verdicts = [Verdict(*trial, finals[trial].reward) for trial in finals.keys() & planned]
+    verdicts = [TrialReward(*trial, finals[trial].reward) for trial in finals.keys() & planned]
     return RewardTable.of(verdicts, planned_tasks, planned_seeds)
 
 
@@ -331,7 +330,7 @@ def _only_model(results: Iterable[TrialResult]) -> str | None:
 def _score(
     results: Iterable[TrialResult], tasks: Sequence[str], seeds: Sequence[int], population: bool
 ) -> Score | None:
-    verdicts = [Verdict(result.task, result.seed, result.reward) for result in results]
+    verdicts = [TrialReward(result.task, result.seed, result.reward) for result in results]
     if all(verdict.reward is None for verdict in verdicts):
         return None
     table = RewardTable.of(verdicts, tasks, seeds)

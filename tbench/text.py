@@ -1,6 +1,12 @@
-"""Text of models, tasks and servers, made fit for a terminal."""
+"""Text of models, tasks and servers, made fit for one line of a message or a terminal."""
 
 from __future__ import annotations
+
+
+def one_line(text: str, limit: int = 500) -> str:
+    """`text` on one line, cut in the middle: messages end in tables, journals and terminals."""
+    flat = " ".join(text.split())
+    return flat if len(flat) <= limit else f"{flat[: limit // 2]} … {flat[-limit // 2 :]}"
 
 
 def plain(text: str, limit: int = 300) -> str:

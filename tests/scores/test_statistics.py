@@ -14,9 +14,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tbench.statistics import (
+from tbench.scores.statistics import (
     RewardTable,
-    Verdict,
+    TrialReward,
     bootstrap_over_tasks,
     bounds,
     coverage,
@@ -41,7 +41,9 @@ MODELS = ("tmax-9b", "Qwen3.5-9B", "Qwen3.5-2B")
 def table(*rows: tuple[float | None, ...]) -> RewardTable:
     tasks = [f"task-{t}" for t in range(len(rows))]
     verdicts = [
-        Verdict(task, seed, reward) for task, row in zip(tasks, rows, strict=True) for seed, reward in enumerate(row)
+        TrialReward(task, seed, reward)
+        for task, row in zip(tasks, rows, strict=True)
+        for seed, reward in enumerate(row)
     ]
     return RewardTable.of(verdicts, tasks, range(len(rows[0])))
 
@@ -65,7 +67,7 @@ def published(request: pytest.FixtureRequest) -> tuple[RewardTable, dict[str, An
         pytest.skip(f"published trials are not at {PUBLISHED}")
     lines = [json.loads(line) for line in (PUBLISHED / "trials.jsonl").read_text().splitlines()]
     mine = [line for line in lines if line["model"] == request.param]
-    verdicts = [Verdict(line["task"], line["seed"], line["reward"]) for line in mine]
+    verdicts = [TrialReward(line["task"], line["seed"], line["reward"]) for line in mine]
     tasks, seeds = sorted({line["task"] for line in mine}), sorted({line["seed"] for line in mine})
     expected = json.loads((PUBLISHED / "expected.json").read_text())["models"][request.param]
     return RewardTable.of(verdicts, tasks, seeds), expected
@@ -156,11 +158,11 @@ def test_a_table_refuses_what_does_not_fit_its_plan() -> None:
     with pytest.raises(ValueError, match="planned twice"):
         RewardTable.of([], ["a", "a"], [0])
     with pytest.raises(ValueError, match="not planned"):
-        RewardTable.of([Verdict("b", 0, 1.0)], ["a"], [0])
+        RewardTable.of([TrialReward("b", 0, 1.0)], ["a"], [0])
     with pytest.raises(ValueError, match="two verdicts"):
-        RewardTable.of([Verdict("a", 0, 1.0), Verdict("a", 0, 0.0)], ["a"], [0])
+        RewardTable.of([TrialReward("a", 0, 1.0), TrialReward("a", 0, 0.0)], ["a"], [0])
     with pytest.raises(ValueError, match="finite"):
-        RewardTable.of([Verdict("a", 0, math.nan)], ["a"], [0])
+        RewardTable.of([TrialReward("a", 0, math.nan)], ["a"], [0])
 
 
 def test_pass_at_k_refuses_partial_rewards_and_impossible_k() -> None:

@@ -18,7 +18,7 @@ Row = tuple[float | None, ...]
 
 
 @dataclass(frozen=True, slots=True)
-class Verdict:
+class TrialReward:
     """The reward of one task at one seed; None where the verifier gave none."""
 
     task: str
@@ -35,7 +35,7 @@ class RewardTable:
     rows: tuple[Row, ...]
 
     @classmethod
-    def of(cls, verdicts: Iterable[Verdict], tasks: Sequence[str], seeds: Sequence[int]) -> RewardTable:
+    def of(cls, verdicts: Iterable[TrialReward], tasks: Sequence[str], seeds: Sequence[int]) -> RewardTable:
         """Lay verdicts out over the plan; what the plan has and the verdicts lack becomes None.
 
         Raises ValueError for an empty or repeating plan, a verdict outside the plan, two verdicts for the

@@ -16,9 +16,10 @@ from typing import Any, NamedTuple
 from pydantic import ValidationError
 
 from harness.trajectory import Frozen
-from tbench.errors import UsageError, one_line
+from tbench.errors import UsageError
 from tbench.results import RESULT_SCHEMA_VERSION, TrialResult
-from tbench.store import CONFIG_NAME, RESULTS_NAME
+from tbench.storage.run_store import CONFIG_NAME, RESULTS_NAME
+from tbench.text import one_line
 
 UNKNOWN_TIME = datetime(1970, 1, 1, tzinfo=UTC)
 """Stands for "not recorded" in imported results."""

@@ -15,8 +15,10 @@ import pytest
 from harness.trajectory import Message, Outcome, Reply, Step, Trajectory
 from tbench.errors import UsageError
 from tbench.events import Note, RunEnded, RunStarted, TrialFinished, TrialPhase, TrialStep, TrialVerdict
+from tbench.files import safe_relative, write_atomically, write_json
 from tbench.results import TrialResult
-from tbench.store import LineFile, RunStore, safe_relative, write_atomically, write_json
+from tbench.storage.lines import LineFile
+from tbench.storage.run_store import RunStore
 
 TIME = datetime(2026, 1, 2, tzinfo=UTC)
 

@@ -13,8 +13,8 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from tbench.printable import plain
-from tbench.summary import Cell, Counts, ErrorGroup, Status, Summary, TaskRow, TimeSplit
+from tbench.scores.summary import Cell, Counts, ErrorGroup, Status, Summary, TaskRow, TimeSplit
+from tbench.text import plain
 
 FLAGS_SHOWN = 10
 PIPED_WIDTH = 100

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from tbench.dataset import BUNDLED, read_tasks
 from tbench.errors import UsageError
+from tbench.tasks.sources import BUNDLED, read_tasks
 
 MakeTask = Any
 

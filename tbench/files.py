@@ -1,0 +1,52 @@
+"""Files and directories that are written whole or not at all, and what may not be overwritten."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+from tbench.errors import UsageError
+
+
+def write_atomically(path: Path, data: bytes) -> None:
+    """Write beside, then rename: a reader sees the old file or the new one, never half of it."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    # Not derived from the name: names out of a container may already be as long as a file system allows.
+    beside = path.with_name(f".writing-{os.getpid()}")
+    try:
+        beside.write_bytes(data)
+        beside.replace(path)
+    except OSError:
+        with contextlib.suppress(OSError):
+            beside.unlink(missing_ok=True)
+        raise
+
+
+def write_json(path: Path, value: Any) -> None:
+    write_atomically(path, (json.dumps(value, indent=2, ensure_ascii=False) + "\n").encode("utf-8", "replace"))
+
+
+def is_unused(path: Path) -> bool:
+    """Whether nothing is at `path`, or an empty directory. Raises UsageError."""
+    try:
+        return not path.exists() or (path.is_dir() and not any(path.iterdir()))
+    except OSError as error:
+        raise UsageError(f"{path}: cannot be read: {error.strerror or error}") from None
+
+
+def refuse_to_overwrite(path: Path) -> None:
+    """Raises UsageError for a run directory that holds anything."""
+    if not is_unused(path):
+        raise UsageError(
+            f"{path}: is not empty; name a new directory with --output (nothing is overwritten), "
+            "or go on with the run in it with --resume"
+        )
+
+
+def safe_relative(name: str) -> Path:
+    """A file name that came out of a container, without any way to climb out of the directory."""
+    parts = [part for part in name.split("/") if part not in ("", ".", "..")]
+    return Path(*parts) if parts else Path("unnamed")

@@ -1,0 +1,1 @@
+"""Numbers over rewards: statistics, the summary of a run, and its tables."""

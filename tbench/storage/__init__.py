@@ -1,0 +1,1 @@
+"""The run directory on disk: one writer, one reader, and the JSON lines under both."""

@@ -1,0 +1,91 @@
+"""Files of JSON lines: appended to so that no line is ever half a line, and read with a place for each problem."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import fcntl
+import json
+import os
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any, TypeVar
+
+from pydantic import BaseModel, ValidationError
+
+from tbench.text import one_line
+
+Model = TypeVar("Model", bound=BaseModel)
+
+
+def read_lines(
+    path: Path, raw: bytes, model: type[Model], problems: list[str], mend: Callable[[Any], Any] = lambda value: value
+) -> Iterator[tuple[str, Model]]:
+    """`FILE:LINE` and the object, for each line of `raw` that is one; of the others `FILE:LINE: what is wrong` is added
+    to `problems`. Blank lines are nothing. `mend` gets the decoded value before it is looked at."""
+    for number, line in enumerate(raw.split(b"\n"), start=1):
+        if not line.strip():
+            continue
+        where = f"{path}:{number}"
+        try:
+            yield where, model.model_validate(mend(json.loads(line)))
+        except ValidationError as error:
+            problems.append(f"{where}: {first_problem(error)}")
+        except (ValueError, RecursionError) as error:
+            problems.append(f"{where}: not JSON ({one_line(str(error))})")
+
+
+def first_problem(error: ValidationError, whole: str = "line") -> str:
+    """Where and what, in one line; `whole` stands for the place where all of it is wrong."""
+    first = error.errors(include_url=False, include_input=False)[0]
+    return f"{'.'.join(map(str, first['loc'])) or whole}: {one_line(first['msg'])}"
+
+
+class LineFile:
+    """Appends whole lines to a file: what a full disk cuts short is taken back."""
+
+    def __init__(self, path: Path, *, locked: bool = False) -> None:
+        """Raises OSError, BlockingIOError where `locked` and another process has locked it.
+
+        A last line that a killed process left torn is mended.
+        """
+        self._file = path.open("ab", buffering=0)
+        try:
+            if locked:
+                # Before anything else: a torn last line may be one that a living process is just writing.
+                fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            _mend(path)
+        except OSError:
+            self._file.close()
+            raise
+
+    def append(self, line: str) -> None:
+        """Raises OSError; then nothing was appended."""
+        data = line.encode("utf-8", "replace") + b"\n"
+        size = os.fstat(self._file.fileno()).st_size
+        try:
+            if self._file.write(data) != len(data):
+                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        except OSError:
+            with contextlib.suppress(OSError):
+                os.ftruncate(self._file.fileno(), size)
+            raise
+
+    def close(self) -> None:
+        """Give up the lock, too."""
+        self._file.close()
+
+
+def _mend(path: Path) -> None:
+    """A last line without its end: ended where it is whole, else removed."""
+    data = path.read_bytes()
+    torn = data.rpartition(b"\n")[2]
+    if not torn:
+        return
+    try:
+        json.loads(torn)
+    except ValueError:
+        os.truncate(path, len(data) - len(torn))
+        return
+    with path.open("ab") as file:
+        file.write(b"\n")

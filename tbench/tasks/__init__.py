@@ -1,0 +1,1 @@
+"""Task directories: read, checked, hashed, and where sets of them come from."""
