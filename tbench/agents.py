@@ -20,10 +20,10 @@ from harness.protocols.bash import BashProtocol
 from harness.terminal import COLUMNS, ROWS, Settling, Terminal, TerminalSpec
 from harness.terminal.recording import Recording
 from harness.trajectory import Outcome, Trajectory
-from tbench.archive import pack, read_tree
 from tbench.errors import TrialError
 from tbench.results import Stage
-from tbench.sandbox import BUSYBOX, LOG_DIRECTORIES, NOT_STAGED, Sandbox
+from tbench.sandbox.archive import pack, read_tree
+from tbench.sandbox.backend import BUSYBOX, LOG_DIRECTORIES, NOT_STAGED, Sandbox
 from tbench.tasks.task import Task, resolve_env
 
 _NO_LIMIT_SEC = 24 * 3600.0

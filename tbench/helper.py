@@ -7,8 +7,8 @@ import contextlib
 from collections.abc import Mapping
 from typing import Any
 
-from tbench.engine import Engine, EngineError
-from tbench.sandbox import BUSYBOX, TOOLS
+from tbench.sandbox.backend import BUSYBOX, TOOLS
+from tbench.sandbox.docker.engine import Engine, EngineError
 
 _WAIT_SEC = 60.0
 

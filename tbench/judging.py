@@ -13,8 +13,8 @@ import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from tbench.archive import FileEntry, unpack
-from tbench.sandbox import BUSYBOX, NOT_STAGED
+from tbench.sandbox.archive import FileEntry, unpack
+from tbench.sandbox.backend import BUSYBOX, NOT_STAGED
 
 LOGS = "/logs/verifier"
 FORGED = 96

@@ -7,9 +7,9 @@ import contextlib
 import subprocess
 import sys
 
-from tbench.cleaning import is_kept
-from tbench.engine import LABEL_OWNER, Engine, EngineError
-from tbench.owner import owner
+from tbench.sandbox.docker.cleaning import is_kept
+from tbench.sandbox.docker.engine import LABEL_OWNER, Engine, EngineError
+from tbench.sandbox.docker.owner import owner
 
 _LOOKS, _BETWEEN_LOOKS_SEC = 10, 0.5
 """The engine may still be creating containers for a process that is gone."""

@@ -9,14 +9,14 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from tbench.admission import Admission
-from tbench.cleaning import reap
-from tbench.engine import Engine
 from tbench.host import HostWatch
-from tbench.image import Images
-from tbench.memory_watch import MemoryWatch
 from tbench.plan import RunConfig
-from tbench.sandboxes import EngineSandboxes
-from tbench.tools import ensure_tools
+from tbench.sandbox.docker.backend import EngineSandboxes
+from tbench.sandbox.docker.cleaning import reap
+from tbench.sandbox.docker.engine import Engine
+from tbench.sandbox.docker.image import Images
+from tbench.sandbox.docker.memory_watch import MemoryWatch
+from tbench.sandbox.docker.tools import ensure_tools
 from tbench.trial import SandboxMaker
 
 

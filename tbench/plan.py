@@ -13,8 +13,8 @@ from harness.protocols.base import ShellMode
 from harness.protocols.text import OUTPUT_LIMIT_BYTES
 from harness.trajectory import Frozen
 from tbench.errors import UsageError
-from tbench.network import NetworkChoice
 from tbench.resuming import Past, differences
+from tbench.sandbox.docker.network import NetworkChoice
 from tbench.tasks.sources import TaskSet
 from tbench.text import one_line
 from tbench.trial import TrialPlan

@@ -11,17 +11,17 @@ from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any
 
-from tbench.engine import Engine
 from tbench.errors import TrialError, UsageError
-from tbench.image import Images
 from tbench.results import TrialResult
-from tbench.sandbox import Sandbox
-from tbench.sandboxes import EngineSandboxes
+from tbench.sandbox.backend import Sandbox
+from tbench.sandbox.docker.backend import EngineSandboxes
+from tbench.sandbox.docker.engine import Engine
+from tbench.sandbox.docker.image import Images
+from tbench.sandbox.docker.tools import Say, ensure_tools
 from tbench.storage.read_run import read_run
 from tbench.storage.run_store import RunStore
 from tbench.tasks.sources import read_tasks
 from tbench.tasks.task import Task
-from tbench.tools import Say, ensure_tools
 from tbench.verdict import Verify, judge
 from tbench.verifier import VerifierFailed, regraded
 

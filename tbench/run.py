@@ -15,7 +15,6 @@ from typing import Any
 from tbench import __version__
 from tbench.admission import Admission, Demand
 from tbench.agents import TrialAgent
-from tbench.engine import Engine
 from tbench.events import Events, Note, RunEnded, RunStarted, TrialPhase
 from tbench.host import HostWatch
 from tbench.place import place_on
@@ -23,6 +22,7 @@ from tbench.plan import RunConfig, plan_trials
 from tbench.pool import few_full_collections, run_all
 from tbench.results import TrialResult
 from tbench.resuming import Again, Past, take_up
+from tbench.sandbox.docker.engine import Engine
 from tbench.stopping import Gate, Stopping
 from tbench.storage.run_store import RunStore
 from tbench.tasks.sources import TaskSet

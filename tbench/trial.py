@@ -20,7 +20,7 @@ from tbench.events import Events, Phase, TrialFinished, TrialPhase, TrialStep, T
 from tbench.host import HostWatch, Observation
 from tbench.redaction import hide
 from tbench.results import NOTHING_SEEN, ErrorInfo, Integrity, Timings, TrialResult
-from tbench.sandbox import Sandbox
+from tbench.sandbox.backend import Sandbox
 from tbench.storage.run_store import RunStore
 from tbench.tasks.task import Task
 from tbench.text import one_line

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from tbench.results import Integrity
-from tbench.sandbox import Sandbox
+from tbench.sandbox.backend import Sandbox
 from tbench.tasks.task import Task
 from tbench.verifier import Verdict, VerifierFailed, look, verify
 

@@ -13,11 +13,11 @@ import uuid
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from tbench.archive import FileEntry, pack, read_tree
 from tbench.errors import TrialError
 from tbench.judging import FORGED, Facts, Judging, parse
 from tbench.results import NOTHING_SEEN, Integrity
-from tbench.sandbox import NOT_STAGED, ExecResult, Sandbox
+from tbench.sandbox.archive import FileEntry, pack, read_tree
+from tbench.sandbox.backend import NOT_STAGED, ExecResult, Sandbox
 from tbench.tamper import signals, watched
 from tbench.tasks.task import Task, resolve_env
 

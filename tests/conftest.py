@@ -14,12 +14,12 @@ from fault_server import RECORDED, FaultServer
 from hypothesis import settings
 from xdist.scheduler import LoadScopeScheduling
 
-from tbench.engine import Engine
-from tbench.image import Images
-from tbench.sandbox import Sandbox
-from tbench.sandboxes import EngineSandboxes
+from tbench.sandbox.backend import Sandbox
+from tbench.sandbox.docker.backend import EngineSandboxes
+from tbench.sandbox.docker.engine import Engine
+from tbench.sandbox.docker.image import Images
+from tbench.sandbox.docker.tools import ensure_tools
 from tbench.tasks.task import Task
-from tbench.tools import ensure_tools
 
 # The machine may be busy with containers: an example's duration says nothing. `make test` gives the same examples
 # every time; `make test-all` looks for new ones.

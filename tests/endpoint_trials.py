@@ -17,10 +17,10 @@ from harness.trajectory import Trajectory
 from tbench.admission import Admission
 from tbench.agents import ModelAgent
 from tbench.events import Event, Events
-from tbench.fakes import FakeSandbox, FakeSandboxes
 from tbench.plan import RunConfig
 from tbench.results import TrialResult
 from tbench.run import Run, RunOutcome
+from tbench.sandbox.fake import FakeSandbox, FakeSandboxes
 from tbench.storage.run_store import RunStore
 from tbench.tasks.sources import TaskSet
 

@@ -15,15 +15,15 @@ from harness.limits import Limits
 from harness.protocols import load_protocol
 from tbench.admission import Admission
 from tbench.agents import AgentReport, ModelAgent, NopAgent, TrialAgent, Workplace
-from tbench.engine import LABEL_RUN, Engine
 from tbench.events import Event, Events
-from tbench.image import Images
-from tbench.memory_watch import MemoryWatch
 from tbench.plan import RunConfig
 from tbench.results import TrialResult
 from tbench.run import Run
-from tbench.sandbox import Sandbox
-from tbench.sandboxes import EngineSandboxes
+from tbench.sandbox.backend import Sandbox
+from tbench.sandbox.docker.backend import EngineSandboxes
+from tbench.sandbox.docker.engine import LABEL_RUN, Engine
+from tbench.sandbox.docker.image import Images
+from tbench.sandbox.docker.memory_watch import MemoryWatch
 from tbench.storage.run_store import RunStore
 from tbench.tasks.sources import TaskSet
 from tbench.tasks.task import Task

@@ -14,7 +14,7 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
-from tbench.engine import Engine
+from tbench.sandbox.docker.engine import Engine
 
 _BOUND_SEC = 60.0
 

@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from harness.stream import ByteStream
-from tbench.container import Container
+from tbench.sandbox.docker.container import Container
 
 LIMIT_SEC = 20
 _DRIVER = r"""

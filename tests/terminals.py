@@ -12,11 +12,11 @@ from typing import Any
 
 from harness.protocols.base import CommandResult, Keys, ScreenView, View
 from harness.terminal import Terminal, TerminalSpec
-from tbench.container import Container, Limits, Recipe
-from tbench.creating import create_arguments
-from tbench.engine import Engine
-from tbench.image import Images
-from tbench.sandbox import BUSYBOX
+from tbench.sandbox.backend import BUSYBOX
+from tbench.sandbox.docker.container import Container, Limits, Recipe
+from tbench.sandbox.docker.create import create_arguments
+from tbench.sandbox.docker.engine import Engine
+from tbench.sandbox.docker.image import Images
 from tbench.tasks.task import Task
 
 BASH = "FROM debian:bookworm-slim\nWORKDIR /app\n"

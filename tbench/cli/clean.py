@@ -26,8 +26,8 @@ def clean(
     """Remove what runs left whose process is gone, and nameless images; never anything of a run under way."""
     import asyncio
 
-    from tbench import cleaning
-    from tbench.engine import Engine
+    from tbench.sandbox.docker import cleaning
+    from tbench.sandbox.docker.engine import Engine
 
     engine = Engine.connect()
     try:

@@ -19,7 +19,6 @@ from tbench.agents import ModelAgent, NopAgent, OracleAgent, TrialAgent, UserAge
 from tbench.cli.interruption import interruptible, tell
 from tbench.cli.live import progress
 from tbench.cli.options import AgentSetup, ModelOptions, RunOptions, as_stored, for_earlier_run
-from tbench.engine import Engine
 from tbench.errors import UsageError
 from tbench.events import Event, Events, Note
 from tbench.files import is_unused, refuse_to_overwrite
@@ -27,6 +26,7 @@ from tbench.last_resort import leave_removing_to_a_child
 from tbench.plan import RunConfig, check_same_run
 from tbench.resuming import Again, Past
 from tbench.run import RunOutcome, execute_on_engine
+from tbench.sandbox.docker.engine import Engine
 from tbench.tasks.sources import TaskSet, read_tasks
 
 _PREFLIGHT_SEC = 20.0

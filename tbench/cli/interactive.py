@@ -13,14 +13,14 @@ import pexpect
 import typer
 
 from harness.terminal import TerminalSpec
-from tbench.engine import Engine
 from tbench.errors import TrialError, UsageError
-from tbench.image import Images
-from tbench.sandboxes import EngineSandboxes
+from tbench.sandbox.docker.backend import EngineSandboxes
+from tbench.sandbox.docker.engine import Engine
+from tbench.sandbox.docker.image import Images
+from tbench.sandbox.docker.tools import ensure_tools
 from tbench.tasks.bundled import tasks_dir
 from tbench.tasks.sources import BUNDLED, read_tasks
 from tbench.tasks.task import Task
-from tbench.tools import ensure_tools
 from tbench.verifier import verify
 
 

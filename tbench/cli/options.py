@@ -17,8 +17,8 @@ from harness.protocols.base import ActionProtocol, ShellMode
 from harness.protocols.text import OUTPUT_LIMIT_BYTES
 from harness.terminal import Settling
 from tbench.errors import UsageError
-from tbench.network import NetworkChoice
 from tbench.presets import PRESETS, Preset
+from tbench.sandbox.docker.network import NetworkChoice
 from tbench.tasks.sources import BUNDLED
 from tbench.user_agent import AgentClass, load_agent_class
 from tbench.verdict import Keep, Verify

@@ -27,8 +27,8 @@ def regrade(
     from pathlib import Path
 
     from tbench.cli.execute import print_summary
-    from tbench.engine import Engine
     from tbench.regrade import regrade as judge_again
+    from tbench.sandbox.docker.engine import Engine
 
     engine = Engine.connect()
     try:

@@ -13,9 +13,9 @@ def setup() -> None:
     """Make sure that an engine answers, base images are there and the tools volume is built."""
     import asyncio
 
-    from tbench.engine import Engine, EngineError
     from tbench.errors import UsageError
-    from tbench.tools import ensure_base_images, ensure_engine_runs, ensure_tools
+    from tbench.sandbox.docker.engine import Engine, EngineError
+    from tbench.sandbox.docker.tools import ensure_base_images, ensure_engine_runs, ensure_tools
 
     def say(text: str) -> None:
         typer.echo(text, err=True)

@@ -12,7 +12,7 @@ from enum import StrEnum
 from functools import partial
 from typing import Any, TypeVar
 
-from tbench.engine import DaemonThreads
+from tbench.sandbox.docker.engine import DaemonThreads
 from tbench.text import one_line
 
 T = TypeVar("T")

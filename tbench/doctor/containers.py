@@ -9,9 +9,9 @@ from functools import partial
 from tbench.doctor import Check, Seen, fail, in_thread, ok, skipped, warn
 from tbench.doctor.connection import Surroundings, cannot_start
 from tbench.doctor.probe import Said, probe_image, run_probe
-from tbench.engine import NETWORK, Engine, EngineError
+from tbench.sandbox.docker.engine import NETWORK, Engine, EngineError
+from tbench.sandbox.docker.tools import MOUNT, tools_volume_name
 from tbench.text import one_line
-from tbench.tools import MOUNT, tools_volume_name
 
 REACHED = ("deb.debian.org", 80)
 """Where containers are asked to get to: what verifiers download from most often."""

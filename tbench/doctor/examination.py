@@ -24,8 +24,8 @@ from tbench.doctor import (
     ok,
 )
 from tbench.doctor.connection import Surroundings
-from tbench.engine import Engine
 from tbench.errors import EngineUnavailable
+from tbench.sandbox.docker.engine import Engine
 
 _CONNECT_SEC = 20.0
 _CONTAINER_NAMES = ("limits", "tools", "network", "network of builds", "dns")

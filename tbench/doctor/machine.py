@@ -17,7 +17,7 @@ import certifi
 
 from tbench.doctor import Check, Seen, fail, in_thread, ok, skipped, warn
 from tbench.doctor.probe import run_probe
-from tbench.engine import Engine, EngineError
+from tbench.sandbox.docker.engine import Engine, EngineError
 
 LOW_GB, NONE_GB = 10.0, 1.0
 """Below the first a long run may fill the disk, below the second hardly any runs."""

@@ -7,9 +7,9 @@ import os
 from dataclasses import dataclass
 from typing import Any
 
-from tbench.engine import LABEL_OWNER, LABEL_RUN, Engine, EngineError
-from tbench.owner import owner
-from tbench.tools import MOUNT, base_images
+from tbench.sandbox.docker.engine import LABEL_OWNER, LABEL_RUN, Engine, EngineError
+from tbench.sandbox.docker.owner import owner
+from tbench.sandbox.docker.tools import MOUNT, base_images
 
 _REMOVE_SEC = 20.0
 

@@ -25,15 +25,15 @@ from harness.protocols.base import ActionProtocol
 from harness.trajectory import Message, Reply, Trajectory
 from tbench.admission import Admission
 from tbench.agents import AgentReport, ModelAgent, TrialAgent, Workplace
-from tbench.engine import Engine
 from tbench.errors import TbenchError, UsageError
 from tbench.events import Events
-from tbench.network import NetworkChoice
 from tbench.place import Place, place_on
 from tbench.plan import RunConfig, trial_id
 from tbench.results import TrialResult, is_weak
 from tbench.rewards.texts import text_of
 from tbench.run import Run
+from tbench.sandbox.docker.engine import Engine
+from tbench.sandbox.docker.network import NetworkChoice
 from tbench.storage.run_store import RunStore
 from tbench.tasks.bundled import tasks_dir
 from tbench.tasks.sources import TaskSet

@@ -22,7 +22,7 @@ import steps
 from figures import Figures
 from small_task import Place, make_task
 
-from tbench.engine import Engine
+from tbench.sandbox.docker.engine import Engine
 
 GROUPS: dict[str, Callable[..., Awaitable[None]]] = {
     "step": steps.one_trial,

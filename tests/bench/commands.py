@@ -16,7 +16,7 @@ from steps import ROUNDS, bare_stream, floor_ms, line_ms
 
 from harness.terminal import Terminal, TerminalSpec
 from harness.terminal.spec import ShellMode
-from tbench.sandbox import Sandbox
+from tbench.sandbox.backend import Sandbox
 
 COMMANDS = 60
 """Per round."""

@@ -16,10 +16,10 @@ from harness.agent import Limits
 from harness.chat import ChatModel
 from harness.model import Sampling
 from harness.protocols import load_protocol
-from tbench import sandbox
 from tbench.agents import ModelAgent, OracleAgent
 from tbench.demo.server import DemoEndpoint
-from tbench.engine import NETWORK
+from tbench.sandbox import backend as sandbox
+from tbench.sandbox.docker.engine import NETWORK
 from tbench.tasks.task import Task
 
 CYCLES, LIVES, AT_ONCE = 12, 48, 8

@@ -23,8 +23,8 @@ from harness.chat import ChatModel
 from harness.model import Sampling
 from harness.protocols import load_protocol
 from tbench.agents import ModelAgent
-from tbench.engine import Engine
 from tbench.events import Event, TrialStep
+from tbench.sandbox.docker.engine import Engine
 
 TRIALS, STEPS = 33, 20
 REPLY = '{"analysis": "a", "plan": "p", "commands": [{"keystrokes": "seq -s, 900\\n", "duration": 5.0}]}'

@@ -29,9 +29,9 @@ from harness.trajectory import Message, Reply, Usage
 from tbench.admission import Admission
 from tbench.agents import ModelAgent
 from tbench.events import Events
-from tbench.fakes import FakeSandbox, FakeSandboxes
 from tbench.plan import RunConfig
 from tbench.run import Run
+from tbench.sandbox.fake import FakeSandbox, FakeSandboxes
 from tbench.storage.run_store import RunStore
 from tbench.tasks.sources import TaskSet
 from tbench.tasks.task import Task

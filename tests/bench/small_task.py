@@ -11,16 +11,16 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from tbench.agents import TrialAgent
-from tbench.engine import Engine
 from tbench.events import Events, Subscriber
-from tbench.image import Images
 from tbench.plan import RunConfig
 from tbench.run import RunOutcome, execute_on_engine
-from tbench.sandbox import Sandbox
-from tbench.sandboxes import EngineSandboxes
+from tbench.sandbox.backend import Sandbox
+from tbench.sandbox.docker.backend import EngineSandboxes
+from tbench.sandbox.docker.engine import Engine
+from tbench.sandbox.docker.image import Images
+from tbench.sandbox.docker.tools import ensure_tools
 from tbench.tasks.sources import TaskSet
 from tbench.tasks.task import Task
-from tbench.tools import ensure_tools
 
 
 def make_task(directory: Path, memory_mb: int = 512) -> Task:

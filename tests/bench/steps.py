@@ -24,7 +24,7 @@ from harness.protocols.base import Keys
 from harness.stream import ByteStream
 from harness.terminal import Terminal, TerminalSpec
 from harness.terminal.control_mode import type_bytes
-from tbench.sandbox import Sandbox
+from tbench.sandbox.backend import Sandbox
 
 AT_ONCE = 16
 ROUNDS = 5

@@ -17,7 +17,7 @@ import pytest
 
 from harness.protocols import PROTOCOLS
 from tbench.demo.server import DemoEndpoint
-from tbench.engine import LABEL_RUN, Engine
+from tbench.sandbox.docker.engine import LABEL_RUN, Engine
 from tbench.tasks.sources import BUNDLED, read_tasks
 
 TBENCH = str(Path(sys.executable).with_name("tbench"))

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from tbench.demo.server import DemoEndpoint
-from tbench.engine import LABEL_RUN, Engine
+from tbench.sandbox.docker.engine import LABEL_RUN, Engine
 
 TBENCH = str(Path(sys.executable).with_name("tbench"))
 

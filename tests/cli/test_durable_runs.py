@@ -16,8 +16,8 @@ from typing import Any
 
 import pytest
 
-from tbench.engine import LABEL_RUN, Engine
 from tbench.results import TrialResult
+from tbench.sandbox.docker.engine import LABEL_RUN, Engine
 
 pytestmark = pytest.mark.engine
 MakeTask = Any

@@ -18,7 +18,7 @@ from typing import Any
 import pytest
 from fault_server import FaultServer
 
-from tbench.engine import LABEL_RUN, Engine
+from tbench.sandbox.docker.engine import LABEL_RUN, Engine
 
 pytestmark = pytest.mark.engine
 TBENCH = str(Path(sys.executable).with_name("tbench"))

@@ -10,8 +10,8 @@ import pytest_asyncio
 from terminals import BASH, PROGRAMS, Open, opened, started, write_task
 
 from harness.terminal import Terminal
-from tbench.container import Container
-from tbench.engine import Engine
+from tbench.sandbox.docker.container import Container
+from tbench.sandbox.docker.engine import Engine
 
 
 @pytest_asyncio.fixture(loop_scope="module", scope="module")

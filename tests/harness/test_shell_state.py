@@ -18,7 +18,7 @@ from harness.protocols.bash import MARKER, one_command
 from harness.protocols.bash_tool import BashTool
 from harness.terminal import Terminal
 from harness.terminal.spec import UNATTENDED
-from tbench.container import Container
+from tbench.sandbox.docker.container import Container
 
 pytestmark = [pytest.mark.engine, pytest.mark.asyncio(loop_scope="module")]
 

@@ -14,10 +14,10 @@ import pytest
 
 from harness.terminal.fake_tmux import FakeTmux
 from tbench.agents import NopAgent, OracleAgent
-from tbench.engine import LABEL_RUN, Engine
 from tbench.errors import TaskInvalid, TrialError, UsageError
-from tbench.fakes import FakeSandbox, FakeSandboxes
 from tbench.rewards.executed import Live, RewardUnavailable, agent_reward, executed_reward, make_executed_reward
+from tbench.sandbox.docker.engine import LABEL_RUN, Engine
+from tbench.sandbox.fake import FakeSandbox, FakeSandboxes
 from tbench.tasks.task import Task
 
 MakeTask = Any

@@ -29,12 +29,12 @@ from harness.model import Sampling
 from harness.protocols import load_protocol
 from tbench.agents import ModelAgent, OracleAgent, TrialAgent
 from tbench.demo.server import DemoEndpoint
-from tbench.engine import LABEL_OWNER, Engine
 from tbench.events import Event, Events
-from tbench.owner import owner
 from tbench.plan import RunConfig
 from tbench.results import TrialResult
 from tbench.run import execute_on_engine
+from tbench.sandbox.docker.engine import LABEL_OWNER, Engine
+from tbench.sandbox.docker.owner import owner
 from tbench.tasks.sources import TaskSet, read_tasks
 
 TRIALS, TASKS, AT_ONCE, RETRIES, STEPS = 300, 5, 8, 20, 6

@@ -10,9 +10,9 @@ import contextlib
 import random
 from collections import Counter
 
-from tbench.engine import LABEL_RUN, LABEL_TRIAL, Engine, EngineError
 from tbench.events import Event, TrialPhase, TrialStep
-from tbench.sandbox import BUSYBOX
+from tbench.sandbox.backend import BUSYBOX
+from tbench.sandbox.docker.engine import LABEL_RUN, LABEL_TRIAL, Engine, EngineError
 
 STOP_SEC = 1.5
 AT_ANY_TIME = ("removed", "stopped")

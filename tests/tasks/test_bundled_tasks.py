@@ -8,11 +8,11 @@ from pathlib import Path
 import pytest
 
 from tbench.agents import NopAgent, OracleAgent
-from tbench.engine import LABEL_RUN, Engine
 from tbench.events import Events
 from tbench.plan import RunConfig
 from tbench.results import TrialResult
 from tbench.run import RunOutcome, execute_on_engine
+from tbench.sandbox.docker.engine import LABEL_RUN, Engine
 from tbench.storage.read_run import read_run
 from tbench.tasks.sources import BUNDLED, TaskSet, read_tasks
 from tbench.tasks.task import Task

@@ -16,7 +16,7 @@ from harness.limits import Limits
 from harness.trajectory import Outcome
 from tbench.agents import UserAgent, Workplace
 from tbench.errors import TrialError
-from tbench.sandbox import Sandbox
+from tbench.sandbox.backend import Sandbox
 from tbench.tasks.task import Task
 from tbench.user_agent import AgentClass, load_agent_class
 

@@ -15,7 +15,7 @@ from harness.terminal import Terminal, TerminalSpec
 from tbench.errors import TrialError
 from tbench.judging import Judging, parse
 from tbench.results import is_weak
-from tbench.sandbox import Sandbox
+from tbench.sandbox.backend import Sandbox
 from tbench.tasks.task import Task
 from tbench.verifier import Verdict, VerifierFailed, verify
 

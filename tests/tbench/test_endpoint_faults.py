@@ -20,9 +20,9 @@ from harness.chat import ChatModel
 from harness.terminal.fake_tmux import FakeTmux
 from harness.trajectory import Outcome
 from tbench.errors import KINDS
-from tbench.fakes import FakeSandbox, FakeSandboxes
 from tbench.results import TrialResult
-from tbench.sandbox import ExecResult
+from tbench.sandbox.backend import ExecResult
+from tbench.sandbox.fake import FakeSandbox, FakeSandboxes
 from tbench.tasks.sources import TaskSet, read_tasks
 from tbench.tasks.task import Task
 

@@ -17,7 +17,7 @@ STARTS_THINGS = {
     "sandboxes", "tools", "trial", "verdict", "verifier",
 }  # fmt: skip
 ONLY_IN = {
-    "docker": {"tbench.engine", "tbench.image"},
+    "docker": {"tbench.sandbox.docker.engine", "tbench.sandbox.docker.image"},
     "openai": {"harness.chat"},
     "asyncio_pool": {"tbench.pool"},
 }
@@ -67,7 +67,7 @@ def bad(source: str, targets: set[str]) -> list[str]:
 
 def test_there_is_something_to_check() -> None:
     assert {"tbench.run", "harness.agent", "reports.page"} <= {module(path) for path in FILES}
-    assert ("tbench.run", "tbench.engine") in set(arrows())
+    assert ("tbench.run", "tbench.sandbox.docker.engine") in set(arrows())
 
 
 def test_the_harness_knows_neither_tasks_nor_reports() -> None:
@@ -99,7 +99,7 @@ def test_nothing_imports_the_tests() -> None:
 
 
 def test_fakes_are_for_tests_only() -> None:
-    assert bad("tbench", {"tbench.fakes"}) == []
+    assert bad("tbench", {"tbench.sandbox.fake"}) == []
 
 
 @cache

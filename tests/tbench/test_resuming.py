@@ -17,11 +17,11 @@ from tbench.admission import Admission
 from tbench.agents import AgentReport, NopAgent, Workplace
 from tbench.errors import TrialError, UsageError
 from tbench.events import Events
-from tbench.fakes import FakeSandbox, FakeSandboxes
 from tbench.plan import RunConfig, check_same_run, plan_trials
 from tbench.results import TrialResult
 from tbench.resuming import Again, Past, take_up
 from tbench.run import Run, RunOutcome
+from tbench.sandbox.fake import FakeSandbox, FakeSandboxes
 from tbench.scores.summary import Status, summarise
 from tbench.storage.read_run import read_run
 from tbench.storage.run_store import RESULTS_NAME, RunStore

@@ -17,11 +17,11 @@ from tbench.admission import Admission
 from tbench.agents import AgentReport, NopAgent, TrialAgent, Workplace
 from tbench.errors import TrialError, UsageError
 from tbench.events import Event, Events, TrialFinished
-from tbench.fakes import FakeSandbox, FakeSandboxes
 from tbench.host import HostWatch
 from tbench.plan import RunConfig, plan_trials, trial_id
 from tbench.results import TrialResult
 from tbench.run import Run, RunOutcome
+from tbench.sandbox.fake import FakeSandbox, FakeSandboxes
 from tbench.storage.run_store import RunStore
 from tbench.tasks.sources import TaskSet, read_tasks
 from tbench.tasks.task import Task

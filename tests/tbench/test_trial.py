@@ -13,9 +13,9 @@ from harness.trajectory import Outcome, Reply, Step, Trajectory, Usage
 from tbench.agents import AgentReport, NopAgent, OracleAgent, TrialAgent, Workplace
 from tbench.errors import KINDS, TrialError
 from tbench.events import Event, Events, TrialFinished, TrialPhase, TrialStep, TrialVerdict
-from tbench.fakes import FakeSandbox, FakeSandboxes
 from tbench.results import TrialResult
-from tbench.sandbox import ExecResult
+from tbench.sandbox.backend import ExecResult
+from tbench.sandbox.fake import FakeSandbox, FakeSandboxes
 from tbench.storage.run_store import RunStore
 from tbench.tasks.task import Task
 from tbench.trial import Trial, TrialPlan

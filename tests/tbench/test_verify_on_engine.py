@@ -13,11 +13,11 @@ import pytest
 
 from harness.trajectory import Outcome
 from tbench.agents import OracleAgent, Workplace
-from tbench.engine import LABEL_RUN, Engine
 from tbench.errors import TrialError
-from tbench.image import Images
-from tbench.sandbox import Sandbox
-from tbench.sandboxes import EngineSandboxes
+from tbench.sandbox.backend import Sandbox
+from tbench.sandbox.docker.backend import EngineSandboxes
+from tbench.sandbox.docker.engine import LABEL_RUN, Engine
+from tbench.sandbox.docker.image import Images
 from tbench.tasks.task import Task
 from tbench.verifier import Verdict, VerifierFailed, verify
 

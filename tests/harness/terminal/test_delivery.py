@@ -14,7 +14,7 @@ from terminals import KILL_TMUX, LONG, Open, digest, kinds, now, output_of, pres
 
 from harness.protocols.base import CommandResult, Keys
 from harness.terminal import Terminal, delivery
-from tbench.container import Container
+from tbench.sandbox.docker.container import Container
 
 pytestmark = [pytest.mark.engine, pytest.mark.asyncio(loop_scope="module")]
 

@@ -24,9 +24,9 @@ from terminals import (
 from harness.errors import TerminalLost
 from harness.protocols.base import CommandResult, Keys
 from harness.terminal import Terminal, TerminalSpec
-from tbench.container import Container
-from tbench.engine import Engine
-from tbench.sandbox import BUSYBOX
+from tbench.sandbox.backend import BUSYBOX
+from tbench.sandbox.docker.container import Container
+from tbench.sandbox.docker.engine import Engine
 
 pytestmark = [pytest.mark.engine, pytest.mark.asyncio(loop_scope="module")]
 

@@ -15,8 +15,8 @@ from terminals import LONG, NUMBERS, body, opened, type_in, under_load
 
 from harness.protocols.base import Keys, ScreenView
 from harness.terminal import Terminal
-from tbench.container import Container
-from tbench.sandbox import BUSYBOX
+from tbench.sandbox.backend import BUSYBOX
+from tbench.sandbox.docker.container import Container
 
 pytestmark = [pytest.mark.engine, pytest.mark.asyncio(loop_scope="module")]
 

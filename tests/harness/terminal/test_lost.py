@@ -17,8 +17,8 @@ from harness.protocols.base import CommandResult, Keys
 from harness.stream import ByteStream
 from harness.terminal import COLUMNS, ROWS
 from harness.terminal.recording import Recording
-from tbench.container import Container
-from tbench.engine import Engine
+from tbench.sandbox.docker.container import Container
+from tbench.sandbox.docker.engine import Engine
 
 pytestmark = [pytest.mark.engine, pytest.mark.asyncio(loop_scope="module")]
 

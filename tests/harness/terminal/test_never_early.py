@@ -14,8 +14,8 @@ from terminals import LONG, NO_BASH, NO_SHELL, Open, opened, started, under_load
 
 from harness.protocols.base import Keys
 from harness.terminal import Terminal
-from tbench.container import Container
-from tbench.engine import Engine
+from tbench.sandbox.docker.container import Container
+from tbench.sandbox.docker.engine import Engine
 
 pytestmark = [pytest.mark.engine, pytest.mark.asyncio(loop_scope="module")]
 

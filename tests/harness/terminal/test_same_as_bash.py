@@ -28,7 +28,7 @@ from terminals import LONG, Open, digest, opened, under_load
 from harness.protocols.base import CommandResult, Keys
 from harness.terminal import Terminal
 from harness.terminal.plain_text import plain_text
-from tbench.container import Container
+from tbench.sandbox.docker.container import Container
 
 pytestmark = [pytest.mark.engine, pytest.mark.asyncio(loop_scope="module")]
 

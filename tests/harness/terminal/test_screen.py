@@ -21,8 +21,8 @@ from harness.terminal import COLUMNS, HISTORY_LINES, ROWS, Terminal, TerminalSpe
 from harness.terminal.control_client import ControlClient
 from harness.terminal.control_mode import CommandReply, type_bytes
 from harness.terminal.screen import ScreenReader
-from tbench.container import Container
-from tbench.sandbox import BUSYBOX
+from tbench.sandbox.backend import BUSYBOX
+from tbench.sandbox.docker.container import Container
 
 pytestmark = [pytest.mark.engine, pytest.mark.asyncio(loop_scope="module")]
 

@@ -10,7 +10,7 @@ from terminals import LONG, Open, body, now, output_of, press, type_in
 
 from harness.protocols.base import CommandResult, Keys
 from harness.terminal import COLUMNS, ROWS, Terminal
-from tbench.sandbox import BUSYBOX
+from tbench.sandbox.backend import BUSYBOX
 
 pytestmark = [pytest.mark.engine, pytest.mark.asyncio(loop_scope="module")]
 

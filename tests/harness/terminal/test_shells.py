@@ -13,9 +13,9 @@ from harness.protocols.base import CommandResult, Keys
 from harness.terminal import COLUMNS, ROWS, Terminal
 from harness.terminal.plain_text import plain_text
 from harness.terminal.recording import Recording
-from tbench.container import Container
-from tbench.engine import Engine
-from tbench.sandbox import BUSYBOX
+from tbench.sandbox.backend import BUSYBOX
+from tbench.sandbox.docker.container import Container
+from tbench.sandbox.docker.engine import Engine
 
 pytestmark = [pytest.mark.engine, pytest.mark.asyncio(loop_scope="module")]
 

@@ -9,7 +9,7 @@ from terminals import LONG, body, opened, press, type_in, under_load
 
 from harness.protocols.base import Keys, ScreenView
 from harness.terminal import Terminal
-from tbench.container import Container
+from tbench.sandbox.docker.container import Container
 
 pytestmark = [pytest.mark.engine, pytest.mark.asyncio(loop_scope="module")]
 

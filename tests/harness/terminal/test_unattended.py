@@ -9,7 +9,7 @@ import pytest_asyncio
 from terminals import LONG, opened, output_of, run
 
 from harness.terminal import Terminal
-from tbench.container import Container
+from tbench.sandbox.docker.container import Container
 
 pytestmark = [pytest.mark.engine, pytest.mark.asyncio(loop_scope="module")]
 

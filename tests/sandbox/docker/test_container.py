@@ -13,14 +13,14 @@ from typing import Any
 
 import pytest
 
-from tbench.archive import FileEntry
-from tbench.cleaning import reap
-from tbench.container import Container, Limits, Recipe
-from tbench.engine import LABEL_OWNER, LABEL_RUN, LABEL_TRIAL, NETWORK, Engine, EngineError
 from tbench.errors import TrialError
-from tbench.image import Image, Images
-from tbench.owner import Life, life_of
-from tbench.sandbox import BUSYBOX, TOOLS
+from tbench.sandbox.archive import FileEntry
+from tbench.sandbox.backend import BUSYBOX, TOOLS
+from tbench.sandbox.docker.cleaning import reap
+from tbench.sandbox.docker.container import Container, Limits, Recipe
+from tbench.sandbox.docker.engine import LABEL_OWNER, LABEL_RUN, LABEL_TRIAL, NETWORK, Engine, EngineError
+from tbench.sandbox.docker.image import Image, Images
+from tbench.sandbox.docker.owner import Life, life_of
 from tbench.tasks.task import Task
 
 pytestmark = pytest.mark.engine

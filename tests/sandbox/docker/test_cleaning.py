@@ -14,8 +14,8 @@ import pytest
 from docker.errors import APIError
 from requests import Response
 
-from tbench.cleaning import Scope, clean, reap
-from tbench.engine import (
+from tbench.sandbox.docker.cleaning import Scope, clean, reap
+from tbench.sandbox.docker.engine import (
     KEPT_PREFIX,
     LABEL_IMAGE,
     LABEL_OWNER,
@@ -27,7 +27,7 @@ from tbench.engine import (
     Engine,
     EngineInfo,
 )
-from tbench.owner import Owner, owner
+from tbench.sandbox.docker.owner import Owner, owner
 
 BASE = "debian:bookworm-slim"
 HERE = Owner.of_this_process()
@@ -37,7 +37,9 @@ ELSEWHERE = replace(HERE, boot="other", machine="0123456789ab", host="far").labe
 
 def dead_owner() -> str:
     """The label of a process that was killed."""
-    script = "from tbench.owner import owner; print(owner(), flush=True); import os; os.kill(os.getpid(), 9)"
+    script = (
+        "from tbench.sandbox.docker.owner import owner; print(owner(), flush=True); import os; os.kill(os.getpid(), 9)"
+    )
     return subprocess.run([sys.executable, "-c", script], capture_output=True, text=True).stdout.strip()
 
 

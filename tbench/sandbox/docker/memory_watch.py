@@ -7,7 +7,7 @@ import time
 from threading import Event, Thread
 from typing import Any
 
-from tbench.engine import LABEL_RUN, Engine
+from tbench.sandbox.docker.engine import LABEL_RUN, Engine
 
 _PAUSE_SEC = 2.0
 

@@ -14,15 +14,22 @@ from functools import partial
 from typing import Any
 
 from harness.stream import ByteStream
-from tbench.archive import ChunkReader, FileEntry, pack, unpack
-from tbench.creating import REMOVE_SEC, Limits, Recipe, create, force_remove, not_made, unreachable
-from tbench.engine import KEPT_PREFIX, LABEL_SNAPSHOT, SNAPSHOT_JUDGING, SNAPSHOT_KEPT, Engine, EngineError
 from tbench.errors import TrialError
-from tbench.exec_stream import ExecStream
 from tbench.helper import run_helper
-from tbench.memory_watch import MemoryWatch
-from tbench.network import closing_script
-from tbench.sandbox import BUSYBOX, LOG_DIRECTORIES, ExecResult, Sandbox
+from tbench.sandbox.archive import ChunkReader, FileEntry, pack, unpack
+from tbench.sandbox.backend import BUSYBOX, LOG_DIRECTORIES, ExecResult, Sandbox
+from tbench.sandbox.docker.create import REMOVE_SEC, Limits, Recipe, create, force_remove, not_made, unreachable
+from tbench.sandbox.docker.engine import (
+    KEPT_PREFIX,
+    LABEL_SNAPSHOT,
+    SNAPSHOT_JUDGING,
+    SNAPSHOT_KEPT,
+    Engine,
+    EngineError,
+)
+from tbench.sandbox.docker.exec_stream import ExecStream
+from tbench.sandbox.docker.memory_watch import MemoryWatch
+from tbench.sandbox.docker.network import closing_script
 from tbench.text import one_line
 
 __all__ = ["Container", "Limits", "Recipe"]

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from harness.stream import ByteStream
-from tbench.archive import FileEntry
+from tbench.sandbox.archive import FileEntry
 
 TOOLS = "/opt/tbench"
 BUSYBOX = f"{TOOLS}/bin/busybox"

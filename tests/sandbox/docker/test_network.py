@@ -18,13 +18,13 @@ from typing import Any
 
 import pytest
 
-from tbench.engine import LABEL_RUN, LABEL_SHARED, NETWORK, Engine, EngineInfo
 from tbench.errors import UsageError
-from tbench.image import Images
-from tbench.network import endpoint_addresses, has_network
 from tbench.plan import RunConfig
-from tbench.sandbox import BUSYBOX, Sandbox
-from tbench.sandboxes import EngineSandboxes
+from tbench.sandbox.backend import BUSYBOX, Sandbox
+from tbench.sandbox.docker.backend import EngineSandboxes
+from tbench.sandbox.docker.engine import LABEL_RUN, LABEL_SHARED, NETWORK, Engine, EngineInfo
+from tbench.sandbox.docker.image import Images
+from tbench.sandbox.docker.network import endpoint_addresses, has_network
 from tbench.tasks.task import Task
 
 TOML = '[environment]\nmemory_mb = 256\ndocker_image = "debian:bookworm-slim"\nallow_internet = {}\n'

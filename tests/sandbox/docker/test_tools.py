@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from tbench.engine import LABEL_SHARED, Engine
 from tbench.errors import UsageError
-from tbench.tools import ensure_tools, tools_volume_name
+from tbench.sandbox.docker.engine import LABEL_SHARED, Engine
+from tbench.sandbox.docker.tools import ensure_tools, tools_volume_name
 
 pytestmark = pytest.mark.engine
 BASE = "FROM debian:bookworm-slim\n"

@@ -9,7 +9,7 @@ from pathlib import Path
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tbench.archive import ChunkReader, FileEntry, pack, read_tree, unpack
+from tbench.sandbox.archive import ChunkReader, FileEntry, pack, read_tree, unpack
 
 PLENTY = 1 << 30
 NAMES = st.text(st.characters(codec="utf-8", exclude_characters="/\0"), min_size=1, max_size=120).filter(

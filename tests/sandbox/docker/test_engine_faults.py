@@ -14,11 +14,11 @@ from engine_bench import BAD, FORGERY, GOOD, AtTheTerminal, Bench, Works, error_
 from harness.fakes import ScriptedModel
 from harness.trajectory import Outcome
 from tbench.agents import Workplace
-from tbench.engine import Engine
 from tbench.errors import TrialError
 from tbench.events import Event, TrialPhase
-from tbench.memory_watch import MemoryWatch
-from tbench.sandbox import Sandbox
+from tbench.sandbox.backend import Sandbox
+from tbench.sandbox.docker.engine import Engine
+from tbench.sandbox.docker.memory_watch import MemoryWatch
 
 pytestmark = pytest.mark.engine
 

@@ -14,9 +14,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from tbench.engine import LABEL_IMAGE, Engine, EngineError, EngineUnreachable
 from tbench.errors import TrialError
 from tbench.results import Stage
+from tbench.sandbox.docker.engine import LABEL_IMAGE, Engine, EngineError, EngineUnreachable
 from tbench.tasks.task import Task
 from tbench.text import one_line
 

@@ -18,13 +18,13 @@ from own_engine import OwnEngine, own_engine
 from harness.fakes import ScriptedModel
 from harness.trajectory import Outcome
 from tbench.agents import NopAgent, TrialAgent, Workplace
-from tbench.engine import Engine, EngineUnreachable
 from tbench.errors import TrialError
 from tbench.events import Event, TrialPhase
-from tbench.image import Images
+from tbench.sandbox.docker.engine import Engine, EngineUnreachable
+from tbench.sandbox.docker.image import Images
+from tbench.sandbox.docker.tools import ensure_tools, recipe_hash
 from tbench.tasks.bundled import images_dir
 from tbench.tasks.task import Task
-from tbench.tools import ensure_tools, recipe_hash
 
 pytestmark = [
     pytest.mark.engine,

@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tbench.exec_stream import ExecStream
+from tbench.sandbox.docker.exec_stream import ExecStream
 
 STDOUT, STDERR = 1, 2
 

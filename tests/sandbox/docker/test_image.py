@@ -13,9 +13,9 @@ from typing import Any
 
 import pytest
 
-from tbench.engine import Engine
 from tbench.errors import TrialError
-from tbench.image import Images, build_tag, name_and_tag
+from tbench.sandbox.docker.engine import Engine
+from tbench.sandbox.docker.image import Images, build_tag, name_and_tag
 from tbench.tasks.task import Task
 
 needs_engine = pytest.mark.engine
@@ -225,8 +225,8 @@ async def test_nothing_is_built_or_pulled_on_a_disk_that_is_nearly_full(
 INTERRUPTED = """
 import asyncio, sys
 from pathlib import Path
-from tbench.engine import Engine
-from tbench.image import Images
+from tbench.sandbox.docker.engine import Engine
+from tbench.sandbox.docker.image import Images
 from tbench.tasks.task import Task
 
 async def main():

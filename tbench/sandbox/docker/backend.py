@@ -7,15 +7,15 @@ import shlex
 import time
 from collections.abc import Callable, Mapping
 
-from tbench.container import Container, Limits, Recipe
-from tbench.engine import LABEL_OWNER, LABEL_RUN, Engine, EngineError
 from tbench.errors import TrialError, UsageError
 from tbench.events import Phase
-from tbench.image import Image, Images
-from tbench.memory_watch import MemoryWatch
-from tbench.network import NetworkChoice, endpoint_addresses, has_network, host_addresses
-from tbench.owner import owner
-from tbench.sandbox import Sandbox
+from tbench.sandbox.backend import Sandbox
+from tbench.sandbox.docker.container import Container, Limits, Recipe
+from tbench.sandbox.docker.engine import LABEL_OWNER, LABEL_RUN, Engine, EngineError
+from tbench.sandbox.docker.image import Image, Images
+from tbench.sandbox.docker.memory_watch import MemoryWatch
+from tbench.sandbox.docker.network import NetworkChoice, endpoint_addresses, has_network, host_addresses
+from tbench.sandbox.docker.owner import owner
 from tbench.tasks.task import Healthcheck, Task, resolve_env
 
 

@@ -9,12 +9,20 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from tbench.engine import LABEL_OWNER, LABEL_RUN, LABEL_TRIAL, NETWORK, Engine, EngineError, EngineUnreachable
 from tbench.errors import TrialError
-from tbench.image import Image, is_disk_full
-from tbench.owner import owner
 from tbench.results import Stage
-from tbench.sandbox import TOOLS
+from tbench.sandbox.backend import TOOLS
+from tbench.sandbox.docker.engine import (
+    LABEL_OWNER,
+    LABEL_RUN,
+    LABEL_TRIAL,
+    NETWORK,
+    Engine,
+    EngineError,
+    EngineUnreachable,
+)
+from tbench.sandbox.docker.image import Image, is_disk_full
+from tbench.sandbox.docker.owner import owner
 
 REMOVE_SEC = 60.0
 

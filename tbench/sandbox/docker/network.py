@@ -14,10 +14,10 @@ from collections.abc import Iterable, Mapping
 from typing import Literal
 from urllib.parse import urlsplit
 
-from tbench.engine import Engine, EngineError
 from tbench.errors import UsageError
 from tbench.helper import run_helper
-from tbench.sandbox import BUSYBOX
+from tbench.sandbox.backend import BUSYBOX
+from tbench.sandbox.docker.engine import Engine, EngineError
 
 NetworkChoice = Literal["task", "none", "bridge"]
 """As the task says; none for anybody; the shared bridge for everybody."""

@@ -10,10 +10,10 @@ from typing import Any
 import pytest
 import pytest_asyncio
 
-from tbench.container import Container, Limits, Recipe
-from tbench.engine import Engine
-from tbench.image import Images
-from tbench.sandbox import BUSYBOX
+from tbench.sandbox.backend import BUSYBOX
+from tbench.sandbox.docker.container import Container, Limits, Recipe
+from tbench.sandbox.docker.engine import Engine
+from tbench.sandbox.docker.image import Images
 
 pytestmark = [pytest.mark.engine, pytest.mark.asyncio(loop_scope="module")]
 BASE = "debian:bookworm-slim"

@@ -14,10 +14,10 @@ from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 
-from tbench.engine import LABEL_OWNER, LABEL_SHARED, Engine, EngineError
 from tbench.errors import UsageError
-from tbench.image import BuildFailed, build, last_lines, pull
-from tbench.owner import owner
+from tbench.sandbox.docker.engine import LABEL_OWNER, LABEL_SHARED, Engine, EngineError
+from tbench.sandbox.docker.image import BuildFailed, build, last_lines, pull
+from tbench.sandbox.docker.owner import owner
 from tbench.tasks.bundled import images_dir
 from tbench.text import one_line
 

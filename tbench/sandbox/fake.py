@@ -6,10 +6,10 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from harness.stream import ByteStream, Connect
-from tbench.archive import FileEntry, pack
 from tbench.errors import TrialError
 from tbench.events import Phase
-from tbench.sandbox import ExecResult
+from tbench.sandbox.archive import FileEntry, pack
+from tbench.sandbox.backend import ExecResult
 from tbench.tasks.task import Task
 
 REWARD_ONE: Mapping[str, bytes] = {"verifier/reward.txt": b"1\n", "verifier/stdout.txt": b"1 passed in 0.01s\n"}
@@ -27,7 +27,7 @@ class Call:
 
 
 class FakeSandbox:
-    """Implements `tbench.sandbox.Sandbox`.
+    """Implements `tbench.sandbox.backend.Sandbox`.
 
     `logs` is what lies below /logs whenever it is fetched; `answers` are given to `shell` one by one, exceptions
     among them raised, and when they are used up every command ends with 0. `calls`, `files` and `removed` tell

@@ -11,7 +11,7 @@ from collections.abc import Awaitable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
-from tbench.engine import (
+from tbench.sandbox.docker.engine import (
     KEPT_PREFIX,
     LABEL_IMAGE,
     LABEL_OWNER,
@@ -22,7 +22,7 @@ from tbench.engine import (
     Engine,
     EngineError,
 )
-from tbench.owner import Life, life_of
+from tbench.sandbox.docker.owner import Life, life_of
 from tbench.text import one_line
 
 Kind = Literal["container", "network", "volume", "image"]

@@ -24,18 +24,18 @@ import pytest
 from harness.protocols.base import CommandResult, Keys
 from harness.terminal import Terminal
 from tbench.agents import NopAgent, OracleAgent, TrialAgent
-from tbench.cleaning import Scope, clean
-from tbench.engine import LABEL_RUN, Engine, EngineError
 from tbench.errors import TrialError
 from tbench.events import Events
-from tbench.image import Images, pull
 from tbench.plan import RunConfig
 from tbench.run import execute_on_engine
-from tbench.sandbox import Sandbox
-from tbench.sandboxes import EngineSandboxes
+from tbench.sandbox.backend import Sandbox
+from tbench.sandbox.docker.backend import EngineSandboxes
+from tbench.sandbox.docker.cleaning import Scope, clean
+from tbench.sandbox.docker.engine import LABEL_RUN, Engine, EngineError
+from tbench.sandbox.docker.image import Images, pull
+from tbench.sandbox.docker.tools import ensure_tools
 from tbench.tasks.sources import TaskSet
 from tbench.tasks.task import Task
-from tbench.tools import ensure_tools
 
 pytestmark = [
     pytest.mark.podman,

@@ -13,15 +13,15 @@ import pytest
 from harness.trajectory import Outcome, Trajectory
 from tbench.admission import Admission
 from tbench.agents import AgentReport, Workplace
-from tbench.cleaning import reap
-from tbench.engine import LABEL_RUN, LABEL_SNAPSHOT, Engine
 from tbench.events import Events
-from tbench.image import Images
 from tbench.plan import RunConfig
 from tbench.regrade import regrade
 from tbench.results import TrialResult
 from tbench.run import Run
-from tbench.sandboxes import EngineSandboxes
+from tbench.sandbox.docker.backend import EngineSandboxes
+from tbench.sandbox.docker.cleaning import reap
+from tbench.sandbox.docker.engine import LABEL_RUN, LABEL_SNAPSHOT, Engine
+from tbench.sandbox.docker.image import Images
 from tbench.storage.run_store import RunStore
 from tbench.tasks.sources import TaskSet
 from tbench.tasks.task import Task

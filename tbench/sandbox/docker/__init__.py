@@ -1,0 +1,1 @@
+"""Docker, and Podman by the same interface: the only place that talks to a container engine."""
