@@ -14,12 +14,12 @@ from harness.limits import Limits
 from harness.protocols import load_protocol
 from harness.terminal.fake_tmux import FakeTmux
 from harness.trajectory import Trajectory
-from tbench.admission import Admission
-from tbench.agents import ModelAgent
+from tbench.agents.trial_agent import ModelAgent
 from tbench.events import Event, Events
-from tbench.plan import RunConfig
 from tbench.results import TrialResult
-from tbench.run import Run, RunOutcome
+from tbench.runs.admission import Admission
+from tbench.runs.plan import RunConfig
+from tbench.runs.run import Run, RunOutcome
 from tbench.sandbox.fake import FakeSandbox, FakeSandboxes
 from tbench.storage.run_store import RunStore
 from tbench.tasks.sources import TaskSet

@@ -13,12 +13,12 @@ from typing import Any
 from harness.fakes import ScriptedModel
 from harness.limits import Limits
 from harness.protocols import load_protocol
-from tbench.admission import Admission
-from tbench.agents import AgentReport, ModelAgent, NopAgent, TrialAgent, Workplace
+from tbench.agents.trial_agent import AgentReport, ModelAgent, NopAgent, TrialAgent, Workplace
 from tbench.events import Event, Events
-from tbench.plan import RunConfig
 from tbench.results import TrialResult
-from tbench.run import Run
+from tbench.runs.admission import Admission
+from tbench.runs.plan import RunConfig
+from tbench.runs.run import Run
 from tbench.sandbox.backend import Sandbox
 from tbench.sandbox.docker.backend import EngineSandboxes
 from tbench.sandbox.docker.engine import LABEL_RUN, Engine

@@ -21,8 +21,8 @@ from tbench import errors
 from tbench.cli import app
 from tbench.errors import KINDS
 from tbench.events import RunEnded, RunStarted, TrialFinished, TrialPhase, TrialVerdict
-from tbench.plan import RunConfig
 from tbench.results import ErrorInfo, HostSample, Timings, TrialResult
+from tbench.runs.plan import RunConfig
 from tbench.scores.pressure import Pressure
 from tbench.scores.summary import Cell, Counts, ErrorGroup, Score, Summary, TaskRow, TimeSplit
 from tbench.tasks.sources import read_tasks

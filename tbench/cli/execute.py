@@ -15,18 +15,18 @@ import typer
 from harness.chat import ChatModel, OutagePolicy, RetryPolicy
 from harness.errors import EndpointError
 from harness.model import ServedModel
-from tbench.agents import ModelAgent, NopAgent, OracleAgent, TrialAgent, UserAgent
+from tbench.agents.trial_agent import ModelAgent, NopAgent, OracleAgent, TrialAgent, UserAgent
 from tbench.cli.interruption import interruptible, tell
 from tbench.cli.live import progress
 from tbench.cli.options import AgentSetup, ModelOptions, RunOptions, as_stored, for_earlier_run
 from tbench.errors import UsageError
 from tbench.events import Event, Events, Note
 from tbench.files import is_unused, refuse_to_overwrite
-from tbench.last_resort import leave_removing_to_a_child
-from tbench.plan import RunConfig, check_same_run
-from tbench.resuming import Again, Past
-from tbench.run import RunOutcome, execute_on_engine
+from tbench.runs.plan import RunConfig, check_same_run
+from tbench.runs.resume import Again, Past
+from tbench.runs.run import RunOutcome, execute_on_engine
 from tbench.sandbox.docker.engine import Engine
+from tbench.sandbox.docker.last_resort import leave_removing_to_a_child
 from tbench.tasks.sources import TaskSet, read_tasks
 
 _PREFLIGHT_SEC = 20.0

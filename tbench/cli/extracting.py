@@ -14,6 +14,7 @@ import typer
 from harness.chat import ChatModel
 from harness.protocols.thinking_bash import ThinkingBash
 from tbench import __version__
+from tbench.agents.presets import THINKING_BASH
 from tbench.cli.execute import connect, say_before_the_run
 from tbench.cli.extracted import rewards_of
 from tbench.cli.interruption import EXIT_INTERRUPTED, interruptible
@@ -24,7 +25,6 @@ from tbench.extraction.asking import ask_all, default_prompt, entries, still_ope
 from tbench.extraction.records import Directory, Manifest, ReplyRecord, check_same
 from tbench.extraction.syntax import BashSyntax
 from tbench.files import is_unused, refuse_to_overwrite
-from tbench.presets import THINKING_BASH
 from tbench.tasks.sources import BUNDLED, TaskSet, read_tasks
 
 _TELL_EVERY = 50

@@ -21,7 +21,7 @@ from tbench.sandbox.docker.tools import ensure_tools
 from tbench.tasks.bundled import tasks_dir
 from tbench.tasks.sources import BUNDLED, read_tasks
 from tbench.tasks.task import Task
-from tbench.verifier import verify
+from tbench.verify.verifier import verify
 
 
 def _say(text: str) -> None:

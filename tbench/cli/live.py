@@ -25,8 +25,8 @@ from tbench.events import (
     TrialStep,
     TrialVerdict,
 )
-from tbench.plan import RunConfig
 from tbench.results import TrialResult
+from tbench.runs.plan import RunConfig
 from tbench.tasks.sources import TaskSet
 
 _SHOWN_NOTES = 4

@@ -16,12 +16,12 @@ from harness.protocols import PROTOCOLS, UnknownProtocol, load_protocol
 from harness.protocols.base import ActionProtocol, ShellMode
 from harness.protocols.text import OUTPUT_LIMIT_BYTES
 from harness.terminal import Settling
+from tbench.agents.presets import PRESETS, Preset
+from tbench.agents.user_agent import AgentClass, load_agent_class
 from tbench.errors import UsageError
-from tbench.presets import PRESETS, Preset
 from tbench.sandbox.docker.network import NetworkChoice
 from tbench.tasks.sources import BUNDLED
-from tbench.user_agent import AgentClass, load_agent_class
-from tbench.verdict import Keep, Verify
+from tbench.verify.policy import Keep, Verify
 
 _DEFAULT = Preset(
     protocol="keystrokes-json",

@@ -27,7 +27,7 @@ def regrade(
     from pathlib import Path
 
     from tbench.cli.execute import print_summary
-    from tbench.regrade import regrade as judge_again
+    from tbench.runs.regrade import regrade as judge_again
     from tbench.sandbox.docker.engine import Engine
 
     engine = Engine.connect()

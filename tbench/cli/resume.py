@@ -42,7 +42,7 @@ def resume(
     from tbench.cli.execute import execute
     from tbench.cli.options import from_stored
     from tbench.cli.run import finish
-    from tbench.resuming import Past
+    from tbench.runs.resume import Past
 
     stored = Past.read(run).document.get("options")
     here = {"base_url": base_url, "max_outage_sec": max_outage}

@@ -21,7 +21,7 @@ from tbench.cli.common import (
 )
 
 if TYPE_CHECKING:
-    from tbench.run import RunOutcome
+    from tbench.runs.run import RunOutcome
 
 
 def register(app: typer.Typer) -> None:

@@ -10,7 +10,7 @@ from harness.model import Model
 from harness.protocols.base import ActionProtocol
 from harness.protocols.thinking_bash import ThinkingBash
 from tbench.extraction.records import Directory, Manifest, ReplyRecord, TaskEntry, line
-from tbench.pool import run_all
+from tbench.runs.pool import run_all
 from tbench.tasks.sources import TaskSet
 from tbench.text import one_line
 

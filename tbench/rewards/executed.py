@@ -23,15 +23,16 @@ from harness.model import Sampling
 from harness.protocols import load_protocol
 from harness.protocols.base import ActionProtocol
 from harness.trajectory import Message, Reply, Trajectory
-from tbench.admission import Admission
-from tbench.agents import AgentReport, ModelAgent, TrialAgent, Workplace
+from tbench.agents.trial_agent import AgentReport, ModelAgent, TrialAgent, Workplace
 from tbench.errors import TbenchError, UsageError
 from tbench.events import Events
-from tbench.place import Place, place_on
-from tbench.plan import RunConfig, trial_id
 from tbench.results import TrialResult, is_weak
 from tbench.rewards.texts import text_of
-from tbench.run import Run
+from tbench.runs.admission import Admission
+from tbench.runs.place import Place, place_on
+from tbench.runs.plan import RunConfig, trial_id
+from tbench.runs.run import Run
+from tbench.runs.trial import SandboxMaker, TrialPlan
 from tbench.sandbox.docker.engine import Engine
 from tbench.sandbox.docker.network import NetworkChoice
 from tbench.storage.run_store import RunStore
@@ -39,8 +40,7 @@ from tbench.tasks.bundled import tasks_dir
 from tbench.tasks.sources import TaskSet
 from tbench.tasks.task import Task
 from tbench.text import one_line
-from tbench.trial import SandboxMaker, TrialPlan
-from tbench.verdict import Verify
+from tbench.verify.policy import Verify
 
 TaskLike = Task | Path | str
 """A task, its directory, or the name of a bundled one."""

@@ -80,7 +80,7 @@ class FakeSandbox:
         return answer
 
     def _by_default(self, script: str) -> ExecResult:
-        """Every command succeeds; whoever asks for what a verifier left gets it in the way of tbench.judging."""
+        """Every command succeeds; whoever asks for what a verifier left gets it in the way of tbench.verify.script."""
         if "/tests/test.sh" not in script and "tar -cf -" not in script:
             return ExecResult(0)
         return ExecResult(

@@ -26,11 +26,11 @@ from harness.model import Model, Sampling
 from harness.protocols import load_protocol
 from harness.terminal.fake_tmux import Answer, FakeTmux
 from harness.trajectory import Message, Reply, Usage
-from tbench.admission import Admission
-from tbench.agents import ModelAgent
+from tbench.agents.trial_agent import ModelAgent
 from tbench.events import Events
-from tbench.plan import RunConfig
-from tbench.run import Run
+from tbench.runs.admission import Admission
+from tbench.runs.plan import RunConfig
+from tbench.runs.run import Run
 from tbench.sandbox.fake import FakeSandbox, FakeSandboxes
 from tbench.storage.run_store import RunStore
 from tbench.tasks.sources import TaskSet

@@ -10,10 +10,10 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from tbench.agents import TrialAgent
+from tbench.agents.trial_agent import TrialAgent
 from tbench.events import Events, Subscriber
-from tbench.plan import RunConfig
-from tbench.run import RunOutcome, execute_on_engine
+from tbench.runs.plan import RunConfig
+from tbench.runs.run import RunOutcome, execute_on_engine
 from tbench.sandbox.backend import Sandbox
 from tbench.sandbox.docker.backend import EngineSandboxes
 from tbench.sandbox.docker.engine import Engine

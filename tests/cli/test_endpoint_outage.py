@@ -19,7 +19,7 @@ from fault_server import FaultServer
 
 from tbench.cli.run import finish
 from tbench.demo.server import DemoEndpoint
-from tbench.run import RunOutcome
+from tbench.runs.run import RunOutcome
 from tbench.sandbox.docker.engine import LABEL_RUN, Engine
 from tbench.tasks.sources import BUNDLED, read_tasks
 

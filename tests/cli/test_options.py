@@ -16,13 +16,13 @@ from harness.protocols import PROTOCOLS, load_protocol
 from harness.protocols.base import ShellMode
 from harness.protocols.text import OUTPUT_LIMIT_BYTES
 from harness.trajectory import OnOverflow
+from tbench.agents.presets import PRESETS
 from tbench.cli import app
 from tbench.cli.execute import _agent_maker
 from tbench.cli.options import AgentSetup, ModelOptions, RunOptions, as_stored, for_earlier_run, from_stored
 from tbench.errors import UsageError
-from tbench.plan import RunConfig, check_same_run, trial_id
-from tbench.presets import PRESETS
-from tbench.resuming import Past
+from tbench.runs.plan import RunConfig, check_same_run, trial_id
+from tbench.runs.resume import Past
 from tbench.tasks.sources import TaskSet
 
 URL = "http://localhost:1"

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from harness.terminal.fake_tmux import FakeTmux
-from tbench.agents import NopAgent, OracleAgent
+from tbench.agents.trial_agent import NopAgent, OracleAgent
 from tbench.errors import TaskInvalid, TrialError, UsageError
 from tbench.rewards.executed import Live, RewardUnavailable, agent_reward, executed_reward, make_executed_reward
 from tbench.sandbox.docker.engine import LABEL_RUN, Engine

@@ -27,12 +27,12 @@ from harness.chat import ChatModel, RetryPolicy
 from harness.limits import Limits
 from harness.model import Sampling
 from harness.protocols import load_protocol
-from tbench.agents import ModelAgent, OracleAgent, TrialAgent
+from tbench.agents.trial_agent import ModelAgent, OracleAgent, TrialAgent
 from tbench.demo.server import DemoEndpoint
 from tbench.events import Event, Events
-from tbench.plan import RunConfig
 from tbench.results import TrialResult
-from tbench.run import execute_on_engine
+from tbench.runs.plan import RunConfig
+from tbench.runs.run import execute_on_engine
 from tbench.sandbox.docker.engine import LABEL_OWNER, Engine
 from tbench.sandbox.docker.owner import owner
 from tbench.tasks.sources import TaskSet, read_tasks

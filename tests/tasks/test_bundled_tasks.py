@@ -7,11 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from tbench.agents import NopAgent, OracleAgent
+from tbench.agents.trial_agent import NopAgent, OracleAgent
 from tbench.events import Events
-from tbench.plan import RunConfig
 from tbench.results import TrialResult
-from tbench.run import RunOutcome, execute_on_engine
+from tbench.runs.plan import RunConfig
+from tbench.runs.run import RunOutcome, execute_on_engine
 from tbench.sandbox.docker.engine import LABEL_RUN, Engine
 from tbench.storage.read_run import read_run
 from tbench.tasks.sources import BUNDLED, TaskSet, read_tasks

@@ -19,7 +19,7 @@ STARTS_THINGS = {
 ONLY_IN = {
     "docker": {"tbench.sandbox.docker.engine", "tbench.sandbox.docker.image"},
     "openai": {"harness.chat"},
-    "asyncio_pool": {"tbench.pool"},
+    "asyncio_pool": {"tbench.runs.pool"},
 }
 MAY_PRINT = "tbench.cli"
 
@@ -66,8 +66,8 @@ def bad(source: str, targets: set[str]) -> list[str]:
 
 
 def test_there_is_something_to_check() -> None:
-    assert {"tbench.run", "harness.agent", "reports.page"} <= {module(path) for path in FILES}
-    assert ("tbench.run", "tbench.sandbox.docker.engine") in set(arrows())
+    assert {"tbench.runs.run", "harness.agent", "reports.page"} <= {module(path) for path in FILES}
+    assert ("tbench.runs.run", "tbench.sandbox.docker.engine") in set(arrows())
 
 
 def test_the_harness_knows_neither_tasks_nor_reports() -> None:

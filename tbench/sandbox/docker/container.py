@@ -15,7 +15,6 @@ from typing import Any
 
 from harness.stream import ByteStream
 from tbench.errors import TrialError
-from tbench.helper import run_helper
 from tbench.sandbox.archive import ChunkReader, FileEntry, pack, unpack
 from tbench.sandbox.backend import BUSYBOX, LOG_DIRECTORIES, ExecResult, Sandbox
 from tbench.sandbox.docker.create import REMOVE_SEC, Limits, Recipe, create, force_remove, not_made, unreachable
@@ -28,6 +27,7 @@ from tbench.sandbox.docker.engine import (
     EngineError,
 )
 from tbench.sandbox.docker.exec_stream import ExecStream
+from tbench.sandbox.docker.helper import run_helper
 from tbench.sandbox.docker.memory_watch import MemoryWatch
 from tbench.sandbox.docker.network import closing_script
 from tbench.text import one_line

@@ -27,7 +27,7 @@ from tbench.errors import EngineUnavailable, TbenchError, UsageError
 from tbench.text import one_line
 
 T = TypeVar("T")
-LABEL_RUN, LABEL_TRIAL, LABEL_OWNER = "tbench.run", "tbench.trial", "tbench.sandbox.docker.owner"
+LABEL_RUN, LABEL_TRIAL, LABEL_OWNER = "tbench.runs.run", "tbench.runs.trial", "tbench.sandbox.docker.owner"
 LABEL_SHARED, LABEL_IMAGE = "tbench.shared", "tbench.sandbox.docker.image"
 LABEL_SNAPSHOT = "tbench.snapshot"
 """On images made of a sandbox: SNAPSHOT_KEPT, or SNAPSHOT_JUDGING while its owner judges in it."""

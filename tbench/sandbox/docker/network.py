@@ -15,9 +15,9 @@ from typing import Literal
 from urllib.parse import urlsplit
 
 from tbench.errors import UsageError
-from tbench.helper import run_helper
 from tbench.sandbox.backend import BUSYBOX
 from tbench.sandbox.docker.engine import Engine, EngineError
+from tbench.sandbox.docker.helper import run_helper
 
 NetworkChoice = Literal["task", "none", "bridge"]
 """As the task says; none for anybody; the shared bridge for everybody."""

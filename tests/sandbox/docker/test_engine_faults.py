@@ -13,7 +13,7 @@ from engine_bench import BAD, FORGERY, GOOD, AtTheTerminal, Bench, Works, error_
 
 from harness.fakes import ScriptedModel
 from harness.trajectory import Outcome
-from tbench.agents import Workplace
+from tbench.agents.trial_agent import Workplace
 from tbench.errors import TrialError
 from tbench.events import Event, TrialPhase
 from tbench.sandbox.backend import Sandbox

@@ -17,7 +17,7 @@ from own_engine import OwnEngine, own_engine
 
 from harness.fakes import ScriptedModel
 from harness.trajectory import Outcome
-from tbench.agents import NopAgent, TrialAgent, Workplace
+from tbench.agents.trial_agent import NopAgent, TrialAgent, Workplace
 from tbench.errors import TrialError
 from tbench.events import Event, TrialPhase
 from tbench.sandbox.docker.engine import Engine, EngineUnreachable

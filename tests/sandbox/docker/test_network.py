@@ -19,7 +19,7 @@ from typing import Any
 import pytest
 
 from tbench.errors import UsageError
-from tbench.plan import RunConfig
+from tbench.runs.plan import RunConfig
 from tbench.sandbox.backend import BUSYBOX, Sandbox
 from tbench.sandbox.docker.backend import EngineSandboxes
 from tbench.sandbox.docker.engine import LABEL_RUN, LABEL_SHARED, NETWORK, Engine, EngineInfo

@@ -23,11 +23,11 @@ import pytest
 
 from harness.protocols.base import CommandResult, Keys
 from harness.terminal import Terminal
-from tbench.agents import NopAgent, OracleAgent, TrialAgent
+from tbench.agents.trial_agent import NopAgent, OracleAgent, TrialAgent
 from tbench.errors import TrialError
 from tbench.events import Events
-from tbench.plan import RunConfig
-from tbench.run import execute_on_engine
+from tbench.runs.plan import RunConfig
+from tbench.runs.run import execute_on_engine
 from tbench.sandbox.backend import Sandbox
 from tbench.sandbox.docker.backend import EngineSandboxes
 from tbench.sandbox.docker.cleaning import Scope, clean

@@ -11,13 +11,13 @@ from typing import Any
 import pytest
 
 from harness.trajectory import Outcome, Trajectory
-from tbench.admission import Admission
-from tbench.agents import AgentReport, Workplace
+from tbench.agents.trial_agent import AgentReport, Workplace
 from tbench.events import Events
-from tbench.plan import RunConfig
-from tbench.regrade import regrade
 from tbench.results import TrialResult
-from tbench.run import Run
+from tbench.runs.admission import Admission
+from tbench.runs.plan import RunConfig
+from tbench.runs.regrade import regrade
+from tbench.runs.run import Run
 from tbench.sandbox.docker.backend import EngineSandboxes
 from tbench.sandbox.docker.cleaning import reap
 from tbench.sandbox.docker.engine import LABEL_RUN, LABEL_SNAPSHOT, Engine
@@ -25,7 +25,7 @@ from tbench.sandbox.docker.image import Images
 from tbench.storage.run_store import RunStore
 from tbench.tasks.sources import TaskSet
 from tbench.tasks.task import Task
-from tbench.verdict import judge
+from tbench.verify.policy import judge
 
 pytestmark = pytest.mark.engine
 BOUND_SEC = 90

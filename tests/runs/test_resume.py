@@ -13,14 +13,14 @@ from typing import Any
 
 import pytest
 
-from tbench.admission import Admission
-from tbench.agents import AgentReport, NopAgent, Workplace
+from tbench.agents.trial_agent import AgentReport, NopAgent, Workplace
 from tbench.errors import TrialError, UsageError
 from tbench.events import Events
-from tbench.plan import RunConfig, check_same_run, plan_trials
 from tbench.results import TrialResult
-from tbench.resuming import Again, Past, take_up
-from tbench.run import Run, RunOutcome
+from tbench.runs.admission import Admission
+from tbench.runs.plan import RunConfig, check_same_run, plan_trials
+from tbench.runs.resume import Again, Past, take_up
+from tbench.runs.run import Run, RunOutcome
 from tbench.sandbox.fake import FakeSandbox, FakeSandboxes
 from tbench.scores.summary import Status, summarise
 from tbench.storage.read_run import read_run

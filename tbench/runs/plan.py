@@ -13,12 +13,12 @@ from harness.protocols.base import ShellMode
 from harness.protocols.text import OUTPUT_LIMIT_BYTES
 from harness.trajectory import Frozen
 from tbench.errors import UsageError
-from tbench.resuming import Past, differences
+from tbench.runs.resume import Past, differences
+from tbench.runs.trial import TrialPlan
 from tbench.sandbox.docker.network import NetworkChoice
 from tbench.tasks.sources import TaskSet
 from tbench.text import one_line
-from tbench.trial import TrialPlan
-from tbench.verdict import Keep, Verify
+from tbench.verify.policy import Keep, Verify
 
 _SEMANTIC = {
     *("agent", "agent_sha256", "model", "protocol", "prompt_hash", "observation_bytes", "neutralise_special_tokens"),

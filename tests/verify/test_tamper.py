@@ -8,9 +8,9 @@ import json
 
 import pytest
 
-from tbench.judging import Facts, Suspect
 from tbench.results import is_weak
-from tbench.tamper import signals, watched
+from tbench.verify.script import Facts, Suspect
+from tbench.verify.tamper import signals, watched
 
 SCRIPT, ELF = b"#!/bin/sh\necho 1 passed\n", b"\x7fELF..."
 

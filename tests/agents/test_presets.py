@@ -12,7 +12,7 @@ from harness.model import Rendering, Sampling
 from harness.protocols import PROTOCOLS, load_protocol
 from harness.protocols.base import ShellMode
 from harness.terminal import Settling
-from tbench.presets import PRESETS, Preset
+from tbench.agents.presets import PRESETS, Preset
 
 KNOWN_PROTOCOLS = {"keystrokes-json", "keystrokes-xml", "bash-block", "bash-tool", "thinking-bash"}
 DOCS = Path(__file__).parents[2] / "docs" / "presets.md"

@@ -9,7 +9,7 @@ from typing import Literal
 from tbench.results import Integrity
 from tbench.sandbox.backend import Sandbox
 from tbench.tasks.task import Task
-from tbench.verifier import Verdict, VerifierFailed, look, verify
+from tbench.verify.verifier import Verdict, VerifierFailed, look, verify
 
 Verify = Literal["shared", "isolated", "both"]
 Keep = Literal["none", "failed", "all"]

@@ -8,16 +8,16 @@ from collections.abc import AsyncIterator, Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from tbench.admission import Admission
-from tbench.host import HostWatch
-from tbench.plan import RunConfig
+from tbench.runs.admission import Admission
+from tbench.runs.host import HostWatch
+from tbench.runs.plan import RunConfig
+from tbench.runs.trial import SandboxMaker
 from tbench.sandbox.docker.backend import EngineSandboxes
 from tbench.sandbox.docker.cleaning import reap
 from tbench.sandbox.docker.engine import Engine
 from tbench.sandbox.docker.image import Images
 from tbench.sandbox.docker.memory_watch import MemoryWatch
 from tbench.sandbox.docker.tools import ensure_tools
-from tbench.trial import SandboxMaker
 
 
 @dataclass(frozen=True)

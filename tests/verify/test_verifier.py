@@ -12,14 +12,14 @@ from typing import Any
 import pytest
 
 from harness.trajectory import Outcome
-from tbench.agents import OracleAgent, Workplace
+from tbench.agents.trial_agent import OracleAgent, Workplace
 from tbench.errors import TrialError
 from tbench.sandbox.backend import Sandbox
 from tbench.sandbox.docker.backend import EngineSandboxes
 from tbench.sandbox.docker.engine import LABEL_RUN, Engine
 from tbench.sandbox.docker.image import Images
 from tbench.tasks.task import Task
-from tbench.verifier import Verdict, VerifierFailed, verify
+from tbench.verify.verifier import Verdict, VerifierFailed, verify
 
 pytestmark = pytest.mark.engine
 MakeTask = Any

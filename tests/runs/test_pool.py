@@ -9,7 +9,7 @@ from collections.abc import AsyncIterator
 
 import pytest
 
-from tbench.pool import few_full_collections, run_all
+from tbench.runs.pool import few_full_collections, run_all
 
 BOUND_SEC = 20
 

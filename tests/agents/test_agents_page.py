@@ -14,11 +14,11 @@ import pytest
 from harness.fakes import ScriptedModel
 from harness.limits import Limits
 from harness.trajectory import Outcome
-from tbench.agents import UserAgent, Workplace
+from tbench.agents.trial_agent import UserAgent, Workplace
+from tbench.agents.user_agent import AgentClass, load_agent_class
 from tbench.errors import TrialError
 from tbench.sandbox.backend import Sandbox
 from tbench.tasks.task import Task
-from tbench.user_agent import AgentClass, load_agent_class
 
 PAGE = Path(__file__).parents[2] / "docs" / "agents.md"
 StartSandbox = Callable[[Path], Awaitable[Sandbox]]

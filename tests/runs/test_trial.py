@@ -10,15 +10,15 @@ from typing import Any
 import pytest
 
 from harness.trajectory import Outcome, Reply, Step, Trajectory, Usage
-from tbench.agents import AgentReport, NopAgent, OracleAgent, TrialAgent, Workplace
+from tbench.agents.trial_agent import AgentReport, NopAgent, OracleAgent, TrialAgent, Workplace
 from tbench.errors import KINDS, TrialError
 from tbench.events import Event, Events, TrialFinished, TrialPhase, TrialStep, TrialVerdict
 from tbench.results import TrialResult
+from tbench.runs.trial import Trial, TrialPlan
 from tbench.sandbox.backend import ExecResult
 from tbench.sandbox.fake import FakeSandbox, FakeSandboxes
 from tbench.storage.run_store import RunStore
 from tbench.tasks.task import Task
-from tbench.trial import Trial, TrialPlan
 
 MakeTask = Any
 PYTEST = "uvx pytest /tests/test_outputs.py\n"

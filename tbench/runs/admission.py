@@ -12,7 +12,7 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 
-from tbench.host import load_per_cpu
+from tbench.runs.host import load_per_cpu
 
 LOOK_EVERY_SEC = 5.0
 

@@ -22,8 +22,8 @@ from tbench.storage.read_run import read_run
 from tbench.storage.run_store import RunStore
 from tbench.tasks.sources import read_tasks
 from tbench.tasks.task import Task
-from tbench.verdict import Verify, judge
-from tbench.verifier import VerifierFailed, regraded
+from tbench.verify.policy import Verify, judge
+from tbench.verify.verifier import VerifierFailed, regraded
 
 
 @dataclass(frozen=True)

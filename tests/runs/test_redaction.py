@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from tbench.redaction import hide
+from tbench.runs.redaction import hide
 from tbench.tasks.task import Task
 
 KEY = "sk-planted-0815"

@@ -1,4 +1,4 @@
-"""A process of its own that removes the containers of one that would not wait: `python -m tbench.last_resort OWNER`."""
+"""A process of its own that removes the containers of one that would not wait: `python -m tbench.sandbox.docker.last_resort OWNER`."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _LOOKS, _BETWEEN_LOOKS_SEC = 10, 0.5
 def leave_removing_to_a_child() -> None:
     """Start it for the containers of this process, which may end at once."""
     subprocess.Popen(
-        [sys.executable, "-m", "tbench.last_resort", owner()],
+        [sys.executable, "-m", "tbench.sandbox.docker.last_resort", owner()],
         stdin=subprocess.DEVNULL,
         stdout=subprocess.DEVNULL,
         stderr=subprocess.DEVNULL,

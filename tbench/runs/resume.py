@@ -16,9 +16,9 @@ from pydantic import ValidationError
 
 from tbench.errors import KINDS, UsageError
 from tbench.results import ErrorInfo, TrialResult
+from tbench.runs.trial import TrialPlan
 from tbench.storage.read_run import read_config, read_results
 from tbench.storage.run_store import CONFIG_NAME, RESULTS_NAME, RunStore
-from tbench.trial import TrialPlan
 
 
 @dataclass(frozen=True)

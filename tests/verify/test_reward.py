@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tbench.verifier import VerifierFailed, never_ran, read_reward
+from tbench.verify.verifier import VerifierFailed, never_ran, read_reward
 
 RECORDED = Path(__file__).parents[2].parent / "shared" / "data" / "harbor-trials"
 PYTEST_SUMMARIES = [

@@ -14,18 +14,18 @@ from pathlib import Path
 from typing import Protocol
 
 from harness.trajectory import Trajectory, Usage
-from tbench.agents import AgentReport, TrialAgent, Workplace
+from tbench.agents.trial_agent import AgentReport, TrialAgent, Workplace
 from tbench.errors import TrialError
 from tbench.events import Events, Phase, TrialFinished, TrialPhase, TrialStep, TrialVerdict
-from tbench.host import HostWatch, Observation
-from tbench.redaction import hide
 from tbench.results import NOTHING_SEEN, ErrorInfo, Integrity, Timings, TrialResult
+from tbench.runs.host import HostWatch, Observation
+from tbench.runs.redaction import hide
 from tbench.sandbox.backend import Sandbox
 from tbench.storage.run_store import RunStore
 from tbench.tasks.task import Task
 from tbench.text import one_line
-from tbench.verdict import JudgePolicy, judge
-from tbench.verifier import Verdict, VerifierFailed
+from tbench.verify.policy import JudgePolicy, judge
+from tbench.verify.verifier import Verdict, VerifierFailed
 
 _GONE = {"sandbox_lost", "engine_unreachable"}
 

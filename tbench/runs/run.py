@@ -13,21 +13,21 @@ from pathlib import Path
 from typing import Any
 
 from tbench import __version__
-from tbench.admission import Admission, Demand
-from tbench.agents import TrialAgent
+from tbench.agents.trial_agent import TrialAgent
 from tbench.events import Events, Note, RunEnded, RunStarted, TrialPhase
-from tbench.host import HostWatch
-from tbench.place import place_on
-from tbench.plan import RunConfig, plan_trials
-from tbench.pool import few_full_collections, run_all
 from tbench.results import TrialResult
-from tbench.resuming import Again, Past, take_up
+from tbench.runs.admission import Admission, Demand
+from tbench.runs.host import HostWatch
+from tbench.runs.place import place_on
+from tbench.runs.plan import RunConfig, plan_trials
+from tbench.runs.pool import few_full_collections, run_all
+from tbench.runs.resume import Again, Past, take_up
+from tbench.runs.stopping import Gate, Stopping
+from tbench.runs.trial import SandboxMaker, Trial, TrialPlan
 from tbench.sandbox.docker.engine import Engine
-from tbench.stopping import Gate, Stopping
 from tbench.storage.run_store import RunStore
 from tbench.tasks.sources import TaskSet
-from tbench.trial import SandboxMaker, Trial, TrialPlan
-from tbench.verdict import JudgePolicy, Verify
+from tbench.verify.policy import JudgePolicy, Verify
 
 RUN_SCHEMA_VERSION = 1
 

@@ -13,11 +13,11 @@ from terminals import BASH, NO_BASH
 from harness.protocols.base import Keys
 from harness.terminal import Terminal, TerminalSpec
 from tbench.errors import TrialError
-from tbench.judging import Judging, parse
 from tbench.results import is_weak
 from tbench.sandbox.backend import Sandbox
 from tbench.tasks.task import Task
-from tbench.verifier import Verdict, VerifierFailed, verify
+from tbench.verify.script import Judging, parse
+from tbench.verify.verifier import Verdict, VerifierFailed, verify
 
 pytestmark = pytest.mark.engine
 MakeTask = Any

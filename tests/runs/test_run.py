@@ -13,14 +13,14 @@ from typing import Any
 import pytest
 from pydantic import ValidationError
 
-from tbench.admission import Admission
-from tbench.agents import AgentReport, NopAgent, TrialAgent, Workplace
+from tbench.agents.trial_agent import AgentReport, NopAgent, TrialAgent, Workplace
 from tbench.errors import TrialError, UsageError
 from tbench.events import Event, Events, TrialFinished
-from tbench.host import HostWatch
-from tbench.plan import RunConfig, plan_trials, trial_id
 from tbench.results import TrialResult
-from tbench.run import Run, RunOutcome
+from tbench.runs.admission import Admission
+from tbench.runs.host import HostWatch
+from tbench.runs.plan import RunConfig, plan_trials, trial_id
+from tbench.runs.run import Run, RunOutcome
 from tbench.sandbox.fake import FakeSandbox, FakeSandboxes
 from tbench.storage.run_store import RunStore
 from tbench.tasks.sources import TaskSet, read_tasks

@@ -12,8 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from tbench.host import HostWatch, Reading, ThisMachine
 from tbench.results import HostSample
+from tbench.runs.host import HostWatch, Reading, ThisMachine
 from tbench.sandbox.docker.engine import Engine, EngineInfo
 
 CALM = Reading(load=0.5, memory_available_mb=4000, memory_stall=0.0, suspended_sec=100, clock_ahead_sec=1e9)

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
+from tbench.agents.user_agent import load_agent_class
 from tbench.errors import UsageError
-from tbench.user_agent import load_agent_class
 
 GOOD = "class Agent:\n    async def run(self, assignment):\n        pass\n"
 Write = Callable[[str, str], None]

@@ -14,12 +14,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from tbench.errors import TrialError
-from tbench.judging import FORGED, Facts, Judging, parse
 from tbench.results import NOTHING_SEEN, Integrity
 from tbench.sandbox.archive import FileEntry, pack, read_tree
 from tbench.sandbox.backend import NOT_STAGED, ExecResult, Sandbox
-from tbench.tamper import signals, watched
 from tbench.tasks.task import Task, resolve_env
+from tbench.verify.script import FORGED, Facts, Judging, parse
+from tbench.verify.tamper import signals, watched
 
 _KEPT = ("verifier/", "agent/", "artifacts/", "evidence/")
 """Below /logs. Anything else there could pass for a file of ours: they end side by side."""

@@ -1,0 +1,1 @@
+"""Tasks times seeds: planned, admitted, tried, verified, stored, resumed and graded again."""
