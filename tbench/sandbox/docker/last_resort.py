@@ -1,4 +1,4 @@
-"""A process of its own that removes the containers of one that would not wait: `python -m tbench.sandbox.docker.last_resort OWNER`."""
+"""A process of its own that removes the containers of one that would not wait."""
 
 from __future__ import annotations
 
