@@ -14,7 +14,7 @@ from harness.limits import Limits
 from harness.protocols import load_protocol
 from harness.terminal.fake_tmux import FakeTmux
 from harness.trajectory import Trajectory
-from tbench.agents.trial_agent import ModelAgent
+from tbench.agents.model_agent import ModelAgent
 from tbench.events import Event, Events
 from tbench.results import TrialResult
 from tbench.runs.admission import Admission

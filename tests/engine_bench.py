@@ -13,7 +13,8 @@ from typing import Any
 from harness.fakes import ScriptedModel
 from harness.limits import Limits
 from harness.protocols import load_protocol
-from tbench.agents.trial_agent import AgentReport, ModelAgent, NopAgent, TrialAgent, Workplace
+from tbench.agents.model_agent import ModelAgent
+from tbench.agents.trial_agent import AgentReport, NopAgent, TrialAgent, Workplace
 from tbench.events import Event, Events
 from tbench.results import TrialResult
 from tbench.runs.admission import Admission

@@ -1,27 +1,16 @@
-"""Who works in the sandbox: the model's agent, the user's own, the oracle (the reference solution), or nobody."""
+"""What an agent gets for one trial and leaves behind; the oracle, and the agent that does nothing."""
 
 from __future__ import annotations
 
-import asyncio
-import contextlib
 import shlex
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
-from harness.agent import Agent
-from harness.custom import CustomAgent, CustomRun, crashed
-from harness.errors import AgentCrashed, EndpointUnavailable, RequestRefused, TerminalLost, TerminalUnreachable
 from harness.limits import Limits
-from harness.model import Model
-from harness.protocols.base import ActionProtocol, ShellMode
-from harness.protocols.bash import BashProtocol
-from harness.terminal import COLUMNS, ROWS, Settling, Terminal, TerminalSpec
-from harness.terminal.recording import Recording
 from harness.trajectory import Outcome, Trajectory
 from tbench.errors import TrialError
-from tbench.results import Stage
 from tbench.sandbox.archive import pack, read_tree
 from tbench.sandbox.backend import BUSYBOX, LOG_DIRECTORIES, NOT_STAGED, Sandbox
 from tbench.tasks.task import Task, resolve_env
@@ -109,153 +98,3 @@ class OracleAgent:
 
     def partial(self) -> Trajectory | None:
         return None
-
-
-class ModelAgent:
-    """A language model at the keyboard; one instance per trial."""
-
-    def __init__(
-        self,
-        model: Model,
-        protocol: ActionProtocol,
-        limits: Limits,
-        *,
-        settling: Settling = "adaptive",
-        shell_mode: ShellMode = "persistent",
-        neutralise_special_tokens: bool = False,
-        name: str = "tbench",
-    ) -> None:
-        self.name = name
-        self._model = model
-        self._protocol = protocol.in_shell(shell_mode) if isinstance(protocol, BashProtocol) else protocol
-        self._limits = limits
-        self._settling = settling
-        self._spec = TerminalSpec(attended=not protocol.types_commands, shell_mode=shell_mode)
-        self._neutralise = neutralise_special_tokens
-        self._agent: Agent | None = None
-
-    async def work(self, place: Workplace) -> AgentReport:
-        terminal = _terminal(place, self._spec, self._settling, on_outage=lambda seconds: agent.not_charged(seconds))
-        agent = self._agent = Agent(
-            self._model,
-            terminal,
-            self._protocol,
-            place.bounded(self._limits),
-            seed=place.seed,
-            neutralise_special_tokens=self._neutralise,
-            on_step=lambda step: place.on_step(step, terminal.last_line),
-        )
-        return await _at_work(place, terminal, agent)
-
-    def partial(self) -> Trajectory | None:
-        """What there is of the trajectory when `work` was cut short."""
-        return None if self._agent is None else self._agent.trajectory
-
-
-class UserAgent:
-    """An agent of the user's own, made anew for each trial."""
-
-    def __init__(
-        self,
-        make: Callable[[], CustomAgent],
-        model: Model | None,
-        limits: Limits,
-        *,
-        name: str,
-        settling: Settling = "adaptive",
-        shell_mode: ShellMode = "persistent",
-    ) -> None:
-        self.name = name
-        self._make = make
-        self._model = model
-        self._limits = limits
-        self._settling = settling
-        self._spec = TerminalSpec(attended=False, shell_mode=shell_mode)
-        self._run: CustomRun | None = None
-
-    async def work(self, place: Workplace) -> AgentReport:
-        try:
-            agent = self._make()
-        except Exception as error:
-            raise _user_error(crashed(error)) from error
-        terminal = _terminal(place, self._spec, self._settling, on_outage=lambda seconds: run.not_charged(seconds))
-        run = self._run = CustomRun(
-            agent,
-            self.name,
-            self._model,
-            terminal,
-            place.bounded(self._limits),
-            seed=place.seed,
-            on_step=lambda step: place.on_step(step, terminal.last_line),
-        )
-        try:
-            return await _at_work(place, terminal, run)
-        except AgentCrashed as error:
-            raise _user_error(error) from error
-
-    def partial(self) -> Trajectory | None:
-        return None if self._run is None else self._run.trajectory
-
-
-class _Conversation(Protocol):
-    """harness.agent.Agent, or a run of a user's agent."""
-
-    @property
-    def trajectory(self) -> Trajectory: ...
-
-    async def run(self, instruction: str) -> Trajectory: ...
-
-
-def _terminal(
-    place: Workplace, spec: TerminalSpec, settling: Settling, *, on_outage: Callable[[float], None]
-) -> Terminal:
-    recording = Recording(place.directory / "session.cast", columns=COLUMNS, rows=ROWS)
-    return Terminal(place.sandbox.connect, spec, recording=recording, settling=settling, on_outage=on_outage)
-
-
-async def _at_work(place: Workplace, terminal: Terminal, agent: _Conversation) -> AgentReport:
-    """`agent` from the opening of its terminal to the closing. Raises TrialError for what is not its doing."""
-    try:
-        await _open(terminal)
-        trajectory = await agent.run(place.task.instruction)
-    except EndpointUnavailable as error:
-        raise TrialError("endpoint_unavailable", str(error)) from error
-    except RequestRefused as error:
-        raise TrialError("endpoint_refused", str(error)) from error
-    except TerminalUnreachable as error:
-        trajectory = await _after_unreachable(place, agent, error)
-    finally:
-        with contextlib.suppress(Exception):
-            await asyncio.shield(terminal.close())
-    outcome = trajectory.outcome
-    assert outcome is not None
-    if outcome is Outcome.TERMINAL_LOST and not await place.sandbox.is_running():
-        raise TrialError("sandbox_lost", "the container ended while the agent was working")
-    if terminal.recording_problem is not None:
-        warnings = {**trajectory.warnings, "recording_incomplete": 1}
-        trajectory = trajectory.model_copy(update={"warnings": warnings})
-    return AgentReport(outcome, trajectory)
-
-
-async def _after_unreachable(place: Workplace, agent: _Conversation, error: TerminalUnreachable) -> Trajectory:
-    """The agent's outcome where it left no room for a terminal. Raises TrialError where it is not its doing."""
-    try:
-        await place.sandbox.shell("true", timeout_sec=30)
-    except TrialError as why:
-        # The engine answers, and the container runs: it is full of the agent's processes, or of its memory.
-        if why.type == "sandbox_failed":
-            return agent.trajectory.model_copy(update={"outcome": Outcome.TERMINAL_LOST})
-        raise
-    raise TrialError("engine_unreachable", f"the terminal cannot be reached: {error}", stage=Stage.AGENT) from error
-
-
-async def _open(terminal: Terminal) -> None:
-    try:
-        await terminal.open()
-    except TerminalLost as error:
-        raise TrialError("terminal_failed", str(error)) from error
-
-
-def _user_error(error: AgentCrashed) -> TrialError:
-    files = {"traceback.txt": error.trace.encode("utf-8", "replace")} if error.trace else {}
-    return TrialError("agent_crashed", str(error), files=files)

@@ -10,23 +10,8 @@ import sys
 
 import typer
 
-from tbench.cli import (
-    clean,
-    correlate,
-    demo,
-    doctor,
-    extract,
-    leaderboard,
-    regrade,
-    replay,
-    report,
-    resume,
-    run,
-    setup,
-    shell,
-    summary,
-    task,
-)
+from tbench.cli import clean, demo, doctor, regrade, report, resume, run, setup, shell, summary, task
+from tbench.cli.proxies import correlate, extract, leaderboard, replay
 
 app = typer.Typer(
     name="tbench",

@@ -15,7 +15,8 @@ import typer
 from harness.chat import ChatModel, OutagePolicy, RetryPolicy
 from harness.errors import EndpointError
 from harness.model import ServedModel
-from tbench.agents.trial_agent import ModelAgent, NopAgent, OracleAgent, TrialAgent, UserAgent
+from tbench.agents.model_agent import ModelAgent, UserAgent
+from tbench.agents.trial_agent import NopAgent, OracleAgent, TrialAgent
 from tbench.cli.interruption import interruptible, tell
 from tbench.cli.live import progress
 from tbench.cli.options import AgentSetup, ModelOptions, RunOptions, as_stored, for_earlier_run

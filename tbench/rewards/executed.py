@@ -23,7 +23,8 @@ from harness.model import Sampling
 from harness.protocols import load_protocol
 from harness.protocols.base import ActionProtocol
 from harness.trajectory import Message, Reply, Trajectory
-from tbench.agents.trial_agent import AgentReport, ModelAgent, TrialAgent, Workplace
+from tbench.agents.model_agent import ModelAgent
+from tbench.agents.trial_agent import AgentReport, TrialAgent, Workplace
 from tbench.errors import TbenchError, UsageError
 from tbench.events import Events
 from tbench.results import TrialResult, is_weak

@@ -16,7 +16,8 @@ from harness.agent import Limits
 from harness.chat import ChatModel
 from harness.model import Sampling
 from harness.protocols import load_protocol
-from tbench.agents.trial_agent import ModelAgent, OracleAgent
+from tbench.agents.model_agent import ModelAgent
+from tbench.agents.trial_agent import OracleAgent
 from tbench.demo.server import DemoEndpoint
 from tbench.sandbox import backend as sandbox
 from tbench.sandbox.docker.engine import NETWORK

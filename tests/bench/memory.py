@@ -22,7 +22,7 @@ from harness.agent import Limits
 from harness.chat import ChatModel
 from harness.model import Sampling
 from harness.protocols import load_protocol
-from tbench.agents.trial_agent import ModelAgent
+from tbench.agents.model_agent import ModelAgent
 from tbench.events import Event, TrialStep
 from tbench.sandbox.docker.engine import Engine
 

@@ -17,12 +17,12 @@ from figures import Figures
 
 from harness.chat import ChatModel
 from harness.model import Sampling
-from tbench.replay.client import Step, ask
-from tbench.replay.directory import RunDirectory
-from tbench.replay.endpoints import Endpoints
-from tbench.replay.prompts import PromptBuilder, PromptOptions
-from tbench.replay.records import Record
-from tbench.replay.responses import Manifest
+from tbench.proxies.datasets.records import Record
+from tbench.proxies.replay.client import Step, ask
+from tbench.proxies.replay.directory import RunDirectory
+from tbench.proxies.replay.endpoints import Endpoints
+from tbench.proxies.replay.prompts import PromptBuilder, PromptOptions
+from tbench.proxies.replay.responses import Manifest
 
 SEATS, LATENCY_SEC = 32, 0.16
 """Their quotient is the endpoint's 200 per second."""

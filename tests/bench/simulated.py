@@ -26,7 +26,7 @@ from harness.model import Model, Sampling
 from harness.protocols import load_protocol
 from harness.terminal.fake_tmux import Answer, FakeTmux
 from harness.trajectory import Message, Reply, Usage
-from tbench.agents.trial_agent import ModelAgent
+from tbench.agents.model_agent import ModelAgent
 from tbench.events import Events
 from tbench.runs.admission import Admission
 from tbench.runs.plan import RunConfig

@@ -27,7 +27,8 @@ from harness.chat import ChatModel, RetryPolicy
 from harness.limits import Limits
 from harness.model import Sampling
 from harness.protocols import load_protocol
-from tbench.agents.trial_agent import ModelAgent, OracleAgent, TrialAgent
+from tbench.agents.model_agent import ModelAgent
+from tbench.agents.trial_agent import OracleAgent, TrialAgent
 from tbench.demo.server import DemoEndpoint
 from tbench.events import Event, Events
 from tbench.results import TrialResult

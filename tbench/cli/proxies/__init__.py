@@ -1,0 +1,1 @@
+"""Commands that execute nothing in a sandbox."""

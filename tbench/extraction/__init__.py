@@ -1,1 +1,0 @@
-"""Single-turn extraction: one reply per task and seed, read and never executed. A proxy, not a score of tasks."""

@@ -1,0 +1,1 @@
+"""Datasets of recorded steps: read, and built from trajectories."""

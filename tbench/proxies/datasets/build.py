@@ -1,0 +1,217 @@
+"""A replay dataset out of recorded conversations: the records, a dev split, and a manifest of where they came from.
+
+Files appear whole or not at all, and nothing is overwritten.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import random
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from harness.text import without_lone_surrogates
+from tbench import __version__
+from tbench.errors import UsageError
+from tbench.files import write_json
+from tbench.proxies.datasets.conversations import Found, Only, Source, read_all
+from tbench.proxies.datasets.references import Conversation, Inclusion, records_of
+
+BUILD_SCHEMA_VERSION = 1
+NOTHING_MORE = Inclusion()
+_MOST_PROBLEMS = 1000
+"""In the manifest; all are counted."""
+
+
+@dataclass
+class Built:
+    """What was made, and what was left out and why."""
+
+    path: Path
+    manifest_path: Path
+    dev_path: Path | None = None
+    records: int = 0
+    sha256: str = ""
+    dev_records: int = 0
+    dev_sha256: str | None = None
+    tasks: list[tuple[str, str]] = field(default_factory=list)
+    """(task id, source group) of every conversation, also of those without a step that counts."""
+    dev_task_ids: list[str] = field(default_factory=list)
+    sources: list[Source] = field(default_factory=list)
+    dropped: Counter[str] = field(default_factory=Counter)
+    """Turns that are no record, by reason."""
+    problems: list[str] = field(default_factory=list)
+    """`FILE:LINE: reason`, one per conversation that could not be used."""
+    filtered: list[str] = field(default_factory=list)
+    """The same for trials that `only` left out."""
+    notes: list[str] = field(default_factory=list)
+    """`FILE:LINE: what was tolerated`."""
+    rebuilt: int = 0
+    """Replies whose text was put together from recorded actions."""
+    repaired: int = 0
+    """Records in which lone surrogates became U+FFFD."""
+
+
+def build(
+    inputs: Sequence[Path],
+    output: Path,
+    *,
+    only: Only = "passed",
+    include: Inclusion = NOTHING_MORE,
+    dev: int = 0,
+    seed: int = 42,
+) -> Built:
+    """Write `output`, its manifest, and with `dev` > 0 the records of that many tasks.
+
+    Raises UsageError where a file is in the way or cannot be written, and where there is not one record.
+    """
+    built = _planned(output, dev)
+    beside = output.with_name(f".{output.name}.writing")
+    try:
+        output.parent.mkdir(parents=True, exist_ok=True)
+        try:
+            _write_records(beside, read_all(inputs, only, built.sources), include, built)
+            if not built.records:
+                raise UsageError(_nothing(built))
+            _write_dev(beside, built, dev, seed)
+            beside.replace(output)
+        finally:
+            beside.unlink(missing_ok=True)
+        write_json(built.manifest_path, _manifest(built, inputs, only, include, dev, seed))
+    except OSError as error:
+        raise UsageError(f"{output}: cannot be written: {error.strerror or error}") from None
+    return built
+
+
+def select_dev_tasks(tasks: Iterable[tuple[str, str]], count: int, seed: int) -> list[str]:
+    """`count` task ids, spread over the source groups; the rule of LLM-OS-Models' dev_20.
+
+    Each group, in the order in which the groups occur, is shuffled by one generator; then the groups take turns in
+    sorted order, and each gives its last one.
+    """
+    groups: dict[str, list[str]] = {}
+    for task_id, group in tasks:
+        groups.setdefault(group, []).append(task_id)
+    generator = random.Random(seed)
+    for members in groups.values():
+        generator.shuffle(members)
+    chosen: list[str] = []
+    while len(chosen) < count and any(groups.values()):
+        for group in sorted(groups):
+            if groups[group] and len(chosen) < count:
+                chosen.append(groups[group].pop())
+    return sorted(chosen)
+
+
+def _planned(output: Path, dev: int) -> Built:
+    built = Built(output, output.with_name(f"{output.stem}.manifest.json"))
+    if dev:
+        built.dev_path = output.with_name(f"{output.stem}_dev_{dev}{output.suffix}")
+    for path in (built.path, built.manifest_path, built.dev_path):
+        if path is not None and path.exists():
+            raise UsageError(f"{path}: is there already; name a new file with --output (nothing is overwritten)")
+    return built
+
+
+def _write_records(beside: Path, found: Iterable[Found], include: Inclusion, built: Built) -> None:
+    digest = hashlib.sha256()
+    with beside.open("wb") as file:
+        for sample_idx, each in enumerate(found):
+            conversation = each.conversation
+            if conversation is None and not each.problem:
+                continue
+            if conversation is None:
+                (built.filtered if each.is_filtered else built.problems).append(f"{each.where}: {each.problem}")
+                continue
+            for data in _lines(conversation, sample_idx, each.where, include, built):
+                file.write(data)
+                digest.update(data)
+                built.records += 1
+            if each.note:
+                built.notes.append(f"{each.where}: {each.note}")
+    built.sha256 = digest.hexdigest()
+
+
+def _lines(
+    conversation: Conversation, sample_idx: int, where: str, include: Inclusion, built: Built
+) -> Iterable[bytes]:
+    before = built.records
+    built.tasks.append((f"task-{sample_idx:03d}", conversation.source_group))
+    built.rebuilt += conversation.rebuilt
+    for record in records_of(conversation, sample_idx, include, built.dropped):
+        line = json.dumps(record, ensure_ascii=False)
+        mended = without_lone_surrogates(line)
+        built.repaired += mended != line
+        yield mended.encode() + b"\n"
+    if conversation.cut:
+        built.notes.append(f"{where}: used up to {conversation.cut}")
+    if built.records == before:
+        built.notes.append(f"{where}: no step of it can be replayed")
+
+
+def _write_dev(beside: Path, built: Built, dev: int, seed: int) -> None:
+    if built.dev_path is None:
+        return
+    built.dev_task_ids = select_dev_tasks(built.tasks, dev, seed)
+    wanted = {json.dumps(task_id).encode() for task_id in built.dev_task_ids}
+    digest = hashlib.sha256()
+    partial = built.dev_path.with_name(f".{built.dev_path.name}.writing")
+    try:
+        with beside.open("rb") as records, partial.open("wb") as file:
+            for line in records:
+                # The id is the first value of every line.
+                if line.removeprefix(b'{"task_id": ').partition(b",")[0] in wanted:
+                    file.write(line)
+                    digest.update(line)
+                    built.dev_records += 1
+        partial.replace(built.dev_path)
+    finally:
+        partial.unlink(missing_ok=True)
+    built.dev_sha256 = digest.hexdigest()
+
+
+def _nothing(built: Built) -> str:
+    reasons = [*built.problems, *built.filtered, *built.notes]
+    first = f"; first: {without_lone_surrogates(reasons[0])}" if reasons else ""
+    hint = "; --only all takes trials that did not pass" if built.filtered and not built.tasks else ""
+    dropped = "".join(f", {count} turns {reason}" for reason, count in sorted(built.dropped.items()))
+    return (
+        f"nothing to replay in {len(built.sources)} files: {len(built.problems)} conversations could not be used, "
+        f"{len(built.filtered)} were left out by --only{dropped}{hint}{first}"
+    )
+
+
+def _manifest(
+    built: Built, inputs: Sequence[Path], only: Only, include: Inclusion, dev: int, seed: int
+) -> dict[str, Any]:
+    """The keys of LLM-OS-Models' task_manifest.json, then our own."""
+    return {
+        "input_path": ", ".join(map(str, inputs)),
+        "num_tasks": len(built.tasks),
+        "num_steps": built.records,
+        "prompt_mode": "cumulative_messages",
+        "include_invalid_refs": include.invalid,
+        "include_empty_command_refs": include.empty,
+        "dev_tasks": dev,
+        "dev_task_ids": built.dev_task_ids,
+        "source_groups": sorted({group for _, group in built.tasks}),
+        "schema_version": BUILD_SCHEMA_VERSION,
+        "tbench_version": __version__,
+        "only": only,
+        "seed": seed,
+        "dataset": {"path": built.path.name, "sha256": built.sha256},
+        "dev_dataset": built.dev_path
+        and {"path": built.dev_path.name, "sha256": built.dev_sha256, "num_steps": built.dev_records},
+        "inputs": [{"path": str(source.path), "sha256": source.sha256} for source in built.sources],
+        "dropped": dict(sorted(built.dropped.items())),
+        "rebuilt_replies": built.rebuilt,
+        "repaired_records": built.repaired,
+        "unusable": len(built.problems),
+        "left_out_by_only": len(built.filtered),
+        "problems": built.problems[:_MOST_PROBLEMS],
+        "notes": built.notes[:_MOST_PROBLEMS],
+    }

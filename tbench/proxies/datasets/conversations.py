@@ -1,0 +1,284 @@
+"""Recorded conversations out of files: our own trajectories, ATIF, and lines of chat messages.
+
+Only reads. What cannot be used is a problem with a place and a reason; nothing here raises for what a file holds.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+import re
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal, TypeGuard
+
+from pydantic import ValidationError
+
+from harness.trajectory import TRAJECTORY_SCHEMA_VERSION, Trajectory
+from tbench.errors import UsageError
+from tbench.proxies.datasets.atif import Refused, is_atif, read_atif
+from tbench.proxies.datasets.references import Conversation, Turn
+from tbench.text import one_line
+
+Only = Literal["passed", "all"]
+PROTOCOL = "keystrokes-json"
+"""The only protocol of ours whose prompt asks for what a replay dataset is answered with."""
+
+_ROLE_NAMES = {"human": "user", "gpt": "assistant"}  # as ShareGPT's `from` has them
+_TRAJECTORY = re.compile(r"trajectory(\.cont-\d+)?\.json")
+_ATTEMPT = re.compile(r"attempt-(\d+)")
+_DIGITS = re.compile(r"(\d+)")
+
+
+@dataclass(frozen=True)
+class Source:
+    """One file that was read."""
+
+    path: Path
+    sha256: str
+
+
+@dataclass(frozen=True)
+class Found:
+    """A place where a conversation was looked for: the conversation, or why there is none."""
+
+    where: str
+    """FILE, or FILE:LINE."""
+    conversation: Conversation | None = None
+    problem: str = ""
+    note: str = ""
+    """What was tolerated."""
+    is_filtered: bool = False
+    """Left out because of its verdict, or an empty line: no mistake of the file's."""
+
+
+def read_all(paths: Iterable[Path], only: Only, sources: list[Source]) -> Iterator[Found]:
+    """Every conversation in order; one per line of a JSONL file (empty lines too: a line's number names its task).
+
+    The files are added to `sources` as they are read. Raises UsageError for a path that cannot be read at all, and
+    for a directory without a trajectory.
+    """
+    for path in paths:
+        for file in _files(path):
+            try:
+                raw = file.read_bytes()
+            except OSError as error:
+                raise UsageError(f"{file}: {error.strerror or error}; give recorded conversations") from None
+            sources.append(Source(file, hashlib.sha256(raw).hexdigest()))
+            yield from _of_file(file, raw, only)
+
+
+# -- which files -----------------------------------------------------------------------------------
+
+
+def _files(path: Path) -> list[Path]:
+    if not path.is_dir():
+        return [path]
+    found = [each for each in path.rglob("trajectory*.json") if _TRAJECTORY.fullmatch(each.name)]
+    if not found:
+        raise UsageError(f"{path}: no trajectory.json in it or below it; give a run directory, or files")
+    return _last_attempts(sorted(found, key=_natural))
+
+
+def _natural(path: Path) -> list[tuple[int, str]]:
+    """seed-2 comes before seed-10."""
+    return [(int(part), "") if part.isdecimal() else (-1, part) for part in _DIGITS.split(str(path))]
+
+
+def _last_attempts(files: list[Path]) -> list[Path]:
+    """Of the attempts at one of our own trials, the last one that came to an end and is final."""
+    last: dict[Path, tuple[int, Path]] = {}
+    for file in files:
+        attempt = _ATTEMPT.fullmatch(file.parent.name)
+        trial, number = (file.parent.parent, int(attempt[1])) if attempt else (file.parent, 1)
+        trial = trial if file.name == "trajectory.json" else file  # a continuation stands for itself
+        result = _json_object(file.parent / "result.json")
+        is_final = result is not None and result.get("final") is not False
+        rank = number if is_final else 0
+        if trial not in last or rank > last[trial][0]:
+            last[trial] = (rank, file)
+    return [file for _, file in last.values()]
+
+
+# -- one file --------------------------------------------------------------------------------------
+
+
+def _of_file(file: Path, raw: bytes, only: Only) -> Iterator[Found]:
+    if not raw.strip():
+        yield Found(str(file), problem="the file is empty")
+        return
+    if file.suffix != ".jsonl":
+        try:
+            value = json.loads(_decoded(raw)[0])
+        except (ValueError, RecursionError) as error:
+            if b"\n{" not in raw.strip():
+                yield Found(str(file), problem=f"not JSON ({one_line(str(error))})")
+                return
+        else:
+            if _is_list_of_conversations(value):
+                yield from (_conversation(f"{file}[{at}]", each, "", "") for at, each in enumerate(value))
+            else:
+                yield _of_trial(file, value, only, _decoded(raw)[1])
+            return
+    lines = raw.removesuffix(b"\n").split(b"\n")
+    for number, line in enumerate(lines, start=1):
+        yield _of_line(f"{file}:{number}", line)
+
+
+def _is_list_of_conversations(value: object) -> TypeGuard[list[Any]]:
+    if not isinstance(value, list) or not value:
+        return False
+    return all(isinstance(each, dict) and ("messages" in each or "conversations" in each) for each in value)
+
+
+def _decoded(raw: bytes) -> tuple[str, str]:
+    """As text, and a note where it was not UTF-8."""
+    try:
+        return raw.decode("utf-8-sig"), ""
+    except UnicodeDecodeError:
+        return raw.decode("utf-8-sig", "replace"), "bytes that are not UTF-8 became U+FFFD"
+
+
+def _of_line(where: str, line: bytes) -> Found:
+    if not line.strip():
+        return Found(where, is_filtered=True)
+    text, note = _decoded(line)
+    try:
+        value = json.loads(text)
+    except (ValueError, RecursionError) as error:
+        return Found(where, problem=f"not JSON ({one_line(str(error), 120)})")
+    return _conversation(where, value, "", note)
+
+
+def _of_trial(file: Path, value: object, only: Only, note: str) -> Found:
+    """A file of its own: a trial's, whose verdict lies beside it, or above it as Harbor has it."""
+    where = str(file)
+    directory = file.parent.parent if file.parent.name == "agent" else file.parent
+    result = _json_object(directory / "result.json") or {}
+    if only == "passed":
+        reward = _reward(result)
+        if reward is None:
+            return Found(
+                where, problem="no result.json with a reward, so nothing says that it passed", is_filtered=True
+            )
+        if reward < 1:
+            return Found(where, problem=f"did not pass (reward {reward:g})", is_filtered=True)
+    integrity = result.get("integrity")
+    if only == "passed" and isinstance(integrity, dict) and integrity.get("tamper"):
+        note = "; ".join([*([note] if note else []), "passed, with signs of tampering (its result's integrity.tamper)"])
+    return _conversation(where, value, _source(file, result), note)
+
+
+def _reward(result: dict[str, Any]) -> float | None:
+    """Ours, or Harbor's `verifier_result.rewards.reward`."""
+    reward = result.get("reward")
+    verifier = result.get("verifier_result")
+    if isinstance(verifier, dict) and isinstance(verifier.get("rewards"), dict):
+        reward = verifier["rewards"].get("reward")
+    return float(reward) if isinstance(reward, int | float) and math.isfinite(reward) else None
+
+
+def _source(file: Path, result: dict[str, Any]) -> str:
+    """`RUN/seed-N/TASK`, Harbor's `DATASET/TASK`; the task comes last, so that it is the group."""
+    directory = (
+        file.parent.parent if file.parent.name == "agent" or _ATTEMPT.fullmatch(file.parent.name) else file.parent
+    )
+    task = result.get("task", result.get("task_name"))
+    if not isinstance(task, str) or not task:
+        is_ours = directory.name.startswith("seed-")
+        task = directory.parent.name if is_ours else directory.resolve().name.partition("__")[0]
+    head = [str(result[key]) for key in ("run", "source") if isinstance(result.get(key), str)]
+    seed = [f"seed-{result['seed']}"] if isinstance(result.get("seed"), int) else []
+    return "/".join([*head, *seed, task.rpartition("/")[2]])
+
+
+def _json_object(path: Path) -> dict[str, Any] | None:
+    try:
+        value = json.loads(path.read_bytes())
+    except (OSError, ValueError, RecursionError):
+        return None
+    return value if isinstance(value, dict) else None
+
+
+# -- one conversation ------------------------------------------------------------------------------
+
+
+def _conversation(where: str, value: object, source: str, note: str) -> Found:
+    try:
+        return Found(where, _read(value, source), note=note)
+    except Refused as reason:
+        return Found(where, problem=str(reason))
+
+
+def _read(value: object, source: str) -> Conversation:
+    if isinstance(value, list):
+        value = {"messages": value}
+    if not isinstance(value, dict):
+        raise Refused("not a conversation: neither an object nor a list of messages")
+    source = source or _named_source(value)
+    if is_atif(value):
+        return read_atif(value, source)
+    if "protocol" in value:
+        return _read_own(value, source)
+    return _read_chat(value, source)
+
+
+def _named_source(value: dict[str, Any]) -> str:
+    found = (value.get(key) for key in ("_source_file", "source"))
+    return next((each for each in found if isinstance(each, str) and each), "")
+
+
+def _read_chat(value: dict[str, Any], source: str) -> Conversation:
+    """`messages` or `conversations`, of `role` and `content` or `from` and `value`."""
+    messages = value.get("messages", value.get("conversations"))
+    if not isinstance(messages, list) or not messages:
+        raise Refused("no messages: neither `messages` nor `conversations` is a list with something in it")
+    turns = []
+    for message in messages:
+        message = message if isinstance(message, dict) else {}
+        if message.get("role") == "assistant" and message.get("tool_calls"):
+            raise Refused("its replies are tool calls; a replay dataset is answered in the JSON of Terminus-2")
+        role, content = message.get("role", message.get("from")), message.get("content", message.get("value"))
+        turns.append(Turn(_ROLE_NAMES.get(role, role) if isinstance(role, str) else role, content))
+    return Conversation(tuple(turns), source)
+
+
+def _read_own(value: dict[str, Any], source: str) -> Conversation:
+    version = value.get("schema_version")
+    if type(version) is int and version > TRAJECTORY_SCHEMA_VERSION:
+        raise Refused(f"schema_version {version} was written by a newer tbench; upgrade")
+    try:
+        trajectory = Trajectory.model_validate(value)
+    except ValidationError as error:
+        first = error.errors(include_url=False, include_input=False)[0]
+        raise Refused(f"{'.'.join(map(str, first['loc']))}: {one_line(first['msg'])}") from None
+    if trajectory.protocol != PROTOCOL:
+        raise Refused(
+            f"protocol {trajectory.protocol}: its prompt does not ask for the JSON that a replay is scored by, "
+            f"and another prompt would be a conversation that never was; record with --protocol {PROTOCOL}"
+        )
+    if not trajectory.messages:
+        raise Refused("no messages: the trial ended before its first request")
+    return _own_turns(trajectory, source)
+
+
+def _own_turns(trajectory: Trajectory, source: str) -> Conversation:
+    """What the model was shown: all of it, or up to the first time that the history was made shorter."""
+    cut, steps = "", trajectory.steps
+    if trajectory.compactions:
+        first = trajectory.compactions[0].step
+        steps = tuple(step for step in steps if step.index < first)
+        cut = f"step {first}: the context was full; what the model was shown after that is not recorded"
+    # The protocol opens with one message; every reply and what answered it is in the steps.
+    turns = [Turn(trajectory.messages[0].role, trajectory.messages[0].content)]
+    for step in steps:
+        turns.append(Turn("assistant", step.reply.content, fault="format_error" if step.format_error else ""))
+        if step.observation:
+            turns.append(Turn("user", step.observation))
+    if not cut:
+        told = [(message.role, message.content) for message in trajectory.messages]
+        if told != [(turn.role, turn.content) for turn in turns]:
+            raise Refused("messages and steps do not tell the same conversation")
+    return Conversation(tuple(turns), source, total_steps=len(trajectory.steps), cut=cut)

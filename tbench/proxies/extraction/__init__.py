@@ -1,0 +1,1 @@
+"""Single-turn extraction: whether a reply holds one usable command."""

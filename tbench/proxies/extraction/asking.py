@@ -1,0 +1,99 @@
+"""Asks a model for one reply per task and seed. Nothing is executed."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from pathlib import Path
+
+from harness.errors import ContextLimitReached, EndpointUnavailable, RequestRefused
+from harness.model import Model
+from harness.protocols.base import ActionProtocol
+from harness.protocols.thinking_bash import ThinkingBash
+from tbench.proxies.extraction.records import Directory, Manifest, ReplyRecord, TaskEntry, line
+from tbench.runs.pool import run_all
+from tbench.tasks.sources import TaskSet
+from tbench.text import one_line
+
+SINGLE_TURN_PROMPT = Path(__file__).with_name("single_turn.jinja")
+"""The bare request of thinking-bash's training: no sentence about the end of a run, no screen."""
+SAMPLING = {"temperature": 0.7, "top_p": 0.95, "max_tokens": 256}
+"""The checkpoint's own, for whatever protocol."""
+
+
+def default_prompt(protocol: str) -> Path | None:
+    """The prompt file where the user gives none."""
+    return SINGLE_TURN_PROMPT if protocol == ThinkingBash.name else None
+
+
+def entries(tasks: TaskSet) -> tuple[TaskEntry, ...]:
+    """All tasks by name, those that cannot be read too."""
+    known = {task.name: TaskEntry(name=task.name, hash=task.hash, instruction=task.instruction) for task in tasks.tasks}
+    broken = {name: TaskEntry(name=name, invalid=one_line(why)) for name, why in tasks.invalid.items()}
+    both = known | broken
+    return tuple(both[name] for name in tasks.names)
+
+
+def still_open(manifest: Manifest, answered: Iterable[tuple[str, int]]) -> list[tuple[TaskEntry, int]]:
+    """What has no reply yet, seed by seed: an extraction cut short has whole seeds first."""
+    done = set(answered)
+    return [
+        (task, seed)
+        for seed in manifest.seeds
+        for task in manifest.tasks
+        if task.invalid is None and (task.name, seed) not in done
+    ]
+
+
+async def ask_all(
+    model: Model,
+    protocol: ActionProtocol,
+    wanted: Sequence[tuple[TaskEntry, int]],
+    directory: Directory,
+    *,
+    concurrency: int,
+    on_reply: Callable[[ReplyRecord], None] = lambda _: None,
+) -> None:
+    """Append a record for each of `wanted`, errors as well. Raises UsageError for a directory that is in use.
+
+    OSError where a reply cannot be written: the others up to then are kept.
+    """
+    lines = directory.lines()
+
+    async def one(item: tuple[TaskEntry, int]) -> None:
+        record = await ask(model, protocol, *item)
+        lines.append(line(record))
+        on_reply(record)
+
+    try:
+        await run_all(wanted, one, concurrency)
+    finally:
+        lines.close()
+
+
+async def ask(model: Model, protocol: ActionProtocol, task: TaskEntry, seed: int) -> ReplyRecord:
+    """One reply, or why there is none."""
+    try:
+        reply = await model.query(
+            protocol.first_messages(task.instruction, ""),
+            seed=seed,
+            max_tokens=model.sampling.max_tokens,
+            tools=protocol.tools,
+        )
+    except ContextLimitReached as error:
+        return ReplyRecord(task=task.name, seed=seed, error=f"overflow: {one_line(str(error))}")
+    except RequestRefused as error:
+        return ReplyRecord(task=task.name, seed=seed, error=f"refused: {one_line(str(error))}")
+    except EndpointUnavailable as error:
+        return ReplyRecord(task=task.name, seed=seed, error=f"unavailable: {one_line(str(error))}")
+    return ReplyRecord(
+        task=task.name,
+        seed=seed,
+        content=reply.content,
+        reasoning=reply.reasoning,
+        tool_calls=reply.tool_calls,
+        finish_reason=reply.finish_reason,
+        cut=reply.cut,
+        prompt_tokens=reply.usage.prompt_tokens,
+        completion_tokens=reply.usage.completion_tokens,
+        latency_sec=round(reply.latency_sec, 4),
+    )

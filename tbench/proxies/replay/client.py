@@ -1,0 +1,182 @@
+"""Asks for a reply to every step that has none yet: so many at once, each written down as it comes."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple, Protocol
+
+from harness.answers import quote, shorten
+from harness.chat import RawReply
+from harness.errors import ContextLimitReached, EndpointError, EndpointUnavailable
+from tbench.proxies.datasets.records import Record
+from tbench.proxies.replay.prompts import Prompt
+from tbench.proxies.replay.responses import Response
+
+FIRST_STEPS = 3
+"""So many steps that end as unavailable before any was answered: there is no point in going on."""
+
+
+class Step(NamedTuple):
+    """A record, and what is sent for it."""
+
+    record: Record
+    prompt: Prompt
+
+
+class Asked(Protocol):
+    """Where replies come from: `tbench.proxies.replay.endpoints.Endpoints`."""
+
+    @property
+    def gave_up(self) -> str | None: ...
+
+    async def complete(self, fields: Mapping[str, object]) -> RawReply: ...
+
+
+@dataclass
+class Progress:
+    """Counts of one start of a run."""
+
+    planned: int
+    answered: int = 0
+    errors: int = 0
+    overflow: int = 0
+    """Of the errors."""
+    stopped: str | None = None
+    """Why the rest was not asked."""
+    seconds: float = 0.0
+
+    @property
+    def done(self) -> int:
+        return self.answered + self.errors
+
+
+async def ask(
+    steps: Sequence[Step],
+    endpoints: Asked,
+    write: Callable[[Response], None],
+    *,
+    max_tokens: int,
+    max_model_len: int | None = None,
+    overflow: Mapping[str, str] | None = None,
+    concurrency: int = 16,
+    tell: Callable[[Progress], None] = lambda _: None,
+) -> Progress:
+    """A Response for every step, given to `write` in the order of their coming; a failed step is one with an error.
+
+    `overflow`: the steps (by key) that are not asked, and why. What was written stays when this is cancelled. An
+    exception of `write` ends it.
+    """
+    asking = _Asking(endpoints, write, Progress(len(steps)), max_tokens, max_model_len, tell)
+    rest = iter(steps)
+    began = time.monotonic()
+
+    async def work() -> None:
+        for step in rest:
+            if asking.stopped:
+                return
+            await asking.one(step, (overflow or {}).get(step.record.key))
+
+    workers = [asyncio.create_task(work(), name=f"replay {n}") for n in range(min(concurrency, len(steps)))]
+    try:
+        await asyncio.gather(*workers)
+    finally:
+        for worker in workers:
+            worker.cancel()
+        await asyncio.gather(*workers, return_exceptions=True)
+        asking.progress.seconds = time.monotonic() - began
+    return asking.progress
+
+
+class _Asking:
+    def __init__(
+        self,
+        endpoints: Asked,
+        write: Callable[[Response], None],
+        progress: Progress,
+        max_tokens: int,
+        max_model_len: int | None,
+        tell: Callable[[Progress], None],
+    ) -> None:
+        self.progress = progress
+        self._endpoints = endpoints
+        self._write = write
+        self._max_tokens = max_tokens
+        self._max_model_len = max_model_len
+        self._tell = tell
+        self._unavailable = 0
+
+    @property
+    def stopped(self) -> bool:
+        return self.progress.stopped is not None
+
+    async def one(self, step: Step, overflow: str | None) -> None:
+        response = _failed(step, overflow) if overflow else await self._answer(step)
+        if response is None:
+            return
+        self._write(response)
+        self._count(response)
+        self._tell(self.progress)
+
+    async def _answer(self, step: Step) -> Response | None:
+        """None for a step that is left for the next start: nobody was there to be asked."""
+        try:
+            reply = await self._endpoints.complete(step.prompt.fields)
+        except ContextLimitReached as error:
+            return _failed(step, f"overflow: {error}")
+        except EndpointUnavailable as error:
+            if self._endpoints.gave_up is not None:
+                self.progress.stopped = self._endpoints.gave_up
+            return _failed(step, f"unavailable: {error}")
+        except EndpointError as error:
+            return _failed(step, f"refused: {error}")
+        return _response(step, reply, _cut_by_context(reply, self._max_tokens, self._max_model_len))
+
+    def _count(self, response: Response) -> None:
+        progress = self.progress
+        if response.error is None:
+            progress.answered += 1
+            return
+        progress.errors += 1
+        progress.overflow += response.error.startswith("overflow:")
+        self._unavailable += response.error.startswith("unavailable:")
+        if self._unavailable >= FIRST_STEPS and not progress.answered and progress.stopped is None:
+            progress.stopped = f"the first {FIRST_STEPS} steps got no answer; last: {response.error}"
+
+
+def _response(step: Step, reply: RawReply, error: str | None) -> Response:
+    return _failed(step, error).model_copy(
+        update={
+            "content": reply.content,
+            "reasoning": reply.reasoning,
+            "finish_reason": reply.finish_reason,
+            "stop_reason": reply.stop_reason,
+            "prompt_tokens": reply.prompt_tokens,
+            "completion_tokens": reply.completion_tokens,
+            "latency_sec": round(reply.latency_sec, 4),
+        }
+    )
+
+
+def _failed(step: Step, error: str | None) -> Response:
+    record, prompt = step
+    return Response(
+        task_id=record.task_id,
+        sample_idx=record.sample_idx,
+        step_idx=record.step_idx,
+        template_status=prompt.status,
+        stripped_thinking_blocks=prompt.stripped_thinking_blocks,
+        error=None if error is None else shorten(quote(error)),
+    )
+
+
+def _cut_by_context(reply: RawReply, max_tokens: int, max_model_len: int | None) -> str | None:
+    """vLLM 0.32 shortens `max_tokens` to what the context has left, and says nothing of it."""
+    prompt, completion = reply.prompt_tokens, reply.completion_tokens
+    if max_model_len is None or prompt is None or completion is None or reply.finish_reason != "length":
+        return None
+    if completion >= max_tokens or prompt + completion < max_model_len:
+        return None
+    return f"overflow: the reply was cut after {completion} tokens: {prompt} prompt tokens fill max_model_len"

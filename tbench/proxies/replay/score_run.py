@@ -1,0 +1,97 @@
+"""Scores replies where they lie: a run directory, or a bare file of replies with its dataset."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from tbench.errors import UsageError
+from tbench.proxies.datasets.records import Dataset, Record, read_dataset
+from tbench.proxies.replay.answers import DEFAULT_REVISION, Revision
+from tbench.proxies.replay.responses import Manifest
+from tbench.proxies.replay.result import Source, result_of
+from tbench.proxies.replay.run_files import (
+    PROMPTS_NAME,
+    RESPONSES_NAME,
+    RESULT_NAME,
+    Responses,
+    generation_seconds,
+    json_object,
+    names_of,
+    planned,
+    read_manifest,
+    read_responses,
+)
+from tbench.proxies.replay.scoring import score_steps
+
+
+def score_directory(
+    directory: Path,
+    dataset_path: Path | None = None,
+    revision: Revision = DEFAULT_REVISION,
+    *,
+    gen_time_sec: float | None = None,
+    merged_shards: tuple[str, ...] = (),
+) -> dict[str, Any]:
+    """The result document of a run directory; nothing is written. Raises UsageError.
+
+    Times and merged shards that only an earlier result knows are kept.
+    """
+    manifest = read_manifest(directory)
+    dataset = dataset_of(directory, manifest, dataset_path)
+    responses = read_responses(directory / RESPONSES_NAME)
+    records = planned(dataset.records, manifest)
+    before = json_object(directory / RESULT_NAME)
+    source = Source(
+        dataset,
+        records,
+        responses.by_step,
+        manifest,
+        problems=(*responses.problems, *_strangers(directory / RESPONSES_NAME, responses, records)),
+        prompt_report=json_object(directory / PROMPTS_NAME),
+        gen_time_sec=generation_seconds(directory) if gen_time_sec is None else gen_time_sec,
+        merged_shards=merged_shards or tuple(map(str, before.get("merged_shards") or ())),
+    )
+    return result_of(score_steps(source.records, source.replies, revision), source)
+
+
+def score_responses(path: Path, dataset_path: Path, revision: Revision = DEFAULT_REVISION) -> dict[str, Any]:
+    """The result document of a file of replies without a manifest: about all of the dataset. Raises UsageError."""
+    dataset, responses = read_dataset(dataset_path), read_responses(path)
+    source = Source(
+        dataset,
+        dataset.records,
+        responses.by_step,
+        name=path.stem if path.stem != "responses" else path.resolve().parent.name,
+        problems=(*responses.problems, *_strangers(path, responses, dataset.records)),
+    )
+    return result_of(score_steps(source.records, source.replies, revision), source)
+
+
+def _strangers(path: Path, responses: Responses, records: Sequence[Record]) -> tuple[str, ...]:
+    """Replies to steps that are not to be scored, as problems. Raises UsageError where all are."""
+    known = {record.key for record in records}
+    unknown = [key for key in responses.by_step if key not in known]
+    if unknown and len(unknown) == len(responses.by_step):
+        raise UsageError(f"{path}: none of its steps ({names_of(unknown, 1)}) is of this dataset; give its own")
+    return tuple(f"{path}: step {key}: is not among the steps to score" for key in unknown)
+
+
+def dataset_of(directory: Path, manifest: Manifest, given: Path | None) -> Dataset:
+    """The dataset that a run was made with: where it was, or `given`; its hash is checked. Raises UsageError."""
+    path = given or Path(manifest.dataset)
+    if given is None and not path.is_absolute() and not path.exists():
+        path = directory / path
+    try:
+        dataset = read_dataset(path)
+    except UsageError as error:
+        if given is not None:
+            raise
+        raise UsageError(f"{error} (the run's manifest names it); if it has moved, say where with --dataset") from None
+    if dataset.sha256 != manifest.dataset_sha256:
+        raise UsageError(
+            f"{path}: is not the dataset of this run: its sha256 is {dataset.sha256[:12]}, "
+            f"the run's {manifest.dataset_sha256[:12]}; give the file it was made with (--dataset)"
+        )
+    return dataset

@@ -1,0 +1,131 @@
+"""Joins replies with the records they answer, and scores them: upstream's way, and tolerantly."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from harness.text import without_lone_surrogates
+from tbench.proxies.datasets.records import Record
+from tbench.proxies.replay.aggregate import ScoredStep, aggregate, score_of
+from tbench.proxies.replay.answers import Answer, Oddity, Revision, parse, parse_tolerant
+from tbench.proxies.replay.metric import StepScore, normalise, score_units
+from tbench.proxies.replay.responses import Response
+
+PREVIEW_CHARACTERS = {"v0": 500, "v1": 1200, "v2": 1200}
+
+
+@dataclass(frozen=True)
+class Scored:
+    """Both scores of the same steps, in the dataset's order."""
+
+    revision: Revision
+    steps: tuple[ScoredStep, ...]
+    tolerant: tuple[ScoredStep, ...]
+    unanswered: Mapping[str, str]
+    """Why a step has no reply, by its name: the type of the error, `null`, `missing`. They score 0."""
+    empty_references: tuple[str, ...]
+    """Steps whose reference has no command: nothing can be matched there."""
+    oddities: Mapping[Oddity, int]
+
+    @property
+    def coverage(self) -> dict[str, Any]:
+        """How many steps have a reply, and what the score is over those alone."""
+        answered = [step for step in self.steps if step.key not in self.unanswered]
+        figures = aggregate(answered)
+        return {
+            "steps": len(self.steps),
+            "answered": len(answered),
+            "unanswered": len(self.unanswered),
+            "answered_pct": round(len(answered) / len(self.steps) * 100, 1) if self.steps else 0.0,
+            "reasons": dict(sorted(Counter(self.unanswered.values()).items())),
+            "score_over_answered": score_of(figures) if answered else None,
+            "first_cmd_exact_pct_over_answered": figures["first_cmd_exact_pct"] if answered else None,
+        }
+
+
+def score_steps(records: Sequence[Record], replies: Mapping[str, Response], revision: Revision) -> Scored:
+    """One step per record. A record without a reply is scored as an empty one, and counted in `unanswered`."""
+    steps, tolerant = [], []
+    unanswered: dict[str, str] = {}
+    empty: list[str] = []
+    odd: Counter[Oddity] = Counter()
+    for record in records:
+        response = replies.get(record.key)
+        if reason := _why_unanswered(response):
+            unanswered[record.key] = reason
+        text = None if reason or response is None else response.content
+        reference = _reference(record, revision)
+        answer, kinder = parse(text, revision), parse_tolerant(text, revision)
+        if not reference.units:
+            empty.append(record.key)
+        odd.update(answer.oddities)
+        score = score_units(answer.units, reference.units, revision).rounded
+        # Mostly the same units; matching them is most of the work.
+        same = kinder.units == answer.units
+        kind = score if same else score_units(kinder.units, reference.units, revision).rounded
+        steps.append(_step(record, reference, answer, score, revision, _of_the_reply(response, text, reason, revision)))
+        tolerant.append(_step(record, reference, kinder, kind, revision, {}))
+    return Scored(revision, tuple(steps), tuple(tolerant), unanswered, tuple(empty), odd)
+
+
+def _why_unanswered(response: Response | None) -> str | None:
+    if response is None:
+        return "missing"
+    if response.error is not None:
+        return response.error.partition(":")[0].strip() or "error"
+    return "null" if response.content is None else None
+
+
+def _reference(record: Record, revision: Revision) -> Answer:
+    """v0 took the units and the claim that are stored beside the reference; since v1 it is parsed like a reply."""
+    parsed = parse(record.ref_raw, revision)
+    stored = record.model_extra or {}
+    units = stored.get("ref_command_units")
+    if revision != "v0" or not isinstance(units, list):
+        return parsed
+    return Answer(
+        units=tuple(without_lone_surrogates(str(unit)) for unit in units),
+        task_complete=bool(stored.get("ref_task_complete", parsed.task_complete)),
+    )
+
+
+def _step(
+    record: Record, reference: Answer, answer: Answer, score: StepScore, revision: Revision, more: Mapping[str, Any]
+) -> ScoredStep:
+    wanted, claimed = bool(reference.task_complete), answer.task_complete is True
+    units: Iterable[str] = map(normalise, answer.units) if revision == "v0" else answer.units
+    return ScoredStep(
+        task_id=record.task_id,
+        sample_idx=record.sample_idx,
+        step_idx=record.step_idx,
+        bucket=record.bucket,
+        source_group=record.source_group,
+        valid_json=answer.valid_json,
+        has_analysis=answer.has_analysis,
+        has_plan=answer.has_plan,
+        ref_task_complete=wanted,
+        pred_task_complete=answer.task_complete,
+        pred_task_complete_true=claimed if revision == "v0" else claimed and wanted,
+        ref_command_units=reference.units,
+        pred_command_units=tuple(units),
+        first_cmd_exact=score.first_exact,
+        command_precision=score.precision,
+        command_recall=score.recall,
+        command_f1=score.f1,
+        **more,
+    )
+
+
+def _of_the_reply(
+    response: Response | None, text: str | None, reason: str | None, revision: Revision
+) -> dict[str, Any]:
+    """What a result keeps of a reply beside its score; the whole of it stays in responses.jsonl."""
+    return {
+        "pred_preview": (text or "")[: PREVIEW_CHARACTERS[revision]],
+        "finish_reason": response.finish_reason if response else None,
+        "stop_reason": response.stop_reason if response else None,
+        "unanswered": reason,
+    }
