@@ -14,10 +14,10 @@ from fault_server import RECORDED, FaultServer
 from hypothesis import settings
 from xdist.scheduler import LoadScopeScheduling
 
-from tbench.sandbox.backend import Sandbox
-from tbench.sandbox.docker.backend import EngineSandboxes
+from tbench.sandbox.backend import Sandbox, SandboxSettings, opened
+from tbench.sandbox.docker.backend import DockerBackend
 from tbench.sandbox.docker.engine import Engine
-from tbench.sandbox.docker.image import Images
+from tbench.sandbox.docker.network import ensure_network
 from tbench.sandbox.docker.tools import ensure_tools
 from tbench.tasks.task import Task
 
@@ -80,7 +80,7 @@ def engine() -> Iterator[Engine]:
 @pytest.fixture(scope="session")
 def tools_volume(engine: Engine) -> str:
     async def prepare() -> str:
-        await engine.ensure_network()
+        await ensure_network(engine)
         return await ensure_tools(engine, print)
 
     return asyncio.run(prepare())
@@ -120,13 +120,13 @@ def make_task(tmp_path: Path) -> MakeTask:
 async def start_sandbox(engine: Engine, tools_volume: str) -> AsyncIterator[Callable[[Path], object]]:
     """Starts real containers for task directories; removes them at the end."""
     started: list[Sandbox] = []
-    make = EngineSandboxes(engine, Images(engine), tools_volume, "tests")
 
-    async def start(directory: Path) -> Sandbox:
-        sandbox = await make(Task.read(directory), "tests", lambda _: None)
-        started.append(sandbox)
-        return sandbox
+    async with opened(DockerBackend(engine, SandboxSettings("tests"))) as backend:
 
-    yield start
-    for sandbox in started:
-        await sandbox.remove()
+        async def start(directory: Path) -> Sandbox:
+            started.append(await backend.sandbox(Task.read(directory), "tests"))
+            return started[-1]
+
+        yield start
+        for sandbox in started:
+            await sandbox.remove()

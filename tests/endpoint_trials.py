@@ -17,10 +17,9 @@ from harness.trajectory import Trajectory
 from tbench.agents.model_agent import ModelAgent
 from tbench.events import Event, Events
 from tbench.results import TrialResult
-from tbench.runs.admission import Admission
 from tbench.runs.plan import RunConfig
 from tbench.runs.run import Run, RunOutcome
-from tbench.sandbox.fake import FakeSandbox, FakeSandboxes
+from tbench.sandbox.fake import FakeBackend, FakeSandbox
 from tbench.storage.run_store import RunStore
 from tbench.tasks.sources import TaskSet
 
@@ -42,8 +41,8 @@ class EndpointRun:
     context_tokens: int | None = None
     seen: list[Event] = field(default_factory=list)
     told: list[str] = field(default_factory=list)
-    sandboxes: FakeSandboxes = field(
-        default_factory=lambda: FakeSandboxes(lambda _: FakeSandbox(connect=FakeTmux().connect))
+    sandboxes: FakeBackend = field(
+        default_factory=lambda: FakeBackend(lambda _: FakeSandbox(connect=FakeTmux().connect))
     )
 
     async def execute(
@@ -67,8 +66,7 @@ class EndpointRun:
                     RunConfig(**(known | config)),
                     tasks,
                     make_agent=lambda: ModelAgent(chat, load_protocol("keystrokes-json"), Limits(steps=9)),
-                    make_sandbox=self.sandboxes,
-                    admission=Admission(64, 1e6),
+                    backend=self.sandboxes,
                     store=store,
                     events=Events(self.seen.append),
                     gate=chat.outage,

@@ -17,14 +17,12 @@ from tbench.agents.model_agent import ModelAgent
 from tbench.agents.trial_agent import AgentReport, NopAgent, TrialAgent, Workplace
 from tbench.events import Event, Events
 from tbench.results import TrialResult
-from tbench.runs.admission import Admission
 from tbench.runs.plan import RunConfig
 from tbench.runs.run import Run
-from tbench.sandbox.backend import Sandbox
-from tbench.sandbox.docker.backend import EngineSandboxes
-from tbench.sandbox.docker.engine import LABEL_RUN, Engine
-from tbench.sandbox.docker.image import Images
-from tbench.sandbox.docker.memory_watch import MemoryWatch
+from tbench.sandbox.backend import Sandbox, opened
+from tbench.sandbox.docker.backend import DockerBackend
+from tbench.sandbox.docker.engine import Engine
+from tbench.sandbox.docker.labels import LABEL_RUN
 from tbench.storage.run_store import RunStore
 from tbench.tasks.sources import TaskSet
 from tbench.tasks.task import Task
@@ -72,7 +70,6 @@ class Bench:
     tools_volume: str
     directory: Path
     make_task: Any
-    watch: MemoryWatch | None = None
 
     def __post_init__(self) -> None:
         self.run = f"test-{uuid.uuid4().hex[:12]}"
@@ -84,15 +81,16 @@ class Bench:
         self, agent: Callable[[], TrialAgent], *tasks: Task, on_event: Callable[[Event], None] = lambda _: None
     ) -> dict[str, TrialResult]:
         config = RunConfig(run=self.run, source="tests", seeds=(0,), agent="tests", concurrency=len(tasks))
-        with contextlib.closing(RunStore.create(self.directory / self.run, {})) as store:
+        async with (
+            contextlib.AsyncExitStack() as stack,
+            opened(DockerBackend(self.engine, config.sandbox_settings())) as backend,
+        ):
+            store = stack.enter_context(contextlib.closing(RunStore.create(self.directory / self.run, {})))
             run = Run(
                 config,
                 TaskSet(tasks, {}),
                 make_agent=agent,
-                make_sandbox=EngineSandboxes(
-                    self.engine, Images(self.engine), self.tools_volume, self.run, memory_watch=self.watch
-                ),
-                admission=Admission(8, 1e6),
+                backend=backend,
                 store=store,
                 events=Events(on_event),
             )

@@ -140,8 +140,8 @@ async def _at_work(place: Workplace, terminal: Terminal, agent: _Conversation) -
             await asyncio.shield(terminal.close())
     outcome = trajectory.outcome
     assert outcome is not None
-    if outcome is Outcome.TERMINAL_LOST and not await place.sandbox.is_running():
-        raise TrialError("sandbox_lost", "the container ended while the agent was working")
+    if outcome is Outcome.TERMINAL_LOST:
+        await _require_sandbox(place)
     if terminal.recording_problem is not None:
         warnings = {**trajectory.warnings, "recording_incomplete": 1}
         trajectory = trajectory.model_copy(update={"warnings": warnings})
@@ -150,14 +150,21 @@ async def _at_work(place: Workplace, terminal: Terminal, agent: _Conversation) -
 
 async def _after_unreachable(place: Workplace, agent: _Conversation, error: TerminalUnreachable) -> Trajectory:
     """The agent's outcome where it left no room for a terminal. Raises TrialError where it is not its doing."""
+    if await _require_sandbox(place):
+        raise TrialError("engine_unreachable", f"the terminal cannot be reached: {error}", stage=Stage.AGENT) from error
+    return agent.trajectory.model_copy(update={"outcome": Outcome.TERMINAL_LOST})
+
+
+async def _require_sandbox(place: Workplace) -> bool:
+    """Whether a command can be started in the sandbox. Raises TrialError where the sandbox is gone, or out of reach."""
     try:
         await place.sandbox.shell("true", timeout_sec=30)
     except TrialError as why:
-        # The engine answers, and the container runs: it is full of the agent's processes, or of its memory.
+        # It is there, but full of the agent's processes, or of its memory.
         if why.type == "sandbox_failed":
-            return agent.trajectory.model_copy(update={"outcome": Outcome.TERMINAL_LOST})
+            return False
         raise
-    raise TrialError("engine_unreachable", f"the terminal cannot be reached: {error}", stage=Stage.AGENT) from error
+    return True
 
 
 async def _open(terminal: Terminal) -> None:

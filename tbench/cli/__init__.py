@@ -72,7 +72,11 @@ def _with_types_joined(arguments: list[str]) -> list[str]:
 
 
 def main() -> None:
-    """Entry point. Exit codes: 0 finished, 1 bug, 2 usage, 3 coverage below --min-coverage, 130 interrupted."""
+    """Run the command line.
+
+    Exit codes: 0 finished, 1 a bug, 2 something the user or the machine has to change, 3 coverage below
+    --min-coverage, 4 stopped because the endpoint is away, 130 interrupted.
+    """
     try:
         app(args=_with_types_joined(sys.argv[1:]))
     except KeyboardInterrupt:
@@ -84,9 +88,11 @@ def main() -> None:
         sys.exit(0)
     except Exception as error:
         # Imported only now: it takes longer than all of --help.
-        from tbench.errors import UsageError
+        from tbench.errors import TbenchError
+        from tbench.text import one_line
 
-        if not isinstance(error, UsageError):
+        # Whatever tbench raises on purpose is no bug, however deep it came from: no traceback.
+        if not isinstance(error, TbenchError):
             raise
-        typer.echo(f"tbench: {error}", err=True)
+        typer.echo(f"tbench: {one_line(str(error), 1000)}", err=True)
         sys.exit(2)

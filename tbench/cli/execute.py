@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-import asyncio
+import contextlib
+import gc
 import os
 import re
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from datetime import datetime
 from pathlib import Path
 
@@ -17,41 +18,50 @@ from harness.errors import EndpointError
 from harness.model import ServedModel
 from tbench.agents.model_agent import ModelAgent, UserAgent
 from tbench.agents.trial_agent import NopAgent, OracleAgent, TrialAgent
-from tbench.cli.interruption import interruptible, tell
+from tbench.cli.interruption import run_interruptibly, tell
 from tbench.cli.live import progress
 from tbench.cli.options import AgentSetup, ModelOptions, RunOptions, as_stored, for_earlier_run
 from tbench.errors import UsageError
 from tbench.events import Event, Events, Note
 from tbench.files import is_unused, refuse_to_overwrite
 from tbench.runs.plan import RunConfig, check_same_run
-from tbench.runs.resume import Again, Past
-from tbench.runs.run import RunOutcome, execute_on_engine
+from tbench.runs.resume import EarlierRun, RetryErrors
+from tbench.runs.run import RunOutcome, execute_run
+from tbench.sandbox.docker.backend import DockerBackend
+from tbench.sandbox.docker.cleaning import leave_removing_to_a_child
 from tbench.sandbox.docker.engine import Engine
-from tbench.sandbox.docker.last_resort import leave_removing_to_a_child
 from tbench.tasks.sources import TaskSet, read_tasks
 
 _PREFLIGHT_SEC = 20.0
+_FULL_COLLECTION_EVERY = 100
+"""Collections of the middle generation before one of everything; Python's own number is 10. What cycles can hold
+until then is about 700,000 small objects."""
 
 
 def execute(options: RunOptions, *, resume: bool = False, retry_errors: str | None = None) -> RunOutcome:
     """Run and print. Raises UsageError before anything was started, for whatever the user can mend."""
-    past, again = _past(options, resume), Again.parse(retry_errors)
+    earlier, wanted_errors = _earlier(options, resume), RetryErrors.parse(retry_errors)
     if retry_errors is not None and not resume:
         raise UsageError("--retry-errors: belongs to --resume; a new run tries again by itself (--retries)")
     tasks = read_tasks(options.source, options.patterns)
     setup = AgentSetup.of(options)
-    if past is not None:
-        setup = for_earlier_run(setup, options, past.document)
+    if earlier is not None:
+        setup = for_earlier_run(setup, options, earlier.document)
     engine = Engine.connect(options.concurrency)
     try:
         if options.max_load is not None and not engine.shares_kernel:
             raise UsageError("--max-load: the engine runs on another machine, whose load cannot be seen; leave it out")
-        return asyncio.run(_execute(options, tasks, setup, engine, past, again))
+        with few_full_collections():
+            return run_interruptibly(
+                _execute(options, tasks, setup, engine, earlier, wanted_errors),
+                stopping="stopping; finished trials are kept",
+                at_once=_leave,
+            )
     finally:
         engine.close()
 
 
-def _past(options: RunOptions, resume: bool) -> Past | None:
+def _earlier(options: RunOptions, resume: bool) -> EarlierRun | None:
     """What there is to go on with; a first start with --resume is a start like any other."""
     if resume and options.output is None:
         raise UsageError("--resume: which run? Give its directory with --output, or use tbench resume RUN")
@@ -61,17 +71,22 @@ def _past(options: RunOptions, resume: bool) -> Past | None:
     if not resume or is_unused(directory):
         refuse_to_overwrite(directory)
         return None
-    return Past.read(directory)
+    return EarlierRun.read(directory)
 
 
 async def _execute(
-    options: RunOptions, tasks: TaskSet, setup: AgentSetup, engine: Engine, past: Past | None, again: Again
+    options: RunOptions,
+    tasks: TaskSet,
+    setup: AgentSetup,
+    engine: Engine,
+    earlier: EarlierRun | None,
+    retry_errors: RetryErrors,
 ) -> RunOutcome:
     events = Events(say_before_the_run)
     chat, served = await connect(options.model, setup, events)
     directory = Path(options.output or _default_directory(options, served))
     config = RunConfig(
-        run=str(past.document.get("run", directory.name)) if past else directory.name,
+        run=str(earlier.document.get("run", directory.name)) if earlier else directory.name,
         model=served.id if served else None,
         base_url=chat.url if chat else None,
         served=served.model_dump() if served else None,
@@ -79,20 +94,20 @@ async def _execute(
         **options.as_config(),
         **setup.as_config(),
     )
-    if past is not None:
-        check_same_run(past, config, tasks)
+    if earlier is not None:
+        check_same_run(earlier, config, tasks)
     try:
-        with progress(config, tasks) as show, interruptible("stopping; finished trials are kept", _leave):
+        with progress(config, tasks) as show:
             events.replace(show)
-            outcome = await execute_on_engine(
+            outcome = await execute_run(
                 config,
                 tasks,
                 directory,
                 _agent_maker(setup, chat),
                 events,
-                engine=engine,
-                past=past,
-                again=again,
+                backend=DockerBackend(engine, config.sandbox_settings(directory / "images")),
+                earlier=earlier,
+                retry_errors=retry_errors,
                 gate=chat.outage if chat is not None else None,
             )
     finally:
@@ -164,6 +179,23 @@ def _default_directory(options: RunOptions, served: ServedModel | None) -> str:
 def _leave() -> None:
     tell("not waiting; a child process removes what is left")
     leave_removing_to_a_child()
+
+
+@contextlib.contextmanager
+def few_full_collections() -> Iterator[None]:
+    """Let the garbage collector look through all objects less often: each time it stops hundreds of trials.
+
+    What is loaded at the beginning of the block is left alone altogether. This changes the whole process, so only the
+    command line does it.
+    """
+    before = gc.get_threshold()
+    gc.freeze()
+    gc.set_threshold(*before[:2], _FULL_COLLECTION_EVERY)
+    try:
+        yield
+    finally:
+        gc.set_threshold(*before)
+        gc.unfreeze()
 
 
 def print_summary(directory: Path, *, as_json: bool = False) -> None:

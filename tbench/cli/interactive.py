@@ -1,27 +1,29 @@
-"""The body of `tbench shell`: sandbox, a human at the keyboard (pexpect), then the verifier."""
+"""The body of `tbench shell`: a sandbox, a human at the keyboard, then the verifier."""
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
 import shutil
 import signal
+import sys
+import termios
+import tty
+from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
-from typing import Any
 
-import pexpect
 import typer
 
 from harness.terminal import TerminalSpec
 from tbench.errors import TrialError, UsageError
-from tbench.sandbox.docker.backend import EngineSandboxes
-from tbench.sandbox.docker.engine import Engine
-from tbench.sandbox.docker.image import Images
-from tbench.sandbox.docker.tools import ensure_tools
+from tbench.sandbox.backend import BUSYBOX, Backend, HasTty, MakeBackend, SandboxSettings, TtyStream, opened, require
 from tbench.tasks.bundled import tasks_dir
 from tbench.tasks.sources import BUNDLED, read_tasks
 from tbench.tasks.task import Task
 from tbench.verify.verifier import verify
+
+_SHELL = [BUSYBOX, "sh", "-c", f"command -v bash >/dev/null && exec bash || exec {BUSYBOX} sh"]
 
 
 def _say(text: str) -> None:
@@ -39,43 +41,94 @@ def _task(name: str) -> Task:
     return tasks[0]
 
 
-async def session(name: str, judge: bool) -> None:
-    """Start the sandbox, hand over the keyboard, verify, remove."""
+async def session(make_backend: MakeBackend, name: str, run_verifier: bool) -> None:
+    """Start the sandbox, hand over the keyboard, verify, remove. Raises UsageError."""
     task = _task(name)
-    engine = Engine.connect(1)
+    backend = make_backend(SandboxSettings(f"shell-{os.getpid()}"))
+    require(backend, HasTty, "tbench shell")
     try:
-        volume = await ensure_tools(engine, _say)
-        await engine.ensure_network()
-        make = EngineSandboxes(engine, Images(engine, say=_say), volume, f"shell-{os.getpid()}")
-        sandbox = await make(task, f"{task.name}.shell", lambda _: None)
-        try:
-            _say(f"--- {task.name} ---\n{task.instruction}--- leave with exit or C-d ---")
-            await asyncio.to_thread(_hand_over, sandbox.container_id, sandbox.workdir)
-            if judge:
-                verdict = await verify(task, sandbox)
-                _say(verdict.files.get("verifier/stdout.txt", b"").decode("utf-8", "replace"))
-                typer.echo(f"reward {verdict.reward:g}")
-        finally:
-            await sandbox.remove()
+        async with opened(backend, _say):
+            await _in_sandbox(backend, task, run_verifier)
     except TrialError as error:
         raise UsageError(f"{error.type}: {error}") from None
+
+
+async def _in_sandbox(backend: Backend, task: Task, run_verifier: bool) -> None:
+    sandbox = await backend.sandbox(task, f"{task.name}.shell")
+    try:
+        assert isinstance(sandbox, HasTty)
+        _say(f"--- {task.name} ---\n{task.instruction}--- leave with exit or C-d ---")
+        size = shutil.get_terminal_size()
+        stream = await sandbox.open_tty(_SHELL, TerminalSpec().environment, size.lines, size.columns)
+        await _hand_over(stream)
+        if run_verifier:
+            verdict = await verify(task, sandbox)
+            _say(verdict.files.get("verifier/stdout.txt", b"").decode("utf-8", "replace"))
+            typer.echo(f"reward {verdict.reward:g}")
     finally:
-        engine.close()
+        await asyncio.shield(sandbox.remove())
 
 
-def _hand_over(container: str, workdir: str) -> None:
-    variables = [part for key, value in TerminalSpec().environment.items() for part in ("-e", f"{key}={value}")]
-    size = shutil.get_terminal_size()
-    child: Any = pexpect.spawn(
-        "docker",
-        ["exec", "-it", "-w", workdir, *variables, container, "/opt/tbench/bin/busybox", "sh", "-c",
-         "command -v bash >/dev/null && exec bash || exec /opt/tbench/bin/busybox sh"],
-        dimensions=(size.lines, size.columns),
-        timeout=None,
-    )  # fmt: skip
-    if hasattr(signal, "SIGWINCH") and os.isatty(0):
-        child.interact()
-    else:
-        child.send("exit\n")
-        child.expect(pexpect.EOF)
-    child.close()
+async def _hand_over(stream: TtyStream) -> None:
+    """Connect this process's own terminal, or whatever its stdin is, with the sandbox's until that ends."""
+    loop = asyncio.get_running_loop()
+    writing: set[asyncio.Task[None]] = set()
+
+    def resized() -> None:
+        size = shutil.get_terminal_size()
+        resizing = asyncio.ensure_future(stream.resize(size.lines, size.columns))
+        writing.add(resizing)
+        resizing.add_done_callback(writing.discard)
+
+    typing = asyncio.create_task(_type(stream), name="keyboard")
+    loop.add_signal_handler(signal.SIGWINCH, resized)
+    try:
+        with _raw_mode():
+            while data := await stream.read():
+                sys.stdout.buffer.write(data)
+                sys.stdout.buffer.flush()
+    finally:
+        loop.remove_signal_handler(signal.SIGWINCH)
+        for task in (typing, *writing):
+            task.cancel()
+        await asyncio.gather(typing, *writing, return_exceptions=True)
+        await stream.close()
+
+
+async def _type(stream: TtyStream) -> None:
+    """Pass on what comes on stdin; at its end the shell is left as by C-d."""
+    with contextlib.suppress(ConnectionError):
+        async for data in _stdin():
+            await stream.write(data)
+        await stream.write(b"\x04")
+
+
+async def _stdin() -> AsyncIterator[bytes]:
+    """What comes on stdin, as it comes."""
+    loop, typed = asyncio.get_running_loop(), asyncio.Queue[bytes]()
+    try:
+        # Read where it is known to be readable: a moment later it may not be, and nothing here may block.
+        loop.add_reader(0, lambda: typed.put_nowait(os.read(0, 1 << 16)))
+    except PermissionError:  # a file, or /dev/null: always readable
+        while data := os.read(0, 1 << 16):
+            yield data
+        return
+    try:
+        while data := await typed.get():
+            yield data
+    finally:
+        loop.remove_reader(0)
+
+
+@contextlib.contextmanager
+def _raw_mode() -> Iterator[None]:
+    """Every key goes into the sandbox, C-c too; nothing is echoed here."""
+    if not os.isatty(0):
+        yield
+        return
+    before = termios.tcgetattr(0)
+    tty.setraw(0)
+    try:
+        yield
+    finally:
+        termios.tcsetattr(0, termios.TCSADRAIN, before)

@@ -7,21 +7,29 @@ import contextlib
 import os
 import signal
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Coroutine
+from typing import Any, TypeVar
 
 import typer
 
+T = TypeVar("T")
 EXIT_INTERRUPTED = 130
+_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
-@contextlib.contextmanager
-def interruptible(stopping: str = "", at_once: Callable[[], None] = lambda: None) -> Iterator[Callable[[], bool]]:
-    """The first signal cancels the current task and says `stopping`; at the second, `at_once` runs and all ends.
+def run_interruptibly(
+    main: Coroutine[Any, Any, T], *, stopping: str = "", at_once: Callable[[], None] = lambda: None
+) -> T:
+    """Run `main` in an event loop of its own, from its first moment to its last under the same rule for signals.
 
-    Gives a function that says whether there was one. Files have to be whole at any moment.
+    The first one cancels it and says `stopping`; where it comes to no result of its own by that, the command ends with
+    130. At the second one `at_once` runs and all ends: files have to be whole at any moment.
     """
-    task, loop = asyncio.current_task(), asyncio.get_running_loop()
-    assert task is not None
+    return asyncio.run(_interruptible(main, stopping, at_once))
+
+
+async def _interruptible(main: Coroutine[Any, Any, T], stopping: str, at_once: Callable[[], None]) -> T:
+    task, loop = asyncio.create_task(main, name="command"), asyncio.get_running_loop()
     asked = False
 
     def stop() -> None:
@@ -34,18 +42,23 @@ def interruptible(stopping: str = "", at_once: Callable[[], None] = lambda: None
         if stopping:
             tell(stopping)
 
-    signals = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
-    for number in signals:
+    for number in _SIGNALS:
         loop.add_signal_handler(number, stop)
     try:
-        yield lambda: asked
+        return await task
+    except asyncio.CancelledError:
+        if not asked:
+            raise
+        if not stopping:
+            tell("interrupted")
+        raise typer.Exit(EXIT_INTERRUPTED) from None
     finally:
-        for number in signals:
+        for number in _SIGNALS:
             loop.remove_signal_handler(number)
 
 
 def tell(words: str) -> None:
-    """A line on stderr, wherever the cursor is."""
+    """Say a line on stderr, wherever the cursor is."""
     with contextlib.suppress(OSError):  # the terminal may be what went away
         # Where a live view has hidden the cursor, it may not come to showing it again.
         show_cursor = "\x1b[?25h" if sys.stderr.isatty() else ""

@@ -19,7 +19,7 @@ from harness.terminal import Settling
 from tbench.agents.presets import PRESETS, Preset
 from tbench.agents.user_agent import AgentClass, load_agent_class
 from tbench.errors import UsageError
-from tbench.sandbox.docker.network import NetworkChoice
+from tbench.sandbox.backend import NetworkChoice
 from tbench.tasks.sources import BUNDLED
 from tbench.verify.policy import Keep, Verify
 

@@ -27,16 +27,12 @@ def regrade(
     from pathlib import Path
 
     from tbench.cli.execute import print_summary
-    from tbench.runs.regrade import regrade as judge_again
-    from tbench.sandbox.docker.engine import Engine
+    from tbench.runs.regrade import regrade as verify_again
+    from tbench.sandbox.docker.backend import DockerBackend
 
-    engine = Engine.connect()
-    try:
-        changes = asyncio.run(
-            judge_again(engine, Path(run), tuple(task or ()), seed, lambda text: typer.echo(text, err=True))
-        )
-    finally:
-        engine.close()
+    changes = asyncio.run(
+        verify_again(DockerBackend.connect, Path(run), tuple(task or ()), seed, lambda text: typer.echo(text, err=True))
+    )
     for change in changes:
         became = _words(change.after) if change.after else f"as it was: {change.why_not}"
         typer.echo(f"{change.before.task} seed {change.before.seed}: {_words(change.before)} -> {became}")

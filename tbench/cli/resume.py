@@ -42,9 +42,9 @@ def resume(
     from tbench.cli.execute import execute
     from tbench.cli.options import from_stored
     from tbench.cli.run import finish
-    from tbench.runs.resume import Past
+    from tbench.runs.resume import EarlierRun
 
-    stored = Past.read(run).document.get("options")
+    stored = EarlierRun.read(run).document.get("options")
     here = {"base_url": base_url, "max_outage_sec": max_outage}
     options = from_stored(stored, str(run), here, concurrency=concurrency, retries=retries, max_load=max_load)
     finish(execute(options, resume=True, retry_errors=retry_errors), min_coverage)

@@ -15,6 +15,7 @@ def setup() -> None:
 
     from tbench.errors import UsageError
     from tbench.sandbox.docker.engine import Engine, EngineError
+    from tbench.sandbox.docker.network import ensure_network
     from tbench.sandbox.docker.tools import ensure_base_images, ensure_engine_runs, ensure_tools
 
     def say(text: str) -> None:
@@ -25,7 +26,7 @@ def setup() -> None:
 
     async def prepare() -> str:
         await ensure_base_images(engine, say)
-        await engine.ensure_network()
+        await ensure_network(engine)
         return await ensure_tools(engine, say)
 
     try:

@@ -17,11 +17,8 @@ def shell(
 ) -> None:
     """Open a shell in a task's sandbox; leave it to see what the verifier says."""
     import asyncio
-    import shutil
 
     from tbench.cli.interactive import session
-    from tbench.errors import UsageError
+    from tbench.sandbox.docker.backend import DockerBackend
 
-    if shutil.which("docker") is None:
-        raise UsageError("tbench shell needs the docker client on PATH")
-    asyncio.run(session(task, verify))
+    asyncio.run(session(DockerBackend.connect, task, verify))

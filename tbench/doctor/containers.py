@@ -9,8 +9,10 @@ from functools import partial
 from tbench.doctor import Check, Seen, fail, in_thread, ok, skipped, warn
 from tbench.doctor.connection import Surroundings, cannot_start
 from tbench.doctor.probe import Said, probe_image, run_probe
-from tbench.sandbox.docker.engine import NETWORK, Engine, EngineError
-from tbench.sandbox.docker.tools import MOUNT, tools_volume_name
+from tbench.sandbox.backend import TOOLS
+from tbench.sandbox.docker.engine import Engine, EngineError
+from tbench.sandbox.docker.labels import NETWORK
+from tbench.sandbox.docker.tools import tools_volume_name
 from tbench.text import one_line
 
 REACHED = ("deb.debian.org", 80)
@@ -33,8 +35,8 @@ echo forks $( (i=0; while [ $i -lt {3 * _PIDS} ]; do sleep 30 & i=$((i+1)); done
 """
 # tmux as the terminal starts it: under our locale, with a server of its own.
 _TMUX = f"""
-export LOCPATH={MOUNT}/share/locale LC_ALL=C.UTF-8 TERMINFO={MOUNT}/share/terminfo
-t="{MOUNT}/bin/tmux -S {MOUNT}/run/doctor -f /dev/null"
+export LOCPATH={TOOLS}/share/locale LC_ALL=C.UTF-8 TERMINFO={TOOLS}/share/terminfo
+t="{TOOLS}/bin/tmux -S {TOOLS}/run/doctor -f /dev/null"
 $t new-session -d 'sleep 9' && $t list-sessions -F '#{{version}}' && $t kill-server
 """
 _WORDS = 160

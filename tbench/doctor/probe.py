@@ -7,9 +7,11 @@ import os
 from dataclasses import dataclass
 from typing import Any
 
-from tbench.sandbox.docker.engine import LABEL_OWNER, LABEL_RUN, Engine, EngineError
+from tbench.sandbox.backend import TOOLS
+from tbench.sandbox.docker.engine import Engine, EngineError
+from tbench.sandbox.docker.labels import LABEL_OWNER, LABEL_RUN
 from tbench.sandbox.docker.owner import owner
-from tbench.sandbox.docker.tools import MOUNT, base_images
+from tbench.sandbox.docker.tools import base_images
 
 _REMOVE_SEC = 20.0
 
@@ -36,7 +38,7 @@ async def run_probe(
     """
     api = engine.api
     if tools is not None:
-        host_config |= {"binds": [f"{tools}:{MOUNT}:ro"], "tmpfs": {f"{MOUNT}/run": "mode=1777,size=16m"}}
+        host_config |= {"binds": [f"{tools}:{TOOLS}:ro"], "tmpfs": {f"{TOOLS}/run": "mode=1777,size=16m"}}
     creating = asyncio.ensure_future(
         engine.call(
             api.create_container,

@@ -12,8 +12,9 @@ import contextlib
 import tempfile
 import uuid
 from collections import Counter
-from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any, Literal
 
@@ -29,13 +30,11 @@ from tbench.errors import TbenchError, UsageError
 from tbench.events import Events
 from tbench.results import TrialResult, is_weak
 from tbench.rewards.texts import text_of
-from tbench.runs.admission import Admission
-from tbench.runs.place import Place, place_on
 from tbench.runs.plan import RunConfig, trial_id
 from tbench.runs.run import Run
-from tbench.runs.trial import SandboxMaker, TrialPlan
-from tbench.sandbox.docker.engine import Engine
-from tbench.sandbox.docker.network import NetworkChoice
+from tbench.runs.trial import TrialPlan
+from tbench.sandbox.backend import MakeBackend, NetworkChoice, opened
+from tbench.sandbox.docker.backend import DockerBackend
 from tbench.storage.run_store import RunStore
 from tbench.tasks.bundled import tasks_dir
 from tbench.tasks.sources import TaskSet
@@ -90,8 +89,8 @@ class Live:
     """A verdict with signs of tampering, but for weak ones: `keep` the verifier's number, or a number in its place."""
     output: Path | None = None
     """Keeps every call's trials in a directory of its own in there; None keeps nothing."""
-    sandboxes: SandboxMaker | None = None
-    """In place of an engine's containers."""
+    backend: MakeBackend | None = None
+    """Gives each call the backend that its sandboxes live on; by default the container engine of this machine."""
 
     def __post_init__(self) -> None:
         if self.on_error != "raise" and not isinstance(self.on_error, int | float):
@@ -189,17 +188,17 @@ async def run_trials(tasks: Sequence[Task], agent: Callable[[int], TrialAgent], 
         _directory(live.output, run) as directory,
         contextlib.closing(RunStore.create(directory, {"run": run})) as store,
     ):
-        async with _place(live, config) as place:
+        settings = config.sandbox_settings()
+        make_backend = live.backend or partial(DockerBackend.connect, concurrency=live.concurrency)
+        async with opened(make_backend(settings)) as backend:
             outcome = await Run(
                 config,
                 TaskSet(tuple(named.values()), {}),
                 make_agent=lambda: _ByPlace(agent, agents),
-                make_sandbox=place.make_sandbox,
-                admission=place.admission,
+                backend=backend,
                 store=store,
                 events=Events(),
                 plans=plans,
-                host=place.host,
             ).execute()
     if outcome.interrupted:
         raise asyncio.CancelledError
@@ -215,23 +214,6 @@ def _plans(tasks: Sequence[Task], config: RunConfig) -> list[TrialPlan]:
         seen[task.name] += 1
         plans.append(TrialPlan(trial_id(task.name, task.hash, seed, config), task.name, seed, task))
     return plans
-
-
-@contextlib.asynccontextmanager
-async def _place(live: Live, config: RunConfig) -> AsyncIterator[Place]:
-    if live.sandboxes is not None:
-        yield Place(live.sandboxes, Admission(1e6, 1e9))
-        return
-    engine = Engine.connect(live.concurrency)
-    try:
-        async with place_on(engine, config, None, _say_nothing) as place:
-            yield place
-    finally:
-        engine.close()
-
-
-def _say_nothing(_: str) -> None:
-    pass
 
 
 @contextlib.contextmanager

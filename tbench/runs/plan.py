@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+from pathlib import Path
 from typing import Any
 
 from pydantic import Field, ValidationError
@@ -13,9 +14,9 @@ from harness.protocols.base import ShellMode
 from harness.protocols.text import OUTPUT_LIMIT_BYTES
 from harness.trajectory import Frozen
 from tbench.errors import UsageError
-from tbench.runs.resume import Past, differences
+from tbench.runs.resume import EarlierRun, differences
 from tbench.runs.trial import TrialPlan
-from tbench.sandbox.docker.network import NetworkChoice
+from tbench.sandbox.backend import NetworkChoice, SandboxSettings
 from tbench.tasks.sources import TaskSet
 from tbench.text import one_line
 from tbench.verify.policy import Keep, Verify
@@ -85,6 +86,18 @@ class RunConfig(Frozen):
     options: dict[str, Any] | None = None
     """What the user asked for: where `tbench resume` begins."""
 
+    def sandbox_settings(self, image_logs: Path | None = None) -> SandboxSettings:
+        """How the run's sandboxes are made; the output of builds goes into `image_logs`."""
+        return SandboxSettings(
+            run=self.run,
+            build=self.build,
+            network=self.network,
+            block_host=self.block_host,
+            no_new_privileges=self.no_new_privileges,
+            base_url=self.base_url,
+            image_logs=image_logs,
+        )
+
     def semantic(self) -> dict[str, Any]:
         """The part that decides what is measured; where and how fast it runs is not in it."""
         parts = self.model_dump(mode="json", include=_SEMANTIC)
@@ -104,22 +117,24 @@ def _without_defaults(values: dict[str, Any], defaults: dict[str, Any]) -> dict[
     }
 
 
-def check_same_run(past: Past, config: RunConfig, tasks: TaskSet) -> None:
+def check_same_run(earlier: EarlierRun, config: RunConfig, tasks: TaskSet) -> None:
     """Raises UsageError that names what differs from the run that is to go on; more tasks or seeds do not."""
-    where = f"{past.directory}: cannot be resumed"
+    where = f"{earlier.directory}: cannot be resumed"
     try:
-        before = RunConfig.model_validate({key: past.document.get(key) for key in past.document if key in _FIELDS})
+        before = RunConfig.model_validate(
+            {key: earlier.document.get(key) for key in earlier.document if key in _FIELDS}
+        )
     except ValidationError as error:
         raise UsageError(f"{where}: its run.json is not of this version: {one_line(str(error))}") from None
     if before.semantic() != config.semantic():
         old, new = (each.model_dump(mode="json", include=_SEMANTIC) for each in (before, config))
         raise UsageError(f"{where} with another configuration: {'; '.join(differences(old, new))}; start a new run")
     now = {task.name: task.hash for task in tasks.tasks} | dict.fromkeys(tasks.invalid)
-    if missing := sorted(past.hashes.keys() - now.keys()):
+    if missing := sorted(earlier.hashes.keys() - now.keys()):
         raise UsageError(f"{where} without its tasks {', '.join(missing)}; give the tasks that it was started with")
-    if changed := sorted(name for name, digest in past.hashes.items() if digest not in (None, now[name])):
+    if changed := sorted(name for name, digest in earlier.hashes.items() if digest not in (None, now[name])):
         raise UsageError(f"{where}: changed since then: {', '.join(changed)}; put the tasks back, or start a new run")
-    if lacking := sorted(set(past.seeds) - set(config.seeds)):
+    if lacking := sorted(set(earlier.seeds) - set(config.seeds)):
         raise UsageError(
             f"{where} without its seeds {', '.join(map(str, lacking))}; give --seeds and --first-seed again"
         )

@@ -8,8 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import gc
-from collections.abc import Awaitable, Callable, Iterable, Iterator
+from collections.abc import Awaitable, Callable, Iterable
 from typing import TypeVar
 
 from asyncio_pool import AioPool
@@ -17,9 +16,6 @@ from asyncio_pool import AioPool
 from harness.turns import Turns
 
 T = TypeVar("T")
-_FULL_COLLECTION_EVERY = 100
-"""Collections of the middle generation before one of everything; Python's own number is 10. What cycles can hold
-until then is about 700,000 small objects."""
 
 
 async def run_all(items: Iterable[T], work: Callable[[T], Awaitable[None]], size: int) -> None:
@@ -74,19 +70,3 @@ async def run_all(items: Iterable[T], work: Callable[[T], Awaitable[None]], size
         raise
     if failures:
         raise failures[0]
-
-
-@contextlib.contextmanager
-def few_full_collections() -> Iterator[None]:
-    """For a block in which hundreds of trials are under way: a look through all objects stops every one of them.
-
-    What is loaded at its beginning is left alone altogether, and the rest is looked through less often.
-    """
-    before = gc.get_threshold()
-    gc.freeze()
-    gc.set_threshold(*before[:2], _FULL_COLLECTION_EVERY)
-    try:
-        yield
-    finally:
-        gc.set_threshold(*before)
-        gc.unfreeze()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Mapping
+from collections.abc import AsyncIterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from fnmatch import fnmatchcase
@@ -13,12 +13,8 @@ from typing import Any
 
 from tbench.errors import TrialError, UsageError
 from tbench.results import TrialResult
-from tbench.sandbox.backend import Sandbox
-from tbench.sandbox.docker.backend import EngineSandboxes
-from tbench.sandbox.docker.engine import Engine
-from tbench.sandbox.docker.image import Images
-from tbench.sandbox.docker.tools import Say, ensure_tools
-from tbench.storage.read_run import read_run
+from tbench.sandbox.backend import MakeBackend, Reopens, Sandbox, SandboxSettings, Say, opened
+from tbench.storage.read_run import StoredRun, read_run
 from tbench.storage.run_store import RunStore
 from tbench.tasks.sources import read_tasks
 from tbench.tasks.task import Task
@@ -45,8 +41,13 @@ class _Kept:
     image: str | None
 
 
-async def regrade(engine: Engine, run_dir: Path, patterns: tuple[str, ...], seed: int | None, say: Say) -> list[Change]:
-    """One trial after the other; each verdict is stored at once. Raises UsageError before anything is changed."""
+async def regrade(
+    make_backend: MakeBackend, run_dir: Path, patterns: tuple[str, ...], seed: int | None, say: Say
+) -> list[Change]:
+    """Verify the kept trials of a run again, one after the other; each verdict is stored at once.
+
+    `patterns` (globs of task names) and `seed` narrow them down. Raises UsageError before anything is changed.
+    """
     stored = read_run(run_dir)
     if stored.imported:
         raise UsageError(f"{run_dir}: only a run of tbench's own can be judged again")
@@ -62,30 +63,35 @@ async def regrade(engine: Engine, run_dir: Path, patterns: tuple[str, ...], seed
         ]
         if not kept:
             raise UsageError(f"{run_dir}: nothing was kept of these trials; run with --keep or --snapshot")
-        source = (stored.config.get("options") or stored.config)["source"]  # the options' is a whole path
-        tasks = {task.name: task for task in read_tasks(source, ()).tasks}
-        hashes = {task["name"]: task.get("hash") for task in stored.config["tasks"]}
-        sandboxes = EngineSandboxes(
-            engine,
-            Images(engine),
-            await ensure_tools(engine, say),
-            stored.name,
-            network=stored.config.get("network", "task"),
-            no_new_privileges=stored.config.get("no_new_privileges", False),
-            block_host=stored.config.get("block_host", False),
-            base_url=stored.config.get("base_url"),
-        )
-        changes = []
-        for each in kept:
-            task = tasks.get(each.result.task)
-            if task is None or task.hash != hashes.get(task.name):
-                changes.append(Change(each.result, why_not="its task is gone or has changed since"))
-                continue
-            say(f"{task.name} seed {each.result.seed}: judging again")
-            changes.append(await _one(sandboxes, store, each, task, stored.config.get("verify") or "shared"))
-        return changes
+        async with opened(make_backend(_settings(stored)), say) as backend:
+            if not isinstance(backend, Reopens):
+                raise UsageError(f"{run_dir}: {backend.name} cannot find again what was kept; use another backend")
+            return [change async for change in _changes(stored, store, kept, backend, say)]
     finally:
         store.close()
+
+
+async def _changes(
+    stored: StoredRun, store: RunStore, kept: Sequence[_Kept], backend: Reopens, say: Say
+) -> AsyncIterator[Change]:
+    source = (stored.config.get("options") or stored.config)["source"]  # the options' is a whole path
+    tasks = {task.name: task for task in read_tasks(source, ()).tasks}
+    hashes = {task["name"]: task.get("hash") for task in stored.config["tasks"]}
+    for each in kept:
+        task = tasks.get(each.result.task)
+        if task is None or task.hash != hashes.get(task.name):
+            yield Change(each.result, why_not="its task is gone or has changed since")
+            continue
+        say(f"{task.name} seed {each.result.seed}: judging again")
+        yield await _one(backend, store, each, task, stored.config.get("verify") or "shared")
+
+
+def _settings(stored: StoredRun) -> SandboxSettings:
+    """What the run's sandboxes were made with; older runs do not say all of it."""
+    known = {
+        key: stored.config[key] for key in ("network", "no_new_privileges", "block_host") if stored.config.get(key)
+    }
+    return SandboxSettings(stored.name, base_url=stored.config.get("base_url"), **known)
 
 
 def _kept(store: RunStore, result: TrialResult) -> _Kept | None:
@@ -97,10 +103,10 @@ def _kept(store: RunStore, result: TrialResult) -> _Kept | None:
     return _Kept(result, directory, left.get("container"), left.get("image"))
 
 
-async def _one(sandboxes: EngineSandboxes, store: RunStore, kept: _Kept, task: Task, verify_in: Verify) -> Change:
+async def _one(backend: Reopens, store: RunStore, kept: _Kept, task: Task, verify_in: Verify) -> Change:
     result = kept.result
     try:
-        sandbox, is_new = await _sandbox(sandboxes, kept, task)
+        sandbox, is_new = await _sandbox(backend, kept, task)
     except TrialError as error:
         return Change(result, why_not=str(error))
     update: dict[str, Any]
@@ -121,18 +127,18 @@ async def _one(sandboxes: EngineSandboxes, store: RunStore, kept: _Kept, task: T
     return Change(result, after)
 
 
-async def _sandbox(sandboxes: EngineSandboxes, kept: _Kept, task: Task) -> tuple[Sandbox, bool]:
+async def _sandbox(backend: Reopens, kept: _Kept, task: Task) -> tuple[Sandbox, bool]:
     """The kept container, or a new one of the snapshot."""
     trial = kept.result.trial
     if kept.container is not None:
         try:
-            return await sandboxes.adopt(task, trial, kept.container), False
+            return await backend.reopen(task, trial, kept.container), False
         except TrialError:
             if kept.image is None:
                 raise
     if kept.image is None:
         raise TrialError("sandbox_lost", "neither its container nor a snapshot was kept")
-    return await sandboxes.from_snapshot(task, trial, kept.image), True
+    return await backend.from_snapshot(task, trial, kept.image), True
 
 
 def _store(store: RunStore, directory: Path, after: TrialResult, files: Mapping[str, bytes]) -> None:

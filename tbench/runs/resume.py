@@ -22,14 +22,14 @@ from tbench.storage.run_store import CONFIG_NAME, RESULTS_NAME, RunStore
 
 
 @dataclass(frozen=True)
-class Again:
+class RetryErrors:
     """Which trials with an error are tried again: those whose error another attempt may heal, and these types."""
 
     types: frozenset[str] = frozenset()
     everything: bool = False
 
     @classmethod
-    def parse(cls, text: str | None) -> Again:
+    def parse(cls, text: str | None) -> RetryErrors:
         """`all`, or types separated by commas. Raises UsageError for a type that does not exist."""
         if text is None:
             return cls()
@@ -45,7 +45,7 @@ class Again:
 
 
 @dataclass(frozen=True)
-class Past:
+class EarlierRun:
     """What a run directory holds of its earlier starts."""
 
     directory: Path
@@ -53,7 +53,7 @@ class Past:
     """run.json"""
 
     @classmethod
-    def read(cls, directory: Path) -> Past:
+    def read(cls, directory: Path) -> EarlierRun:
         """Raises UsageError where there is no run to go on with."""
         if not (directory / CONFIG_NAME).is_file():
             raise UsageError(f"{directory}: no {CONFIG_NAME} in it, so there is no run to go on with; check the path")
@@ -79,11 +79,13 @@ def differences(old: Mapping[str, Any], new: Mapping[str, Any], prefix: str = ""
             yield f"{prefix}{key}: {json.dumps(before)} → {json.dumps(after)}"
 
 
-def take_up(store: RunStore, plans: Sequence[TrialPlan], again: Again) -> tuple[list[TrialPlan], list[TrialResult]]:
+def resume(
+    store: RunStore, plans: Sequence[TrialPlan], retry_errors: RetryErrors
+) -> tuple[list[TrialPlan], list[TrialResult]]:
     """(Trials that are left to do, results that stand.) Raises UsageError for results that cannot be read.
 
     A verdict whose line was lost with the process is taken from the trial's own result.json. Results that another
-    attempt will follow are marked as not final.
+    attempt will follow are marked as not final. Raises UsageError for results that cannot be read.
     """
     known = _by_task_and_seed(store.path / RESULTS_NAME)
     left: list[TrialPlan] = []
@@ -97,7 +99,7 @@ def take_up(store: RunStore, plans: Sequence[TrialPlan], again: Again) -> tuple[
             results.append(found)
         finals = [result for result in results if result.final]
         last = max((each for each in finals if each.trial == plan.trial), key=lambda each: each.attempt, default=None)
-        if last is not None and (last.error is None or not again.wants(last.error)):
+        if last is not None and (last.error is None or not retry_errors.wants(last.error)):
             standing.append(last)
             continue
         superseded |= {result.trial for result in finals}

@@ -18,13 +18,12 @@ from tbench.events import Events, Note, RunEnded, RunStarted, TrialPhase
 from tbench.results import TrialResult
 from tbench.runs.admission import Admission, Demand
 from tbench.runs.host import HostWatch
-from tbench.runs.place import place_on
 from tbench.runs.plan import RunConfig, plan_trials
-from tbench.runs.pool import few_full_collections, run_all
-from tbench.runs.resume import Again, Past, take_up
+from tbench.runs.pool import run_all
+from tbench.runs.resume import EarlierRun, RetryErrors, resume
 from tbench.runs.stopping import Gate, Stopping
-from tbench.runs.trial import SandboxMaker, Trial, TrialPlan
-from tbench.sandbox.docker.engine import Engine
+from tbench.runs.trial import Trial, TrialPlan
+from tbench.sandbox.backend import Backend, Copies, Keeps, Snapshots, opened, require
 from tbench.storage.run_store import RunStore
 from tbench.tasks.sources import TaskSet
 from tbench.verify.policy import JudgePolicy, Verify
@@ -51,27 +50,32 @@ class Run:
         tasks: TaskSet,
         *,
         make_agent: Callable[[], TrialAgent],
-        make_sandbox: SandboxMaker,
-        admission: Admission,
+        backend: Backend,
         store: RunStore,
         events: Events,
         plans: Sequence[TrialPlan] | None = None,
         gate: Gate | None = None,
-        host: HostWatch | None = None,
     ) -> None:
-        """`plans`: not all tasks × seeds of the configuration, but these."""
+        """`backend` is open. `plans`: not all tasks × seeds of the configuration, but these."""
+
+        def say(text: str) -> None:
+            events.emit(Note(text=text))
+
+        capacity = backend.capacity()
         self._config = config
         self._make_agent = make_agent
-        self._make_sandbox = make_sandbox
-        self._admission = admission
+        self._backend = backend
+        self._admission = Admission(
+            capacity.cpus * config.cpu_overcommit, capacity.memory_mb, max_load=config.max_load, say=say
+        )
         self._store = store
         self._events = events
-        self._host = host
+        self._host = HostWatch() if capacity.is_this_machine else None
         self._plans = plan_trials(tasks, config) if plans is None else plans
         self._results: list[TrialResult] = []
         self._teardowns: set[asyncio.Task[None]] = set()
         self._bugs: list[BaseException] = []
-        self._stopping = Stopping(len(self._plans), gate, lambda text: events.emit(Note(text=text)))
+        self._stopping = Stopping(len(self._plans), gate, say)
         events.subscribe(store.on_event)
         events.subscribe(self._stopping.on_event)
 
@@ -81,8 +85,7 @@ class Run:
         interrupted = False
         try:
             async with self._host or contextlib.nullcontext():
-                with few_full_collections():
-                    await run_all(self._plans, self._one, self._config.concurrency)
+                await run_all(self._plans, self._one, self._config.concurrency)
         except asyncio.CancelledError:
             interrupted = True
         finally:
@@ -109,7 +112,7 @@ class Run:
             run=self._config.run,
             agent=self._make_agent(),
             model=self._config.model,
-            make_sandbox=self._make_sandbox,
+            backend=self._backend,
             store=self._store,
             events=self._events,
             is_last=lambda: plan.attempt == most or self._stopping.reason is not None,
@@ -156,15 +159,13 @@ def _demand(plan: TrialPlan, verify: Verify) -> Demand:
     return Demand(environment.cpus, containers * environment.memory_mb)
 
 
-def run_document(
-    config: RunConfig, tasks: TaskSet, engine: Engine, image_ids: Mapping[str, str], earlier: Mapping[str, Any]
-) -> dict[str, Any]:
+def run_document(config: RunConfig, tasks: TaskSet, backend: Backend, earlier: Mapping[str, Any]) -> dict[str, Any]:
     """run.json: the resolved configuration, versions, and the lock (task hashes, image ids, prompt hash).
 
     `earlier` is the run.json of a run that goes on: when it began, and the images that it used.
     """
     now = datetime.now(UTC).isoformat()
-    known = {task["name"]: task.get("image_id") for task in earlier.get("tasks", ())} | dict(image_ids)
+    known = {task["name"]: task.get("image_id") for task in earlier.get("tasks", ())} | dict(backend.image_ids)
     return {
         "schema_version": RUN_SCHEMA_VERSION,
         "status": "running",
@@ -172,72 +173,77 @@ def run_document(
         "resumed_at": [*earlier.get("resumed_at", ()), *([now] if earlier else ())],
         "tbench_version": __version__,
         "python_version": platform.python_version(),
-        "engine": {
-            "version": engine.info.version,
-            "cpus": engine.info.cpus,
-            "memory_mb": round(engine.info.memory_mb),
-            "storage_driver": engine.info.storage_driver,
-            "cgroup_version": engine.info.cgroup_version,
-        },
+        "engine": backend.describe(),
         **config.model_dump(mode="json"),
         "tasks": [{"name": task.name, "hash": task.hash, "image_id": known.get(task.name)} for task in tasks.tasks]
         + [{"name": name, "hash": None, "invalid": why} for name, why in tasks.invalid.items()],
     }
 
 
-async def execute_on_engine(
+async def execute_run(
     config: RunConfig,
     tasks: TaskSet,
     directory: Path,
     make_agent: Callable[[], TrialAgent],
     events: Events,
     *,
-    engine: Engine,
-    past: Past | None = None,
-    again: Again | None = None,
+    backend: Backend,
+    earlier: EarlierRun | None = None,
+    retry_errors: RetryErrors | None = None,
     gate: Gate | None = None,
 ) -> RunOutcome:
-    """The whole of a run on a real engine: directory, tools, network, trials. Raises UsageError.
+    """The whole of a run: directory, backend, trials, run.json's last word. Raises UsageError.
 
-    With `past` it goes on where that ended: with the trials that have no verdict, and those that `again` names.
+    With `earlier` it goes on where that ended: with the trials that have no verdict, and those that `retry_errors`
+    names. When cancelled it cleans up and returns what there is.
     """
 
     def say(text: str) -> None:
         events.emit(Note(text=text))
 
-    document = run_document(config, tasks, engine, {}, past.document if past else {})
+    require_capabilities(config, backend)
+    document = run_document(config, tasks, backend, earlier.document if earlier else {})
     plans: Sequence[TrialPlan] = plan_trials(tasks, config)
     standing: Sequence[TrialResult] = ()
-    if past is None:
+    if earlier is None:
         store = RunStore.create(directory, document)
     else:
         store = RunStore.open(directory)
-        plans, standing = take_up(store, plans, again or Again())
+        plans, standing = resume(store, plans, retry_errors or RetryErrors())
         say(f"{directory}: {len(standing)} of {len(plans) + len(standing)} trials stand, {len(plans)} are left")
         store.write_config(document)
-    ending: dict[str, Any] = {"status": "failed"}
-    images_used: Mapping[str, str] = {}
+    outcome, status = RunOutcome([], interrupted=True), "failed"
     try:
-        async with place_on(engine, config, directory / "images", say) as place:
-            images_used = place.image_ids
+        async with opened(backend, say):
             run = Run(
                 config,
                 tasks,
                 make_agent=make_agent,
-                make_sandbox=place.make_sandbox,
-                admission=place.admission,
+                backend=backend,
                 store=store,
                 events=events,
                 plans=plans,
                 gate=gate,
-                host=place.host,
             )
             outcome = await run.execute()
-        ending = {"status": _status(outcome), "stopped": outcome.stopped}
-        return replace(outcome, results=[*standing, *outcome.results])
+        status = _status(outcome)
+    except asyncio.CancelledError:
+        # Before the first trial: afterwards the run itself takes care of it.
+        status = "interrupted"
     finally:
-        ended = run_document(config, tasks, engine, images_used, document)
-        _close(store, ended | ending | {"resumed_at": document["resumed_at"]}, say)
+        ending = {"status": status, "stopped": outcome.stopped, "resumed_at": document["resumed_at"]}
+        _close(store, run_document(config, tasks, backend, document) | ending, say)
+    return replace(outcome, results=[*standing, *outcome.results])
+
+
+def require_capabilities(config: RunConfig, backend: Backend) -> None:
+    """Raises UsageError where the backend's sandboxes lack what the configuration asks for."""
+    if config.verify != "shared":
+        require(backend, Copies, f"--verify {config.verify}")
+    if config.snapshot:
+        require(backend, Snapshots, "--snapshot")
+    if config.keep != "none":
+        require(backend, Keeps, f"--keep {config.keep}")
 
 
 def _status(outcome: RunOutcome) -> str:

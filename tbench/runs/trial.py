@@ -11,7 +11,6 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Protocol
 
 from harness.trajectory import Trajectory, Usage
 from tbench.agents.trial_agent import AgentReport, TrialAgent, Workplace
@@ -20,7 +19,7 @@ from tbench.events import Events, Phase, TrialFinished, TrialPhase, TrialStep, T
 from tbench.results import NOTHING_SEEN, ErrorInfo, Integrity, Timings, TrialResult
 from tbench.runs.host import HostWatch, Observation
 from tbench.runs.redaction import hide
-from tbench.sandbox.backend import Sandbox
+from tbench.sandbox.backend import Backend, Keeps, MakesRoom, Sandbox, Snapshots
 from tbench.storage.run_store import RunStore
 from tbench.tasks.task import Task
 from tbench.text import one_line
@@ -41,12 +40,6 @@ class TrialPlan:
     invalid: str = ""
     attempt: int = 1
     """The number of the next attempt: above 1 where earlier ones were cut short or had an error."""
-
-
-class SandboxMaker(Protocol):
-    """Makes the sandbox of a trial: the engine's, or a fake."""
-
-    async def __call__(self, task: Task, trial: str, on_phase: Callable[[Phase], None]) -> Sandbox: ...
 
 
 @dataclass
@@ -78,7 +71,7 @@ class Trial:
         run: str,
         agent: TrialAgent,
         model: str | None,
-        make_sandbox: SandboxMaker,
+        backend: Backend,
         store: RunStore,
         events: Events,
         is_last: Callable[[], bool] = lambda: True,
@@ -93,7 +86,7 @@ class Trial:
         self._run = run
         self._agent = agent
         self._model = model
-        self._make_sandbox = make_sandbox
+        self._backend = backend
         self._store = store
         self._events = events
         self._host = host
@@ -148,7 +141,7 @@ class Trial:
     async def _start(self, task: Task) -> None:
         started = time.monotonic()
         try:
-            self._sandbox = await self._make_sandbox(task, self._plan.trial, self._enter)
+            self._sandbox = await self._backend.sandbox(task, self._plan.trial, self._enter)
         finally:
             self._progress.sandbox_sec = time.monotonic() - started
 
@@ -174,7 +167,7 @@ class Trial:
         self._enter("verifier")
         started = time.monotonic()
         try:
-            if self._policy.snapshot:
+            if self._policy.snapshot and isinstance(self._sandbox, Snapshots):
                 self._progress.kept["image"] = await self._sandbox.snapshot()
             verdict = await self._verify(task, self._sandbox)
         except VerifierFailed as failure:
@@ -191,7 +184,7 @@ class Trial:
         try:
             return await judge(task, sandbox, self._policy.verify)
         except TrialError as error:
-            if error.type in _GONE:
+            if error.type in _GONE or not isinstance(sandbox, MakesRoom):
                 raise
             self._progress.repairs = await sandbox.make_room()
             if not self._progress.repairs:
@@ -240,10 +233,10 @@ class Trial:
     async def _keep(self) -> None:
         """Say in kept.json what is left on the engine of this trial; the container only where the agent worked."""
         progress = self._progress
-        if self._sandbox is not None and progress.report is not None and self._policy.keeps(progress.reward):
+        wanted = progress.report is not None and self._policy.keeps(progress.reward)
+        if wanted and isinstance(self._sandbox, Keeps):
             with contextlib.suppress(TrialError):
-                await self._sandbox.keep()
-                progress.kept["container"] = self._sandbox.container_id
+                progress.kept["container"] = await self._sandbox.keep()
                 self._sandbox = None
         if progress.kept:
             progress.files["kept.json"] = (json.dumps(progress.kept) + "\n").encode()

@@ -1,18 +1,21 @@
-"""A sandbox without a container: answers from a script. For tests of everything above the sandbox."""
+"""A backend without containers, whose sandboxes answer from a script. For tests of everything above the seam."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from harness.stream import ByteStream, Connect
 from tbench.errors import TrialError
 from tbench.events import Phase
 from tbench.sandbox.archive import FileEntry, pack
-from tbench.sandbox.backend import ExecResult
+from tbench.sandbox.backend import Capacity, ExecResult, Say
 from tbench.tasks.task import Task
 
 REWARD_ONE: Mapping[str, bytes] = {"verifier/reward.txt": b"1\n", "verifier/stdout.txt": b"1 passed in 0.01s\n"}
+
+_AMPLE = Capacity(1e6, 1e9)
 
 
 @dataclass(frozen=True)
@@ -27,7 +30,7 @@ class Call:
 
 
 class FakeSandbox:
-    """Implements `tbench.sandbox.backend.Sandbox`.
+    """Implements `Sandbox`, and all that is optional but a tty.
 
     `logs` is what lies below /logs whenever it is fetched; `answers` are given to `shell` one by one, exceptions
     among them raised, and when they are used up every command ends with 0. `calls`, `files` and `removed` tell
@@ -43,7 +46,6 @@ class FakeSandbox:
         workdir: str = "/app",
         runs_as_root: bool = True,
     ) -> None:
-        self.container_id = "fake"
         self.workdir = workdir
         self.runs_as_root = runs_as_root
         self.calls: list[Call] = []
@@ -73,6 +75,8 @@ class FakeSandbox:
         environment: Mapping[str, str] | None = None,
         stdin: bytes = b"",
     ) -> ExecResult:
+        if self.removed:
+            raise TrialError("sandbox_lost", "this fake was removed")
         self.calls.append(Call(script, user, dict(environment or {}), stdin, timeout_sec))
         answer = next(self._answers, None) or self._by_default(script)
         if isinstance(answer, Exception):
@@ -80,7 +84,7 @@ class FakeSandbox:
         return answer
 
     def _by_default(self, script: str) -> ExecResult:
-        """Every command succeeds; whoever asks for what a verifier left gets it in the way of tbench.verify.script."""
+        """Every command succeeds; whoever asks for what a verifier left gets it in the way of tbench.verify."""
         if "/tests/test.sh" not in script and "tar -cf -" not in script:
             return ExecResult(0)
         return ExecResult(
@@ -91,7 +95,10 @@ class FakeSandbox:
         self.files.update(files)
 
     async def fetch(self, directory: str, limit_bytes: int) -> dict[str, bytes]:
-        return {name: data[:limit_bytes] for name, data in self._logs.items()}
+        inside = f"{directory.rstrip('/')}/"
+        there = {f"/logs/{name}": data for name, data in self._logs.items()}
+        there |= {path: entry.data for path, entry in self.files.items() if entry.data is not None}
+        return {path.removeprefix(inside): there[path][:limit_bytes] for path in there if path.startswith(inside)}
 
     async def copy(self) -> FakeSandbox:
         made = FakeSandbox(self._logs, workdir=self.workdir, runs_as_root=self.runs_as_root)
@@ -102,11 +109,9 @@ class FakeSandbox:
         self.snapshots += 1
         return f"sha256:{self.snapshots}"
 
-    async def keep(self) -> None:
+    async def keep(self) -> str:
         self.kept = True
-
-    async def is_running(self) -> bool:
-        return not self.removed
+        return "fake"
 
     async def make_room(self) -> tuple[str, ...]:
         repairs, self.repairs = self.repairs, ()
@@ -116,17 +121,38 @@ class FakeSandbox:
         self.removed = True
 
 
-class FakeSandboxes:
+class FakeBackend:
     """Makes the sandboxes of a run, as `make` says (it may raise what an engine would), and keeps them by trial."""
 
-    def __init__(self, make: Callable[[Task], FakeSandbox] = lambda _: FakeSandbox()) -> None:
-        self.made: dict[str, FakeSandbox] = {}
-        self._make = make
+    name = "the fake backend"
+    sandbox_type: type = FakeSandbox
 
-    async def __call__(self, task: Task, trial: str, on_phase: Callable[[Phase], None]) -> FakeSandbox:
+    def __init__(
+        self, make: Callable[[Task], FakeSandbox] = lambda _: FakeSandbox(), capacity: Capacity = _AMPLE
+    ) -> None:
+        self.made: dict[str, FakeSandbox] = {}
+        self.image_ids: dict[str, str] = {}
+        self.is_open = False
+        self._make = make
+        self._capacity = capacity
+
+    async def open(self, say: Say) -> None:
+        self.is_open = True
+
+    async def close(self) -> None:
+        self.is_open = False
+
+    def capacity(self) -> Capacity:
+        return self._capacity
+
+    def describe(self) -> dict[str, Any]:
+        return {"backend": "fake", "cpus": self._capacity.cpus, "memory_mb": self._capacity.memory_mb}
+
+    async def sandbox(self, task: Task, trial: str, on_phase: Callable[[Phase], None] = lambda _: None) -> FakeSandbox:
         on_phase("sandbox")
         sandbox = self._make(task)
         self.made[trial] = sandbox
+        self.image_ids[task.name] = "fake"
         return sandbox
 
     @property

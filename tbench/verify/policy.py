@@ -6,8 +6,9 @@ import asyncio
 from dataclasses import dataclass
 from typing import Literal
 
+from tbench.errors import TrialError
 from tbench.results import Integrity
-from tbench.sandbox.backend import Sandbox
+from tbench.sandbox.backend import Copies, Sandbox
 from tbench.tasks.task import Task
 from tbench.verify.verifier import Verdict, VerifierFailed, look, verify
 
@@ -44,6 +45,8 @@ async def judge(task: Task, sandbox: Sandbox, verify_in: Verify = "shared", *, a
 
 
 async def _in_a_copy(task: Task, sandbox: Sandbox, again: bool) -> Verdict:
+    if not isinstance(sandbox, Copies):
+        raise TrialError("verifier_failed", "this sandbox cannot be copied, so nothing can be verified in a copy")
     copy = await sandbox.copy()
     try:
         return await verify(task, copy, again=again)

@@ -20,7 +20,7 @@ from tbench.agents.model_agent import ModelAgent
 from tbench.agents.trial_agent import OracleAgent
 from tbench.demo.server import DemoEndpoint
 from tbench.sandbox import backend as sandbox
-from tbench.sandbox.docker.engine import NETWORK
+from tbench.sandbox.docker.labels import NETWORK
 from tbench.tasks.task import Task
 
 CYCLES, LIVES, AT_ONCE = 12, 48, 8

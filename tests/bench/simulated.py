@@ -28,10 +28,9 @@ from harness.terminal.fake_tmux import Answer, FakeTmux
 from harness.trajectory import Message, Reply, Usage
 from tbench.agents.model_agent import ModelAgent
 from tbench.events import Events
-from tbench.runs.admission import Admission
 from tbench.runs.plan import RunConfig
 from tbench.runs.run import Run
-from tbench.sandbox.fake import FakeSandbox, FakeSandboxes
+from tbench.sandbox.fake import FakeBackend, FakeSandbox
 from tbench.storage.run_store import RunStore
 from tbench.tasks.sources import TaskSet
 from tbench.tasks.task import Task
@@ -105,8 +104,7 @@ async def simulate(task: Task, model: Model, directory: Path) -> Simulated:
             config,
             TaskSet((task,), {}),
             make_agent=lambda: ModelAgent(model, protocol, Limits(steps=STEPS)),
-            make_sandbox=FakeSandboxes(lambda _: FakeSandbox(connect=FakeTmux(answers()).connect)),
-            admission=Admission(1e9, 1e9),
+            backend=FakeBackend(lambda _: FakeSandbox(connect=FakeTmux(answers()).connect)),
             store=store,
             events=Events(),
         )

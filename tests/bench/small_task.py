@@ -13,11 +13,12 @@ from pathlib import Path
 from tbench.agents.trial_agent import TrialAgent
 from tbench.events import Events, Subscriber
 from tbench.runs.plan import RunConfig
-from tbench.runs.run import RunOutcome, execute_on_engine
-from tbench.sandbox.backend import Sandbox
-from tbench.sandbox.docker.backend import EngineSandboxes
+from tbench.runs.run import RunOutcome, execute_run
+from tbench.sandbox.backend import Sandbox, SandboxSettings, opened
+from tbench.sandbox.docker.backend import DockerBackend
 from tbench.sandbox.docker.engine import Engine
 from tbench.sandbox.docker.image import Images
+from tbench.sandbox.docker.network import ensure_network
 from tbench.sandbox.docker.tools import ensure_tools
 from tbench.tasks.sources import TaskSet
 from tbench.tasks.task import Task
@@ -50,17 +51,19 @@ class Place:
     @classmethod
     async def prepare(cls, engine: Engine, task: Task) -> Place:
         volume = await ensure_tools(engine, print)
-        await engine.ensure_network()
+        await ensure_network(engine)
         return cls(engine, task, (await Images(engine).get(task)).id, volume)
 
     @asynccontextmanager
     async def sandboxes(self, count: int) -> AsyncIterator[list[Sandbox]]:
         """That many containers, removed at the end."""
-        make = EngineSandboxes(self.engine, Images(self.engine), self.volume, "bench")
-        async with contextlib.AsyncExitStack() as stack:
+        async with (
+            opened(DockerBackend(self.engine, SandboxSettings("bench"))) as backend,
+            contextlib.AsyncExitStack() as stack,
+        ):
             made = []
             for _ in range(count):
-                sandbox = await make(self.task, "bench", lambda _: None)
+                sandbox = await backend.sandbox(self.task, "bench")
                 stack.push_async_callback(sandbox.remove)
                 made.append(sandbox)
             yield made
@@ -84,13 +87,13 @@ class Place:
                 cpu_overcommit=100.0,
             )
             started = time.perf_counter()
-            outcome = await execute_on_engine(
+            outcome = await execute_run(
                 config,
                 TaskSet((self.task,), {}),
                 Path(directory) / "run",
                 make_agent,
                 Events(subscriber),
-                engine=self.engine,
+                backend=DockerBackend(self.engine, config.sandbox_settings()),
             )
             elapsed = time.perf_counter() - started
         assert all(result.reward is not None for result in outcome.results), outcome.results

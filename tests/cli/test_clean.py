@@ -9,7 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from tbench.sandbox.docker.engine import KEPT_PREFIX, LABEL_OWNER, LABEL_RUN, Engine
+from tbench.sandbox.docker.engine import Engine
+from tbench.sandbox.docker.labels import KEPT_PREFIX, LABEL_OWNER, LABEL_RUN
 from tbench.sandbox.docker.owner import owner
 
 pytestmark = pytest.mark.engine

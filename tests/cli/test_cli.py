@@ -17,7 +17,8 @@ import pytest
 
 from harness.protocols import PROTOCOLS
 from tbench.demo.server import DemoEndpoint
-from tbench.sandbox.docker.engine import LABEL_RUN, Engine
+from tbench.sandbox.docker.engine import Engine
+from tbench.sandbox.docker.labels import LABEL_RUN
 from tbench.tasks.sources import BUNDLED, read_tasks
 
 TBENCH = str(Path(sys.executable).with_name("tbench"))
@@ -290,7 +291,14 @@ def test_a_person_can_work_on_a_task_by_hand_and_see_the_verdict(tools_volume: s
     try:
         child.expect("Create the file /app/done")
         child.expect(r"/app# ")
-        child.sendline("touch done")
+        child.sendline("stty size; touch done")
+        child.expect("30 120")
+        child.expect(r"/app# ")
+        child.setwinsize(40, 100)
+        child.sendline("until [ \"$(stty size)\" = '40 100' ]; do :; done; echo resized")
+        child.expect("\nresized")
+        child.sendline("sleep 100")
+        child.sendcontrol("c")
         child.expect(r"/app# ")
         child.sendline("exit")
         child.expect("reward 1")

@@ -11,7 +11,8 @@ from pathlib import Path
 import pytest
 
 from tbench.demo.server import DemoEndpoint
-from tbench.sandbox.docker.engine import LABEL_RUN, Engine
+from tbench.sandbox.docker.engine import Engine
+from tbench.sandbox.docker.labels import LABEL_RUN
 
 TBENCH = str(Path(sys.executable).with_name("tbench"))
 

@@ -17,7 +17,8 @@ from typing import Any
 import pytest
 
 from tbench.results import TrialResult
-from tbench.sandbox.docker.engine import LABEL_RUN, Engine
+from tbench.sandbox.docker.engine import Engine
+from tbench.sandbox.docker.labels import LABEL_RUN
 
 pytestmark = pytest.mark.engine
 MakeTask = Any

@@ -22,7 +22,7 @@ from tbench.cli.execute import _agent_maker
 from tbench.cli.options import AgentSetup, ModelOptions, RunOptions, as_stored, for_earlier_run, from_stored
 from tbench.errors import UsageError
 from tbench.runs.plan import RunConfig, check_same_run, trial_id
-from tbench.runs.resume import Past
+from tbench.runs.resume import EarlierRun
 from tbench.tasks.sources import TaskSet
 
 URL = "http://localhost:1"
@@ -186,7 +186,7 @@ def resolved(made: AgentSetup) -> RunConfig:
 def going_on(document: dict[str, Any], options: RunOptions) -> RunConfig:
     """What `--resume` makes of these options in the directory of the run with this run.json. Raises UsageError."""
     config = resolved(for_earlier_run(AgentSetup.of(options), options, document))
-    check_same_run(Past(Path("runs/earlier"), document), config, TaskSet((), {}))
+    check_same_run(EarlierRun(Path("runs/earlier"), document), config, TaskSet((), {}))
     return config
 
 

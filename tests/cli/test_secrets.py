@@ -18,7 +18,8 @@ from typing import Any
 import pytest
 from fault_server import FaultServer
 
-from tbench.sandbox.docker.engine import LABEL_RUN, Engine
+from tbench.sandbox.docker.engine import Engine
+from tbench.sandbox.docker.labels import LABEL_RUN
 
 pytestmark = pytest.mark.engine
 TBENCH = str(Path(sys.executable).with_name("tbench"))

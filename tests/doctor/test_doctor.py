@@ -44,7 +44,8 @@ from tbench.doctor.machine import (
     look_at_runs,
 )
 from tbench.doctor.probe import run_probe
-from tbench.sandbox.docker.engine import LABEL_RUN, LABEL_SHARED, Engine
+from tbench.sandbox.docker.engine import Engine
+from tbench.sandbox.docker.labels import LABEL_RUN, LABEL_SHARED
 
 FREE = Surroundings(host=DEFAULT, is_container=False, may_administrate=True, patience_sec=1.0)
 CONFINED = replace(FREE, is_container=True, may_administrate=False)

@@ -16,8 +16,9 @@ from harness.terminal.fake_tmux import FakeTmux
 from tbench.agents.trial_agent import NopAgent, OracleAgent
 from tbench.errors import TaskInvalid, TrialError, UsageError
 from tbench.rewards.executed import Live, RewardUnavailable, agent_reward, executed_reward, make_executed_reward
-from tbench.sandbox.docker.engine import LABEL_RUN, Engine
-from tbench.sandbox.fake import FakeSandbox, FakeSandboxes
+from tbench.sandbox.docker.engine import Engine
+from tbench.sandbox.docker.labels import LABEL_RUN
+from tbench.sandbox.fake import FakeBackend, FakeSandbox
 from tbench.tasks.task import Task
 
 MakeTask = Any
@@ -31,9 +32,9 @@ def rewarded(reward: bytes) -> FakeSandbox:
     return FakeSandbox({"verifier/reward.txt": reward}, connect=FakeTmux().connect)
 
 
-def live(make: Callable[[Task], FakeSandbox] = lambda _: rewarded(b"1\n"), **more: Any) -> tuple[Live, FakeSandboxes]:
-    sandboxes = FakeSandboxes(make)
-    return Live(sandboxes=sandboxes, **more), sandboxes
+def live(make: Callable[[Task], FakeSandbox] = lambda _: rewarded(b"1\n"), **more: Any) -> tuple[Live, FakeBackend]:
+    backend = FakeBackend(make)
+    return Live(backend=lambda _: backend, **more), backend
 
 
 async def test_each_completion_gets_the_verifier_s_number_of_its_own_task(make_task: MakeTask, tmp_path: Path) -> None:

@@ -22,7 +22,7 @@ from harness.trajectory import Outcome
 from tbench.errors import KINDS
 from tbench.results import TrialResult
 from tbench.sandbox.backend import ExecResult
-from tbench.sandbox.fake import FakeSandbox, FakeSandboxes
+from tbench.sandbox.fake import FakeBackend, FakeSandbox
 from tbench.tasks.sources import TaskSet, read_tasks
 from tbench.tasks.task import Task
 
@@ -234,7 +234,7 @@ class TestOutages:
         def make(task: Task) -> FakeSandbox:
             return (Judged if task.name == "task-0" else FakeSandbox)(connect=FakeTmux().connect)
 
-        run = make_run(retry=QUICK.model_copy(update={"total_sec": 0.3}), sandboxes=FakeSandboxes(make))
+        run = make_run(retry=QUICK.model_copy(update={"total_sec": 0.3}), sandboxes=FakeBackend(make))
         endpoint.will_reply(CLAIM)
         made = run.sandboxes.made
 

@@ -17,11 +17,10 @@ from tbench.agents.trial_agent import AgentReport, NopAgent, Workplace
 from tbench.errors import TrialError, UsageError
 from tbench.events import Events
 from tbench.results import TrialResult
-from tbench.runs.admission import Admission
 from tbench.runs.plan import RunConfig, check_same_run, plan_trials
-from tbench.runs.resume import Again, Past, take_up
+from tbench.runs.resume import EarlierRun, RetryErrors, resume
 from tbench.runs.run import Run, RunOutcome
-from tbench.sandbox.fake import FakeSandbox, FakeSandboxes
+from tbench.sandbox.fake import FakeBackend, FakeSandbox
 from tbench.scores.summary import Status, summarise
 from tbench.storage.read_run import read_run
 from tbench.storage.run_store import RESULTS_NAME, RunStore
@@ -65,19 +64,18 @@ class Bench:
         sandbox: Callable[[], FakeSandbox] = FakeSandbox,
         *,
         agent: Callable[[], NopAgent] = NopAgent,
-        again: Again | None = None,
+        retry_errors: RetryErrors | None = None,
         **more: Any,
     ) -> RunOutcome:
         configuration = config(**more)
-        sandboxes = FakeSandboxes(lambda _: sandbox())
+        sandboxes = FakeBackend(lambda _: sandbox())
         with self.store() as store:
-            plans, _ = take_up(store, plan_trials(self.tasks, configuration), again or Again())
+            plans, _ = resume(store, plan_trials(self.tasks, configuration), retry_errors or RetryErrors())
             run = Run(
                 configuration,
                 self.tasks,
                 make_agent=agent,
-                make_sandbox=sandboxes,
-                admission=Admission(8, 1e6),
+                backend=sandboxes,
                 store=store,
                 events=Events(),
                 plans=plans,
@@ -181,17 +179,17 @@ async def test_a_retryable_error_is_left_to_do_and_gives_way_to_the_next_attempt
 async def test_other_errors_stand_until_they_are_named(bench: Bench) -> None:
     await bench.run(lambda: FakeSandbox({}), seeds=(0,))
     assert (await bench.run(seeds=(0,))).results == []
-    assert (await bench.run(seeds=(0,), again=Again.parse("verifier_timeout"))).results == []
-    named = await bench.run(lambda: FakeSandbox({}), seeds=(0,), again=Again.parse("verifier_no_reward"))
+    assert (await bench.run(seeds=(0,), retry_errors=RetryErrors.parse("verifier_timeout"))).results == []
+    named = await bench.run(lambda: FakeSandbox({}), seeds=(0,), retry_errors=RetryErrors.parse("verifier_no_reward"))
     assert [result.attempt for result in named.results] == [2, 2]
-    everything = await bench.run(seeds=(0,), again=Again.parse("all"))
+    everything = await bench.run(seeds=(0,), retry_errors=RetryErrors.parse("all"))
     assert [(result.attempt, result.reward) for result in everything.results] == [(3, 1.0), (3, 1.0)]
     assert {line.attempt for line in bench.finals.values()} == {3}
 
 
 def test_a_type_of_error_that_does_not_exist_is_named() -> None:
     with pytest.raises(UsageError, match=r"--retry-errors sandbox_lots: no such type of error; known: .*sandbox_lost"):
-        Again.parse("verifier_timeout,sandbox_lots")
+        RetryErrors.parse("verifier_timeout,sandbox_lots")
 
 
 async def test_an_attempt_that_was_cut_short_keeps_its_number_and_its_files(bench: Bench) -> None:
@@ -264,15 +262,15 @@ def test_two_processes_cannot_write_one_run(bench: Bench) -> None:
 
 
 @pytest.fixture
-def past(bench: Bench) -> Past:
+def earlier(bench: Bench) -> EarlierRun:
     with bench.store():
         pass
-    return Past.read(bench.directory)
+    return EarlierRun.read(bench.directory)
 
 
-def test_the_same_run_may_have_more_tasks_and_seeds(past: Past, tasks: TaskSet, make_task: MakeTask) -> None:
+def test_the_same_run_may_have_more_tasks_and_seeds(earlier: EarlierRun, tasks: TaskSet, make_task: MakeTask) -> None:
     more = read_tasks(str(make_task("gamma").parent))
-    check_same_run(past, config(seeds=(0, 1, 2), concurrency=9, base_url="http://other/v1", run="x"), more)
+    check_same_run(earlier, config(seeds=(0, 1, 2), concurrency=9, base_url="http://other/v1", run="x"), more)
 
 
 @pytest.mark.parametrize(
@@ -285,28 +283,28 @@ def test_the_same_run_may_have_more_tasks_and_seeds(past: Past, tasks: TaskSet, 
     ],
 )
 def test_another_configuration_is_refused_by_its_keys(
-    past: Past, tasks: TaskSet, changes: dict[str, Any], words: str
+    earlier: EarlierRun, tasks: TaskSet, changes: dict[str, Any], words: str
 ) -> None:
     with pytest.raises(UsageError) as refused:
-        check_same_run(past, config(**changes), tasks)
+        check_same_run(earlier, config(**changes), tasks)
     assert words in str(refused.value)
 
 
-def test_nested_keys_are_named_with_both_values(past: Past, tasks: TaskSet) -> None:
+def test_nested_keys_are_named_with_both_values(earlier: EarlierRun, tasks: TaskSet) -> None:
     before = config(sampling={"temperature": 0.7, "top_p": 1}).model_dump(mode="json")
-    past = replace(past, document={**past.document, **before})
+    earlier = replace(earlier, document={**earlier.document, **before})
     with pytest.raises(UsageError, match=r"configuration: sampling.temperature: 0.7 → 0.8; start a new run$"):
-        check_same_run(past, config(sampling={"temperature": 0.8, "top_p": 1}), tasks)
+        check_same_run(earlier, config(sampling={"temperature": 0.8, "top_p": 1}), tasks)
 
 
-def test_changed_and_missing_tasks_are_named(past: Past, tasks: TaskSet) -> None:
+def test_changed_and_missing_tasks_are_named(earlier: EarlierRun, tasks: TaskSet) -> None:
     with pytest.raises(UsageError, match="without its tasks beta; give the tasks"):
-        check_same_run(past, config(), TaskSet(tasks.tasks[:1], {}))
+        check_same_run(earlier, config(), TaskSet(tasks.tasks[:1], {}))
     (tasks.tasks[0].path / "tests" / "test.sh").write_text("echo 1 > /logs/verifier/reward.txt\n")
     with pytest.raises(UsageError, match="changed since then: alpha; put the tasks back"):
-        check_same_run(past, config(), read_tasks(str(tasks.tasks[0].path.parent)))
+        check_same_run(earlier, config(), read_tasks(str(tasks.tasks[0].path.parent)))
 
 
 def test_a_directory_without_a_run_is_named(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match=f"{tmp_path}: no run.json in it"):
-        Past.read(tmp_path)
+        EarlierRun.read(tmp_path)

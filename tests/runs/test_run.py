@@ -17,16 +17,16 @@ from tbench.agents.trial_agent import AgentReport, NopAgent, TrialAgent, Workpla
 from tbench.errors import TrialError, UsageError
 from tbench.events import Event, Events, TrialFinished
 from tbench.results import TrialResult
-from tbench.runs.admission import Admission
-from tbench.runs.host import HostWatch
 from tbench.runs.plan import RunConfig, plan_trials, trial_id
 from tbench.runs.run import Run, RunOutcome
-from tbench.sandbox.fake import FakeSandbox, FakeSandboxes
+from tbench.sandbox.backend import Capacity
+from tbench.sandbox.fake import FakeBackend, FakeSandbox
 from tbench.storage.run_store import RunStore
 from tbench.tasks.sources import TaskSet, read_tasks
 from tbench.tasks.task import Task
 
 MakeTask = Any
+EIGHT_CPUS = Capacity(8, 1e6)
 RESULT_KEYS = {
     "schema_version", "run", "trial", "task", "seed", "attempt", "final", "agent", "model", "reward", "outcome",
     "error", "steps", "usage", "timings", "started_at", "finished_at", "human_touched",
@@ -75,7 +75,8 @@ class Bench:
         self._stack = stack
         self.directory = directory
         self.seen: list[Event] = []
-        self.sandboxes = FakeSandboxes()
+        self.make_sandbox: Callable[[Task], FakeSandbox] = lambda _: FakeSandbox()
+        self.sandboxes = FakeBackend()
 
     def prepare(
         self,
@@ -83,21 +84,19 @@ class Bench:
         configuration: RunConfig | None = None,
         *,
         agent: Callable[[], TrialAgent] = NopAgent,
-        cpus: float = 8,
-        host: HostWatch | None = None,
+        capacity: Capacity = EIGHT_CPUS,
         subscriber: Callable[[Event], None] | None = None,
     ) -> Run:
+        self.sandboxes = FakeBackend(self.make_sandbox, capacity)
         store = self._stack.enter_context(contextlib.closing(RunStore.create(self.directory, {})))
         events = Events(self.seen.append, *([subscriber] if subscriber else []))
         return Run(
             configuration or config(),
             tasks,
             make_agent=agent,
-            make_sandbox=self.sandboxes,
-            admission=Admission(cpus, 1e6),
+            backend=self.sandboxes,
             store=store,
             events=events,
-            host=host,
         )
 
     async def execute(self, *args: Any, **kwargs: Any) -> Finished:
@@ -115,7 +114,7 @@ def bench(tmp_path: Path) -> Iterator[Bench]:
 
 
 async def test_each_result_has_what_the_machine_went_through(bench: Bench, tasks: TaskSet) -> None:
-    finished = await bench.execute(tasks, host=HostWatch())
+    finished = await bench.execute(tasks, capacity=Capacity(8, 1e6, is_this_machine=True))
     assert all(line["host"]["memory_available_min_mb"] > 0 for line in finished.lines)
     assert "host watch" not in {task.get_name() for task in asyncio.all_tasks()}
 
@@ -236,9 +235,7 @@ async def test_the_lines_are_the_results(bench: Bench, tasks: TaskSet) -> None:
 
 
 async def test_a_line_has_exactly_the_keys_of_the_design(bench: Bench, tasks: TaskSet) -> None:
-    bench.sandboxes = FakeSandboxes(
-        lambda task: FakeSandbox({} if task.name == "beta" else {"verifier/reward.txt": b"1"})
-    )
+    bench.make_sandbox = lambda task: FakeSandbox({} if task.name == "beta" else {"verifier/reward.txt": b"1"})
     done = await bench.execute(tasks)
     errors = 0
     for line in done.lines:
@@ -280,7 +277,7 @@ async def test_one_failure_of_each_kind_leaves_the_other_trials_alone(
             raise KeyError("a bug")
         return FakeSandbox({}) if task.name == "silent" else FakeSandbox()
 
-    bench.sandboxes = FakeSandboxes(make)
+    bench.make_sandbox = make
     done = await bench.execute(read_tasks(str(tasks.tasks[0].path.parent)), config(seeds=(0,)))
     found = {line["task"]: line["error"]["type"] if line["error"] else line["reward"] for line in done.lines}
     assert found == {
@@ -309,7 +306,7 @@ async def test_trials_that_do_not_fit_together_wait(bench: Bench, tasks: TaskSet
             at_once -= 1
             return await super().work(place)
 
-    await bench.execute(tasks, config(concurrency=6), agent=Counting, cpus=2)
+    await bench.execute(tasks, config(concurrency=6), agent=Counting, capacity=Capacity(2, 1e6))
     assert most == 2
 
 
@@ -376,7 +373,7 @@ async def test_an_interruption_during_a_teardown_loses_nothing(bench: Bench, tas
             await may_go.wait()
             await super().remove()
 
-    bench.sandboxes = FakeSandboxes(lambda _: Slow())
+    bench.make_sandbox = lambda _: Slow()
     run = bench.prepare(TaskSet(tasks.tasks[:1], {}), config(seeds=(0,)))
     running = asyncio.create_task(run.execute())
     async with asyncio.timeout(20):
@@ -403,7 +400,7 @@ async def test_a_teardown_does_not_hold_a_place(bench: Bench, tasks: TaskSet) ->
                 at_work.set()
             return await super().work(place)
 
-    bench.sandboxes = FakeSandboxes(lambda _: Waiting())
+    bench.make_sandbox = lambda _: Waiting()
     done = await bench.execute(TaskSet(tasks.tasks[:2], {}), config(seeds=(0,), concurrency=1), agent=Second)
     assert len(done.outcome.results) == 2
 

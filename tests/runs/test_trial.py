@@ -16,7 +16,7 @@ from tbench.events import Event, Events, TrialFinished, TrialPhase, TrialStep, T
 from tbench.results import TrialResult
 from tbench.runs.trial import Trial, TrialPlan
 from tbench.sandbox.backend import ExecResult
-from tbench.sandbox.fake import FakeSandbox, FakeSandboxes
+from tbench.sandbox.fake import FakeBackend, FakeSandbox
 from tbench.storage.run_store import RunStore
 from tbench.tasks.task import Task
 
@@ -62,7 +62,7 @@ def logs(reward: bytes, **more: bytes) -> dict[str, bytes]:
 class Bench:
     """A trial and everything around it."""
 
-    def __init__(self, tmp_path: Path, sandboxes: FakeSandboxes) -> None:
+    def __init__(self, tmp_path: Path, sandboxes: FakeBackend) -> None:
         self.store = RunStore.create(tmp_path / "run", {})
         self.sandboxes = sandboxes
         self.seen: list[Event] = []
@@ -76,7 +76,7 @@ class Bench:
             run="r",
             agent=agent,
             model="m",
-            make_sandbox=self.sandboxes,
+            backend=self.sandboxes,
             store=self.store,
             events=self.events,
         )
@@ -103,7 +103,7 @@ def bench(tmp_path: Path) -> Iterator[Callable[..., Bench]]:
                 raise refuses
             return sandbox or FakeSandbox()
 
-        made.append(Bench(tmp_path, FakeSandboxes(one)))
+        made.append(Bench(tmp_path, FakeBackend(one)))
         return made[-1]
 
     yield make

@@ -33,8 +33,10 @@ from tbench.demo.server import DemoEndpoint
 from tbench.events import Event, Events
 from tbench.results import TrialResult
 from tbench.runs.plan import RunConfig
-from tbench.runs.run import execute_on_engine
-from tbench.sandbox.docker.engine import LABEL_OWNER, Engine
+from tbench.runs.run import execute_run
+from tbench.sandbox.docker.backend import DockerBackend
+from tbench.sandbox.docker.engine import Engine
+from tbench.sandbox.docker.labels import LABEL_OWNER
 from tbench.sandbox.docker.owner import owner
 from tbench.tasks.sources import TaskSet, read_tasks
 
@@ -118,8 +120,13 @@ class Soak:
         harm = Harm(self._engine, name, self._chance, harm_until_step)
         harming = asyncio.create_task(harm.forever(HARM_EVERY_SEC))
         try:
-            outcome = await execute_on_engine(
-                config, self._tasks, self._directory / name, make_agent, Events(harm, self._show), engine=self._engine
+            outcome = await execute_run(
+                config,
+                self._tasks,
+                self._directory / name,
+                make_agent,
+                Events(harm, self._show),
+                backend=DockerBackend(self._engine, config.sandbox_settings()),
             )
         finally:
             harming.cancel()

@@ -11,8 +11,10 @@ from tbench.agents.trial_agent import NopAgent, OracleAgent
 from tbench.events import Events
 from tbench.results import TrialResult
 from tbench.runs.plan import RunConfig
-from tbench.runs.run import RunOutcome, execute_on_engine
-from tbench.sandbox.docker.engine import LABEL_RUN, Engine
+from tbench.runs.run import RunOutcome, execute_run
+from tbench.sandbox.docker.backend import DockerBackend
+from tbench.sandbox.docker.engine import Engine
+from tbench.sandbox.docker.labels import LABEL_RUN
 from tbench.storage.read_run import read_run
 from tbench.tasks.sources import BUNDLED, TaskSet, read_tasks
 from tbench.tasks.task import Task
@@ -28,7 +30,14 @@ def judge_all(engine: Engine, agent: str, directory: Path, tasks: TaskSet) -> Ru
 
     async def run() -> RunOutcome:
         async with asyncio.timeout(RUN_SEC):
-            return await execute_on_engine(config, tasks, directory, AGENTS[agent], Events(), engine=engine)
+            return await execute_run(
+                config,
+                tasks,
+                directory,
+                AGENTS[agent],
+                Events(),
+                backend=DockerBackend(engine, config.sandbox_settings()),
+            )
 
     return asyncio.run(run())
 

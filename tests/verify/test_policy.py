@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import uuid
 from collections.abc import AsyncIterator, Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -14,14 +15,14 @@ from harness.trajectory import Outcome, Trajectory
 from tbench.agents.trial_agent import AgentReport, Workplace
 from tbench.events import Events
 from tbench.results import TrialResult
-from tbench.runs.admission import Admission
 from tbench.runs.plan import RunConfig
 from tbench.runs.regrade import regrade
 from tbench.runs.run import Run
-from tbench.sandbox.docker.backend import EngineSandboxes
+from tbench.sandbox.backend import opened
+from tbench.sandbox.docker.backend import DockerBackend
 from tbench.sandbox.docker.cleaning import reap
-from tbench.sandbox.docker.engine import LABEL_RUN, LABEL_SNAPSHOT, Engine
-from tbench.sandbox.docker.image import Images
+from tbench.sandbox.docker.engine import Engine
+from tbench.sandbox.docker.labels import LABEL_RUN, LABEL_SNAPSHOT
 from tbench.storage.run_store import RunStore
 from tbench.tasks.sources import TaskSet
 from tbench.tasks.task import Task
@@ -125,12 +126,8 @@ async def run_trial(engine: Engine, tools_volume: str, tmp_path: Path) -> AsyncI
         document = {**config.model_dump(mode="json"), "status": "finished"}
         document["tasks"] = [{"name": task.name, "hash": task.hash} for task in tasks.tasks]
         store = RunStore.create(tmp_path / "run", document)
-        sandboxes = EngineSandboxes(engine, Images(engine), tools_volume, name)
-        made = Run(
-            config, tasks, make_agent=lambda: Shell(script), make_sandbox=sandboxes,
-            admission=Admission(4, 4096), store=store, events=Events(),
-        )  # fmt: skip
-        async with asyncio.timeout(BOUND_SEC):
+        async with asyncio.timeout(BOUND_SEC), opened(DockerBackend(engine, config.sandbox_settings())) as backend:
+            made = Run(config, tasks, make_agent=lambda: Shell(script), backend=backend, store=store, events=Events())
             results = (await made.execute()).results
         store.close()
         return store.path, results[0], name
@@ -154,7 +151,7 @@ async def test_a_failed_trial_is_kept_survives_the_reaper_and_is_judged_again(
     directory, result, name = await run_trial(make_task(test=COUNTS.format(2)), keep="failed")
     assert (result.reward, await left(engine, name)) == (0.0, (1, 0))
     await reap(engine)
-    changes = await regrade(engine, directory, (), None, print)
+    changes = await regrade(partial(DockerBackend, engine), directory, (), None, print)
     assert [(change.before.reward, change.after and change.after.reward) for change in changes] == [(0.0, 1.0)]
     lines = [TrialResult.model_validate_json(line) for line in (directory / "results.jsonl").read_text().splitlines()]
     assert [(line.reward, line.final, line.integrity.regrades) for line in lines] == [(0.0, False, 0), (1.0, True, 1)]
@@ -174,6 +171,6 @@ async def test_a_snapshot_is_judged_again_as_it_was_before_the_verifier(
 ) -> None:
     directory, result, name = await run_trial(make_task(test=COUNTS.format(1)), snapshot=True)
     assert (result.reward, await left(engine, name)) == (1.0, (0, 1))
-    changes = await regrade(engine, directory, ("small-*",), 0, print)
+    changes = await regrade(partial(DockerBackend, engine), directory, ("small-*",), 0, print)
     assert changes[0].after is not None and changes[0].after.reward == 1.0
     assert await left(engine, name) == (0, 1)

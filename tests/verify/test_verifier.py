@@ -14,10 +14,10 @@ import pytest
 from harness.trajectory import Outcome
 from tbench.agents.trial_agent import OracleAgent, Workplace
 from tbench.errors import TrialError
-from tbench.sandbox.backend import Sandbox
-from tbench.sandbox.docker.backend import EngineSandboxes
-from tbench.sandbox.docker.engine import LABEL_RUN, Engine
-from tbench.sandbox.docker.image import Images
+from tbench.sandbox.backend import Sandbox, SandboxSettings, opened
+from tbench.sandbox.docker.backend import DockerBackend
+from tbench.sandbox.docker.engine import Engine
+from tbench.sandbox.docker.labels import LABEL_RUN
 from tbench.tasks.task import Task
 from tbench.verify.verifier import Verdict, VerifierFailed, verify
 
@@ -223,10 +223,9 @@ async def test_an_unhealthy_sandbox_is_an_error_and_leaves_nothing(
     engine: Engine, tools_volume: str, make_task: MakeTask
 ) -> None:
     run = f"test-{uuid.uuid4().hex[:12]}"
-    make = EngineSandboxes(engine, Images(engine), tools_volume, run)
     task = Task.read(make_task(toml=HEALTHCHECK + "retries = 2\ncommand = 'echo no port; exit 1'\n"))
-    async with asyncio.timeout(BOUND_SEC):
-        failed = await failure(make(task, "t", lambda _: None))
+    async with asyncio.timeout(BOUND_SEC), opened(DockerBackend(engine, SandboxSettings(run))) as backend:
+        failed = await failure(backend.sandbox(task, "t"))
     assert failed.type == "healthcheck_failed"
     assert "no port" in str(failed)
     assert await engine.call(engine.api.containers, all=True, filters={"label": f"{LABEL_RUN}={run}"}) == []

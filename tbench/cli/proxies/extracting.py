@@ -16,7 +16,7 @@ from harness.protocols.thinking_bash import ThinkingBash
 from tbench import __version__
 from tbench.agents.presets import THINKING_BASH
 from tbench.cli.execute import connect, say_before_the_run
-from tbench.cli.interruption import EXIT_INTERRUPTED, interruptible
+from tbench.cli.interruption import EXIT_INTERRUPTED, run_interruptibly
 from tbench.cli.options import AgentSetup, RunOptions
 from tbench.cli.proxies.extracted import rewards_of
 from tbench.errors import UsageError
@@ -53,7 +53,7 @@ def ask_and_store(options: AskOptions) -> Path:
         refuse_to_overwrite(options.output)
     wanted = _with_defaults(options.run)
     setup = AgentSetup.of(wanted)
-    return asyncio.run(_ask_and_store(options, wanted, setup, tasks))
+    return run_interruptibly(_ask_and_store(options, wanted, setup, tasks))
 
 
 def _with_defaults(options: RunOptions) -> RunOptions:
@@ -77,16 +77,13 @@ async def _ask_and_store(options: AskOptions, wanted: RunOptions, setup: AgentSe
         answered = [key for key, record in replies.items() if record.error is None]
         wanted_replies = still_open(manifest, answered)
         tell = _Telling(len(wanted_replies))
-        with interruptible() as is_interrupted:
-            try:
-                await ask_all(
-                    chat, setup.protocol, wanted_replies, directory, concurrency=wanted.concurrency, on_reply=tell.reply
-                )
-            except asyncio.CancelledError:
-                if not is_interrupted():
-                    raise
-                typer.echo(f"interrupted; what was answered is kept, go on with --resume --output {path}", err=True)
-                raise typer.Exit(EXIT_INTERRUPTED) from None
+        try:
+            await ask_all(
+                chat, setup.protocol, wanted_replies, directory, concurrency=wanted.concurrency, on_reply=tell.reply
+            )
+        except asyncio.CancelledError:
+            typer.echo(f"interrupted; what was answered is kept, go on with --resume --output {path}", err=True)
+            raise typer.Exit(EXIT_INTERRUPTED) from None
     except OSError as error:
         raise UsageError(f"{path}: cannot be written: {error.strerror or error}; make room, then --resume") from None
     finally:

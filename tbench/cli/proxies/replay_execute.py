@@ -21,7 +21,7 @@ from harness.chat import ChatModel, OutagePolicy, RetryPolicy, without_password
 from harness.errors import EndpointError
 from harness.model import Sampling, ServedModel
 from tbench import __version__
-from tbench.cli.interruption import EXIT_INTERRUPTED, interruptible
+from tbench.cli.interruption import EXIT_INTERRUPTED, run_interruptibly
 from tbench.cli.proxies.replay_live import Seldom, Telling, say, say_some
 from tbench.errors import UsageError
 from tbench.proxies.datasets.records import Dataset, read_dataset
@@ -89,7 +89,7 @@ def execute(options: ReplayOptions) -> int:
     if path is not None and prompt_options.render == "server":
         raise UsageError("--tokenizer-path: the server renders; leave it out, or use --render local")
     tokenizer = load_tokenizer(path) if path is not None else None
-    return asyncio.run(_execute(options, dataset, prompt_options, sampling, tokenizer))
+    return run_interruptibly(_execute(options, dataset, prompt_options, sampling, tokenizer))
 
 
 async def _execute(
@@ -101,14 +101,10 @@ async def _execute(
 ) -> int:
     endpoints = _endpoints(options, sampling)
     try:
-        with interruptible() as is_interrupted:
-            try:
-                return await _run(options, dataset, prompt_options, endpoints, tokenizer)
-            except asyncio.CancelledError:
-                if not is_interrupted():
-                    raise
-                say(f"interrupted; what was answered is kept, go on with the same command ({options.output})")
-                return EXIT_INTERRUPTED
+        return await _run(options, dataset, prompt_options, endpoints, tokenizer)
+    except asyncio.CancelledError:
+        say(f"interrupted; what was answered is kept, go on with the same command ({options.output})")
+        return EXIT_INTERRUPTED
     finally:
         await endpoints.close()
 

@@ -1,4 +1,4 @@
-"""The containers of a run's trials: image, network, healthcheck; and those that were kept for another look."""
+"""Docker, or Podman, as the backend of one run: image, network, container and healthcheck of each trial."""
 
 from __future__ import annotations
 
@@ -6,52 +6,84 @@ import asyncio
 import shlex
 import time
 from collections.abc import Callable, Mapping
+from typing import Any
 
 from tbench.errors import TrialError, UsageError
 from tbench.events import Phase
-from tbench.sandbox.backend import Sandbox
+from tbench.sandbox.backend import Capacity, Sandbox, SandboxSettings, Say
+from tbench.sandbox.docker.cleaning import reap
 from tbench.sandbox.docker.container import Container, Limits, Recipe
-from tbench.sandbox.docker.engine import LABEL_OWNER, LABEL_RUN, Engine, EngineError
+from tbench.sandbox.docker.engine import Engine, EngineError
 from tbench.sandbox.docker.image import Image, Images
+from tbench.sandbox.docker.labels import LABEL_OWNER, LABEL_RUN
 from tbench.sandbox.docker.memory_watch import MemoryWatch
-from tbench.sandbox.docker.network import NetworkChoice, endpoint_addresses, has_network, host_addresses
+from tbench.sandbox.docker.network import endpoint_addresses, ensure_network, has_network, host_addresses
 from tbench.sandbox.docker.owner import owner
+from tbench.sandbox.docker.tools import ensure_tools
 from tbench.tasks.task import Healthcheck, Task, resolve_env
 
 
-class EngineSandboxes:
-    """Makes the containers of a run on an engine.
+class DockerBackend:
+    """Makes the containers of one run on an engine, and finds again those that were kept. See `Backend`."""
 
-    With `block_host`, none of them reaches the engine's host or the endpoint at `base_url`.
-    """
+    sandbox_type: type = Container
 
-    def __init__(
-        self,
-        engine: Engine,
-        images: Images,
-        tools_volume: str,
-        run: str,
-        *,
-        network: NetworkChoice = "task",
-        block_host: bool = False,
-        no_new_privileges: bool = False,
-        base_url: str | None = None,
-        memory_watch: MemoryWatch | None = None,
-    ) -> None:
-        self._engine = engine
-        self._images = images
-        self._tools_volume = tools_volume
-        self._run = run
+    def __init__(self, engine: Engine, settings: SandboxSettings, *, owns_engine: bool = False) -> None:
+        """`owns_engine`: closing this closes the connection, too."""
         self.image_ids: dict[str, str] = {}
-        self._network = network
-        self._block_host = block_host
-        self._no_new_privileges = no_new_privileges
-        self._base_url = base_url
-        self._memory_watch = memory_watch
+        self._engine = engine
+        self._settings = settings
+        self._owns_engine = owns_engine
+        self._images = Images(engine)
+        self._tools_volume = ""
+        self._memory_watch: MemoryWatch | None = None
         self._closed_to: tuple[str, ...] = ()
         self._asking = asyncio.Lock()
 
-    async def __call__(self, task: Task, trial: str, on_phase: Callable[[Phase], None]) -> Sandbox:
+    @classmethod
+    def connect(cls, settings: SandboxSettings, *, concurrency: int = 8, host: str | None = None) -> DockerBackend:
+        """On the engine at `host`, else where DOCKER_HOST says. Raises EngineUnavailable, saying what to do."""
+        return cls(Engine.connect(concurrency, host), settings, owns_engine=True)
+
+    @property
+    def name(self) -> str:
+        return "Podman" if self._engine.info.is_podman else "Docker"
+
+    async def open(self, say: Say) -> None:
+        engine, settings = self._engine, self._settings
+        self._images = Images(engine, build=settings.build, log_dir=settings.image_logs, say=say)
+        try:
+            self._tools_volume, _, reaped = await asyncio.gather(
+                ensure_tools(engine, say), ensure_network(engine), reap(engine)
+            )
+        except EngineError as error:
+            raise UsageError(f"{self.name} cannot be made ready: {error}; 'tbench doctor' may say more") from error
+        for line in reaped:
+            say(line)
+        self._memory_watch = MemoryWatch(engine, settings.run)
+
+    async def close(self) -> None:
+        if self._memory_watch is not None:
+            self._memory_watch.close()
+        if self._owns_engine:
+            self._engine.close()
+
+    def capacity(self) -> Capacity:
+        info = self._engine.info
+        return Capacity(info.cpus, info.memory_mb, is_this_machine=self._engine.shares_kernel)
+
+    def describe(self) -> dict[str, Any]:
+        info = self._engine.info
+        return {
+            "backend": self.name.lower(),
+            "version": info.version,
+            "cpus": info.cpus,
+            "memory_mb": round(info.memory_mb),
+            "storage_driver": info.storage_driver,
+            "cgroup_version": info.cgroup_version,
+        }
+
+    async def sandbox(self, task: Task, trial: str, on_phase: Callable[[Phase], None] = lambda _: None) -> Container:
         settings = task.file.environment
         environment = resolve_env(settings.env)
         on_phase("image")
@@ -69,36 +101,35 @@ class EngineSandboxes:
         return container
 
     async def _recipe(self, task: Task, trial: str, image: Image, environment: Mapping[str, str]) -> Recipe:
-        settings, user = task.file.environment, task.file.agent.user
-        online = settings.has_internet and task.file.agent.network_mode != "no-network"
+        asked, user = task.file.environment, task.file.agent.user
+        online = asked.has_internet and task.file.agent.network_mode != "no-network"
+        settings = self._settings
         return Recipe(
             image=image,
-            limits=Limits(settings.cpus, settings.memory_mb, settings.pids_limit),
+            limits=Limits(asked.cpus, asked.memory_mb, asked.pids_limit),
             tools_volume=self._tools_volume,
-            run=self._run,
+            run=settings.run,
             trial=trial,
-            has_internet=has_network(self._network, online),
+            has_internet=has_network(settings.network, online),
             environment=environment,
-            workdir=settings.workdir,
+            workdir=asked.workdir,
             agent_user=str(user) if user is not None else None,
-            no_new_privileges=self._no_new_privileges,
-            closed_to=await self._closed(image) if self._block_host else (),
+            no_new_privileges=settings.no_new_privileges,
+            closed_to=await self._closed(image) if settings.block_host else (),
         )
 
-    async def adopt(self, task: Task, trial: str, container_id: str) -> Sandbox:
-        """A container that was kept. Raises TrialError when it is gone."""
+    async def reopen(self, task: Task, trial: str, kept: str) -> Container:
         try:
-            state = await self._engine.call(self._engine.api.inspect_container, container_id)
+            state = await self._engine.call(self._engine.api.inspect_container, kept)
             image = Image.from_inspection(
                 "kept", await self._engine.call(self._engine.api.inspect_image, state["Image"])
             )
         except EngineError as error:
-            raise TrialError("sandbox_lost", f"the kept container {container_id[:12]} is gone: {error}") from error
+            raise TrialError("sandbox_lost", f"the kept container {kept[:12]} is gone: {error}") from error
         recipe = await self._recipe(task, trial, image, resolve_env(task.file.environment.env))
-        return Container(self._engine, container_id, recipe)
+        return Container(self._engine, kept, recipe)
 
-    async def from_snapshot(self, task: Task, trial: str, image_id: str) -> Sandbox:
-        """A new container with the files of a snapshot. Raises TrialError."""
+    async def from_snapshot(self, task: Task, trial: str, image_id: str) -> Container:
         image = await self._images.find(image_id)
         if image is None:
             raise TrialError("image_unavailable", f"the snapshot {image_id[:19]} is gone")
@@ -106,13 +137,13 @@ class EngineSandboxes:
         return await Container.start(self._engine, recipe)
 
     async def _closed(self, image: Image) -> tuple[str, ...]:
-        """What no trial may reach; asked for once."""
+        """Addresses that no trial may reach; asked for once."""
         async with self._asking:
             if not self._closed_to:
-                labels = {LABEL_RUN: self._run, LABEL_OWNER: owner()}
+                labels = {LABEL_RUN: self._settings.run, LABEL_OWNER: owner()}
                 try:
                     host = await host_addresses(self._engine, image.id, self._tools_volume, labels)
-                    self._closed_to = (*host, *await endpoint_addresses(self._base_url))
+                    self._closed_to = (*host, *await endpoint_addresses(self._settings.base_url))
                 except (EngineError, UsageError) as error:
                     raise TrialError("sandbox_failed", f"--block-host: {error}") from error
             return self._closed_to

@@ -1,5 +1,8 @@
 """Finds and removes what runs left on the engine, by label; never anything of a process that still lives.
 
+As a program (`python -m tbench.sandbox.docker.cleaning OWNER`) it removes the containers of a process that would not
+wait for that.
+
 Nothing here gives up because of one thing that cannot be removed: what vanished meanwhile is as good as removed, and
 any other failure is told beside the rest.
 """
@@ -7,28 +10,32 @@ any other failure is told beside the rest.
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import subprocess
+import sys
 from collections.abc import Awaitable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
-from tbench.sandbox.docker.engine import (
+from tbench.sandbox.docker.engine import Engine, EngineError
+from tbench.sandbox.docker.labels import (
     KEPT_PREFIX,
     LABEL_IMAGE,
     LABEL_OWNER,
     LABEL_RUN,
     LABEL_SHARED,
     LABEL_SNAPSHOT,
-    SNAPSHOT_JUDGING,
-    Engine,
-    EngineError,
+    SNAPSHOT_VERIFYING,
 )
-from tbench.sandbox.docker.owner import Life, life_of
+from tbench.sandbox.docker.owner import Life, life_of, owner
 from tbench.text import one_line
 
 Kind = Literal["container", "network", "volume", "image"]
 _AT_ONCE = 4
 _REMOVE_SEC = 60.0
 _REAP_SEC = 120.0
+_LOOKS, _BETWEEN_LOOKS_SEC = 10, 0.5
+"""How often it is looked for containers of a process that is gone: the engine may still be creating some for it."""
 _GOING_AWAY = (404, 409)
 """Of a container: it is gone, or another removal of it is under way."""
 
@@ -158,7 +165,7 @@ async def _snapshots(engine: Engine, scope: Scope) -> list[Leftover]:
     found = []
     for image in await engine.call(engine.api.images, filters={"label": LABEL_SNAPSHOT}):
         labels = image["Labels"] or {}
-        kept = labels.get(LABEL_SNAPSHOT) != SNAPSHOT_JUDGING
+        kept = labels.get(LABEL_SNAPSHOT) != SNAPSHOT_VERIFYING
         for name in _names(image):
             run = labels.get(LABEL_RUN, "")
             item = Leftover("image", name, f"snapshot {_short(name)} of run {run}", run)
@@ -253,3 +260,31 @@ def _names(image: dict[str, Any]) -> list[str]:
 
 def _short(name: str) -> str:
     return f"without a name, {name[7:19]}" if name.startswith("sha256:") else name
+
+
+def leave_removing_to_a_child() -> None:
+    """Start a process that removes the containers of this one, which may then end at once."""
+    subprocess.Popen(
+        [sys.executable, "-m", "tbench.sandbox.docker.cleaning", owner()],
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+        start_new_session=True,
+    )
+
+
+async def remove_containers_of(of: str, engine: Engine) -> None:
+    """All containers with this owner label, looked for several times. Raises EngineError when it cannot be asked."""
+    for _ in range(_LOOKS):
+        found = await engine.call(engine.api.containers, all=True, filters={"label": f"{LABEL_OWNER}={of}"})
+        await asyncio.gather(*(_force_remove(engine, each["Id"]) for each in found if not is_kept(each)))
+        await asyncio.sleep(_BETWEEN_LOOKS_SEC)
+
+
+async def _force_remove(engine: Engine, container_id: str) -> None:
+    with contextlib.suppress(EngineError):  # it may be going already; else the next look finds it again
+        await engine.call(engine.api.remove_container, container_id, force=True, v=True)
+
+
+if __name__ == "__main__":
+    asyncio.run(remove_containers_of(sys.argv[1], Engine.connect()))

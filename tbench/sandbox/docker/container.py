@@ -16,18 +16,20 @@ from typing import Any
 from harness.stream import ByteStream
 from tbench.errors import TrialError
 from tbench.sandbox.archive import ChunkReader, FileEntry, pack, unpack
-from tbench.sandbox.backend import BUSYBOX, LOG_DIRECTORIES, ExecResult, Sandbox
-from tbench.sandbox.docker.create import REMOVE_SEC, Limits, Recipe, create, force_remove, not_made, unreachable
-from tbench.sandbox.docker.engine import (
-    KEPT_PREFIX,
-    LABEL_SNAPSHOT,
-    SNAPSHOT_JUDGING,
-    SNAPSHOT_KEPT,
-    Engine,
-    EngineError,
+from tbench.sandbox.backend import BUSYBOX, LOG_DIRECTORIES, ExecResult, Sandbox, TtyStream
+from tbench.sandbox.docker.create import (
+    REMOVE_SEC,
+    Limits,
+    Recipe,
+    create,
+    force_remove,
+    not_made,
+    run_helper,
+    unreachable,
 )
+from tbench.sandbox.docker.engine import Engine, EngineError
 from tbench.sandbox.docker.exec_stream import ExecStream
-from tbench.sandbox.docker.helper import run_helper
+from tbench.sandbox.docker.labels import KEPT_PREFIX, LABEL_SNAPSHOT, SNAPSHOT_KEPT, SNAPSHOT_VERIFYING
 from tbench.sandbox.docker.memory_watch import MemoryWatch
 from tbench.sandbox.docker.network import closing_script
 from tbench.text import one_line
@@ -156,6 +158,14 @@ class Container:
             raise TrialError("sandbox_failed", f"no command can be started in the container ({code}): {words}")
         return ExecResult(code, bytes(output.removeprefix(_BEGAN)), timed_out)
 
+    async def open_tty(self, argv: Sequence[str], environment: Mapping[str, str], rows: int, columns: int) -> TtyStream:
+        stream = await self._open(
+            list(argv), user=self._agent_user or "", workdir=self.workdir, environment=environment, tty=True
+        )
+        tty = _Tty(self._engine, stream)
+        await tty.resize(rows, columns)
+        return tty
+
     async def _exit_code(self, exec_id: str) -> int | None:
         """None where it runs on with its output closed."""
         # The stream may end a moment before the engine knows of the process's end.
@@ -190,10 +200,11 @@ class Container:
         environment: Mapping[str, str],
         deadline_sec: float = _EXEC_SEC,
         outage_sec: float | None = None,
+        tty: bool = False,
     ) -> ExecStream:
         engine = self._engine
         outage_sec = engine.outage_sec if outage_sec is None else outage_sec
-        options: dict[str, Any] = {"user": user, "workdir": workdir, "environment": dict(environment)}
+        options: dict[str, Any] = {"user": user, "workdir": workdir, "environment": dict(environment), "tty": tty}
         try:
             async with asyncio.timeout(deadline_sec + outage_sec):
                 created = await engine.call(
@@ -201,7 +212,9 @@ class Container:
                     deadline_sec=deadline_sec, outage_sec=outage_sec,
                 )  # fmt: skip
                 stream = await engine.call(
-                    partial(_start_exec, engine.api, created["Id"]), deadline_sec=deadline_sec, outage_sec=outage_sec
+                    partial(_start_exec, engine.api, created["Id"], tty),
+                    deadline_sec=deadline_sec,
+                    outage_sec=outage_sec,
                 )
                 return await stream.attach()
         except (EngineError, TimeoutError) as error:
@@ -238,7 +251,7 @@ class Container:
             raise TrialError("sandbox_lost", f"reading {directory} failed: {error}") from error
 
     async def copy(self) -> Sandbox:
-        image_id = await self._commit(SNAPSHOT_JUDGING)
+        image_id = await self._commit(SNAPSHOT_VERIFYING)
         image = dataclasses.replace(self._image, id=image_id)
         recipe = dataclasses.replace(self._recipe, image=image, beside=self.container_id)
         try:
@@ -275,7 +288,7 @@ class Container:
             raise TrialError(kind, f"copying the sandbox failed: {error}") from error
         return str(committed["Id"])
 
-    async def keep(self) -> None:
+    async def keep(self) -> str:
         name = re.sub(r"[^\w.-]+", "-", self._recipe.trial)
         try:
             await self._engine.call(
@@ -283,16 +296,7 @@ class Container:
             )
         except EngineError as error:
             raise TrialError("sandbox_lost", f"keeping the sandbox failed: {error}") from error
-
-    async def is_running(self) -> bool:
-        # What runs in a container dies a moment before the engine knows: its word counts when it holds for a while.
-        try:
-            state = (await self._engine.call(self._engine.api.inspect_container, self.container_id))["State"]
-        except EngineError as error:
-            if error.status is None:
-                raise unreachable(error) from error
-            return False
-        return bool(state["Running"]) and not await self._has_ended()
+        return self.container_id
 
     async def make_room(self) -> tuple[str, ...]:
         try:
@@ -332,8 +336,30 @@ async def _remove_image(engine: Engine, image_id: str) -> None:
         await engine.call(engine.api.remove_image, image_id, noprune=True, deadline_sec=REMOVE_SEC)
 
 
-def _start_exec(api: Any, exec_id: str) -> ExecStream:
-    return ExecStream(exec_id, api.exec_start(exec_id, socket=True))
+def _start_exec(api: Any, exec_id: str, tty: bool) -> ExecStream:
+    return ExecStream(exec_id, api.exec_start(exec_id, socket=True, tty=tty), is_tty=tty)
+
+
+class _Tty(TtyStream):
+    """An exec on a terminal of its own."""
+
+    def __init__(self, engine: Engine, stream: ExecStream) -> None:
+        self._engine = engine
+        self._stream = stream
+
+    async def read(self) -> bytes:
+        return await self._stream.read_output()
+
+    async def write(self, data: bytes) -> None:
+        await self._stream.write(data)
+
+    async def resize(self, rows: int, columns: int) -> None:
+        # A process that has ended has no window: whoever reads hears of its end.
+        with contextlib.suppress(EngineError):
+            await self._engine.call(self._engine.api.exec_resize, self._stream.exec_id, height=rows, width=columns)
+
+    async def close(self) -> None:
+        await self._stream.close()
 
 
 def _held_mb(memory: Mapping[str, Any]) -> float:

@@ -1,4 +1,4 @@
-"""Making and removing containers: limits, labels, network and mounts of a trial's sandbox."""
+"""Creates and removes containers: a trial's with its limits, labels and network, and short-lived helpers beside it."""
 
 from __future__ import annotations
 
@@ -11,20 +11,14 @@ from typing import Any
 
 from tbench.errors import TrialError
 from tbench.results import Stage
-from tbench.sandbox.backend import TOOLS
-from tbench.sandbox.docker.engine import (
-    LABEL_OWNER,
-    LABEL_RUN,
-    LABEL_TRIAL,
-    NETWORK,
-    Engine,
-    EngineError,
-    EngineUnreachable,
-)
+from tbench.sandbox.backend import BUSYBOX, TOOLS
+from tbench.sandbox.docker.engine import Engine, EngineError, EngineUnreachable
 from tbench.sandbox.docker.image import Image, is_disk_full
+from tbench.sandbox.docker.labels import LABEL_OWNER, LABEL_RUN, LABEL_TRIAL, NETWORK
 from tbench.sandbox.docker.owner import owner
 
 REMOVE_SEC = 60.0
+_HELPER_SEC = 60.0
 
 
 @dataclass(frozen=True)
@@ -158,3 +152,43 @@ async def force_remove(engine: Engine, container: str) -> None:
         except EngineError as error:
             if error.status in (404, 409) or isinstance(error, EngineUnreachable):
                 return
+
+
+async def run_helper(
+    engine: Engine,
+    image_id: str,
+    tools_volume: str,
+    script: str,
+    *,
+    labels: Mapping[str, str],
+    **host_config: Any,
+) -> str:
+    """Run `script` with the tools volume's shell as root in a container with `host_config`; what it printed.
+
+    Nothing of the image is run; it is only what a container must have. Raises EngineError, also where the script fails.
+    """
+    arguments: dict[str, Any] = {
+        "image": image_id,
+        "entrypoint": [BUSYBOX, "sh", "-c", script],
+        "command": [],
+        "user": "0",
+        "labels": dict(labels),
+        "host_config": engine.api.create_host_config(binds=[f"{tools_volume}:{TOOLS}:ro"], **host_config),
+    }
+
+    def once() -> str:
+        api = engine.api
+        created = api.create_container(**arguments)["Id"]
+        try:
+            api.start(created)
+            code = api.wait(created, timeout=int(_HELPER_SEC))["StatusCode"]
+            said: str = api.logs(created).decode("utf-8", "replace").strip()
+        finally:
+            with contextlib.suppress(Exception):
+                api.remove_container(created, force=True, v=True)
+        if code != 0:
+            raise EngineError(f"a helper ended with {code}: {said[-200:]}")
+        return said
+
+    # Shielded: its thread cannot be stopped, and what it works on must not be removed under it.
+    return await asyncio.shield(asyncio.ensure_future(engine.call(once, deadline_sec=2 * _HELPER_SEC)))

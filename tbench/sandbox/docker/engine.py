@@ -1,4 +1,4 @@
-"""The container engine: connecting, bounded calls, what a run shares (network). Talks to docker's SDK.
+"""The container engine: connecting to it, and calls of Docker's SDK that end.
 
 All calls run in threads of their own and have a deadline from outside: the SDK's stream sockets ignore its own
 timeout. An engine that is away for a while (a restart, an upgrade) is waited for here, in one place.
@@ -12,7 +12,7 @@ import os
 import platform
 import socket
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from concurrent.futures import Executor, Future
 from dataclasses import dataclass
 from threading import Thread
@@ -23,19 +23,10 @@ import requests
 import urllib3
 from docker.errors import APIError, DockerException
 
-from tbench.errors import EngineUnavailable, TbenchError, UsageError
+from tbench.errors import EngineUnavailable, TbenchError
 from tbench.text import one_line
 
 T = TypeVar("T")
-LABEL_RUN, LABEL_TRIAL, LABEL_OWNER = "tbench.runs.run", "tbench.runs.trial", "tbench.sandbox.docker.owner"
-LABEL_SHARED, LABEL_IMAGE = "tbench.shared", "tbench.sandbox.docker.image"
-LABEL_SNAPSHOT = "tbench.snapshot"
-"""On images made of a sandbox: SNAPSHOT_KEPT, or SNAPSHOT_JUDGING while its owner judges in it."""
-SNAPSHOT_KEPT, SNAPSHOT_JUDGING = "kept", "judging"
-KEPT_PREFIX = "tbench-kept-"
-"""Names of containers that were kept; labels cannot be changed any more."""
-NETWORK = "tbench"
-_ICC = "com.docker.network.bridge.enable_icc"
 _CALL_SEC = 120.0
 OUTAGE_SEC = 120.0
 """How long an engine that does not answer is waited for; as long as a terminal waits for the way to its session."""
@@ -199,41 +190,10 @@ class Engine:
                 raise EngineUnreachable(words, sent=not _was_refused(error)) from error
             raise EngineError(words) from error
 
-    async def ensure_network(self) -> None:
-        """The one bridge that all trials share; containers on it cannot reach each other. Raises UsageError."""
-        for network in await self.call(self.api.networks, names=[f"^{NETWORK}$"]):
-            if (why := _unfit(network, tells_options=not self.info.is_podman)) is not None:
-                raise UsageError(
-                    f"the engine's network '{NETWORK}' {why}: it is not ours; remove it: docker network rm {NETWORK}"
-                )
-            return
-        # Another run may have made it in the meantime.
-        try:
-            await self.call(
-                self.api.create_network,
-                NETWORK,
-                driver="bridge",
-                check_duplicate=True,
-                labels={LABEL_SHARED: "network"},
-                options={_ICC: "false"},
-            )
-        except EngineError as error:
-            if error.status != 409:
-                raise
-
     def close(self) -> None:
         """Let go of the connections; calls under way are not waited for."""
         with contextlib.suppress(Exception):
             self.api.close()
-
-
-def _unfit(network: Mapping[str, Any], *, tells_options: bool) -> str | None:
-    """Why trials must not be put on it."""
-    if LABEL_SHARED not in (network.get("Labels") or {}):
-        return f"lacks the label {LABEL_SHARED}"
-    if tells_options and (network.get("Options") or {}).get(_ICC, "true") != "false":
-        return "lets containers reach each other"
-    return None
 
 
 def _name(function: Callable[..., Any]) -> str:

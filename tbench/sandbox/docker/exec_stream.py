@@ -9,6 +9,8 @@ import struct
 from collections.abc import AsyncIterator, Callable
 from typing import Any
 
+from tbench.sandbox.docker import sdk
+
 _READ_AHEAD_BYTES = 1 << 20
 """More unread output than this and the engine has to wait, and with it the process."""
 _STREAM_HEADER = struct.Struct(">BxxxL")
@@ -18,12 +20,15 @@ _STDERR = 2
 class ExecStream(asyncio.Protocol):
     """The raw socket of one exec, taken apart into stdout (read) and stderr (kept for diagnosis)."""
 
-    def __init__(self, exec_id: str, raw: Any) -> None:
+    def __init__(self, exec_id: str, raw: Any, *, is_tty: bool = False) -> None:
+        """`is_tty`: the process has a terminal; what it prints comes as it is, without frames."""
         self.exec_id = exec_id
         self.errors = ""
         self._raw = raw  # keeps the HTTP response alive, and with it the socket
-        self._socket: socket.socket = getattr(raw, "_sock", raw)
-        self._buffer = bytearray(_already_read(raw, self._socket))
+        self._is_tty = is_tty
+        self._socket = sdk.socket_of(raw)
+        self._socket.setblocking(False)
+        self._buffer = bytearray(sdk.bytes_already_read(raw))
         self._transport: asyncio.Transport | None = None
         self._paused = False
         self._take: Callable[[bytes], float] | None = None
@@ -118,6 +123,10 @@ class ExecStream(asyncio.Protocol):
 
     def _take_frames(self) -> bytes:
         """All complete frames in the buffer. A frame: stream number, three zeros, length, payload (Docker API)."""
+        if self._is_tty:
+            out = bytes(self._buffer)
+            self._buffer.clear()
+            return out
         position, pieces = 0, []
         buffer = self._buffer
         while len(buffer) - position >= _STREAM_HEADER.size:
@@ -160,8 +169,7 @@ class ExecStream(asyncio.Protocol):
         if self._transport is not None:
             self._transport.abort()
             await self._lost.wait()
-        # The response last: it holds the descriptor, which can be another's from then on.
-        (getattr(self._raw, "_response", None) or self._raw).close()
+        sdk.release(self._raw)
         self._socket.close()
 
 
@@ -170,14 +178,3 @@ async def _feed(stdin: socket.socket, data: bytes) -> None:
     with stdin, contextlib.suppress(OSError):
         await asyncio.get_running_loop().sock_sendall(stdin, data)
         stdin.shutdown(socket.SHUT_WR)
-
-
-def _already_read(raw: Any, sock: socket.socket) -> bytes:
-    """Bytes that the HTTP client read together with the response's headers: the first output is often among them."""
-    sock.setblocking(False)
-    response = getattr(raw, "_response", None)
-    reader = getattr(getattr(getattr(response, "raw", None), "_fp", None), "fp", None)
-    if reader is None:
-        return b""
-    waiting = reader.peek()
-    return bytes(reader.read(len(waiting))) if waiting else b""

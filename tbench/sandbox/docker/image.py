@@ -16,7 +16,8 @@ from typing import Any
 
 from tbench.errors import TrialError
 from tbench.results import Stage
-from tbench.sandbox.docker.engine import LABEL_IMAGE, Engine, EngineError, EngineUnreachable
+from tbench.sandbox.docker.engine import Engine, EngineError, EngineUnreachable
+from tbench.sandbox.docker.labels import LABEL_IMAGE
 from tbench.tasks.task import Task
 from tbench.text import one_line
 
@@ -69,7 +70,7 @@ def is_disk_full(error: BaseException) -> bool:
 
 
 class Images:
-    """Gives each task its image; tasks that share one wait for a single build."""
+    """Gives each task its image; the trials of one task wait for a single build."""
 
     def __init__(
         self,

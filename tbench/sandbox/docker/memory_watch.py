@@ -1,4 +1,4 @@
-"""Hears from the engine whose container the kernel took processes from, for want of memory."""
+"""Hears from the engine which containers the kernel ended processes of because they were out of memory."""
 
 from __future__ import annotations
 
@@ -7,7 +7,8 @@ import time
 from threading import Event, Thread
 from typing import Any
 
-from tbench.sandbox.docker.engine import LABEL_RUN, Engine
+from tbench.sandbox.docker.engine import Engine
+from tbench.sandbox.docker.labels import LABEL_RUN
 
 _PAUSE_SEC = 2.0
 
@@ -31,7 +32,7 @@ class MemoryWatch:
         return container_id in self._hit
 
     def close(self) -> None:
-        """Stop listening."""
+        """Stop listening; the thread ends by itself."""
         self._closed.set()
         with contextlib.suppress(Exception):
             self._stream.close()
@@ -43,6 +44,9 @@ class MemoryWatch:
                 self._stream = self._engine.api.events(
                     since=since, decode=True, filters={"event": "oom", "label": f"{LABEL_RUN}={self._run}"}
                 )
+                # Whoever closes this says so first, then ends the stream that it finds: one of the two sees the other.
+                if self._closed.is_set():
+                    self._stream.close()
                 for event in self._stream:
                     since = int(event.get("time", since))
                     self._hit.add(event["Actor"]["ID"])

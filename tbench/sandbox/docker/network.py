@@ -11,17 +11,16 @@ import ipaddress
 import re
 import socket
 from collections.abc import Iterable, Mapping
-from typing import Literal
+from typing import Any
 from urllib.parse import urlsplit
 
 from tbench.errors import UsageError
-from tbench.sandbox.backend import BUSYBOX
+from tbench.sandbox.backend import BUSYBOX, NetworkChoice
+from tbench.sandbox.docker.create import run_helper
 from tbench.sandbox.docker.engine import Engine, EngineError
-from tbench.sandbox.docker.helper import run_helper
+from tbench.sandbox.docker.labels import LABEL_SHARED, NETWORK
 
-NetworkChoice = Literal["task", "none", "bridge"]
-"""As the task says; none for anybody; the shared bridge for everybody."""
-
+_ICC = "com.docker.network.bridge.enable_icc"
 _CLOUD_METADATA = "169.254.169.254"
 _INET = re.compile(r"\binet ([\d.]+)")
 _RESOLVE_SEC = 20.0
@@ -30,6 +29,45 @@ _RESOLVE_SEC = 20.0
 def has_network(choice: NetworkChoice, task_has_internet: bool) -> bool:
     """Whether a trial of such a task gets one."""
     return task_has_internet if choice == "task" else choice == "bridge"
+
+
+async def ensure_network(engine: Engine) -> None:
+    """Make the one bridge that all trials share; containers on it cannot reach each other.
+
+    Raises UsageError for one of that name that is not ours, EngineError.
+    """
+    for network in await engine.call(engine.api.networks, names=[f"^{NETWORK}$"]):
+        if (why := _unfit(network, tells_options=not engine.info.is_podman)) is not None:
+            raise UsageError(
+                f"the engine's network '{NETWORK}' {why}: it is not ours; remove it: docker network rm {NETWORK}"
+            )
+        return
+    # Another run may have made it in the meantime.
+    try:
+        await engine.call(
+            engine.api.create_network,
+            NETWORK,
+            driver="bridge",
+            check_duplicate=True,
+            labels={LABEL_SHARED: "network"},
+            options={_ICC: "false"},
+        )
+    except EngineError as error:
+        if error.status == 409:
+            return
+        raise UsageError(
+            f"the engine cannot make the network '{NETWORK}': {error}; remove networks that nobody needs "
+            "(docker network prune)"
+        ) from error
+
+
+def _unfit(network: Mapping[str, Any], *, tells_options: bool) -> str | None:
+    """Why trials must not be put on it."""
+    if LABEL_SHARED not in (network.get("Labels") or {}):
+        return f"lacks the label {LABEL_SHARED}"
+    if tells_options and (network.get("Options") or {}).get(_ICC, "true") != "false":
+        return "lets containers reach each other"
+    return None
 
 
 async def host_addresses(

@@ -10,21 +10,20 @@ import contextlib
 import hashlib
 import subprocess
 import tempfile
-from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 
 from tbench.errors import UsageError
-from tbench.sandbox.docker.engine import LABEL_OWNER, LABEL_SHARED, Engine, EngineError
+from tbench.sandbox.backend import TOOLS, Say
+from tbench.sandbox.docker.engine import Engine, EngineError
 from tbench.sandbox.docker.image import BuildFailed, build, last_lines, pull
+from tbench.sandbox.docker.labels import LABEL_OWNER, LABEL_SHARED
 from tbench.sandbox.docker.owner import owner
 from tbench.tasks.bundled import images_dir
 from tbench.text import one_line
 
-Say = Callable[[str], None]
 _PULL_SEC = 600.0
 _BUILD_SEC = 1800.0
-MOUNT = "/opt/tbench"
 _FILLED = "-filled"
 
 
@@ -158,9 +157,9 @@ async def _fill(engine: Engine, name: str, tag: str) -> None:
         created = await engine.call(
             api.create_container,
             tag,
-            entrypoint=[f"{MOUNT}/bin/tmux", "-V"],
+            entrypoint=[f"{TOOLS}/bin/tmux", "-V"],
             labels={LABEL_SHARED: "tools", LABEL_OWNER: owner()},
-            host_config=api.create_host_config(binds=[f"{name}:{MOUNT}"], network_mode="none"),
+            host_config=api.create_host_config(binds=[f"{name}:{TOOLS}"], network_mode="none"),
         )
         try:
             await engine.call(api.start, created["Id"])

@@ -15,17 +15,16 @@ from docker.errors import APIError
 from requests import Response
 
 from tbench.sandbox.docker.cleaning import Scope, clean, reap
-from tbench.sandbox.docker.engine import (
+from tbench.sandbox.docker.engine import Engine, EngineInfo
+from tbench.sandbox.docker.labels import (
     KEPT_PREFIX,
     LABEL_IMAGE,
     LABEL_OWNER,
     LABEL_RUN,
     LABEL_SHARED,
     LABEL_SNAPSHOT,
-    SNAPSHOT_JUDGING,
     SNAPSHOT_KEPT,
-    Engine,
-    EngineInfo,
+    SNAPSHOT_VERIFYING,
 )
 from tbench.sandbox.docker.owner import Owner, owner
 
@@ -184,7 +183,7 @@ async def test_a_run_s_start_takes_only_what_is_gone_for_certain() -> None:
         images=[
             image("old"),
             image("snap", "tbench/snap:1", **snapshot, **{LABEL_SNAPSHOT: SNAPSHOT_KEPT}),
-            image("temp", **snapshot, **{LABEL_SNAPSHOT: SNAPSHOT_JUDGING}),
+            image("temp", **snapshot, **{LABEL_SNAPSHOT: SNAPSHOT_VERIFYING}),
             image("mine", "my-own-commit:1", **snapshot),
         ],
     )
@@ -272,7 +271,7 @@ async def test_on_a_real_engine_the_reaper_takes_a_killed_run_s_things_and_no_ot
     whose = dead_owner()
     dead, live, far = things.container(whose), things.container(owner()), things.container(ELSEWHERE)
     kept = things.container(whose, kept=True)
-    snapshot, temporary = things.snapshot(kept, SNAPSHOT_KEPT), things.snapshot(kept, SNAPSHOT_JUDGING)
+    snapshot, temporary = things.snapshot(kept, SNAPSHOT_KEPT), things.snapshot(kept, SNAPSHOT_VERIFYING)
     said = await reap(engine)
     assert things.left() == {live, far, kept, snapshot}
     assert f"removed container {dead[:12]} of run {things.run}, whose process is gone" in said

@@ -18,7 +18,6 @@ from tbench.errors import TrialError
 from tbench.events import Event, TrialPhase
 from tbench.sandbox.backend import Sandbox
 from tbench.sandbox.docker.engine import Engine
-from tbench.sandbox.docker.memory_watch import MemoryWatch
 
 pytestmark = pytest.mark.engine
 
@@ -119,8 +118,6 @@ async def test_a_container_that_goes_under_the_terminal_is_never_the_agents_outc
 
 
 async def test_a_process_that_takes_too_much_memory_is_killed_and_the_trial_goes_on(bench: Bench) -> None:
-    bench.watch = MemoryWatch(bench.engine, bench.run)
-
     async def hog(place: Workplace) -> None:
         ended = await place.sandbox.shell("head -c 300m /dev/zero | tail -c 300000000 | wc -c", timeout_sec=60)
         assert ended.output.strip() == b"0"
@@ -130,10 +127,7 @@ async def test_a_process_that_takes_too_much_memory_is_killed_and_the_trial_goes
             await asyncio.sleep(0.05)
         await solve(place)
 
-    try:
-        results = await bench.execute(lambda: Works({BAD: hog}), bench.task(BAD), bench.task(GOOD))
-    finally:
-        bench.watch.close()
+    results = await bench.execute(lambda: Works({BAD: hog}), bench.task(BAD), bench.task(GOOD))
     assert {name: (result.reward, result.out_of_memory) for name, result in results.items()} == {
         BAD: (1.0, True),
         GOOD: (1.0, False),

@@ -20,11 +20,11 @@ import pytest
 
 from tbench.errors import UsageError
 from tbench.runs.plan import RunConfig
-from tbench.sandbox.backend import BUSYBOX, Sandbox
-from tbench.sandbox.docker.backend import EngineSandboxes
-from tbench.sandbox.docker.engine import LABEL_RUN, LABEL_SHARED, NETWORK, Engine, EngineInfo
-from tbench.sandbox.docker.image import Images
-from tbench.sandbox.docker.network import endpoint_addresses, has_network
+from tbench.sandbox.backend import BUSYBOX, Sandbox, SandboxSettings, opened
+from tbench.sandbox.docker.backend import DockerBackend
+from tbench.sandbox.docker.engine import Engine, EngineInfo
+from tbench.sandbox.docker.labels import LABEL_RUN, LABEL_SHARED, NETWORK
+from tbench.sandbox.docker.network import endpoint_addresses, ensure_network, has_network
 from tbench.tasks.task import Task
 
 TOML = '[environment]\nmemory_mb = 256\ndocker_image = "debian:bookworm-slim"\nallow_internet = {}\n'
@@ -100,16 +100,18 @@ def _wait_for(address: str) -> None:
 @pytest.fixture
 async def start(engine: Engine, tools_volume: str, make_task: Any) -> AsyncIterator[Start]:
     started: list[Sandbox] = []
+    async with contextlib.AsyncExitStack() as stack:
 
-    async def one(allow_internet: bool = True, **options: Any) -> Sandbox:
-        make = EngineSandboxes(engine, Images(engine), tools_volume, f"test-{uuid.uuid4().hex[:12]}", **options)
-        task = Task.read(make_task(toml=TOML.format(str(allow_internet).lower())))
-        started.append(await make(task, "t.s0.x", lambda _: None))
-        return started[-1]
+        async def one(allow_internet: bool = True, **options: Any) -> Sandbox:
+            settings = SandboxSettings(f"test-{uuid.uuid4().hex[:12]}", **options)
+            backend = await stack.enter_async_context(opened(DockerBackend(engine, settings)))
+            task = Task.read(make_task(toml=TOML.format(str(allow_internet).lower())))
+            started.append(await backend.sandbox(task, "t.s0.x"))
+            return started[-1]
 
-    yield one
-    for sandbox in started:
-        await sandbox.remove()
+        yield one
+        for sandbox in started:
+            await sandbox.remove()
 
 
 async def said(sandbox: Sandbox, script: str) -> str:
@@ -233,4 +235,4 @@ async def test_a_network_that_is_not_ours_is_refused(labels: Any, options: Any, 
     with ThreadPoolExecutor(1) as threads:
         engine = Engine(api, threads, EngineInfo("e", "1", 1, 1.0, "overlay2", "2"))
         with pytest.raises(UsageError, match=f"{why}.*docker network rm {NETWORK}"):
-            await engine.ensure_network()
+            await ensure_network(engine)

@@ -27,12 +27,14 @@ from tbench.agents.trial_agent import NopAgent, OracleAgent, TrialAgent
 from tbench.errors import TrialError
 from tbench.events import Events
 from tbench.runs.plan import RunConfig
-from tbench.runs.run import execute_on_engine
-from tbench.sandbox.backend import Sandbox
-from tbench.sandbox.docker.backend import EngineSandboxes
+from tbench.runs.run import execute_run
+from tbench.sandbox.backend import Sandbox, SandboxSettings, opened
+from tbench.sandbox.docker.backend import DockerBackend
 from tbench.sandbox.docker.cleaning import Scope, clean
-from tbench.sandbox.docker.engine import LABEL_RUN, Engine, EngineError
-from tbench.sandbox.docker.image import Images, pull
+from tbench.sandbox.docker.engine import Engine, EngineError
+from tbench.sandbox.docker.image import pull
+from tbench.sandbox.docker.labels import LABEL_RUN
+from tbench.sandbox.docker.network import ensure_network
 from tbench.sandbox.docker.tools import ensure_tools
 from tbench.tasks.sources import TaskSet
 from tbench.tasks.task import Task
@@ -116,7 +118,7 @@ def tools(podman: Engine) -> str:
     """Base image, network and tools volume, made by the same code as on Docker."""
 
     async def prepare() -> str:
-        await podman.ensure_network()
+        await ensure_network(podman)
         return await ensure_tools(podman, print)
 
     return asyncio.run(prepare())
@@ -126,16 +128,15 @@ def tools(podman: Engine) -> str:
 async def start(podman: Engine, tools: str) -> AsyncIterator[Start]:
     """Starts containers for task directories; removes them at the end."""
     started: list[Sandbox] = []
-    make = EngineSandboxes(podman, Images(podman), tools, f"test-{uuid.uuid4().hex[:12]}")
+    async with opened(DockerBackend(podman, SandboxSettings(f"test-{uuid.uuid4().hex[:12]}"))) as backend:
 
-    async def start_one(directory: Path) -> Sandbox:
-        sandbox = await make(Task.read(directory), "tests", lambda _: None)
-        started.append(sandbox)
-        return sandbox
+        async def start_one(directory: Path) -> Sandbox:
+            started.append(await backend.sandbox(Task.read(directory), "tests"))
+            return started[-1]
 
-    yield start_one
-    for sandbox in started:
-        await sandbox.remove()
+        yield start_one
+        for sandbox in started:
+            await sandbox.remove()
 
 
 async def test_a_pull_that_fails_within_the_answer_is_an_error(podman: Engine) -> None:
@@ -156,7 +157,6 @@ async def test_a_sandbox_runs_commands_and_goes(podman: Engine, start: Start, ma
     assert await sandbox.fetch("/logs", 1 << 20) == {"agent/note.txt": b"kept\n"}
     assert await sandbox.fetch("/nowhere", 1 << 20) == {}
     await sandbox.remove()
-    assert not await sandbox.is_running()
     with pytest.raises(TrialError, match="no such container"):
         await sandbox.fetch("/logs", 1 << 20)
     assert not await podman.call(podman.api.containers, all=True, filters={"label": LABEL_RUN})
@@ -191,7 +191,9 @@ async def test_a_trial_gets_its_verdict(
 ) -> None:
     config = RunConfig(run="podman", source="tests", seeds=(0, 1), agent="tests", concurrency=2)
     tasks = TaskSet((Task.read(make_task(toml="[environment]\nmemory_mb = 256\n")),), {})
-    outcome = await execute_on_engine(config, tasks, tmp_path / "run", agent, Events(), engine=podman)
+    outcome = await execute_run(
+        config, tasks, tmp_path / "run", agent, Events(), backend=DockerBackend(podman, config.sandbox_settings())
+    )
     assert [(result.reward, result.error) for result in outcome.results] == [(reward, None)] * 2
 
 

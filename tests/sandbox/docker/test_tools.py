@@ -7,7 +7,8 @@ from pathlib import Path
 import pytest
 
 from tbench.errors import UsageError
-from tbench.sandbox.docker.engine import LABEL_SHARED, Engine
+from tbench.sandbox.docker.engine import Engine
+from tbench.sandbox.docker.labels import LABEL_SHARED
 from tbench.sandbox.docker.tools import ensure_tools, tools_volume_name
 
 pytestmark = pytest.mark.engine

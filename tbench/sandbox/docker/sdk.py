@@ -1,0 +1,45 @@
+"""The Docker SDK's private names that are used here; its public interface has no raw socket that can be awaited.
+
+Written for docker 7.1 over requests and urllib3. Where a name is gone, `UnknownSdk` says which.
+"""
+
+from __future__ import annotations
+
+import socket
+from typing import Any
+
+
+class UnknownSdk(RuntimeError):
+    """The installed Docker SDK, or an HTTP library below it, is not built as this module expects."""
+
+
+def socket_of(raw: Any) -> socket.socket:
+    """The socket behind what `exec_start(socket=True)` gives: a SocketIO, or over TLS the socket itself."""
+    found = getattr(raw, "_sock", raw)
+    if not isinstance(found, socket.socket):
+        raise UnknownSdk(f"exec_start(socket=True) gave a {type(raw).__name__} without the socket in `_sock`")
+    return found
+
+
+def bytes_already_read(raw: Any) -> bytes:
+    """What the HTTP client read together with the response's headers: the first output is often among it.
+
+    The socket must not block. A bare socket, as a test has it, has no response that could have read anything.
+    """
+    if isinstance(raw, socket.socket) and not hasattr(raw, "_response"):
+        return b""
+    reader: Any = raw
+    for name in ("_response", "raw", "_fp", "fp"):
+        try:
+            reader = getattr(reader, name)
+        except AttributeError:
+            raise UnknownSdk(f"a {type(reader).__name__} has no `{name}` any more, where output may wait") from None
+    if reader is None:  # the response was read to its end
+        return b""
+    waiting = reader.peek()
+    return bytes(reader.read(len(waiting))) if waiting else b""
+
+
+def release(raw: Any) -> None:
+    """Close the HTTP response that holds the socket's descriptor; the number may be another's from then on."""
+    getattr(raw, "_response", raw).close()
