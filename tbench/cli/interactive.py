@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
-import shutil
 import signal
 import sys
 import termios
@@ -58,7 +57,7 @@ async def _in_sandbox(backend: Backend, task: Task, run_verifier: bool) -> None:
     try:
         assert isinstance(sandbox, HasTty)
         _say(f"--- {task.name} ---\n{task.instruction}--- leave with exit or C-d ---")
-        size = shutil.get_terminal_size()
+        size = _window()
         stream = await sandbox.open_tty(_SHELL, TerminalSpec().environment, size.lines, size.columns)
         await _hand_over(stream)
         if run_verifier:
@@ -75,7 +74,7 @@ async def _hand_over(stream: TtyStream) -> None:
     writing: set[asyncio.Task[None]] = set()
 
     def resized() -> None:
-        size = shutil.get_terminal_size()
+        size = _window()
         resizing = asyncio.ensure_future(stream.resize(size.lines, size.columns))
         writing.add(resizing)
         resizing.add_done_callback(writing.discard)
@@ -93,6 +92,14 @@ async def _hand_over(stream: TtyStream) -> None:
             task.cancel()
         await asyncio.gather(typing, *writing, return_exceptions=True)
         await stream.close()
+
+
+def _window() -> os.terminal_size:
+    """The window's own size, whatever COLUMNS and LINES say: they may be of another one."""
+    try:
+        return os.get_terminal_size(0)
+    except OSError:
+        return os.terminal_size((80, 24))
 
 
 async def _type(stream: TtyStream) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -48,6 +49,7 @@ class FakeSandbox:
     ) -> None:
         self.workdir = workdir
         self.runs_as_root = runs_as_root
+        self.answers = deque(answers)
         self.calls: list[Call] = []
         self.files: dict[str, FileEntry] = {}
         self.removed = False
@@ -58,7 +60,6 @@ class FakeSandbox:
         self.repairs: tuple[str, ...] = ()
         """What the next `make_room` does."""
         self._logs = logs
-        self._answers = iter(answers)
         self._connect = connect
 
     async def connect(self, argv: Sequence[str], environment: Mapping[str, str]) -> ByteStream:
@@ -78,7 +79,7 @@ class FakeSandbox:
         if self.removed:
             raise TrialError("sandbox_lost", "this fake was removed")
         self.calls.append(Call(script, user, dict(environment or {}), stdin, timeout_sec))
-        answer = next(self._answers, None) or self._by_default(script)
+        answer = self.answers.popleft() if self.answers else self._by_default(script)
         if isinstance(answer, Exception):
             raise answer
         return answer

@@ -1,0 +1,180 @@
+"""What every backend keeps to: the fake, Docker and Podman, by the same tests."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import uuid
+from collections.abc import AsyncIterator, Iterator
+from typing import Any
+
+import pytest
+from own_podman import own_podman
+
+from tbench.errors import TrialError, UsageError
+from tbench.sandbox.archive import FileEntry
+from tbench.sandbox.backend import (
+    BUSYBOX,
+    Backend,
+    Copies,
+    ExecResult,
+    HasTty,
+    Keeps,
+    MakesRoom,
+    Sandbox,
+    SandboxSettings,
+    Snapshots,
+    opened,
+    require,
+)
+from tbench.sandbox.docker.backend import DockerBackend
+from tbench.sandbox.docker.engine import Engine
+from tbench.sandbox.fake import FakeBackend, FakeSandbox
+from tbench.tasks.task import Task
+
+OPTIONAL = [Copies, Snapshots, Keeps, MakesRoom, HasTty]
+
+
+def will_say(sandbox: Sandbox, answer: ExecResult | Exception) -> None:
+    """Tell a fake what the next command comes to; a real one finds out by itself."""
+    if isinstance(sandbox, FakeSandbox):
+        sandbox.answers.append(answer)
+
+
+@pytest.fixture(
+    params=[
+        "fake",
+        pytest.param("docker", marks=pytest.mark.engine),
+        pytest.param(
+            "podman",
+            marks=[
+                pytest.mark.podman,
+                pytest.mark.slow,
+                pytest.mark.skipif(shutil.which("podman") is None, reason="podman is not installed"),
+            ],
+        ),
+    ]
+)
+async def backend(request: pytest.FixtureRequest) -> Backend:
+    """Not opened yet."""
+    if request.param == "fake":
+        return FakeBackend(lambda _: FakeSandbox({}))
+    engine: Engine = request.getfixturevalue("engine" if request.param == "docker" else "podman")
+    return DockerBackend(engine, SandboxSettings(f"test-{uuid.uuid4().hex[:12]}"))
+
+
+@pytest.fixture(scope="session")
+def podman() -> Iterator[Engine]:
+    with own_podman() as engine:
+        yield engine
+
+
+@pytest.fixture
+async def sandbox(backend: Backend, make_task: Any) -> AsyncIterator[Sandbox]:
+    async with opened(backend):
+        made = await backend.sandbox(Task.read(make_task()), "t.s0.x")
+        yield made
+        await made.remove()
+
+
+async def test_a_backend_says_what_it_has_and_what_it_is(backend: Backend) -> None:
+    async with opened(backend):
+        capacity = backend.capacity()
+        assert capacity.cpus > 0
+        assert capacity.memory_mb > 0
+        told = backend.describe()
+        assert json.loads(json.dumps(told)) == told
+        assert {"backend", "cpus", "memory_mb"} <= told.keys()
+        assert backend.name
+
+
+async def test_a_backend_can_be_closed_before_it_was_opened_and_twice(backend: Backend) -> None:
+    await backend.close()
+    async with opened(backend):
+        pass
+    await backend.close()
+
+
+async def test_phases_and_the_image_are_told_of_a_new_sandbox(backend: Backend, make_task: Any) -> None:
+    phases: list[str] = []
+    task = Task.read(make_task())
+    async with opened(backend):
+        made = await backend.sandbox(task, "t.s0.x", phases.append)
+        await made.remove()
+    assert phases[-1] == "sandbox"
+    assert backend.image_ids[task.name]
+
+
+async def test_a_command_s_output_and_exit_code_come_back(sandbox: Sandbox) -> None:
+    will_say(sandbox, ExecResult(3, b"given"))
+    ended = await sandbox.shell("cat; exit 3", timeout_sec=30, stdin=b"given")
+    assert (ended.exit_code, ended.output, ended.timed_out) == (3, b"given", False)
+
+
+async def test_a_command_gets_its_environment(sandbox: Sandbox) -> None:
+    will_say(sandbox, ExecResult(0, b"some words"))
+    ended = await sandbox.shell('printf %s "$SAID"', timeout_sec=30, environment={"SAID": "some words"})
+    assert ended.output == b"some words"
+
+
+async def test_a_command_that_takes_too_long_is_cut(sandbox: Sandbox) -> None:
+    will_say(sandbox, ExecResult(None, b"", timed_out=True))
+    assert (await sandbox.shell("sleep 60", timeout_sec=1)).timed_out
+
+
+async def test_what_is_put_can_be_fetched_and_is_cut_at_the_limit(sandbox: Sandbox) -> None:
+    await sandbox.put({"/some": FileEntry(None, 0o755), "/some/a.txt": FileEntry(b"first"), "/some/b": FileEntry(b"2")})
+    assert await sandbox.fetch("/some", 100) == {"a.txt": b"first", "b": b"2"}
+    assert (await sandbox.fetch("/some", 3))["a.txt"] == b"fir"
+    assert await sandbox.fetch("/nowhere", 100) == {}
+
+
+async def test_a_sandbox_knows_where_agents_work(sandbox: Sandbox) -> None:
+    assert sandbox.workdir == "/app"
+    assert sandbox.runs_as_root
+    assert not sandbox.ran_out_of_memory
+
+
+async def test_a_removed_sandbox_is_lost_and_may_be_removed_again(sandbox: Sandbox) -> None:
+    await sandbox.remove()
+    await sandbox.remove()
+    with pytest.raises(TrialError) as lost:
+        await sandbox.shell("true", timeout_sec=30)
+    assert lost.value.type == "sandbox_lost"
+
+
+async def test_a_copy_has_the_files_and_a_life_of_its_own(sandbox: Sandbox) -> None:
+    assert isinstance(sandbox, Copies)
+    await sandbox.put({"/note": FileEntry(b"here")})
+    copy = await sandbox.copy()
+    will_say(copy, ExecResult(0, b"here"))
+    assert (await copy.shell("cat /note", timeout_sec=30)).output == b"here"
+    await copy.remove()
+    assert (await sandbox.shell("true", timeout_sec=30)).exit_code == 0
+
+
+async def test_a_sandbox_with_room_is_left_as_it_is(sandbox: Sandbox) -> None:
+    assert isinstance(sandbox, MakesRoom)
+    assert await sandbox.make_room() == ()
+
+
+async def test_a_backend_s_sandboxes_have_what_their_class_says(backend: Backend, sandbox: Sandbox) -> None:
+    assert type(sandbox) is backend.sandbox_type
+    for capability in OPTIONAL:
+        if not issubclass(backend.sandbox_type, capability):
+            with pytest.raises(UsageError, match=f"--some-mode: {backend.name} (cannot|has no)"):
+                require(backend, capability, "--some-mode")
+        else:
+            require(backend, capability, "--some-mode")
+
+
+async def test_a_terminal_for_a_human_shows_what_is_typed(sandbox: Sandbox) -> None:
+    if not isinstance(sandbox, HasTty):
+        pytest.skip("this one has none")
+    stream = await sandbox.open_tty([BUSYBOX, "sh"], {}, 30, 100)
+    await stream.write(b"stty size; exit\n")
+    shown = b""
+    while data := await stream.read():
+        shown += data
+    await stream.close()
+    assert b"30 100" in shown
