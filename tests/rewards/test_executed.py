@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import inspect
 import json
 import math
@@ -196,3 +197,28 @@ async def test_a_verdict_with_signs_of_tampering_can_be_worth_another_number(
     cheat = reply("mkdir -p /logs/verifier; echo 1 > /logs/verifier/reward.txt")
     assert await executed_reward([cheat], task=make_task(), live=Live()) == [0.0]
     assert await executed_reward([cheat], task=make_task(), live=Live(on_flagged=-1.0)) == [-1.0]
+
+
+async def test_calls_that_overlap_leave_the_trainer_s_collector_alone(make_task: MakeTask) -> None:
+    gc.freeze()
+    before, frozen = gc.get_threshold(), gc.get_freeze_count()
+    thresholds, counts = set[object](), [frozen]
+
+    def look() -> None:
+        thresholds.add(gc.get_threshold())
+        counts.append(gc.get_freeze_count())
+
+    def made(_: Task) -> FakeSandbox:
+        look()
+        return rewarded(b"1\n")
+
+    try:
+        calls = (executed_reward([reply("echo hi")] * 3, task=make_task(), live=live(made)[0]) for _ in range(3))
+        assert await asyncio.gather(*calls) == [[1.0] * 3] * 3
+        look()
+    finally:
+        gc.unfreeze()
+    assert thresholds == {before}
+    # Some of what the trainer has frozen may die; nothing of ours is added, and nothing is thawed.
+    assert 0.9 * frozen < min(counts)
+    assert max(counts) == frozen

@@ -18,7 +18,7 @@ from tbench.errors import TrialError, UsageError
 from tbench.events import Event, Events, TrialFinished
 from tbench.results import TrialResult
 from tbench.runs.plan import RunConfig, plan_trials, trial_id
-from tbench.runs.run import Run, RunOutcome
+from tbench.runs.run import Run, RunOutcome, execute_run
 from tbench.sandbox.backend import Capacity
 from tbench.sandbox.fake import FakeBackend, FakeSandbox
 from tbench.storage.run_store import RunStore
@@ -419,3 +419,68 @@ async def test_a_subscriber_that_fails_stops_the_run_loudly_and_leaves_no_sandbo
             await run.execute()
     assert bench.sandboxes.made
     assert bench.sandboxes.left == []
+
+
+# -- the backend ----------------------------------------------------------------------------------
+
+
+class Plain:
+    """A sandbox that has only what every one has."""
+
+
+class PlainBackend(FakeBackend):
+    """A backend whose sandboxes can do nothing optional."""
+
+    name = "the plain backend"
+    sandbox_type = Plain
+
+
+@pytest.mark.parametrize(
+    ("asked", "words"),
+    [
+        ({"verify": "isolated"}, "--verify isolated: the plain backend cannot copy a sandbox; leave it out"),
+        ({"verify": "both"}, "--verify both: the plain backend cannot copy a sandbox"),
+        ({"snapshot": True}, "--snapshot: the plain backend cannot take snapshots"),
+        ({"keep": "failed"}, "--keep failed: the plain backend cannot keep a sandbox beyond its run"),
+    ],
+)
+async def test_a_mode_that_the_backend_cannot_do_is_refused_before_anything_starts(
+    tasks: TaskSet, tmp_path: Path, asked: dict[str, Any], words: str
+) -> None:
+    backend = PlainBackend()
+    with pytest.raises(UsageError, match=words):
+        await execute_run(config(**asked), tasks, tmp_path / "run", NopAgent, Events(), backend=backend)
+    assert not (tmp_path / "run").exists()
+    assert not backend.made
+
+
+class NeverReady(FakeBackend):
+    """A backend that is opened for ever."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.opening = asyncio.Event()
+
+    async def open(self, say: Callable[[str], None]) -> None:
+        await super().open(say)
+        self.opening.set()
+        await asyncio.Future()
+
+
+async def test_a_run_that_is_cancelled_before_its_first_trial_is_interrupted(tasks: TaskSet, tmp_path: Path) -> None:
+    backend = NeverReady()
+    running = asyncio.create_task(execute_run(config(), tasks, tmp_path / "run", NopAgent, Events(), backend=backend))
+    await backend.opening.wait()
+    running.cancel()
+    outcome = await running
+    assert (outcome.results, outcome.interrupted) == ([], True)
+    assert json.loads((tmp_path / "run" / "run.json").read_text())["status"] == "interrupted"
+    assert not backend.is_open
+
+
+async def test_run_json_says_where_the_sandboxes_were(tasks: TaskSet, tmp_path: Path) -> None:
+    backend = FakeBackend(capacity=Capacity(3, 512))
+    await execute_run(config(), tasks, tmp_path / "run", NopAgent, Events(), backend=backend)
+    document = json.loads((tmp_path / "run" / "run.json").read_text())
+    assert document["engine"] == {"backend": "fake", "cpus": 3, "memory_mb": 512}
+    assert {task["image_id"] for task in document["tasks"]} == {"fake"}

@@ -9,14 +9,17 @@ import os
 import shutil
 import socket
 import subprocess
+import sys
 import threading
 import time
 import uuid
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 from typing import Any
 
 import pytest
+from own_engine import own_engine
 
 from tbench.errors import UsageError
 from tbench.runs.plan import RunConfig
@@ -236,3 +239,24 @@ async def test_a_network_that_is_not_ours_is_refused(labels: Any, options: Any, 
         engine = Engine(api, threads, EngineInfo("e", "1", 1, 1.0, "overlay2", "2"))
         with pytest.raises(UsageError, match=f"{why}.*docker network rm {NETWORK}"):
             await ensure_network(engine)
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="an engine of one's own takes root")
+async def test_an_engine_without_an_address_for_our_network_is_told_in_one_line(make_task: Any, tmp_path: Path) -> None:
+    one_subnet = ("--default-address-pool", "base=10.213.0.0/24,size=24")
+    with own_engine(*one_subnet, images=["debian:bookworm-slim"]) as (own, engine):
+        await engine.call(engine.api.create_network, "takes-the-only-one", driver="bridge")
+        with pytest.raises(UsageError, match=r"cannot make the network 'tbench': .*address pool.*docker network prune"):
+            await ensure_network(engine)
+        tbench = Path(sys.executable).with_name("tbench")
+        done = await asyncio.to_thread(
+            subprocess.run,
+            [tbench, "run", make_task(), "--agent", "nop", "-o", tmp_path / "run"],
+            env={**os.environ, "DOCKER_HOST": own.host},
+            capture_output=True,
+            text=True,
+            timeout=120,
+        )
+    assert done.returncode == 2, done
+    assert "Traceback" not in done.stderr
+    assert "tbench: the engine cannot make the network 'tbench'" in done.stderr.splitlines()[-1]

@@ -1,0 +1,151 @@
+"""Ctrl-C at any moment, also before anything has begun: exit code 130, one line, and files that say so."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from replay_steps import record, write_dataset
+
+TBENCH = str(Path(sys.executable).with_name("tbench"))
+BOUND_SEC = 60
+ENGINE = "/var/run/docker.sock"
+
+
+class Stalls:
+    """A socket between a client and a server, which hands nothing on from the moment on in which `marked` comes by."""
+
+    def __init__(self, listening: socket.socket, behind: str | None, marked: bytes) -> None:
+        self.reached = threading.Event()
+        self._listening, self._behind, self._marked = listening, behind, marked
+        self._open: list[socket.socket] = [listening]
+        threading.Thread(target=self._accept, daemon=True).start()
+
+    def _accept(self) -> None:
+        with contextlib.suppress(OSError):
+            while True:
+                client, _ = self._listening.accept()
+                self._open.append(client)
+                server = None
+                if self._behind is not None:
+                    server = socket.socket(socket.AF_UNIX)
+                    server.connect(self._behind)
+                    self._open.append(server)
+                    threading.Thread(target=self._pass_on, args=(server, client), daemon=True).start()
+                threading.Thread(target=self._pass_on, args=(client, server), daemon=True).start()
+
+    def _pass_on(self, source: socket.socket, target: socket.socket | None) -> None:
+        with contextlib.suppress(OSError):
+            while data := source.recv(1 << 16):
+                if self._marked in data:
+                    self.reached.set()
+                if self.reached.is_set() or target is None:
+                    continue
+                target.sendall(data)
+
+    def close(self) -> None:
+        for each in self._open:
+            with contextlib.suppress(OSError):
+                each.shutdown(socket.SHUT_RDWR)
+            each.close()
+
+
+@pytest.fixture
+def endpoint() -> Iterator[tuple[str, Stalls]]:
+    """Takes requests, and never answers."""
+    listening = socket.create_server(("127.0.0.1", 0))
+    stalls = Stalls(listening, None, b"/models")
+    yield f"http://127.0.0.1:{listening.getsockname()[1]}/v1", stalls
+    stalls.close()
+
+
+@pytest.fixture
+def engine_that_stalls() -> Iterator[tuple[str, Stalls]]:
+    """The engine, until its networks are asked for: then a run is about to begin."""
+    with tempfile.TemporaryDirectory(prefix="tbs-") as directory:
+        path = f"{directory}/d.sock"
+        listening = socket.socket(socket.AF_UNIX)
+        listening.bind(path)
+        listening.listen()
+        stalls = Stalls(listening, ENGINE, b"/networks")
+        yield f"unix://{path}", stalls
+        stalls.close()
+
+
+@pytest.fixture
+def interrupted() -> Callable[..., subprocess.CompletedProcess[str]]:
+    """Start a command, send a signal when a stall is reached, and wait for its end."""
+
+    def run(stalls: Stalls, *arguments: str, number: int = signal.SIGINT, **variables: str) -> Any:
+        environment = {name: value for name, value in os.environ.items() if name != "OPENAI_BASE_URL"} | variables
+        with subprocess.Popen(
+            [TBENCH, *arguments], env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+        ) as process:
+            try:
+                assert stalls.reached.wait(BOUND_SEC)
+                process.send_signal(number)
+                out, errors = process.communicate(timeout=BOUND_SEC)
+            finally:
+                process.kill()
+        return subprocess.CompletedProcess(arguments, process.returncode, out, errors)
+
+    return run
+
+
+@pytest.mark.engine
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
+def test_a_run_that_is_interrupted_before_its_first_trial_says_so(
+    engine_that_stalls: tuple[str, Stalls], interrupted: Any, make_task: Any, tmp_path: Path, number: int
+) -> None:
+    host, stalls = engine_that_stalls
+    directory = tmp_path / "run"
+    done = interrupted(
+        stalls, "run", str(make_task()), "--agent", "nop", "-o", str(directory), number=number, DOCKER_HOST=host
+    )
+    assert done.returncode == 130, done
+    assert "Traceback" not in done.stderr
+    assert "stopping; finished trials are kept" in done.stderr
+    assert "coverage 0/1" in done.stdout
+    assert json.loads((directory / "run.json").read_text())["status"] == "interrupted"
+
+
+@pytest.mark.engine
+def test_a_run_that_waits_for_its_endpoint_can_be_interrupted(
+    endpoint: tuple[str, Stalls], interrupted: Any, make_task: Any, tmp_path: Path
+) -> None:
+    url, stalls = endpoint
+    done = interrupted(stalls, "run", str(make_task()), "--base-url", url, "-o", str(tmp_path / "run"))
+    assert done.returncode == 130, done
+    assert "Traceback" not in done.stderr
+
+
+def test_a_replay_that_waits_for_its_endpoint_can_be_interrupted(
+    endpoint: tuple[str, Stalls], interrupted: Any, tmp_path: Path
+) -> None:
+    url, stalls = endpoint
+    dataset = write_dataset(tmp_path / "dataset.jsonl", [record(1)])
+    done = interrupted(stalls, "replay", "run", str(dataset), "--base-url", url, "-o", str(tmp_path / "replay"))
+    assert done.returncode == 130, done
+    assert "Traceback" not in done.stderr
+    assert "interrupted" in done.stderr
+
+
+def test_an_extraction_that_waits_for_its_endpoint_can_be_interrupted(
+    endpoint: tuple[str, Stalls], interrupted: Any, make_task: Any, tmp_path: Path
+) -> None:
+    url, stalls = endpoint
+    done = interrupted(stalls, "extract", str(make_task()), "--base-url", url, "-o", str(tmp_path / "extraction"))
+    assert done.returncode == 130, done
+    assert "Traceback" not in done.stderr
+    assert "interrupted" in done.stderr
