@@ -1,0 +1,82 @@
+"""A run directory of an earlier layout of the code, cut short by a kill: it is read, reported and gone on with."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tbench.demo.server import DemoEndpoint
+from tbench.proxies.datasets.records import read_dataset
+from tbench.storage.read_run import read_run
+from tbench.tasks.sources import read_tasks
+
+TBENCH = str(Path(sys.executable).with_name("tbench"))
+KEPT = Path(__file__).parents[1] / "data" / "earlier-run"
+
+
+@pytest.fixture
+def earlier(tmp_path: Path) -> Path:
+    """A copy of it; its run.json says where its tasks are now."""
+    directory = shutil.copytree(KEPT, tmp_path / "earlier")
+    document = json.loads((directory / "run" / "run.json").read_text())
+    document["options"]["source"] = str(directory / "tasks")
+    (directory / "run" / "run.json").write_text(json.dumps(document))
+    return directory
+
+
+@pytest.fixture
+def demo(earlier: Path) -> Iterator[str]:
+    """The endpoint that it was run against."""
+    with DemoEndpoint({task.name: task.instruction for task in read_tasks(str(earlier / "tasks")).tasks}) as endpoint:
+        yield endpoint.base_url
+
+
+def tbench(*arguments: str | Path) -> subprocess.CompletedProcess[str]:
+    environment = {**os.environ, "COLUMNS": "120"}
+    environment.pop("OPENAI_BASE_URL", None)
+    done = subprocess.run([TBENCH, *arguments], capture_output=True, text=True, timeout=300, env=environment)
+    assert done.returncode == 0, done
+    return done
+
+
+def test_it_is_read_as_it_was(earlier: Path) -> None:
+    stored = read_run(earlier / "run")
+    assert (len(stored.results), stored.notes, stored.config["status"]) == (3, (), "running")
+    assert [(result.task, result.seed, result.reward, result.steps) for result in stored.results] == [
+        ("git-lost-commits", 0, 1.0, 5),
+        ("tidy-notes", 0, 1.0, 5),
+        ("git-lost-commits", 1, 1.0, 5),
+    ]
+
+
+def test_its_score_and_its_page_are_made(earlier: Path) -> None:
+    told = tbench("summary", earlier / "run").stdout
+    assert "score 75.0 ± 35.4 % (sample std over 2 seeds; coverage 3/4; unscored = 0)" in told
+    assert "planned trials without a result: 1" in told
+    tbench("report", earlier / "run")
+    assert "git-lost-commits" in (earlier / "run" / "report.html").read_text()
+
+
+def test_its_trajectories_make_a_dataset(earlier: Path, tmp_path: Path) -> None:
+    tbench("replay", "build", earlier / "run", "-o", tmp_path / "steps.jsonl")
+    assert len(read_dataset(tmp_path / "steps.jsonl").records) == 9
+
+
+@pytest.mark.engine
+def test_it_goes_on_where_it_was_killed(earlier: Path, demo: str) -> None:
+    before = (earlier / "run" / "results.jsonl").read_text().splitlines()
+    told = tbench("resume", earlier / "run", "--base-url", demo)
+    assert "3 of 4 trials stand, 1 are left" in told.stderr
+    assert "score 100.0 ± 0.0 % (sample std over 2 seeds; coverage 4/4)" in told.stdout
+    lines = (earlier / "run" / "results.jsonl").read_text().splitlines()
+    assert lines[:3] == before
+    last = json.loads(lines[3])
+    assert (last["task"], last["seed"], last["attempt"], last["reward"]) == ("tidy-notes", 1, 2, 1.0)
+    assert json.loads((earlier / "run" / "run.json").read_text())["status"] == "finished"
