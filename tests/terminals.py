@@ -13,7 +13,7 @@ from typing import Any
 from harness.protocols.base import CommandResult, Keys, ScreenView, View
 from harness.terminal import Terminal, TerminalSpec
 from tbench.sandbox.backend import BUSYBOX
-from tbench.sandbox.docker.container import Container, Limits, Recipe
+from tbench.sandbox.docker.container import Container, ContainerLimits, Recipe
 from tbench.sandbox.docker.create import create_arguments
 from tbench.sandbox.docker.engine import Engine
 from tbench.sandbox.docker.image import Images
@@ -53,7 +53,7 @@ async def started(
     """A task's container, which is removed afterwards; `read_only`: with a root file system nobody can write to."""
     recipe = Recipe(
         image=await Images(engine).get(Task.read(task)),
-        limits=Limits(cpus=2, memory_mb=512, pids=512),
+        limits=ContainerLimits(cpus=2, memory_mb=512, pids=512),
         tools_volume=tools_volume,
         run="tests",
         trial="terminal",

@@ -12,7 +12,7 @@ from tbench.errors import TrialError, UsageError
 from tbench.events import Phase
 from tbench.sandbox.backend import Capacity, Sandbox, SandboxSettings, Say
 from tbench.sandbox.docker.cleaning import reap
-from tbench.sandbox.docker.container import Container, Limits, Recipe
+from tbench.sandbox.docker.container import Container, ContainerLimits, Recipe
 from tbench.sandbox.docker.engine import Engine, EngineError
 from tbench.sandbox.docker.image import Image, Images
 from tbench.sandbox.docker.labels import LABEL_OWNER, LABEL_RUN
@@ -106,7 +106,7 @@ class DockerBackend:
         settings = self._settings
         return Recipe(
             image=image,
-            limits=Limits(asked.cpus, asked.memory_mb, asked.pids_limit),
+            limits=ContainerLimits(asked.cpus, asked.memory_mb, asked.pids_limit),
             tools_volume=self._tools_volume,
             run=settings.run,
             trial=trial,

@@ -19,7 +19,7 @@ from tbench.sandbox.archive import ChunkReader, FileEntry, pack, unpack
 from tbench.sandbox.backend import BUSYBOX, LOG_DIRECTORIES, ExecResult, Sandbox, TtyStream
 from tbench.sandbox.docker.create import (
     REMOVE_SEC,
-    Limits,
+    ContainerLimits,
     Recipe,
     create,
     force_remove,
@@ -34,7 +34,7 @@ from tbench.sandbox.docker.memory_watch import MemoryWatch
 from tbench.sandbox.docker.network import closing_script
 from tbench.text import one_line
 
-__all__ = ["Container", "Limits", "Recipe"]
+__all__ = ["Container", "ContainerLimits", "Recipe"]
 
 _COMMIT_SEC = 900.0
 _ENDS_SEC = 2

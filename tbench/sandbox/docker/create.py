@@ -22,7 +22,7 @@ _HELPER_SEC = 60.0
 
 
 @dataclass(frozen=True)
-class Limits:
+class ContainerLimits:
     """What the container may use."""
 
     cpus: float
@@ -35,7 +35,7 @@ class Recipe:
     """What a trial's container is made of."""
 
     image: Image
-    limits: Limits
+    limits: ContainerLimits
     tools_volume: str
     run: str
     trial: str

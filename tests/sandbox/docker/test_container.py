@@ -17,7 +17,7 @@ from tbench.errors import TrialError
 from tbench.sandbox.archive import FileEntry
 from tbench.sandbox.backend import BUSYBOX, TOOLS
 from tbench.sandbox.docker.cleaning import reap
-from tbench.sandbox.docker.container import Container, Limits, Recipe
+from tbench.sandbox.docker.container import Container, ContainerLimits, Recipe
 from tbench.sandbox.docker.engine import Engine, EngineError
 from tbench.sandbox.docker.image import Image, Images
 from tbench.sandbox.docker.labels import LABEL_OWNER, LABEL_RUN, LABEL_TRIAL, NETWORK
@@ -26,7 +26,7 @@ from tbench.tasks.task import Task
 
 pytestmark = pytest.mark.engine
 BASE = "debian:bookworm-slim"
-SMALL = Limits(cpus=0.5, memory_mb=192, pids=77)
+SMALL = ContainerLimits(cpus=0.5, memory_mb=192, pids=77)
 Start = Callable[..., Coroutine[Any, Any, Container]]
 
 
@@ -100,7 +100,7 @@ async def test_the_limit_on_processes_holds(start: Start) -> None:
 
 
 async def test_more_memory_than_allowed_is_refused_to_the_command_only(start: Start) -> None:
-    container = await start(limits=Limits(1, 64, 100))
+    container = await start(limits=ContainerLimits(1, 64, 100))
     held = "exec 2>/dev/null; head -c {0} /dev/zero | tail -c {0} | wc -c"
     assert await output(container, held.format(10 << 20)) == str(10 << 20)
     assert await output(container, held.format(200 << 20)) == "0"
@@ -108,7 +108,7 @@ async def test_more_memory_than_allowed_is_refused_to_the_command_only(start: St
 
 
 async def test_a_demand_above_the_machine_gets_the_machine(engine: Engine, start: Start) -> None:
-    container = await start(limits=Limits(engine.info.cpus + 100, 192, 77))
+    container = await start(limits=ContainerLimits(engine.info.cpus + 100, 192, 77))
     assert (await inspect(engine, container))["HostConfig"]["NanoCpus"] == engine.info.cpus * 1_000_000_000
 
 
@@ -231,7 +231,7 @@ async def test_a_container_that_cannot_start_is_an_error_and_leaves_nothing(
     engine: Engine, start: Start, run: str
 ) -> None:
     with pytest.raises(TrialError) as caught:
-        await start(limits=Limits(1, 1, 77))
+        await start(limits=ContainerLimits(1, 1, 77))
     assert caught.value.type == "sandbox_failed"
     assert await containers_of(engine, run) == []
 

@@ -11,7 +11,7 @@ import pytest
 import pytest_asyncio
 
 from tbench.sandbox.backend import BUSYBOX
-from tbench.sandbox.docker.container import Container, Limits, Recipe
+from tbench.sandbox.docker.container import Container, ContainerLimits, Recipe
 from tbench.sandbox.docker.engine import Engine
 from tbench.sandbox.docker.image import Images
 
@@ -20,7 +20,7 @@ BASE = "debian:bookworm-slim"
 DOCKERS_DEFAULT = 0x00000000A80425FB
 """chown, dac_override, fowner, fsetid, kill, setgid, setuid, setpcap, net_bind_service, net_raw, sys_chroot, mknod,
 audit_write, setfcap."""
-LIMITS = Limits(cpus=0.5, memory_mb=96, pids=50)
+LIMITS = ContainerLimits(cpus=0.5, memory_mb=96, pids=50)
 OURS = {"/opt/tbench", "/opt/tbench/run"}
 
 Start = Callable[..., Coroutine[Any, Any, Container]]
