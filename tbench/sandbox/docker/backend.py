@@ -16,7 +16,8 @@ from tbench.sandbox.docker.image import Image, Images
 from tbench.sandbox.docker.memory_watch import MemoryWatch
 from tbench.sandbox.docker.network import NetworkChoice, endpoint_addresses, has_network, host_addresses
 from tbench.sandbox.docker.owner import owner
-from tbench.tasks.task import Healthcheck, Task, resolve_env
+from tbench.tasks.format import Healthcheck
+from tbench.tasks.task import Task, resolve_env
 
 
 class EngineSandboxes:
@@ -119,14 +120,20 @@ class EngineSandboxes:
 
 
 async def wait_until_healthy(sandbox: Sandbox, check: Healthcheck) -> None:
-    """Raises TrialError(healthcheck_failed) after `retries` failures, those in the start period not counted."""
+    """Raises TrialError(healthcheck_failed) after `retries` failures; checks begun in the start period are not counted.
+
+    They follow each other by `start_interval_sec`, the others by `interval_sec`.
+    """
     started, failures = time.monotonic(), 0
     while True:
+        is_starting = time.monotonic() - started < check.start_period_sec
         ended = await sandbox.shell(f"exec /bin/sh -c {shlex.quote(check.command)}", timeout_sec=check.timeout_sec)
         if ended.exit_code == 0 and not ended.timed_out:
             return
-        if time.monotonic() - started >= check.start_period_sec:
-            failures += 1
+        if is_starting:
+            await asyncio.sleep(check.start_interval_sec)
+            continue
+        failures += 1
         if failures >= check.retries:
             words = ended.output[-200:].decode("utf-8", "replace")
             raise TrialError("healthcheck_failed", f"{check.command!r} failed {failures} times: {words}")
