@@ -23,8 +23,10 @@ def missing_features(file: TaskFile, path: Path) -> list[str]:
 
 
 def unused_files(file: TaskFile, path: Path) -> list[str]:
-    """Files that only a separate verifier is made of, in a task whose verifier is not separate."""
-    return [name for name in _VERIFIER_IMAGE if not file.verifier.is_separate and (path / name).is_file()]
+    """Files that only a separate verifier is made of, in a task that has none."""
+    if file.verifier.is_separate or file.steps:  # each step may say for itself
+        return []
+    return [name for name in _VERIFIER_IMAGE if (path / name).is_file()]
 
 
 def _has_allowlist(file: TaskFile, _: Path) -> bool:

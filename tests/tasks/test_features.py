@@ -135,6 +135,7 @@ def test_an_image_of_a_verifier_that_is_not_separate_is_told(make_task: MakeTask
     files: dict[str, str | None] = {"tests/Dockerfile": "FROM x"}
     assert with_files(make_task("shared", toml=""), files).unused_files == ["tests/Dockerfile"]
     assert with_files(make_task("separate", toml=SEPARATE), files).unused_files == []
+    assert with_files(make_task("steps", toml="[[steps]]\nname = 'one'\n"), files).unused_files == []
 
 
 # -- the documentation ---------------------------------------------------------------------------
