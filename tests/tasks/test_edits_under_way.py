@@ -86,11 +86,11 @@ def test_a_solution_edited_under_way_stays_the_one_of_the_hash(judge: Judge, mak
 
 def test_an_environment_edited_before_its_image_is_built_gives_no_image(judge: Judge, make_task: MakeTask) -> None:
     """The image is made for the second task while the first one's trial runs."""
-    first = make_task("a-first")
-    make_task("b-second", dockerfile="FROM debian:bookworm-slim\nWORKDIR /app\nLABEL tbench.test=edited\n")
+    first = make_task()
+    make_task("the-other", dockerfile="FROM debian:bookworm-slim\nWORKDIR /app\nLABEL tbench.test=edited\n")
 
     def edit(task: Task) -> None:
-        (task.path.parent / "b-second" / "environment" / "Dockerfile").write_text("FROM debian:bookworm-slim\n")
+        (task.path.parent / "the-other" / "environment" / "Dockerfile").write_text("FROM debian:bookworm-slim\n")
 
     results = judge(Path(first).parent, lambda: Editing(OracleAgent(), 0, edit))
     assert sorted(results, key=str) == [1.0, 1.0, 1.0, "task_changed", "task_changed", "task_changed"]
