@@ -13,6 +13,7 @@ TrialError
 ├── plan
 │   ├── task_invalid          task      stands
 │   ├── task_unsupported      task      stands
+│   ├── task_changed          user      stands
 │   └── env_missing           user      stands
 ├── image
 │   ├── image_build_failed    task      stands
@@ -85,6 +86,9 @@ KINDS: dict[str, Kind] = {
         Stage.PLAN, Blame.TASK, False, "the task directory is malformed; the message names file and key"
     ),
     "task_unsupported": Kind(Stage.PLAN, Blame.TASK, False, "the task needs a feature that tbench does not have"),
+    "task_changed": Kind(
+        Stage.PLAN, Blame.USER, False, "a file of the task is no longer the one that its hash was taken of"
+    ),
     "env_missing": Kind(Stage.PLAN, Blame.USER, False, "the task asks for an environment variable that is not set"),
     "image_build_failed": Kind(Stage.IMAGE, Blame.TASK, False, "building environment/Dockerfile failed"),
     "image_build_timeout": Kind(Stage.IMAGE, Blame.TASK, True, "the build took longer than build_timeout_sec"),

@@ -11,7 +11,7 @@ from typing import Protocol
 from harness.limits import Limits
 from harness.trajectory import Outcome, Trajectory
 from tbench.errors import TrialError
-from tbench.sandbox.archive import pack, read_tree
+from tbench.sandbox.archive import pack, tree_at
 from tbench.sandbox.backend import BUSYBOX, LOG_DIRECTORIES, NOT_STAGED, Sandbox
 from tbench.tasks.task import Task, resolve_env
 
@@ -76,10 +76,10 @@ class OracleAgent:
     name = "oracle"
 
     async def work(self, place: Workplace) -> AgentReport:
-        solution = place.task.path / "solution"
-        if not (solution / "solve.sh").is_file():
-            raise TrialError("oracle_missing", f"{solution / 'solve.sh'}: missing, so there is no oracle")
-        files = read_tree(solution, "/solution")
+        if "solve.sh" not in place.task.solution:
+            missing = place.task.path / "solution" / "solve.sh"
+            raise TrialError("oracle_missing", f"{missing}: missing, so there is no oracle")
+        files = tree_at("/solution", place.task.solution)
         script = _SOLVE.format(cwd=shlex.quote(place.sandbox.workdir))
         if place.sandbox.runs_as_root:
             script, stdin = _UNPACK + script, pack(files)

@@ -1,4 +1,4 @@
-"""`tbench task`: look at task directories without starting anything."""
+"""`tbench task`: lists and checks task directories without starting anything."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ Source = Annotated[str, typer.Argument(metavar="TASKS", help="A directory of tas
 
 
 def register(app: typer.Typer) -> None:
-    group = typer.Typer(help="Look at task directories.", no_args_is_help=True)
+    group = typer.Typer(help="List and check task directories.", no_args_is_help=True)
     group.command(name="list")(list_tasks)
     group.command()(check)
     app.add_typer(group, name="task")
 
 
 def list_tasks(source: Source = "bundled") -> None:
-    """Names, limits and content hashes."""
+    """List tasks with their limits and content hashes."""
     from tbench.tasks.sources import read_tasks
 
     for task in read_tasks(source).tasks:
@@ -29,7 +29,7 @@ def list_tasks(source: Source = "bundled") -> None:
 
 
 def check(source: Source) -> None:
-    """Report malformed tasks, unsupported features and unknown keys; exit 2 when a task cannot run."""
+    """Report malformed tasks, unsupported features, and what has no effect; exit 2 when a task cannot run."""
     from tbench.tasks.sources import read_tasks
 
     tasks = read_tasks(source)
@@ -44,7 +44,7 @@ def check(source: Source) -> None:
     for task in tasks.tasks:
         for key in task.unknown_keys:
             typer.echo(f"ignored: {task.path / 'task.toml'}: {key}")
-        if not (task.path / "solution" / "solve.sh").is_file():
+        if not task.has_oracle:
             typer.echo(f"no oracle: {task.path / 'solution' / 'solve.sh'} is missing")
     typer.echo(f"{len(tasks.names)} tasks, {len(problems)} problems")
     if problems:

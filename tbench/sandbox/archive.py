@@ -1,4 +1,4 @@
-"""Files as tar archives in memory: what goes into a sandbox and what comes out. Pure, no I/O but reading a tree."""
+"""Files as tar archives in memory: what goes into a sandbox and what comes out. Pure, no I/O."""
 
 from __future__ import annotations
 
@@ -7,8 +7,9 @@ import tarfile
 import time
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from pathlib import Path
 from typing import IO, TYPE_CHECKING
+
+from tbench.tasks.files import TreeEntry
 
 if TYPE_CHECKING:
     from _typeshed import WriteableBuffer as Buffer
@@ -22,27 +23,10 @@ class FileEntry:
     mode: int = 0o644
 
 
-def read_tree(root: Path, target: str) -> dict[str, FileEntry]:
-    """A directory as entries to be put at `target`; modes are kept, symlinks followed."""
+def tree_at(target: str, tree: Mapping[str, TreeEntry]) -> dict[str, FileEntry]:
+    """A folder of a task as entries to be put at the directory `target`, which comes first."""
     entries = {target: FileEntry(None, 0o755)}
-    for path in _below(root):
-        inside = f"{target}/{path.relative_to(root).as_posix()}"
-        if path.is_dir():
-            entries[inside] = FileEntry(None, 0o755)
-        elif path.is_file():
-            entries[inside] = FileEntry(path.read_bytes(), path.stat().st_mode & 0o777)
-    return entries
-
-
-def _below(directory: Path, above: frozenset[Path] = frozenset()) -> Iterator[Path]:
-    """Everything below, through symlinked directories too (rglob stops at them), but not round in circles."""
-    here = directory.resolve()
-    if here in above:
-        return
-    for path in sorted(directory.iterdir()):
-        yield path
-        if path.is_dir():
-            yield from _below(path, above | {here})
+    return entries | {f"{target}/{name}": FileEntry(entry.data, entry.mode) for name, entry in tree.items()}
 
 
 def pack(files: Mapping[str, FileEntry]) -> bytes:

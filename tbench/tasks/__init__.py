@@ -1,1 +1,1 @@
-"""Task directories: read, checked, hashed, and where sets of them come from."""
+"""Task directories: their format, files and hash, what tbench lacks for them, and where sets of them come from."""

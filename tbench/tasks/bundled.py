@@ -1,4 +1,4 @@
-"""Where the bundled data lies: inside an installed wheel, else at the top of the checkout."""
+"""Directories of the bundled data: inside an installed wheel, else at the top of the checkout."""
 
 from __future__ import annotations
 
@@ -6,10 +6,12 @@ from pathlib import Path
 
 
 def tasks_dir() -> Path:
+    """Directory of the bundled tasks."""
     return _data("tasks")
 
 
 def images_dir() -> Path:
+    """Directory of the recipes for base images and the tools volume."""
     return _data("images")
 
 

@@ -1,4 +1,4 @@
-"""Sets of tasks: a directory of task directories, a single task, or the bundled ones."""
+"""Where sets of tasks come from: a directory of task directories, a single task, or the bundled ones."""
 
 from __future__ import annotations
 
@@ -16,13 +16,14 @@ BUNDLED = "bundled"
 
 @dataclass(frozen=True)
 class TaskSet:
-    """The tasks that can be read, and for the others (by name) why not: one bad task never costs the rest."""
+    """Tasks of one source. `invalid` says by name why others cannot be read: one bad task never costs the rest."""
 
     tasks: tuple[Task, ...]
     invalid: dict[str, str]
 
     @property
     def names(self) -> list[str]:
+        """Names of all tasks, also of those that cannot be read, sorted."""
         return sorted([task.name for task in self.tasks] + list(self.invalid))
 
 

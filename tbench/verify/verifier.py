@@ -15,7 +15,7 @@ from dataclasses import dataclass
 
 from tbench.errors import TrialError
 from tbench.results import NOTHING_SEEN, Integrity
-from tbench.sandbox.archive import FileEntry, pack, read_tree
+from tbench.sandbox.archive import FileEntry, pack, tree_at
 from tbench.sandbox.backend import NOT_STAGED, ExecResult, Sandbox
 from tbench.tasks.task import Task, resolve_env
 from tbench.verify.script import FORGED, Facts, Judging, parse
@@ -128,8 +128,7 @@ def _reward(task: Task, facts: Facts, verifier: Mapping[str, bytes]) -> float:
         raise VerifierFailed("verifier_timeout", f"tests/test.sh took longer than {limit_sec:.0f} s", verifier)
     if not facts.is_complete:
         raise VerifierFailed("verifier_tampered", "the shell that runs the tests was ended from within", verifier)
-    uses_pytest = b"pytest" in (task.path / "tests" / "test.sh").read_bytes()
-    return read_reward(verifier, uses_pytest=uses_pytest)
+    return read_reward(verifier, uses_pytest=b"pytest" in task.test_script)
 
 
 async def _run(task: Task, sandbox: Sandbox, again: bool) -> tuple[Facts, dict[str, bytes]]:
@@ -162,8 +161,7 @@ async def _run(task: Task, sandbox: Sandbox, again: bool) -> tuple[Facts, dict[s
 
 def _judging(task: Task, sandbox: Sandbox, again: bool) -> Judging:
     stage = f"/.tbench-{uuid.uuid4().hex[:12]}"
-    tests = read_tree(task.path / "tests", f"{stage}/tests")
-    script = (task.path / "tests" / "test.sh").read_bytes()
+    tests, script = tree_at(f"{stage}/tests", task.tests), task.test_script
     tests[f"{stage}/tests/test.sh"] = FileEntry(script, 0o755)
     return Judging(
         stage=stage,

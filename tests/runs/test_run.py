@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import io
 import json
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -19,6 +20,7 @@ from tbench.events import Event, Events, TrialFinished
 from tbench.results import TrialResult
 from tbench.runs.plan import RunConfig, plan_trials, trial_id
 from tbench.runs.run import Run, RunOutcome, execute_run
+from tbench.sandbox.archive import unpack
 from tbench.sandbox.backend import Capacity
 from tbench.sandbox.fake import FakeBackend, FakeSandbox
 from tbench.storage.run_store import RunStore
@@ -291,6 +293,22 @@ async def test_one_failure_of_each_kind_leaves_the_other_trials_alone(
         "silent": "verifier_no_reward",
     }
     assert "KeyError: 'a bug'" in (done.directory / "trials/buggy/seed-0/traceback.txt").read_text()
+
+
+async def test_all_seeds_are_judged_by_the_tests_that_the_hash_names(bench: Bench, tasks: TaskSet) -> None:
+    """Somebody edits them on the host after the first verdict."""
+
+    class Editing(NopAgent):
+        async def work(self, place: Workplace) -> AgentReport:
+            if place.seed == 1:
+                (place.task.path / "tests" / "test.sh").write_text("echo 1 > /logs/verifier/reward.txt")
+            return await super().work(place)
+
+    alpha = TaskSet(tasks.tasks[:1], {})
+    script = (alpha.tasks[0].path / "tests" / "test.sh").read_bytes()
+    await bench.execute(alpha, config(seeds=(0, 1, 2), concurrency=1), agent=Editing)
+    judged = [call.stdin for made in bench.sandboxes.made.values() for call in made.calls if call.stdin]
+    assert [unpack(io.BytesIO(stdin), 1 << 20)["tests/test.sh"] for stdin in judged] == [script] * 3
 
 
 async def test_trials_that_do_not_fit_together_wait(bench: Bench, tasks: TaskSet) -> None:

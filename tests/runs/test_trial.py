@@ -59,6 +59,12 @@ def logs(reward: bytes, **more: bytes) -> dict[str, bytes]:
     return {"verifier/reward.txt": reward, **{f"verifier/{name}.txt": data for name, data in more.items()}}
 
 
+def edit_the_tests(place: Workplace, script: bytes) -> AgentReport:
+    """What a user may do on the host while a run goes on."""
+    (place.task.path / "tests" / "test.sh").write_bytes(script)
+    return AgentReport(Outcome.FINISHED)
+
+
 class Bench:
     """A trial and everything around it."""
 
@@ -195,6 +201,7 @@ async def test_the_verdict_is_on_disk_before_the_sandbox_goes(bench: MakeBench, 
 
 FAILURES: dict[str, dict[str, Any]] = {
     "task_unsupported": {"task": {"toml": "[environment]\ngpus = 1\n"}},
+    "task_changed": {"agent": ScriptedAgent(lambda place: edit_the_tests(place, b"echo 1"))},
     "env_missing": {"task": {"toml": '[verifier]\nenv = { A = "${SURELY_UNSET}" }\n'}},
     "image_build_failed": {"refuses": TrialError("image_build_failed", "no")},
     "image_build_timeout": {"refuses": TrialError("image_build_timeout", "no")},
@@ -224,7 +231,9 @@ async def test_a_failure_is_attributed_and_never_a_zero(bench: MakeBench, make_t
     case = FAILURES[type_]
     sandbox = FakeSandbox(case.get("logs", logs(b"1")), case.get("answers", ()))
     made = bench(sandbox, refuses=case.get("refuses"))
-    result = await made.run(Task.read(make_task(**case.get("task", {}))), case.get("agent"))
+    task = Task.read(make_task(**case.get("task", {})))
+    assert task.hash, "a run plans its trials by it"
+    result = await made.run(task, case.get("agent"))
     assert result.error is not None
     kind = KINDS[type_]
     assert (result.error.type, result.error.stage, result.error.blame) == (type_, kind.stage, kind.blame)

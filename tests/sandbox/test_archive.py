@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import io
 import tarfile
-from pathlib import Path
 
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tbench.sandbox.archive import ChunkReader, FileEntry, pack, read_tree, unpack
+from tbench.sandbox.archive import ChunkReader, FileEntry, pack, tree_at, unpack
+from tbench.tasks.files import TreeEntry
 
 PLENTY = 1 << 30
 NAMES = st.text(st.characters(codec="utf-8", exclude_characters="/\0"), min_size=1, max_size=120).filter(
@@ -70,42 +70,18 @@ def test_links_and_devices_are_left_out() -> None:
     assert unpack(io.BytesIO(buffer.getvalue()), PLENTY) == {}
 
 
-def test_a_tree_keeps_bytes_modes_and_empty_directories(tmp_path: Path) -> None:
-    (tmp_path / "sub" / "empty").mkdir(parents=True)
-    (tmp_path / "run.sh").write_bytes(b"#!\xff\0")
-    (tmp_path / "run.sh").chmod(0o750)
-    (tmp_path / "sub" / "data").write_bytes(b"")
-    entries = read_tree(tmp_path, "/tests")
-    assert next(iter(entries)) == "/tests"
-    assert entries["/tests/run.sh"] == FileEntry(b"#!\xff\0", 0o750)
-    assert entries["/tests/sub/empty"].data is None
-    assert entries["/tests/sub/data"].data == b""
+def test_a_folder_of_a_task_is_put_where_it_is_wanted_the_directory_first() -> None:
+    entries = tree_at("/t", {"sub": TreeEntry(None, 0o755), "sub/run": TreeEntry(b"x", 0o750)})
+    assert list(entries.items()) == [
+        ("/t", FileEntry(None, 0o755)),
+        ("/t/sub", FileEntry(None, 0o755)),
+        ("/t/sub/run", FileEntry(b"x", 0o750)),
+    ]
+    assert tree_at("/t", {}) == {"/t": FileEntry(None, 0o755)}
 
 
-def test_symlinks_are_followed_to_files_and_to_directories(tmp_path: Path) -> None:
-    (tmp_path / "real").mkdir()
-    (tmp_path / "real" / "file").write_bytes(b"x")
-    (tmp_path / "alias").symlink_to("real")
-    (tmp_path / "again").symlink_to("real/file")
-    entries = read_tree(tmp_path, "/t")
-    assert entries["/t/again"].data == b"x"
-    assert entries["/t/alias/file"].data == b"x"
-
-
-def test_symlinks_that_go_round_in_circles_end(tmp_path: Path) -> None:
-    for name, other in (("a", "b"), ("b", "a")):
-        (tmp_path / name).mkdir()
-        (tmp_path / name / "file").write_bytes(name.encode())
-        (tmp_path / name / "link").symlink_to(f"../{other}")
-    (tmp_path / "self").symlink_to(".")
-    entries = read_tree(tmp_path, "/t")
-    assert entries["/t/a/link/file"].data == b"b"
-    assert len(entries) < 50
-
-
-def test_packed_files_belong_to_root(tmp_path: Path) -> None:
-    (tmp_path / "file").touch()
-    with tarfile.open(fileobj=io.BytesIO(pack(read_tree(tmp_path, "/t")))) as archive:
+def test_packed_files_belong_to_root() -> None:
+    with tarfile.open(fileobj=io.BytesIO(pack({"/t": FileEntry(None), "/t/file": FileEntry(b"")}))) as archive:
         assert {(member.uid, member.gid) for member in archive} == {(0, 0)}
 
 

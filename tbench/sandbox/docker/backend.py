@@ -20,7 +20,8 @@ from tbench.sandbox.docker.memory_watch import MemoryWatch
 from tbench.sandbox.docker.network import endpoint_addresses, ensure_network, has_network, host_addresses
 from tbench.sandbox.docker.owner import owner
 from tbench.sandbox.docker.tools import ensure_tools
-from tbench.tasks.task import Healthcheck, Task, resolve_env
+from tbench.tasks.format import Healthcheck
+from tbench.tasks.task import Task, resolve_env
 
 
 class DockerBackend:
@@ -102,7 +103,6 @@ class DockerBackend:
 
     async def _recipe(self, task: Task, trial: str, image: Image, environment: Mapping[str, str]) -> Recipe:
         asked, user = task.file.environment, task.file.agent.user
-        online = asked.has_internet and task.file.agent.network_mode != "no-network"
         settings = self._settings
         return Recipe(
             image=image,
@@ -110,7 +110,7 @@ class DockerBackend:
             tools_volume=self._tools_volume,
             run=settings.run,
             trial=trial,
-            has_internet=has_network(settings.network, online),
+            has_internet=has_network(settings.network, asked.has_internet),
             environment=environment,
             workdir=asked.workdir,
             agent_user=str(user) if user is not None else None,
@@ -150,14 +150,20 @@ class DockerBackend:
 
 
 async def wait_until_healthy(sandbox: Sandbox, check: Healthcheck) -> None:
-    """Raises TrialError(healthcheck_failed) after `retries` failures, those in the start period not counted."""
+    """Raises TrialError(healthcheck_failed) after `retries` failures; checks begun in the start period are not counted.
+
+    They follow each other by `start_interval_sec`, the others by `interval_sec`.
+    """
     started, failures = time.monotonic(), 0
     while True:
+        is_starting = time.monotonic() - started < check.start_period_sec
         ended = await sandbox.shell(f"exec /bin/sh -c {shlex.quote(check.command)}", timeout_sec=check.timeout_sec)
         if ended.exit_code == 0 and not ended.timed_out:
             return
-        if time.monotonic() - started >= check.start_period_sec:
-            failures += 1
+        if is_starting:
+            await asyncio.sleep(check.start_interval_sec)
+            continue
+        failures += 1
         if failures >= check.retries:
             words = ended.output[-200:].decode("utf-8", "replace")
             raise TrialError("healthcheck_failed", f"{check.command!r} failed {failures} times: {words}")

@@ -98,7 +98,7 @@ class Images:
 
     async def get(self, task: Task) -> Image:
         """Raises TrialError: image_unavailable, image_build_failed, image_build_timeout, image_no_space,
-        engine_unreachable.
+        engine_unreachable, task_changed.
 
         A failure that another attempt would repeat is remembered for the run: the other seeds of that task fail at
         once with the same words.
@@ -122,12 +122,12 @@ class Images:
             image = await self.find(published) or await self._pull(published, task)
             if image is not None:
                 return image
+        # In a thread: hashing some megabytes must not hold up the other trials' terminals.
+        tag = await asyncio.to_thread(_tag_of_unchanged, task)
         if not task.dockerfile.is_file():
             raise TrialError(
                 "image_unavailable", f"{task.name}: {published} cannot be pulled and there is no Dockerfile"
             )
-        # In a thread: hashing some megabytes must not hold up the other trials' terminals.
-        tag = await asyncio.to_thread(build_tag, task)
         if not self._force_build and (image := await self.find(tag)) is not None:
             return image
         async with self._building:
@@ -247,6 +247,13 @@ def name_and_tag(reference: str) -> tuple[str, str | None]:
         return reference, None
     name, colon, tag = reference.rpartition(":")
     return (name, tag) if colon and "/" not in tag else (reference, "latest")
+
+
+def _tag_of_unchanged(task: Task) -> str:
+    """The build tag of what the task's hash says. Raises TrialError(task_changed)."""
+    tag = build_tag(task)
+    task.require_unchanged("environment")
+    return tag
 
 
 def build_tag(task: Task) -> str:

@@ -88,10 +88,32 @@ async def test_other_content_is_built_anew(engine: Engine, fresh: Callable[..., 
     before = await Images(engine).get(task)
     old_tag = build_tag(task)
     (task.path / "environment" / "more").write_text("x")
-    after = await Images(engine, say=said.append).get(task)
+    after = await Images(engine, say=said.append).get(Task.read(task.path))
     assert before.id != after.id
     assert len(said) == 1
     await engine.call(engine.api.remove_image, old_tag, force=True)
+
+
+@needs_engine
+async def test_an_environment_that_is_not_the_one_of_the_hash_is_neither_built_nor_used(
+    engine: Engine, fresh: Callable[..., Task]
+) -> None:
+    task, said = fresh("COPY . /all\n"), list[str]()
+    assert task.hash
+    (task.path / "environment" / "more").write_text("x")
+    # Now the engine has an image of just this content.
+    await Images(engine).get(Task.read(task.path))
+    failed = await failure(Images(engine, say=said.append), task)
+    assert (failed.type, said) == ("task_changed", [])
+    assert f"{task.path / 'environment' / 'more'} is new" in str(failed)
+
+
+@needs_engine
+async def test_an_environment_that_no_image_is_built_of_is_not_read(engine: Engine, fresh: Callable[..., Task]) -> None:
+    task = fresh(docker_image=BASE)
+    assert task.hash
+    (task.path / "environment" / "more").write_text("x")
+    assert (await Images(engine).get(task)).reference == BASE
 
 
 @needs_engine

@@ -1,0 +1,99 @@
+"""The files of a task directory: their digests, and the bytes that go into containers."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from tbench.tasks.ignores import HarborIgnore, digest_ignores, resolved
+
+_SINGLE = ("task.toml", "instruction.md", "README.md", "trajectory.json")
+_FOLDERS = ("environment", "tests", "solution", "steps")
+
+
+@dataclass(frozen=True)
+class TreeEntry:
+    """One file of a folder, or a directory (data is None)."""
+
+    data: bytes | None
+    mode: int
+
+
+class TaskFiles:
+    """The files of the task at `root`, an absolute path without links.
+
+    Ignore files are read once. Raises TaskInvalid for one that cannot be used, OSError for a file that cannot be read.
+    """
+
+    def __init__(self, root: Path) -> None:
+        self._root = root
+        self._ignored = HarborIgnore(root)
+        self._not_hashed = digest_ignores(root)
+
+    def digests(self, folder: str | None = None) -> dict[str, str]:
+        """sha256 of each file of the task's digest, or of those in `folder`, by relative path in order."""
+        names = sorted(path.relative_to(self._root).as_posix() for path in self._candidates(folder))
+        return {name: _sha256(self._root / name) for name in names if self._counts(name)}
+
+    def tree(self, folder: str) -> dict[str, TreeEntry]:
+        """What of `folder` goes into a container, by path below it: modes kept, links followed. Empty where missing."""
+        root = self._root / folder
+        paths = (path for path in self._followed(root) if path.is_dir() or path.is_file())
+        return {path.relative_to(root).as_posix(): _entry(path) for path in paths}
+
+    def is_hashed(self, name: str) -> bool:
+        """Whether the file at this relative path is part of the digest, which does not follow linked folders."""
+        folder = (self._root / name).parent
+        return self._counts(name) and resolved(folder) == folder
+
+    def is_ignored(self, path: Path) -> bool:
+        """Whether a .harborignore takes a file out of the task."""
+        return self._ignored.excludes(path)
+
+    def links_outside(self) -> Iterator[Path]:
+        """Links that leave the task."""
+        for path in self._below(self._root):
+            if path.is_symlink() and not resolved(path).is_relative_to(self._root):
+                yield path
+
+    def _counts(self, name: str) -> bool:
+        return not self._not_hashed.match_file(name) and (self._root / name).is_file()
+
+    def _candidates(self, folder: str | None) -> Iterator[Path]:
+        if folder is None:
+            yield from (self._root / name for name in _SINGLE)
+        for each in _FOLDERS if folder is None else (folder,):
+            if (self._root / each).is_dir():
+                yield from self._below(self._root / each)
+
+    def _below(self, folder: Path) -> Iterator[Path]:
+        """Everything below that is not ignored; a linked folder is one entry."""
+        with os.scandir(folder) as entries:
+            for entry in entries:
+                path, is_link = folder / entry.name, entry.is_symlink()
+                if not self._ignored.excludes(path, is_linked=is_link):
+                    yield path
+                    if entry.is_dir(follow_symlinks=False):
+                        yield from self._below(path)
+
+    def _followed(self, folder: Path, above: frozenset[Path] = frozenset()) -> Iterator[Path]:
+        """Everything below that is not ignored, also through linked folders, but not round in circles."""
+        here = resolved(folder)
+        if here in above or not folder.is_dir():
+            return
+        for path in sorted(folder.iterdir()):
+            if not self._ignored.excludes(path):
+                yield path
+                yield from self._followed(path, above | {here})
+
+
+def _sha256(path: Path) -> str:
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def _entry(path: Path) -> TreeEntry:
+    return TreeEntry(None, 0o755) if path.is_dir() else TreeEntry(path.read_bytes(), path.stat().st_mode & 0o777)

@@ -1,0 +1,42 @@
+"""`tbench task`: what is listed and what is said of tasks, without an engine."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from typer.testing import CliRunner
+
+from tbench.cli import app
+from tbench.tasks.task import Task
+
+MakeTask = Any
+
+
+def tbench(*arguments: str) -> tuple[int, list[str]]:
+    done = CliRunner().invoke(app, list(arguments), prog_name="tbench")
+    return done.exit_code, done.output.splitlines()
+
+
+def test_check_says_of_each_task_what_keeps_it_from_running_and_what_has_no_effect(make_task: MakeTask) -> None:
+    good = make_task("good", toml="colour = 1\n", solve=None)
+    separate = make_task("separate", toml="[verifier.environment]\ncpus = 1\n")
+    both = make_task("both", toml='[verifier]\nenvironment_mode = "shared"\n[verifier.environment]\n')
+    code, lines = tbench("task", "check", str(good.parent))
+    assert code == 2
+    assert lines[0].startswith(f"cannot run: {both / 'task.toml'}: verifier: environment_mode")
+    assert lines[1:] == [
+        f"cannot run: {separate.name}: needs verifier.environment, which tbench does not have",
+        f"ignored: {good / 'task.toml'}: colour",
+        f"no oracle: {good / 'solution' / 'solve.sh'} is missing",
+        "3 tasks, 2 problems",
+    ]
+
+
+def test_check_of_a_task_that_can_run_ends_well(make_task: MakeTask) -> None:
+    assert tbench("task", "check", str(make_task())) == (0, ["1 tasks, 0 problems"])
+
+
+def test_list_shows_limits_and_the_hash(make_task: MakeTask) -> None:
+    path = make_task(toml="[agent]\ntimeout_sec = 9\n[environment]\ncpus = 2\nmemory_mb = 64\n")
+    code, lines = tbench("task", "list", str(path))
+    assert (code, lines[0].split()) == (0, ["small-task", "2", "cpu", "64", "MB", "9", "s", Task.read(path).hash[:12]])

@@ -1,0 +1,239 @@
+"""The schema of task.toml: every key of the format, its default, and what is said when it is wrong."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tbench.errors import TaskInvalid
+from tbench.tasks.task import Task
+
+MakeTask = Any
+LEFT_OUT: dict[str, Any] = {
+    "agent.timeout_sec": None,
+    "agent.user": None,
+    "agent.network_mode": None,
+    "agent.allowed_hosts": [],
+    "verifier.timeout_sec": 600,
+    "verifier.env": {},
+    "verifier.user": None,
+    "verifier.environment_mode": None,
+    "verifier.environment": None,
+    "verifier.network_mode": None,
+    "verifier.allowed_hosts": [],
+    "verifier.collect": [],
+    "verifier.is_separate": False,
+    "solution.env": {},
+    "environment.build_timeout_sec": 600,
+    "environment.docker_image": None,
+    "environment.env": {},
+    "environment.workdir": None,
+    "environment.network_mode": "public",
+    "environment.allowed_hosts": [],
+    "environment.os": "linux",
+    "environment.gpus": 0,
+    "environment.gpu_types": [],
+    "environment.tpu": None,
+    "environment.healthcheck": None,
+    "environment.mcp_servers": [],
+    "environment.skills_dir": None,
+    "environment.has_internet": True,
+    "artifacts": [],
+    "steps": [],
+}
+EVERYTHING = """
+schema_version = "1.4"
+source = "elsewhere"
+artifacts = ["/app/out"]
+multi_step_reward_strategy = "mean"
+[task]
+name = "org/full"
+description = "All keys."
+keywords = ["a"]
+version = "3"
+[[task.authors]]
+name = "A"
+[metadata]
+difficulty = "hard"
+anything = { at = "all" }
+[agent]
+timeout_sec = 900.5
+user = "dev"
+network_mode = "no-network"
+allowed_hosts = ["h"]
+[verifier]
+timeout_sec = 360
+user = 0
+environment_mode = "separate"
+network_mode = "public"
+allowed_hosts = ["h"]
+env = { A = "${A}" }
+[[verifier.collect]]
+command = "dump"
+[verifier.environment]
+cpus = 1
+memory = "1G"
+[solution]
+env = { B = "b" }
+[environment]
+build_timeout_sec = 60
+docker_image = "org/image:1"
+cpus = 2
+memory_mb = 4096
+storage_mb = 1
+os = "Linux"
+gpus = 0
+gpu_types = ["A100"]
+tpu = { type = "v4", topology = "2x2x1" }
+env = { C = "c" }
+workdir = "/w"
+network_mode = "public"
+allowed_hosts = ["h"]
+mcp_servers = []
+skills_dir = "/skills"
+[environment.healthcheck]
+command = "true"
+interval_sec = 1
+timeout_sec = 2
+start_period_sec = 3
+start_interval_sec = 0.5
+retries = 4
+"""
+
+
+def value(task: Task, dotted: str) -> Any:
+    found: Any = task.file
+    for key in dotted.split("."):
+        found = getattr(found, key)
+    return found
+
+
+def complaint(path: Path) -> str:
+    with pytest.raises(TaskInvalid) as caught:
+        Task.read(path)
+    return str(caught.value)
+
+
+@pytest.mark.parametrize("key", LEFT_OUT)
+def test_a_key_that_is_left_out_has_the_default_of_the_format(make_task: MakeTask, key: str) -> None:
+    assert value(Task.read(make_task(toml="")), key) == LEFT_OUT[key]
+
+
+def test_the_limits_of_a_task_without_any_are_positive(make_task: MakeTask) -> None:
+    environment = Task.read(make_task(toml="")).file.environment
+    assert min(environment.cpus, environment.memory_mb, environment.storage_mb, environment.pids_limit) > 0
+
+
+def test_a_healthcheck_needs_only_its_command(make_task: MakeTask) -> None:
+    check = Task.read(make_task(toml='[environment.healthcheck]\ncommand = "true"\n')).file.environment.healthcheck
+    assert check is not None
+    assert (check.interval_sec, check.timeout_sec, check.retries) == (5, 30, 3)
+    assert (check.start_period_sec, check.start_interval_sec) == (0, 5)
+
+
+def test_every_key_of_the_format_is_read_and_none_is_unknown(make_task: MakeTask) -> None:
+    task = Task.read(make_task(toml=EVERYTHING))
+    assert task.unknown_keys == []
+    assert (value(task, "agent.timeout_sec"), value(task, "agent.user")) == (900.5, "dev")
+    assert (value(task, "verifier.timeout_sec"), value(task, "verifier.user")) == (360, 0)
+    assert value(task, "environment.healthcheck.retries") == 4
+    assert value(task, "environment.healthcheck.start_interval_sec") == 0.5
+    assert (value(task, "environment.os"), value(task, "verifier.environment.memory_mb")) == ("linux", 1024)
+    assert (value(task, "environment.cpus"), value(task, "environment.memory_mb")) == (2, 4096)
+    assert value(task, "metadata") == {"difficulty": "hard", "anything": {"at": "all"}}
+    assert value(task, "environment.workdir") == "/w"
+
+
+@pytest.mark.parametrize(
+    ("text", "memory_mb"),
+    [("2G", 2048), ("512M", 512), ("1.5g", 1536), ("2GB", 2048), ("2GiB", 2048), ("1T", 1 << 20), ("1048576K", 1024)],
+)
+def test_legacy_sizes_have_units(make_task: MakeTask, text: str, memory_mb: float) -> None:
+    task = Task.read(make_task(toml=f'[environment]\nmemory = "{text}"\nstorage = "{text}"\n'))
+    assert (task.file.environment.memory_mb, task.file.environment.storage_mb) == (memory_mb, memory_mb)
+    assert task.unknown_keys == []
+
+
+def test_the_newer_size_wins_where_both_spellings_occur(make_task: MakeTask) -> None:
+    task = Task.read(make_task(toml='[environment]\nmemory = "2G"\nmemory_mb = 300\n'))
+    assert task.file.environment.memory_mb == 300
+
+
+@pytest.mark.parametrize(
+    ("line", "has_internet"),
+    [
+        ("", True),
+        ("allow_internet = true", True),
+        ("allow_internet = false", False),
+        ('network_mode = "public"', True),
+        ('network_mode = "no-network"', False),
+        ('allow_internet = true\nnetwork_mode = "no-network"', False),
+        ('allow_internet = false\nnetwork_mode = "public"', True),
+        ("allow_internet = false\nallowed_hosts = []", True),
+    ],
+)
+def test_the_internet_is_there_unless_the_newest_key_of_the_network_takes_it_away(
+    make_task: MakeTask, line: str, has_internet: bool
+) -> None:
+    assert Task.read(make_task(toml=f"[environment]\n{line}\n")).file.environment.has_internet is has_internet
+
+
+@pytest.mark.parametrize(
+    ("toml", "key"),
+    [
+        ('[agent]\ntimeout_sec = "soon"', "agent.timeout_sec"),
+        ("[agent]\ntimeout_sec = 0", "agent.timeout_sec"),
+        ("[verifier]\ntimeout_sec = -1", "verifier.timeout_sec"),
+        ("[verifier]\ntimeout_sec = inf", "verifier.timeout_sec"),
+        ("[verifier]\nenv = { A = 1 }", "verifier.env.A"),
+        ("[environment]\ncpus = nan", "environment.cpus"),
+        ("[environment]\nmemory_mb = inf", "environment.memory_mb"),
+        ('[environment]\nmemory = "lots"', "memory"),
+        ("[environment]\nstorage = [1]", "storage"),
+        ('[environment]\nnetwork_mode = "sometimes"', "environment.network_mode"),
+        ('[agent]\nnetwork_mode = "no_network"', "agent.network_mode"),
+        ('[verifier]\nnetwork_mode = "sometimes"', "verifier.network_mode"),
+        ('[verifier]\nenvironment_mode = "both"', "verifier.environment_mode"),
+        ("[verifier.environment]\ncpus = 0", "verifier.environment.cpus"),
+        ('[environment]\nos = "plan9"', "environment.os"),
+        (
+            "[environment.healthcheck]\ncommand = ''\nstart_interval_sec = 0",
+            "environment.healthcheck.start_interval_sec",
+        ),
+        ('[environment]\nallow_internet = "perhaps"', "environment.allow_internet"),
+        ("[environment.healthcheck]\nretries = 1", "environment.healthcheck.command"),
+        ("environment = 3", "environment"),
+        ("steps = 1", "steps"),
+    ],
+)
+def test_a_wrong_value_is_refused_with_file_and_key(make_task: MakeTask, toml: str, key: str) -> None:
+    path = make_task(toml=toml + "\n")
+    assert str(path / "task.toml") in complaint(path)
+    assert key in complaint(path)
+
+
+def test_a_shared_verifier_with_an_environment_of_its_own_is_a_contradiction(make_task: MakeTask) -> None:
+    path = make_task(toml='[verifier]\nenvironment_mode = "shared"\n[verifier.environment]\ncpus = 1\n')
+    assert complaint(path).startswith(
+        f'{path / "task.toml"}: verifier: environment_mode = "shared" contradicts [verifier.environment]'
+    )
+
+
+def test_unknown_keys_are_tolerated_and_told(make_task: MakeTask) -> None:
+    toml = """
+colour = 1
+[metadata]
+free = 1
+[agent]
+mood = "good"
+[environment]
+cpu = 2
+env = { FREE = "1" }
+[environment.healthcheck]
+command = "true"
+interval = 3
+"""
+    unknown = ["agent.mood", "colour", "environment.cpu", "environment.healthcheck.interval"]
+    assert Task.read(make_task(toml=toml)).unknown_keys == unknown
