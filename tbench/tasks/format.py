@@ -135,11 +135,6 @@ class VerifierSection(_Section):
             )
         return self
 
-    @property
-    def is_separate(self) -> bool:
-        """Whether the tests run in a container of their own; [verifier.environment] says so without a mode, too."""
-        return self.environment_mode == "separate" or self.environment is not None
-
 
 class TaskFile(_Section):
     """task.toml."""

@@ -24,7 +24,6 @@ LEFT_OUT: dict[str, Any] = {
     "verifier.network_mode": None,
     "verifier.allowed_hosts": [],
     "verifier.collect": [],
-    "verifier.is_separate": False,
     "solution.env": {},
     "environment.build_timeout_sec": 600,
     "environment.docker_image": None,
