@@ -22,12 +22,12 @@ from tbench.cli.live import progress
 from tbench.cli.options import AgentSetup, ModelOptions, RunOptions, as_stored, for_earlier_run
 from tbench.errors import UsageError
 from tbench.events import Event, Events, Note
-from tbench.files import is_unused, refuse_to_overwrite
 from tbench.runs.plan import RunConfig, check_same_run
 from tbench.runs.resume import Again, Past
 from tbench.runs.run import RunOutcome, execute_on_engine
 from tbench.sandbox.docker.engine import Engine
 from tbench.sandbox.docker.last_resort import leave_removing_to_a_child
+from tbench.storage.run_files import RUN
 from tbench.tasks.sources import TaskSet, read_tasks
 
 _PREFLIGHT_SEC = 20.0
@@ -58,8 +58,8 @@ def _past(options: RunOptions, resume: bool) -> Past | None:
     if options.output is None:
         return None
     directory = Path(options.output)
-    if not resume or is_unused(directory):
-        refuse_to_overwrite(directory)
+    if not resume or RUN.is_new(directory):
+        RUN.refuse_to_overwrite(directory)
         return None
     return Past.read(directory)
 

@@ -32,6 +32,7 @@ from tbench.rewards.texts import text_of
 from tbench.runs.admission import Admission
 from tbench.runs.place import Place, place_on
 from tbench.runs.plan import RunConfig, trial_id
+from tbench.runs.redaction import hiding
 from tbench.runs.run import Run
 from tbench.runs.trial import SandboxMaker, TrialPlan
 from tbench.sandbox.docker.engine import Engine
@@ -187,7 +188,7 @@ async def run_trials(tasks: Sequence[Task], agent: Callable[[int], TrialAgent], 
         agents[plan.task_name, plan.seed] = index
     with (
         _directory(live.output, run) as directory,
-        contextlib.closing(RunStore.create(directory, {"run": run})) as store,
+        contextlib.closing(RunStore.create(directory, {"run": run}, hiding(tasks))) as store,
     ):
         async with _place(live, config) as place:
             outcome = await Run(

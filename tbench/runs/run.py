@@ -21,6 +21,7 @@ from tbench.runs.host import HostWatch
 from tbench.runs.place import place_on
 from tbench.runs.plan import RunConfig, plan_trials
 from tbench.runs.pool import few_full_collections, run_all
+from tbench.runs.redaction import hiding
 from tbench.runs.resume import Again, Past, take_up
 from tbench.runs.stopping import Gate, Stopping
 from tbench.runs.trial import SandboxMaker, Trial, TrialPlan
@@ -209,9 +210,11 @@ async def execute_on_engine(
     plans: Sequence[TrialPlan] = plan_trials(tasks, config)
     standing: Sequence[TrialResult] = ()
     if past is None:
-        store = RunStore.create(directory, document)
+        store = RunStore.create(directory, document, hiding(tasks.tasks))
+        events.subscribe(store.on_event)
     else:
-        store = RunStore.open(directory)
+        store = RunStore.open(directory, hiding(tasks.tasks))
+        events.subscribe(store.on_event)
         plans, standing = take_up(store, plans, again or Again())
         say(f"{directory}: {len(standing)} of {len(plans) + len(standing)} trials stand, {len(plans)} are left")
         store.write_config(document)
