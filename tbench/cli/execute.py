@@ -20,9 +20,11 @@ from tbench.agents.trial_agent import NopAgent, OracleAgent, TrialAgent
 from tbench.cli.interruption import interruptible, tell
 from tbench.cli.live import progress
 from tbench.cli.options import AgentSetup, ModelOptions, RunOptions, as_stored, for_earlier_run
+from tbench.cli.run_log import run_log
 from tbench.errors import UsageError
 from tbench.events import Event, Events, Note
 from tbench.runs.plan import RunConfig, check_same_run
+from tbench.runs.redaction import hiding
 from tbench.runs.resume import Again, Past
 from tbench.runs.run import RunOutcome, execute_on_engine
 from tbench.sandbox.docker.engine import Engine
@@ -33,7 +35,9 @@ from tbench.tasks.sources import TaskSet, read_tasks
 _PREFLIGHT_SEC = 20.0
 
 
-def execute(options: RunOptions, *, resume: bool = False, retry_errors: str | None = None) -> RunOutcome:
+def execute(
+    options: RunOptions, *, resume: bool = False, retry_errors: str | None = None, log_level: str = "info"
+) -> RunOutcome:
     """Run and print. Raises UsageError before anything was started, for whatever the user can mend."""
     past, again = _past(options, resume), Again.parse(retry_errors)
     if retry_errors is not None and not resume:
@@ -46,7 +50,7 @@ def execute(options: RunOptions, *, resume: bool = False, retry_errors: str | No
     try:
         if options.max_load is not None and not engine.shares_kernel:
             raise UsageError("--max-load: the engine runs on another machine, whose load cannot be seen; leave it out")
-        return asyncio.run(_execute(options, tasks, setup, engine, past, again))
+        return asyncio.run(_execute(options, tasks, setup, engine, past, again, log_level))
     finally:
         engine.close()
 
@@ -65,7 +69,13 @@ def _past(options: RunOptions, resume: bool) -> Past | None:
 
 
 async def _execute(
-    options: RunOptions, tasks: TaskSet, setup: AgentSetup, engine: Engine, past: Past | None, again: Again
+    options: RunOptions,
+    tasks: TaskSet,
+    setup: AgentSetup,
+    engine: Engine,
+    past: Past | None,
+    again: Again,
+    log_level: str,
 ) -> RunOutcome:
     events = Events(say_before_the_run)
     chat, served = await connect(options.model, setup, events)
@@ -82,8 +92,13 @@ async def _execute(
     if past is not None:
         check_same_run(past, config, tasks)
     try:
-        with progress(config, tasks) as show, interruptible("stopping; finished trials are kept", _leave):
+        with (
+            run_log(directory, log_level, hiding(tasks.tasks)) as log,
+            progress(config, tasks) as show,
+            interruptible("stopping; finished trials are kept", _leave),
+        ):
             events.replace(show)
+            events.subscribe(log)
             outcome = await execute_on_engine(
                 config,
                 tasks,
