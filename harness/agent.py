@@ -62,7 +62,8 @@ class Agent:
     """One conversation about one task. `trajectory` is valid at any time, also after an exception.
 
     `neutralise_special_tokens` defuses control tokens in the instruction and in what the terminal shows; they are
-    recorded as warnings in any case.
+    recorded as warnings in any case. `on_step` is told the number of each step that begins, `on_step_done` gets each
+    step of the trajectory once, in order, when nothing of it will change any more; it must not raise.
     """
 
     def __init__(
@@ -75,6 +76,7 @@ class Agent:
         seed: int | None = None,
         neutralise_special_tokens: bool = False,
         on_step: Callable[[int], None] = lambda _: None,
+        on_step_done: Callable[[Step], None] = lambda _: None,
     ) -> None:
         self._model = model
         self._terminal = terminal
@@ -83,6 +85,7 @@ class Agent:
         self._seed = seed
         self._neutralise = neutralise_special_tokens
         self._on_step = on_step
+        self._on_step_done = on_step_done
         self._history = History()
         self._steps: list[Step] = []
         self._compactions: list[Compaction] = []
@@ -151,9 +154,19 @@ class Agent:
         step, cramped = await self._query(index)
         # Kept before acting: a timeout or a lost terminal in mid-action must not lose the reply.
         self._steps.append(step)
-        if self._overflows(step.reply, cramped):
-            await self._go_on_without(step)
-            return
+        overflows = self._overflows(step.reply, cramped)
+        try:
+            if overflows:
+                self._go_on_without(step)
+            else:
+                await self._follow(step)
+        finally:
+            self._on_step_done(self._steps[-1])
+        if overflows:
+            await self._make_room(index)
+
+    async def _follow(self, step: Step) -> None:
+        """Do what the reply says."""
         self._compactions_in_a_row = 0
         self._end_if_spent(step.reply)
         try:
@@ -261,7 +274,7 @@ class Agent:
             return True
         return reply.cut and cramped and self._limits.on_overflow != "stop"
 
-    async def _go_on_without(self, step: Step) -> None:
+    def _go_on_without(self, step: Step) -> None:
         """The reply is in the steps; the history goes on without it, if it goes on."""
         if self._limits.on_overflow == "stop":
             self._history.add_reply(step.reply)
@@ -270,7 +283,6 @@ class Agent:
         self._end_if_spent(step.reply)
         self._steps[-1] = step.model_copy(update={"format_error": "context_full"})
         self._warnings["format_error:context_full"] += 1
-        await self._make_room(step.index)
 
     async def _make_room(self, index: int) -> None:
         policy = self._limits.on_overflow

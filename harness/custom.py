@@ -8,6 +8,7 @@ import traceback
 from collections import Counter
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import reduce
 from typing import Any, Protocol, TypeVar
 
 from harness.agent import AgentTerminal
@@ -19,6 +20,7 @@ from harness.protocols.base import CommandResult, Keys, ScreenView, View
 from harness.protocols.text import seen
 from harness.special_tokens import special_tokens
 from harness.terminal import Settled
+from harness.text import without_lone_surrogates
 from harness.trajectory import Message, Outcome, Reply, Step, Trajectory, Usage
 
 Seen = TypeVar("Seen", View, ScreenView, Settled)
@@ -82,8 +84,32 @@ class AgentModel:
         return await self._query(messages, max_tokens or self.sampling.max_tokens, tools)
 
 
+@dataclass(frozen=True)
+class _Deed:
+    """What was done with the terminal, and what came of it."""
+
+    action: str | None
+    observation: str | None
+    exit_code: int | None
+    command_sec: float
+
+    def added_to(self, step: Step) -> Step:
+        return step.model_copy(
+            update={
+                "actions": step.actions if self.action is None else (*step.actions, self.action),
+                "observation": step.observation if self.observation is None else self.observation,
+                "exit_code": step.exit_code if self.exit_code is None else self.exit_code,
+                "command_sec": step.command_sec + self.command_sec,
+            }
+        )
+
+
 class CustomRun:
-    """One trial of a user's agent. `trajectory` is valid at any time, also after an exception."""
+    """One trial of a user's agent. `trajectory` is valid at any time, also after an exception.
+
+    A step is over with the next query, and goes to `on_step_done` then, which must not raise. What the agent does in
+    the terminal while it waits for a reply belongs to the step of that reply.
+    """
 
     def __init__(
         self,
@@ -95,6 +121,7 @@ class CustomRun:
         *,
         seed: int,
         on_step: Callable[[int], None] = lambda _: None,
+        on_step_done: Callable[[Step], None] = lambda _: None,
     ) -> None:
         self._agent = agent
         self._name = name
@@ -103,6 +130,11 @@ class CustomRun:
         self._limits = limits
         self._seed = seed
         self._on_step = on_step
+        self._on_step_done = on_step_done
+        self._steps_done = 0
+        """The first so many steps are over."""
+        self._early: list[_Deed] = []
+        """What belongs to the next step."""
         self._messages: tuple[Message, ...] = ()
         self._steps: list[Step] = []
         self._usage = Usage()
@@ -128,6 +160,7 @@ class CustomRun:
             self._outcome = self._ended.result() if self._ended.done() else _outcome(work, self._outside)
         finally:
             await _stop(work)
+            self._end_step()
             self._ended.cancel()
         return self.trajectory
 
@@ -173,6 +206,7 @@ class CustomRun:
         index = len(self._steps) + 1
         if self._limits.steps is not None and index > self._limits.steps:
             return await self._end(Outcome.STEP_LIMIT)
+        self._end_step()
         self._on_step(index)
         if self._limits.completion_tokens is not None:
             max_tokens = min(max_tokens, self._limits.completion_tokens - self._usage.completion_tokens)
@@ -188,7 +222,9 @@ class CustomRun:
         )
         self._messages = (*messages, answer)
         self._usage += reply.usage
-        self._steps.append(Step(index=index, reply=reply, model_sec=time.monotonic() - started))
+        step = Step(index=index, reply=reply, model_sec=time.monotonic() - started)
+        early, self._early = self._early, []
+        self._steps.append(reduce(lambda so_far, deed: deed.added_to(so_far), early, step))
         limit = self._limits.completion_tokens
         if limit is not None and self._usage.completion_tokens >= limit:
             return await self._end(Outcome.TOKEN_LIMIT)
@@ -203,23 +239,23 @@ class CustomRun:
                 self._ended.set_exception(why)
         return await _for_ever()
 
+    def _end_step(self) -> None:
+        if self._steps_done < len(self._steps):
+            self._steps_done += 1
+            self._on_step_done(self._steps[-1])
+
     def _note(self, action: str | None, started: float, view: View | Settled | None) -> None:
         """What was typed, and what came of it, goes to the latest step."""
         exit_code = view.exit_code if isinstance(view, CommandResult | Settled) else None
         text = "\n".join(seen(view)) if isinstance(view, ScreenView | CommandResult) else None
         if text and special_tokens(text):
             self._warnings["special_tokens"] += 1
-        if not self._steps:
-            return
-        step = self._steps[-1]
-        self._steps[-1] = step.model_copy(
-            update={
-                "actions": step.actions if action is None else (*step.actions, action),
-                "observation": step.observation if text is None else text,
-                "exit_code": step.exit_code if exit_code is None else exit_code,
-                "command_sec": step.command_sec + time.monotonic() - started,
-            }
-        )
+        typed = None if action is None else without_lone_surrogates(action)
+        deed = _Deed(typed, text, exit_code, time.monotonic() - started)
+        if self._steps_done < len(self._steps):
+            self._steps[-1] = deed.added_to(self._steps[-1])
+        elif self._steps:
+            self._early.append(deed)
 
 
 class _WatchedTerminal:

@@ -77,7 +77,9 @@ class Events:
         self._subscribers = list(subscribers)
 
     def subscribe(self, subscriber: Subscriber) -> None:
-        self._subscribers.append(subscriber)
+        """Let `subscriber` hear from now on; one that hears already hears nothing twice."""
+        if subscriber not in self._subscribers:
+            self._subscribers.append(subscriber)
 
     def replace(self, subscriber: Subscriber) -> None:
         """Let only `subscriber` hear from now on."""

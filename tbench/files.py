@@ -1,4 +1,4 @@
-"""Files and directories that are written whole or not at all, and what may not be overwritten."""
+"""Files that are written whole or not at all, and names that are safe to write."""
 
 from __future__ import annotations
 
@@ -10,12 +10,14 @@ from typing import Any
 
 from tbench.errors import UsageError
 
+_BESIDE = ".writing-"
+
 
 def write_atomically(path: Path, data: bytes) -> None:
-    """Write beside, then rename: a reader sees the old file or the new one, never half of it."""
+    """Write beside, then rename: a reader sees the old file or the new one, never half of it. Raises OSError."""
     path.parent.mkdir(parents=True, exist_ok=True)
     # Not derived from the name: names out of a container may already be as long as a file system allows.
-    beside = path.with_name(f".writing-{os.getpid()}")
+    beside = path.with_name(f"{_BESIDE}{os.getpid()}")
     try:
         beside.write_bytes(data)
         beside.replace(path)
@@ -25,7 +27,13 @@ def write_atomically(path: Path, data: bytes) -> None:
         raise
 
 
+def is_beside(path: Path) -> bool:
+    """Whether a process that was killed in `write_atomically` may have left this file."""
+    return path.name.startswith(_BESIDE)
+
+
 def write_json(path: Path, value: Any) -> None:
+    """Write `value` indented. Raises OSError."""
     write_atomically(path, (json.dumps(value, indent=2, ensure_ascii=False) + "\n").encode("utf-8", "replace"))
 
 
@@ -35,15 +43,6 @@ def is_unused(path: Path) -> bool:
         return not path.exists() or (path.is_dir() and not any(path.iterdir()))
     except OSError as error:
         raise UsageError(f"{path}: cannot be read: {error.strerror or error}") from None
-
-
-def refuse_to_overwrite(path: Path) -> None:
-    """Raises UsageError for a run directory that holds anything."""
-    if not is_unused(path):
-        raise UsageError(
-            f"{path}: is not empty; name a new directory with --output (nothing is overwritten), "
-            "or go on with the run in it with --resume"
-        )
 
 
 def safe_relative(name: str) -> Path:

@@ -58,6 +58,15 @@ class Recording:
         except OSError as error:
             self._give_up(error)
 
+    def flush(self) -> None:
+        """Put into the file what was recorded so far, so that it outlives this process."""
+        if self._file is None:
+            return
+        try:
+            self._file.flush()
+        except OSError as error:
+            self._give_up(error)
+
     def close(self) -> None:
         """Flush and close; later events are ignored."""
         if self._file is not None:

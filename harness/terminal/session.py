@@ -180,6 +180,11 @@ class Terminal:
                 view = await self._screen.read(self._link)
                 return dataclasses.replace(view, notes=self._take_notes()) if self._notes else view
 
+    def flush_recording(self) -> None:
+        """Put what was recorded so far into its file."""
+        if self._recording is not None:
+            self._recording.flush()
+
     @property
     def recording_problem(self) -> str | None:
         """Why the recording is incomplete, where it is."""

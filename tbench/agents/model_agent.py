@@ -16,7 +16,7 @@ from harness.protocols.base import ActionProtocol, ShellMode
 from harness.protocols.bash import BashProtocol
 from harness.terminal import COLUMNS, ROWS, Settling, Terminal, TerminalSpec
 from harness.terminal.recording import Recording
-from harness.trajectory import Outcome, Trajectory
+from harness.trajectory import Outcome, Step, Trajectory
 from tbench.agents.trial_agent import AgentReport, Workplace
 from tbench.errors import TrialError
 from tbench.results import Stage
@@ -55,6 +55,7 @@ class ModelAgent:
             seed=place.seed,
             neutralise_special_tokens=self._neutralise,
             on_step=lambda step: place.on_step(step, terminal.last_line),
+            on_step_done=lambda step: _keep(step, terminal, place),
         )
         return await _at_work(place, terminal, agent)
 
@@ -98,6 +99,7 @@ class UserAgent:
             place.bounded(self._limits),
             seed=place.seed,
             on_step=lambda step: place.on_step(step, terminal.last_line),
+            on_step_done=lambda step: _keep(step, terminal, place),
         )
         try:
             return await _at_work(place, terminal, run)
@@ -122,6 +124,12 @@ def _terminal(
 ) -> Terminal:
     recording = Recording(place.directory / "session.cast", columns=COLUMNS, rows=ROWS)
     return Terminal(place.sandbox.connect, spec, recording=recording, settling=settling, on_outage=on_outage)
+
+
+def _keep(step: Step, terminal: Terminal, place: Workplace) -> None:
+    """Put a step that is over on disk, and the session up to there."""
+    terminal.flush_recording()
+    place.on_step_done(step)
 
 
 async def _at_work(place: Workplace, terminal: Terminal, agent: _Conversation) -> AgentReport:

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Protocol
 
 from harness.limits import Limits
-from harness.trajectory import Outcome, Trajectory
+from harness.trajectory import Outcome, Step, Trajectory
 from tbench.errors import TrialError
 from tbench.sandbox.archive import pack, tree_at
 from tbench.sandbox.backend import BUSYBOX, LOG_DIRECTORIES, NOT_STAGED, Sandbox
@@ -41,6 +41,9 @@ class Workplace:
     directory: Path
     timeout_sec: float | None
     on_step: Callable[[int, str], None]
+    """Told of each step that begins: its number, and the last line of the terminal."""
+    on_step_done: Callable[[Step], None] = lambda _: None
+    """Gets each step once, in order, as it stands in the trajectory in the end. Never raises."""
 
     def bounded(self, limits: Limits) -> Limits:
         """`limits` with the task's own time."""

@@ -24,6 +24,7 @@ ExtraBody = Annotated[str | None, typer.Option(help="JSON merged into each reque
 ChatTemplateKwargs = Annotated[
     str | None, typer.Option(help="JSON for the server's template, e.g. '{\"enable_thinking\": false}'.")
 ]
+LogLevel = Annotated[str, typer.Option(help="What run.log holds: debug, info, warning or error, and what is above.")]
 RequestTimeout = Annotated[float, typer.Option(min=1, help="Seconds for one request to the endpoint.")]
 
 
@@ -34,6 +35,11 @@ def one_of(option: str, value: str, known: tuple[str, ...]) -> Any:
     if value not in known:
         raise UsageError(f"{option} {value}: unknown; known: {', '.join(known)}")
     return value
+
+
+def log_level_of(value: str) -> str:
+    """`value`, if it is a level of run.log. Raises UsageError."""
+    return str(one_of("--log-level", value, ("debug", "info", "warning", "error")))
 
 
 def given(**values: Any) -> dict[str, Any]:

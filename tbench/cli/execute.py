@@ -21,15 +21,17 @@ from tbench.agents.trial_agent import NopAgent, OracleAgent, TrialAgent
 from tbench.cli.interruption import run_interruptibly, tell
 from tbench.cli.live import progress
 from tbench.cli.options import AgentSetup, ModelOptions, RunOptions, as_stored, for_earlier_run
+from tbench.cli.run_log import run_log
 from tbench.errors import UsageError
 from tbench.events import Event, Events, Note
-from tbench.files import is_unused, refuse_to_overwrite
 from tbench.runs.plan import RunConfig, check_same_run
+from tbench.runs.redaction import hiding
 from tbench.runs.resume import EarlierRun, RetryErrors
 from tbench.runs.run import RunOutcome, execute_run
 from tbench.sandbox.docker.backend import DockerBackend
 from tbench.sandbox.docker.cleaning import leave_removing_to_a_child
 from tbench.sandbox.docker.engine import Engine
+from tbench.storage.run_files import RUN
 from tbench.tasks.sources import TaskSet, read_tasks
 
 _PREFLIGHT_SEC = 20.0
@@ -38,7 +40,9 @@ _FULL_COLLECTION_EVERY = 100
 until then is about 700,000 small objects."""
 
 
-def execute(options: RunOptions, *, resume: bool = False, retry_errors: str | None = None) -> RunOutcome:
+def execute(
+    options: RunOptions, *, resume: bool = False, retry_errors: str | None = None, log_level: str = "info"
+) -> RunOutcome:
     """Run and print. Raises UsageError before anything was started, for whatever the user can mend."""
     earlier, wanted_errors = _earlier(options, resume), RetryErrors.parse(retry_errors)
     if retry_errors is not None and not resume:
@@ -53,7 +57,7 @@ def execute(options: RunOptions, *, resume: bool = False, retry_errors: str | No
             raise UsageError("--max-load: the engine runs on another machine, whose load cannot be seen; leave it out")
         with few_full_collections():
             return run_interruptibly(
-                _execute(options, tasks, setup, engine, earlier, wanted_errors),
+                _execute(options, tasks, setup, engine, earlier, wanted_errors, log_level),
                 stopping="stopping; finished trials are kept",
                 at_once=_leave,
             )
@@ -68,8 +72,8 @@ def _earlier(options: RunOptions, resume: bool) -> EarlierRun | None:
     if options.output is None:
         return None
     directory = Path(options.output)
-    if not resume or is_unused(directory):
-        refuse_to_overwrite(directory)
+    if not resume or RUN.is_new(directory):
+        RUN.refuse_to_overwrite(directory)
         return None
     return EarlierRun.read(directory)
 
@@ -81,6 +85,7 @@ async def _execute(
     engine: Engine,
     earlier: EarlierRun | None,
     retry_errors: RetryErrors,
+    log_level: str,
 ) -> RunOutcome:
     events = Events(say_before_the_run)
     chat, served = await connect(options.model, setup, events)
@@ -97,8 +102,9 @@ async def _execute(
     if earlier is not None:
         check_same_run(earlier, config, tasks)
     try:
-        with progress(config, tasks) as show:
+        with run_log(directory, log_level, hiding(tasks.tasks)) as log, progress(config, tasks) as show:
             events.replace(show)
+            events.subscribe(log)
             outcome = await execute_run(
                 config,
                 tasks,

@@ -7,6 +7,8 @@ from typing import Annotated
 
 import typer
 
+from tbench.cli.common import LogLevel, log_level_of
+
 
 def register(app: typer.Typer) -> None:
     app.command()(resume)
@@ -37,6 +39,7 @@ def resume(
     min_coverage: Annotated[
         float, typer.Option(min=0, max=1, help="Exit with 3 when a smaller share of trials has a verdict.")
     ] = 0.0,
+    log_level: LogLevel = "info",
 ) -> None:
     """Finish the trials of a run that have no verdict: cut short, never begun, or with an error worth a retry."""
     from tbench.cli.execute import execute
@@ -44,7 +47,8 @@ def resume(
     from tbench.cli.run import finish
     from tbench.runs.resume import EarlierRun
 
+    level = log_level_of(log_level)
     stored = EarlierRun.read(run).document.get("options")
     here = {"base_url": base_url, "max_outage_sec": max_outage}
     options = from_stored(stored, str(run), here, concurrency=concurrency, retries=retries, max_load=max_load)
-    finish(execute(options, resume=True, retry_errors=retry_errors), min_coverage)
+    finish(execute(options, resume=True, retry_errors=retry_errors, log_level=level), min_coverage)

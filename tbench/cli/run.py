@@ -11,12 +11,14 @@ from tbench.cli.common import (
     ChatTemplateKwargs,
     ExtraBody,
     FirstSeed,
+    LogLevel,
     Model,
     RequestTimeout,
     TaskPatterns,
     Tasks,
     given,
     json_object,
+    log_level_of,
     one_of,
 )
 
@@ -185,6 +187,7 @@ def run(
     min_coverage: Annotated[
         float, typer.Option(min=0, max=1, help="Exit with 3 when a smaller share of trials has a verdict.")
     ] = 0.0,
+    log_level: LogLevel = "info",
 ) -> None:
     """Run tasks against a model and print the score."""
     from tbench.cli.execute import execute
@@ -244,7 +247,8 @@ def run(
             max_outage_sec=max_outage,
         ),
     )
-    finish(execute(options, resume=resume, retry_errors=retry_errors), min_coverage)
+    level = log_level_of(log_level)
+    finish(execute(options, resume=resume, retry_errors=retry_errors, log_level=level), min_coverage)
 
 
 def finish(outcome: RunOutcome, min_coverage: float) -> None:

@@ -18,7 +18,7 @@ from tbench.errors import UsageError
 from tbench.scores.statistics import score as score_of
 from tbench.scores.summary import reward_table
 from tbench.storage.read_run import StoredRun, read_run
-from tbench.storage.run_store import CONFIG_NAME, RESULTS_NAME
+from tbench.storage.run_files import CONFIG_NAME, RESULTS_NAME
 from tbench.text import one_line
 
 By = Literal["model", "name"]

@@ -31,6 +31,7 @@ from tbench.events import Events
 from tbench.results import TrialResult, is_weak
 from tbench.rewards.texts import text_of
 from tbench.runs.plan import RunConfig, trial_id
+from tbench.runs.redaction import hiding
 from tbench.runs.run import Run
 from tbench.runs.trial import TrialPlan
 from tbench.sandbox.backend import MakeBackend, NetworkChoice, opened
@@ -186,7 +187,7 @@ async def run_trials(tasks: Sequence[Task], agent: Callable[[int], TrialAgent], 
         agents[plan.task_name, plan.seed] = index
     with (
         _directory(live.output, run) as directory,
-        contextlib.closing(RunStore.create(directory, {"run": run})) as store,
+        contextlib.closing(RunStore.create(directory, {"run": run}, hiding(tasks))) as store,
     ):
         settings = config.sandbox_settings()
         make_backend = live.backend or partial(DockerBackend.connect, concurrency=live.concurrency)

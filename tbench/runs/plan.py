@@ -14,9 +14,10 @@ from harness.protocols.base import ShellMode
 from harness.protocols.text import OUTPUT_LIMIT_BYTES
 from harness.trajectory import Frozen
 from tbench.errors import UsageError
-from tbench.runs.resume import EarlierRun, differences
+from tbench.runs.resume import EarlierRun
 from tbench.runs.trial import TrialPlan
 from tbench.sandbox.backend import NetworkChoice, SandboxSettings
+from tbench.storage.differences import differences
 from tbench.tasks.sources import TaskSet
 from tbench.text import one_line
 from tbench.verify.policy import Keep, Verify
@@ -128,7 +129,7 @@ def check_same_run(earlier: EarlierRun, config: RunConfig, tasks: TaskSet) -> No
         raise UsageError(f"{where}: its run.json is not of this version: {one_line(str(error))}") from None
     if before.semantic() != config.semantic():
         old, new = (each.model_dump(mode="json", include=_SEMANTIC) for each in (before, config))
-        raise UsageError(f"{where} with another configuration: {'; '.join(differences(old, new))}; start a new run")
+        raise UsageError(f"{where} with another configuration: {differences(old, new)}; start a new run")
     now = {task.name: task.hash for task in tasks.tasks} | dict.fromkeys(tasks.invalid)
     if missing := sorted(earlier.hashes.keys() - now.keys()):
         raise UsageError(f"{where} without its tasks {', '.join(missing)}; give the tasks that it was started with")

@@ -1,10 +1,10 @@
-"""Keeps secrets out of what is stored: messages of errors and tracebacks, which may quote anything."""
+"""Keeps secrets out of what is stored: messages of errors, tracebacks, notes and logs, which may quote anything."""
 
 from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 
 from tbench.tasks.task import Task, host_variables
 
@@ -13,15 +13,25 @@ _SHORTEST = 8
 _PASSWORD = re.compile(r"(://)[^/\s@:]*:[^/\s@]+@")
 
 
-def hide(text: str, task: Task | None = None, host: Mapping[str, str] | None = None) -> str:
-    """`text` without the API key, passwords in URLs, and what `task` takes from tbench's environment by `${VAR}`."""
-    for name, value in _secrets(task, os.environ if host is None else host):
-        text = text.replace(value, f"[{name}]")
-    return _PASSWORD.sub(r"\1[password]@", text)
+def hide(text: str, *tasks: Task | None, host: Mapping[str, str] | None = None) -> str:
+    """`text` without the API key, passwords in URLs, and what `tasks` take from tbench's environment by `${VAR}`."""
+    return hiding(tasks, host=host)(text)
 
 
-def _secrets(task: Task | None, host: Mapping[str, str]) -> Iterator[tuple[str, str]]:
-    names = {"OPENAI_API_KEY": "key"} | {name: name for name in (host_variables(task) if task else ())}
+def hiding(tasks: Iterable[Task | None], *, host: Mapping[str, str] | None = None) -> Callable[[str], str]:
+    """`hide` for many texts about the same tasks: what is to be hidden is found out once."""
+    secrets = list(_secrets(tasks, os.environ if host is None else host))
+
+    def hide_in(text: str) -> str:
+        for name, value in secrets:
+            text = text.replace(value, f"[{name}]")
+        return _PASSWORD.sub(r"\1[password]@", text)
+
+    return hide_in
+
+
+def _secrets(tasks: Iterable[Task | None], host: Mapping[str, str]) -> Iterator[tuple[str, str]]:
+    names = {"OPENAI_API_KEY": "key"} | {name: name for task in tasks if task for name in host_variables(task)}
     # The longest first: one may hold another.
     found = [(shown, host.get(name, "").strip()) for name, shown in names.items()]
     yield from sorted((pair for pair in found if len(pair[1]) >= _SHORTEST), key=lambda pair: -len(pair[1]))

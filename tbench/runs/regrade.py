@@ -16,6 +16,7 @@ from tbench.results import TrialResult
 from tbench.sandbox.backend import MakeBackend, Reopens, Sandbox, SandboxSettings, Say, opened
 from tbench.storage.read_run import StoredRun, read_run
 from tbench.storage.run_store import RunStore
+from tbench.storage.trial_files import write_trial
 from tbench.tasks.sources import read_tasks
 from tbench.tasks.task import Task
 from tbench.verify.policy import Verify, judge
@@ -149,6 +150,6 @@ def _store(store: RunStore, directory: Path, after: TrialResult, files: Mapping[
             number += 1
         (directory / "verifier").rename(directory / f"verifier-{number}")
     fresh = {name: data for name, data in files.items() if not (directory / name).exists()}
-    store.write_trial(directory, after, None, fresh)
+    write_trial(directory, after, None, fresh)
     store.supersede({after.trial})
     store.append_result(after)

@@ -6,7 +6,6 @@ what is left is a set difference. Nothing that was ever measured is deleted; att
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -18,7 +17,8 @@ from tbench.errors import KINDS, UsageError
 from tbench.results import ErrorInfo, TrialResult
 from tbench.runs.trial import TrialPlan
 from tbench.storage.read_run import read_config, read_results
-from tbench.storage.run_store import CONFIG_NAME, RESULTS_NAME, RunStore
+from tbench.storage.run_files import CONFIG_NAME, RESULTS_NAME
+from tbench.storage.run_store import RunStore
 
 
 @dataclass(frozen=True)
@@ -67,16 +67,6 @@ class EarlierRun:
     @property
     def seeds(self) -> list[int]:
         return list(self.document["seeds"])
-
-
-def differences(old: Mapping[str, Any], new: Mapping[str, Any], prefix: str = "") -> Iterator[str]:
-    """`key: old → new` for every value that differs, nested keys with dots."""
-    for key in sorted(old.keys() | new.keys()):
-        before, after = old.get(key), new.get(key)
-        if isinstance(before, dict) and isinstance(after, dict):
-            yield from differences(before, after, f"{prefix}{key}.")
-        elif before != after:
-            yield f"{prefix}{key}: {json.dumps(before)} → {json.dumps(after)}"
 
 
 def resume(

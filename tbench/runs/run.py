@@ -20,6 +20,7 @@ from tbench.runs.admission import Admission, Demand
 from tbench.runs.host import HostWatch
 from tbench.runs.plan import RunConfig, plan_trials
 from tbench.runs.pool import run_all
+from tbench.runs.redaction import hiding
 from tbench.runs.resume import EarlierRun, RetryErrors, resume
 from tbench.runs.stopping import Gate, Stopping
 from tbench.runs.trial import Trial, TrialPlan
@@ -206,9 +207,11 @@ async def execute_run(
     plans: Sequence[TrialPlan] = plan_trials(tasks, config)
     standing: Sequence[TrialResult] = ()
     if earlier is None:
-        store = RunStore.create(directory, document)
+        store = RunStore.create(directory, document, hiding(tasks.tasks))
+        events.subscribe(store.on_event)
     else:
-        store = RunStore.open(directory)
+        store = RunStore.open(directory, hiding(tasks.tasks))
+        events.subscribe(store.on_event)
         plans, standing = resume(store, plans, retry_errors or RetryErrors())
         say(f"{directory}: {len(standing)} of {len(plans) + len(standing)} trials stand, {len(plans)} are left")
         store.write_config(document)

@@ -18,9 +18,10 @@ from tbench.errors import TrialError
 from tbench.events import Events, Phase, TrialFinished, TrialPhase, TrialStep, TrialVerdict
 from tbench.results import NOTHING_SEEN, ErrorInfo, Integrity, Timings, TrialResult
 from tbench.runs.host import HostWatch, Observation
-from tbench.runs.redaction import hide
+from tbench.runs.redaction import hiding
 from tbench.sandbox.backend import Backend, Keeps, MakesRoom, Sandbox, Snapshots
 from tbench.storage.run_store import RunStore
+from tbench.storage.trial_files import StepLog, write_trial
 from tbench.tasks.task import Task
 from tbench.text import one_line
 from tbench.verify.policy import JudgePolicy, judge
@@ -92,6 +93,8 @@ class Trial:
         self._host = host
         self._observed: Observation | None = None
         self._sandbox: Sandbox | None = None
+        self._steps = StepLog(self._directory)
+        self._hide = hiding([plan.task])
         self._progress = _Progress()
 
     async def run(self, queue_sec: float) -> Callable[[], Awaitable[TrialResult]]:
@@ -120,12 +123,12 @@ class Trial:
 
     def _public(self, error: TrialError) -> ErrorInfo:
         # Before it is cut: half a secret is one, too.
-        message = one_line(hide(str(error), self._plan.task))
+        message = one_line(self._hide(str(error)))
         return error.info().model_copy(update={"message": message})
 
     def _hide_in_traceback(self) -> None:
         if text := self._progress.files.get("traceback.txt"):
-            shown = hide(text.decode("utf-8", "replace"), self._plan.task)
+            shown = self._hide(text.decode("utf-8", "replace"))
             self._progress.files["traceback.txt"] = shown.encode("utf-8", "replace")
 
     async def _until_verdict(self) -> None:
@@ -156,11 +159,13 @@ class Trial:
             directory=self._directory,
             timeout_sec=task.file.agent.timeout_sec,
             on_step=self._on_step,
+            on_step_done=self._steps.append,
         )
         try:
             self._progress.report = await self._agent.work(place)
         finally:
             self._progress.agent_sec = time.monotonic() - started
+            self._steps.close()
 
     async def _judge(self, task: Task) -> None:
         assert self._sandbox is not None
@@ -200,7 +205,7 @@ class Trial:
         trajectory = self._trajectory()
         result = self._result(started_at, started, queue_sec, trajectory)
         try:
-            self._store.write_trial(self._directory, result, trajectory, self._progress.files)
+            write_trial(self._directory, result, trajectory, self._progress.files)
         except OSError as error:
             # Without its evidence a reward is only a claim.
             failed = TrialError("result_unwritable", f"{self._directory}: {error}").info()
@@ -243,7 +248,10 @@ class Trial:
 
     def _trajectory(self) -> Trajectory | None:
         report = self._progress.report
-        return report.trajectory if report is not None else self._agent.partial()
+        trajectory = report.trajectory if report is not None else self._agent.partial()
+        if trajectory is None or self._steps.problem is None:
+            return trajectory
+        return trajectory.model_copy(update={"warnings": {**trajectory.warnings, "steps_incomplete": 1}})
 
     def _result(
         self, started_at: datetime, started: float, queue_sec: float, trajectory: Trajectory | None
@@ -292,4 +300,4 @@ class Trial:
         self._events.emit(TrialPhase(trial=plan.trial, task=plan.task_name, seed=plan.seed, phase=phase))
 
     def _on_step(self, step: int, line: str) -> None:
-        self._events.emit(TrialStep(trial=self._plan.trial, step=step, line=one_line(line, 200)))
+        self._events.emit(TrialStep(trial=self._plan.trial, step=step, line=one_line(self._hide(line), 200)))

@@ -1,1 +1,1 @@
-"""The run directory on disk: one writer, one reader, and the JSON lines under both."""
+"""Directories of records on disk: a manifest and JSON lines that one process at a time adds to, and their readers."""

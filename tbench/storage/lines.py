@@ -9,13 +9,14 @@ import json
 import os
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, BinaryIO, TypeVar
 
 from pydantic import BaseModel, ValidationError
 
 from tbench.text import one_line
 
 Model = TypeVar("Model", bound=BaseModel)
+_CHUNK_BYTES = 1 << 16
 
 
 def read_lines(
@@ -45,9 +46,9 @@ class LineFile:
     """Appends whole lines to a file: what a full disk cuts short is taken back."""
 
     def __init__(self, path: Path, *, locked: bool = False) -> None:
-        """Raises OSError, BlockingIOError where `locked` and another process has locked it.
+        """A last line that a killed process left torn is mended.
 
-        A last line that a killed process left torn is mended.
+        Raises OSError, BlockingIOError where `locked` and another process has locked it.
         """
         self._file = path.open("ab", buffering=0)
         try:
@@ -78,14 +79,25 @@ class LineFile:
 
 def _mend(path: Path) -> None:
     """A last line without its end: ended where it is whole, else removed."""
-    data = path.read_bytes()
-    torn = data.rpartition(b"\n")[2]
-    if not torn:
-        return
-    try:
-        json.loads(torn)
-    except ValueError:
-        os.truncate(path, len(data) - len(torn))
-        return
-    with path.open("ab") as file:
-        file.write(b"\n")
+    with path.open("r+b") as file:
+        torn = _torn_end(file)
+        if not torn:
+            return
+        try:
+            json.loads(torn)
+        except ValueError:
+            file.truncate(file.seek(-len(torn), os.SEEK_END))
+        else:
+            file.seek(0, os.SEEK_END)
+            file.write(b"\n")
+
+
+def _torn_end(file: BinaryIO) -> bytes:
+    """What follows the last line end; of a long file only the end is read."""
+    start = file.seek(0, os.SEEK_END)
+    torn = b""
+    while start > 0 and b"\n" not in torn:
+        size = min(_CHUNK_BYTES, start)
+        start = file.seek(start - size)
+        torn = file.read(size) + torn
+    return torn.rpartition(b"\n")[2]

@@ -1,6 +1,6 @@
-"""Read a stored run: run.json and results.jsonl of a run directory, or bare lines with task, seed, reward.
+"""Read a stored run: run.json, results.jsonl and a trial's steps, or bare lines with task, seed, reward.
 
-Only reads. A torn last line of results.jsonl is tolerated and noted; anything else unreadable is an error
+Only reads. A torn last line is tolerated, and noted of results.jsonl; anything else unreadable is an error
 that names the file, the line and what to do.
 """
 
@@ -15,10 +15,11 @@ from typing import Any, NamedTuple
 
 from pydantic import ValidationError
 
-from harness.trajectory import Frozen
+from harness.trajectory import Frozen, Step, Trajectory
 from tbench.errors import UsageError
 from tbench.results import RESULT_SCHEMA_VERSION, TrialResult
-from tbench.storage.run_store import CONFIG_NAME, RESULTS_NAME
+from tbench.storage.lines import first_problem, read_lines
+from tbench.storage.run_files import CONFIG_NAME, RESULTS_NAME, STEPS_NAME, TRAJECTORY_NAME
 from tbench.text import one_line
 
 UNKNOWN_TIME = datetime(1970, 1, 1, tzinfo=UTC)
@@ -78,6 +79,32 @@ def read_run(run_dir: Path) -> StoredRun:
 def read_results(file: Path) -> list[TrialResult]:
     """The lines of a results.jsonl of our own. Raises RunUnreadable."""
     return [_own_result(line) for line in _lines(file, [])]
+
+
+def read_steps(trial_dir: Path) -> list[Step]:
+    """The steps in a trial's directory, also while the trial runs or after its process was killed.
+
+    They are taken from trajectory.json where there is no steps.jsonl (runs of earlier versions). A torn last line is
+    left out. Raises RunUnreadable.
+    """
+    file = trial_dir / STEPS_NAME
+    if not file.exists():
+        return _steps_of_trajectory(trial_dir / TRAJECTORY_NAME)
+    whole = _read_bytes(file).rpartition(b"\n")[0]
+    problems: list[str] = []
+    steps = [step for _, step in read_lines(file, whole, Step, problems)]
+    if problems:
+        raise RunUnreadable(f"{problems[0]}; remove or repair this line")
+    return steps
+
+
+def _steps_of_trajectory(file: Path) -> list[Step]:
+    if not file.exists():
+        return []
+    try:
+        return list(Trajectory.model_validate_json(_read_bytes(file)).steps)
+    except ValidationError as error:
+        raise RunUnreadable(f"{file}: {first_problem(error, 'file')}; restore it or delete it") from None
 
 
 def _read_own(run_dir: Path, config: dict[str, Any], results_file: Path) -> StoredRun:
@@ -222,9 +249,7 @@ def _validated(data: dict[str, Any], where: str) -> TrialResult:
     try:
         return TrialResult.model_validate(data)
     except ValidationError as error:
-        first = error.errors(include_url=False, include_input=False)[0]
-        field = ".".join(str(part) for part in first["loc"]) or "line"
-        raise RunUnreadable(f"{where}: {field}: {one_line(first['msg'])}; remove or repair this line") from None
+        raise RunUnreadable(f"{where}: {first_problem(error)}; remove or repair this line") from None
 
 
 def _read_bytes(file: Path) -> bytes:

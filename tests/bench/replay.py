@@ -19,7 +19,7 @@ from harness.chat import ChatModel
 from harness.model import Sampling
 from tbench.proxies.datasets.records import Record
 from tbench.proxies.replay.client import Step, ask
-from tbench.proxies.replay.directory import RunDirectory
+from tbench.proxies.replay.directory import ReplayDirectory
 from tbench.proxies.replay.endpoints import Endpoints
 from tbench.proxies.replay.prompts import PromptBuilder, PromptOptions
 from tbench.proxies.replay.responses import Manifest
@@ -69,7 +69,7 @@ async def client_speed(place: object, figures: Figures, scratch: Path) -> None:
     manifest = Manifest(
         model="m", model_short="m", base_urls=(), dataset="", dataset_sha256="", records=STEPS
     )  # fmt: skip
-    directory = RunDirectory.open(scratch / "run", manifest)
+    directory = ReplayDirectory.open(scratch / "run", manifest)
     with Endpoint(REPLY, LATENCY_SEC, SEATS) as base_url:
         endpoints = Endpoints([ChatModel(base_url, None, sampling, api_key=None)])
         await endpoints.connect(5.0)

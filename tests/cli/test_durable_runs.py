@@ -15,10 +15,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from fault_server import FaultServer, answer, completion
 
+from harness.trajectory import Outcome, Trajectory
 from tbench.results import TrialResult
 from tbench.sandbox.docker.engine import Engine
 from tbench.sandbox.docker.labels import LABEL_RUN
+from tbench.storage.read_run import read_steps
 
 pytestmark = pytest.mark.engine
 MakeTask = Any
@@ -128,6 +131,60 @@ def test_a_killed_run_is_taken_up_where_it_ended(live: LiveRun, make_task: MakeT
     resumed.communicate(timeout=BOUND_SEC)
     assert (resumed.returncode, live.status, live.containers) == (130, "interrupted", [])
     assert {task for task, _ in live.finals} == {"alpha", "beta"}
+
+
+STEPS = 8
+
+
+def typing(keystrokes: str, **more: Any) -> str:
+    commands = [{"keystrokes": f"{keystrokes}\n", "duration": 10}]
+    return json.dumps({"analysis": "a", "plan": "p", "commands": commands, **more})
+
+
+def test_a_run_killed_in_its_ninth_step_leaves_eight_on_disk_and_goes_on(
+    live: LiveRun, make_task: MakeTask, endpoint: FaultServer
+) -> None:
+    endpoint.always_list({"id": "tiny", "object": "model"})
+    for number in range(1, STEPS + 1):
+        endpoint.will_reply(typing(f"echo $((6 * 7)) step-{number}"))
+    endpoint.will_hang()
+    source = make_task().parent
+    process = live.start("run", str(source), "--base-url", endpoint.base_url, "-o", str(live.directory))
+    eventually(lambda: len(endpoint.seen) == STEPS + 1, "the ninth query")
+    process.kill()
+    process.wait()
+
+    trial = live.directory / "trials" / "small-task" / "seed-0"
+    steps = read_steps(trial)
+    assert [step.index for step in steps] == list(range(1, STEPS + 1))
+    assert all(f"42 step-{step.index}" in step.observation for step in steps)
+    recording = (trial / "session.cast").read_text()
+    events = [json.loads(line) for line in recording.splitlines()[1:]]
+    assert [text for _, kind, text in events if kind == "i"] == [step.actions[0] for step in steps]
+    assert f"42 step-{STEPS}" in "".join(text for _, kind, text in events if kind == "o")
+    assert not (trial / "trajectory.json").exists()
+    journal = [json.loads(line) for line in (live.directory / "journal.jsonl").read_text().splitlines()]
+    assert [event["step"] for event in journal if event["kind"] == "trial_step"] == list(range(1, STEPS + 2))
+    code, said = live.finish("summary", str(live.directory))
+    assert (code, "coverage 0/1" in said) == (0, True), said
+
+    endpoint.answer_by(lambda _: answer(200, completion(typing("touch /app/done", task_complete=True))))
+    code, said = live.finish("resume", str(live.directory))
+    assert code == 0, said
+    assert {trial: (result.reward, result.attempt) for trial, result in live.finals.items()} == {
+        ("small-task", 0): (1.0, 2)
+    }
+    assert read_steps(trial) == steps
+    second = trial / "attempt-2"
+    trajectory = Trajectory.model_validate_json((second / "trajectory.json").read_text())
+    assert list(trajectory.steps) == read_steps(second) and trajectory.outcome is Outcome.SUBMITTED
+    note = f"{live.directory}: 0 of 1 trials stand, 1 are left"
+    assert {"kind": "note", "text": note} in map(
+        json.loads, (live.directory / "journal.jsonl").read_text().splitlines()
+    )
+    log = (live.directory / "run.log").read_text()
+    assert log.count(f"{live.directory.name}: 1 trial\n") == 2
+    assert f"INFO    {note}\n" in log and "small-task seed 0: reward 1 (submitted" in log
 
 
 def test_a_run_with_resume_begins_goes_on_and_is_done(live: LiveRun, make_task: MakeTask) -> None:

@@ -150,6 +150,29 @@ def test_no_secret_is_stored_printed_labelled_or_on_a_command_line(
         assert [secret for secret in (KEY, PASSWORD, TOKEN) if secret in json.dumps(inspection)] == []
 
 
+def test_notes_and_the_lines_of_steps_are_stored_without_secrets(
+    make_task: Any, run_dir: Path, endpoint: FaultServer, tools_volume: str
+) -> None:
+    """What the terminal shows is recorded as it is; the journal and the log are not the recording."""
+    tasks = make_task(toml=TOML, test=TEST).parent
+    endpoint.always_list({"id": "tiny", "object": "model"})
+    commands = [{"keystrokes": 'printf "now: %s " "$TASK_TOKEN"\n', "duration": 5}]
+    endpoint.will_reply(json.dumps({"analysis": "a", "plan": "p", "commands": commands}))
+    endpoint.will_answer(500, {"error": {"message": f"no luck with the prompt: {TOKEN}, {KEY}"}})
+    endpoint.will_answer(403, {"error": {"message": "enough"}})
+    done = tbench(
+        "run", str(tasks), "--base-url", endpoint.base_url, "-o", str(run_dir), "--log-level", "debug",
+        cwd=run_dir.parent,
+    )  # fmt: skip
+    assert done.returncode == 0, done
+    assert TOKEN in (run_dir / "trials/small-task/seed-0/session.cast").read_text()
+    for name in ("journal.jsonl", "run.log"):
+        text = (run_dir / name).read_text()
+        assert "now: [PLANTED_TOKEN]" in text
+        assert "no luck with the prompt: [PLANTED_TOKEN], [key]" in text
+        assert [secret for secret in (KEY, TOKEN, TOKEN[:16]) if secret in text] == []
+
+
 def test_an_agent_that_crashes_with_a_secret_in_its_hand_does_not_leave_it_in_the_traceback(
     make_task: Any, run_dir: Path, tools_volume: str
 ) -> None:

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 import pytest
 
 from harness.agent import SMALLEST_REPLY_TOKENS, Agent, Limits
-from harness.errors import ContextLimitReached, EndpointUnavailable, TerminalLost
+from harness.errors import ContextLimitReached, EndpointUnavailable, TerminalLost, TerminalUnreachable
 from harness.fakes import FakeTerminal, ScriptedModel
 from harness.model import Sampling
 from harness.protocols.base import CommandResult, Keys, ScreenView
@@ -17,7 +18,7 @@ from harness.protocols.bash import MARKER
 from harness.protocols.bash_block import BashBlock
 from harness.protocols.keystrokes_json import KeystrokesJson
 from harness.terminal import Settled
-from harness.trajectory import Message, Outcome, Reply, Trajectory, Usage
+from harness.trajectory import Message, Outcome, Reply, Step, Trajectory, Usage
 
 LS = '{"analysis": "a", "plan": "p", "commands": [{"keystrokes": "ls\\n", "duration": 0.1}]}'
 LOOK = '{"analysis": "a", "plan": "p", "commands": []}'
@@ -42,8 +43,11 @@ def agent(model: ScriptedModel, terminal: FakeTerminal | None = None, *, bash: b
 
 
 async def run(model: ScriptedModel, terminal: FakeTerminal | None = None, **options: Any) -> Trajectory:
-    trajectory = await agent(model, terminal, **options).run("Make the tests pass.")
+    steps: list[Step] = []
+    made = agent(model, terminal, **{"on_step_done": steps.append, **options})
+    trajectory = await made.run("Make the tests pass.")
     assert Trajectory.model_validate_json(trajectory.model_dump_json()) == trajectory
+    assert "on_step_done" in options or steps == list(trajectory.steps)
     return trajectory
 
 
@@ -98,6 +102,51 @@ async def test_every_step_is_announced_before_its_query() -> None:
     announced: list[int] = []
     await run(ScriptedModel([LOOK, LOOK, CLAIM, CLAIM]), on_step=announced.append)
     assert announced == [1, 2, 3, 4]
+
+
+async def test_every_step_is_handed_over_when_it_is_over_and_before_the_next_query() -> None:
+    model = ScriptedModel([LS, BAD, CLAIM, CLAIM])
+    over: list[tuple[int, int, str]] = []
+
+    def done(step: Step) -> None:
+        over.append((step.index, len(model.requests), step.observation))
+
+    trajectory = await run(model, on_step_done=done)
+    assert over == [(step.index, step.index, step.observation) for step in trajectory.steps]
+    assert all(observation for _, _, observation in over[:-1])
+
+
+async def stopped(steps: list[Step], model: ScriptedModel, *terminal: Any, **options: Any) -> Trajectory:
+    """The trajectory of an agent that may end by an exception."""
+    made = agent(model, FakeTerminal(terminal), on_step_done=steps.append, **options)
+    with contextlib.suppress(EndpointUnavailable, TerminalUnreachable):
+        await made.run("Make the tests pass.")
+    return made.trajectory
+
+
+@pytest.mark.parametrize(
+    ("replies", "terminal", "options", "outcome"),
+    [
+        ([LS, LS], [], {"limits": Limits(steps=2)}, Outcome.STEP_LIMIT),
+        ([BAD, BAD], [], {"limits": Limits(format_errors=2)}, Outcome.FORMAT_LIMIT),
+        ([LS, reply(LS, cut=True), LS], [], {"limits": Limits(steps=3)}, Outcome.STEP_LIMIT),
+        ([LS, reply(LS, 100, 50)], [], {"limits": Limits(completion_tokens=50)}, Outcome.TOKEN_LIMIT),
+        ([LS, reply(LS, 95, 10)], [], {"limits": Limits(context_tokens=100)}, Outcome.CONTEXT_LIMIT),
+        ([LS, LS], ["$ ", "$ ", TerminalLost("gone")], {}, Outcome.TERMINAL_LOST),
+        ([TOUCH, TOUCH], ["$ ", "$ ", None], {"bash": True, "limits": Limits(timeout_sec=0.1)}, Outcome.AGENT_TIMEOUT),
+        ([LS, None], [], {"limits": Limits(timeout_sec=0.1)}, Outcome.AGENT_TIMEOUT),
+        ([LS, EndpointUnavailable("gone")], [], {}, None),
+        ([LS, LS], ["$ ", "$ ", TerminalUnreachable("gone")], {}, None),
+    ],
+    ids=str,
+)
+async def test_however_it_ends_each_step_is_handed_over_once_as_it_stands_in_the_trajectory(
+    replies: list[Any], terminal: list[Any], options: dict[str, Any], outcome: Outcome | None
+) -> None:
+    steps: list[Step] = []
+    trajectory = await stopped(steps, ScriptedModel(replies), *terminal, **options)
+    assert trajectory.outcome is outcome
+    assert steps and steps == list(trajectory.steps)
 
 
 @pytest.mark.parametrize("seed", [None, 0, 7])

@@ -15,7 +15,7 @@ from harness.fakes import FakeTerminal, ScriptedModel
 from harness.limits import Limits
 from harness.model import Sampling
 from harness.protocols.base import CommandResult, Keys
-from harness.trajectory import Message, Outcome, Reply, Trajectory, Usage
+from harness.trajectory import Message, Outcome, Reply, Step, Trajectory, Usage
 
 ASK = [Message(role="user", content="What now?")]
 Behaviour = Callable[[Assignment], Awaitable[Any]]
@@ -33,16 +33,27 @@ def a_run(
     behaviour: Behaviour,
     model: ScriptedModel | None = None,
     terminal: FakeTerminal | None = None,
+    steps_done: list[Step] | None = None,
     **limits: Any,
 ) -> CustomRun:
-    return CustomRun(Scripted(behaviour), "mine:Agent", model, terminal or FakeTerminal(), Limits(**limits), seed=3)
+    return CustomRun(
+        Scripted(behaviour),
+        "mine:Agent",
+        model,
+        terminal or FakeTerminal(),
+        Limits(**limits),
+        seed=3,
+        on_step_done=([] if steps_done is None else steps_done).append,
+    )
 
 
 async def run(*arguments: Any, **limits: Any) -> Trajectory:
-    made = a_run(*arguments, **limits)
+    steps: list[Step] = []
+    made = a_run(*arguments, steps_done=steps, **limits)
     async with asyncio.timeout(30):
         trajectory = await made.run("Make the tests pass.")
     assert Trajectory.model_validate_json(trajectory.model_dump_json()) == trajectory
+    assert steps == list(trajectory.steps)
     return trajectory
 
 
@@ -92,6 +103,61 @@ async def test_replies_become_steps_with_what_was_typed_and_seen() -> None:
     assert [message.content for message in trajectory.messages] == ["What now?", "What now?", "two"]
     assert trajectory.protocol == "mine:Agent"
     assert [(request.seed, request.max_tokens) for request in model.requests] == [(3, 50), (3, Sampling().max_tokens)]
+
+
+async def test_a_step_is_handed_over_with_the_next_query_and_with_the_end() -> None:
+    steps: list[Step] = []
+    over: list[int] = []
+
+    class Watching(ScriptedModel):
+        async def query(self, *arguments: Any, **options: Any) -> Reply:
+            over.append(len(steps))
+            return await super().query(*arguments, **options)
+
+    async def work(job: Assignment) -> None:
+        assert job.model is not None
+        for _ in range(3):
+            await job.model.query(ASK)
+            await job.terminal.send(Keys("ls\n", 1.0))
+
+    made = a_run(work, Watching(["x"] * 3), steps_done=steps)
+    trajectory = await made.run("Do it.")
+    assert over == [0, 1, 2]
+    assert steps == list(trajectory.steps)
+    assert [step.actions for step in steps] == [("ls\n",)] * 3
+
+
+async def test_what_is_done_while_a_reply_is_awaited_belongs_to_its_step() -> None:
+    async def work(job: Assignment) -> None:
+        assert job.model is not None
+        await job.model.query(ASK)
+        await job.terminal.send(Keys("first\n", 1.0))
+        asked = asyncio.create_task(job.model.query(ASK))
+        await asyncio.sleep(0)
+        await job.terminal.run("meanwhile", 5)
+        await asked
+        await job.terminal.send(Keys("last\n", 1.0))
+
+    class Slow(ScriptedModel):
+        async def query(self, *arguments: Any, **options: Any) -> Reply:
+            await asyncio.sleep(0.05)
+            return await super().query(*arguments, **options)
+
+    first, second = (
+        await run(work, Slow(["x"] * 2), FakeTerminal([CommandResult(output="done\n", exit_code=3)]))
+    ).steps
+    assert (first.actions, first.exit_code) == (("first\n",), 0)
+    assert second.actions == ("meanwhile", "last\n")
+    assert "done" in second.observation
+
+
+async def test_half_a_character_that_was_typed_is_recorded_as_far_as_a_file_can_hold_it() -> None:
+    async def work(job: Assignment) -> None:
+        assert job.model is not None
+        await job.model.query(ASK)
+        await job.terminal.send(Keys("half \ud800\n", 1.0))
+
+    assert (await run(work, ScriptedModel(["x"]))).steps[0].actions == ("half \ufffd\n",)
 
 
 async def test_control_tokens_on_the_screen_are_counted() -> None:
@@ -196,11 +262,12 @@ async def test_an_exception_is_the_agents_crash_with_its_place_and_what_there_is
         await job.model.query(ASK)
         raise ZeroDivisionError("by zero")
 
-    made = a_run(crash, ScriptedModel(["x"]))
+    steps: list[Step] = []
+    made = a_run(crash, ScriptedModel(["x"]), steps_done=steps)
     with pytest.raises(AgentCrashed, match=r"ZeroDivisionError: by zero \(.*test_custom.py:\d+\)") as caught:
         await made.run("Do it.")
     assert "in crash" in caught.value.trace
-    assert len(made.trajectory.steps) == 1
+    assert steps == list(made.trajectory.steps) and len(steps) == 1
 
 
 async def test_a_terminal_out_of_reach_is_no_crash_of_the_agents() -> None:

@@ -20,7 +20,7 @@ from harness.model import Sampling
 from harness.overflow import DROPPED, drop_oldest_outputs, drop_oldest_turns
 from harness.protocols.base import Command, CommandResult, Parsed, Response, View
 from harness.protocols.keystrokes_json import KeystrokesJson
-from harness.trajectory import Message, OnOverflow, Outcome, Reply, ToolCall, Trajectory, Usage
+from harness.trajectory import Message, OnOverflow, Outcome, Reply, Step, ToolCall, Trajectory, Usage
 
 LOOK = '{"analysis": "a", "plan": "p", "commands": []}'
 CLAIM = '{"analysis": "a", "plan": "p", "commands": [], "task_complete": true}'
@@ -49,8 +49,11 @@ async def run(
     model: ScriptedModel, terminal: FakeTerminal, policy: OnOverflow, protocol: Any = None, **limits: Any
 ) -> Trajectory:
     bounds = Limits(on_overflow=policy, **limits)
-    trajectory = await Agent(model, terminal, protocol or KeystrokesJson(), bounds).run("Make the tests pass.")
+    steps: list[Step] = []
+    agent = Agent(model, terminal, protocol or KeystrokesJson(), bounds, on_step_done=steps.append)
+    trajectory = await agent.run("Make the tests pass.")
     assert Trajectory.model_validate_json(trajectory.model_dump_json()) == trajectory
+    assert steps == list(trajectory.steps)
     return trajectory
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from tbench.runs.redaction import hide
+from tbench.runs.redaction import hide, hiding
 from tbench.tasks.task import Task
 
 KEY = "sk-planted-0815"
@@ -45,5 +45,12 @@ def test_what_a_task_takes_from_the_environment_is_hidden_in_its_own_messages(ma
     }  # fmt: skip
     text = "token-value-1, token-value-1-longer, solution-value, not-a-secret, default-password, /usr/bin:/bin"
     hidden = "[PLANTED_TOKEN], [PLANTED_PASSWORD], [PLANTED_OTHER], not-a-secret, default-password, /usr/bin:/bin"
-    assert hide(text, task, host) == hidden
-    assert hide(text, None, host) == text
+    assert hide(text, task, host=host) == hidden
+    assert hide(text, None, host=host) == text
+
+
+def test_what_any_of_several_tasks_takes_from_the_environment_is_hidden(make_task: Any) -> None:
+    toml = '[environment.env]\nTOKEN = "${%s}"\n'
+    tasks = [Task.read(make_task(name.lower(), toml=toml % name)) for name in ("ONE", "TWO")]
+    host = {"ONE": "first-value", "TWO": "second-value", "THREE": "third-value"}
+    assert hiding(tasks, host=host)("first-value second-value third-value") == "[ONE] [TWO] third-value"

@@ -3,13 +3,19 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
+from full_disk import files_end_at
 
+from harness.fakes import ScriptedModel
+from harness.limits import Limits
+from harness.protocols import load_protocol
+from harness.terminal.fake_tmux import Answer, FakeTmux
 from harness.trajectory import Outcome, Reply, Step, Trajectory, Usage
+from tbench.agents.model_agent import ModelAgent
 from tbench.agents.trial_agent import AgentReport, NopAgent, OracleAgent, TrialAgent, Workplace
 from tbench.errors import KINDS, TrialError
 from tbench.events import Event, Events, TrialFinished, TrialPhase, TrialStep, TrialVerdict
@@ -17,6 +23,7 @@ from tbench.results import TrialResult
 from tbench.runs.trial import Trial, TrialPlan
 from tbench.sandbox.backend import ExecResult
 from tbench.sandbox.fake import FakeBackend, FakeSandbox
+from tbench.storage.read_run import read_steps
 from tbench.storage.run_store import RunStore
 from tbench.tasks.task import Task
 
@@ -138,7 +145,8 @@ async def test_the_verifiers_files_lie_beside_the_result(bench: MakeBench, make_
 
 
 async def test_the_agents_own_files_cannot_pass_for_ours(bench: MakeBench, make_task: MakeTask) -> None:
-    planted = dict.fromkeys(("result.json", "trajectory.json", "session.cast", "traceback.txt"), b"forged")
+    names = ("result.json", "trajectory.json", "steps.jsonl", "session.cast", "traceback.txt")
+    planted = dict.fromkeys(names, b"forged")
     made = bench(FakeSandbox(logs(b"1") | planted))
     await made.run(Task.read(make_task()))
     forged = [path.name for path in made.directory.rglob("*") if path.is_file() and path.read_bytes() == b"forged"]
@@ -151,6 +159,64 @@ async def test_steps_tokens_and_times_come_from_the_trajectory(bench: MakeBench,
     assert (result.steps, result.usage, result.outcome) == (1, STEPS.usage, Outcome.SUBMITTED)
     assert (result.timings.model_sec, result.timings.command_sec, result.timings.queue_sec) == (1.0, 2.0, 0.25)
     assert Trajectory.model_validate_json((made.directory / "trajectory.json").read_text()) == STEPS
+
+
+class Watching(ScriptedModel):
+    """Looks, at each query, at what is on disk by then."""
+
+    def __init__(self, replies: Sequence[str], directory: Path) -> None:
+        super().__init__(replies, context_tokens=1 << 20)
+        self.seen: list[tuple[int, int]] = []
+        self._directory = directory
+
+    async def query(self, *arguments: Any, **options: Any) -> Reply:
+        recorded = (self._directory / "session.cast").read_text(errors="replace").count("make report")
+        self.seen.append((len(read_steps(self._directory)), recorded))
+        return await super().query(*arguments, **options)
+
+
+async def test_after_each_step_the_steps_and_the_session_are_on_disk(bench: MakeBench, make_task: MakeTask) -> None:
+    made = bench(FakeSandbox(connect=FakeTmux(lambda _: Answer("done\n")).connect))
+    reply = '{"analysis": "a", "plan": "p", "commands": [{"keystrokes": "make report\\n", "duration": 5.0}]}'
+    model = Watching([reply] * 3, made.directory)
+    agent = ModelAgent(model, load_protocol("keystrokes-json"), Limits(steps=3))
+    result = await made.run(Task.read(make_task()), agent)
+    assert [steps for steps, _ in model.seen] == [0, 1, 2]
+    recorded = [count for _, count in model.seen]
+    assert recorded[0] == 0 and recorded[2] > recorded[1] > 0
+    trajectory = Trajectory.model_validate_json((made.directory / "trajectory.json").read_text())
+    assert (result.steps, read_steps(made.directory)) == (3, list(trajectory.steps))
+    assert trajectory.warnings == {}
+
+
+async def test_a_disk_that_fills_up_costs_steps_on_disk_and_not_the_trial(
+    bench: MakeBench, make_task: MakeTask
+) -> None:
+    def works(place: Workplace) -> AgentReport:
+        with files_end_at(10):
+            place.on_step_done(STEPS.steps[0])
+        return AgentReport(Outcome.SUBMITTED, STEPS)
+
+    made = bench()
+    assert (await made.run(Task.read(make_task()), ScriptedAgent(works))).reward == 1.0
+    trajectory = Trajectory.model_validate_json((made.directory / "trajectory.json").read_text())
+    assert trajectory == STEPS.model_copy(update={"warnings": {"steps_incomplete": 1}})
+
+
+async def test_a_secret_of_the_task_is_hidden_in_the_line_of_a_step(
+    bench: MakeBench, make_task: MakeTask, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PLANTED", "open-sesame-0815")
+
+    def shows(place: Workplace) -> AgentReport:
+        place.on_step(2, f"{'x' * 93} open-sesame-0815 {'x' * 200}")
+        return AgentReport(Outcome.SUBMITTED)
+
+    made = bench()
+    toml = '[environment]\nallow_internet = false\n[environment.env]\nTOKEN = "${PLANTED}"\n'
+    await made.run(Task.read(make_task(toml=toml)), ScriptedAgent(shows))
+    (told,) = [event.line for event in made.seen if isinstance(event, TrialStep)]
+    assert "[PLANT" in told and "open-" not in told and len(told) < 210
 
 
 async def test_every_timing_is_a_duration(bench: MakeBench, make_task: MakeTask) -> None:

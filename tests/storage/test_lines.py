@@ -1,12 +1,16 @@
-"""Lines of JSON: what is an object of the model, and where what is not."""
+"""Lines of JSON: what is an object of the model, where what is not, and what a full disk or a kill leaves."""
 
 from __future__ import annotations
 
+import contextlib
+import json
 from pathlib import Path
 
+import pytest
+from full_disk import files_end_at
 from pydantic import BaseModel
 
-from tbench.storage.lines import read_lines
+from tbench.storage.lines import LineFile, read_lines
 
 
 class Point(BaseModel):
@@ -25,3 +29,38 @@ def test_each_line_is_an_object_or_a_problem_with_its_place() -> None:
 
 def test_a_line_can_be_mended_before_it_is_looked_at() -> None:
     assert list(read_lines(Path("f"), b"3", Point, [], lambda value: {"x": value})) == [("f:1", Point(x=3))]
+
+
+def test_a_line_that_a_full_disk_cuts_is_taken_back_and_the_next_one_stands_alone(tmp_path: Path) -> None:
+    path = tmp_path / "a.jsonl"
+    with contextlib.closing(LineFile(path)) as file:
+        file.append('"first"')
+        with files_end_at(12), pytest.raises(OSError):
+            file.append('"second, and cut"')
+        assert path.read_text() == '"first"\n'
+        file.append('"third"')
+    assert [json.loads(line) for line in path.read_text().splitlines()] == ["first", "third"]
+
+
+LONG = "x" * 200_000
+
+
+@pytest.mark.parametrize(
+    ("torn", "kept"),
+    [
+        ("", ""),
+        ('{"a": 1}', '{"a": 1}\n'),
+        ('{"a": 1}\n{"b"', '{"a": 1}\n'),
+        ('{"a": 1}\n{"b": 2}', '{"a": 1}\n{"b": 2}\n'),
+        ("\0\0\0", ""),
+        (f'"{LONG}"\n"{LONG}', f'"{LONG}"\n'),
+        (f'"{LONG}"\n"{LONG}"', f'"{LONG}"\n"{LONG}"\n'),
+        (f'"{LONG}"\n', f'"{LONG}"\n'),
+    ],
+)
+def test_a_last_line_without_its_end_is_ended_where_it_is_whole_and_removed_where_not(
+    tmp_path: Path, torn: str, kept: str
+) -> None:
+    (tmp_path / "a.jsonl").write_text(torn)
+    LineFile(tmp_path / "a.jsonl").close()
+    assert (tmp_path / "a.jsonl").read_text() == kept

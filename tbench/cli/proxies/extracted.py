@@ -9,7 +9,7 @@ import typer
 
 from harness.protocols import UnknownProtocol, load_protocol
 from tbench.errors import UsageError
-from tbench.proxies.extraction.records import Directory
+from tbench.proxies.extraction.records import read_manifest, read_replies, write_result
 from tbench.proxies.extraction.score import Result, Rewards, score
 from tbench.proxies.extraction.syntax import BashSyntax
 from tbench.rewards import make_conciseness, make_execution_relevance
@@ -18,9 +18,8 @@ from tbench.rewards import make_conciseness, make_execution_relevance
 def result_of(path: Path, relevance: str, conciseness: str) -> Result:
     """Score a directory, and write its result.json. Raises UsageError."""
     rewards = rewards_of(relevance, conciseness)
-    directory = Directory(path)
-    manifest = directory.manifest()
-    replies, problems = directory.replies()
+    manifest = read_manifest(path)
+    replies, problems = read_replies(path)
     for problem in problems:
         typer.echo(f"note: left out: {problem}", err=True)
     try:
@@ -28,7 +27,7 @@ def result_of(path: Path, relevance: str, conciseness: str) -> Result:
     except UnknownProtocol as error:
         raise UsageError(f"{path}: {error}") from None
     result = score(manifest, replies, protocol, BashSyntax(), rewards)
-    directory.write_result(result.model_dump(mode="json"))
+    write_result(path, result.model_dump(mode="json"))
     return result
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import re
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
@@ -21,9 +22,9 @@ from tbench.cli.options import AgentSetup, RunOptions
 from tbench.cli.proxies.extracted import rewards_of
 from tbench.errors import UsageError
 from tbench.events import Events
-from tbench.files import is_unused, refuse_to_overwrite
 from tbench.proxies.extraction.asking import ask_all, default_prompt, entries, still_open
-from tbench.proxies.extraction.records import Directory, Manifest, ReplyRecord, check_same
+from tbench.proxies.extraction.directory import EXTRACTION, ExtractionDirectory
+from tbench.proxies.extraction.records import Manifest, ReplyRecord
 from tbench.proxies.extraction.syntax import BashSyntax
 from tbench.tasks.sources import BUNDLED, TaskSet, read_tasks
 
@@ -50,7 +51,7 @@ def ask_and_store(options: AskOptions) -> Path:
         raise UsageError("--resume: which extraction? Give its directory with --output")
     tasks = read_tasks(options.run.source, options.run.patterns)
     if options.output is not None and not options.resume:
-        refuse_to_overwrite(options.output)
+        EXTRACTION.refuse_to_overwrite(options.output)
     wanted = _with_defaults(options.run)
     setup = AgentSetup.of(wanted)
     return run_interruptibly(_ask_and_store(options, wanted, setup, tasks))
@@ -72,18 +73,14 @@ async def _ask_and_store(options: AskOptions, wanted: RunOptions, setup: AgentSe
     try:
         manifest = _manifest(wanted, setup, tasks, chat, served.model_dump())
         path = options.output or Path(_default_directory(served.id))
-        directory = _directory(path, manifest)
-        replies, _ = directory.replies()
-        answered = [key for key, record in replies.items() if record.error is None]
-        wanted_replies = still_open(manifest, answered)
-        tell = _Telling(len(wanted_replies))
-        try:
-            await ask_all(
-                chat, setup.protocol, wanted_replies, directory, concurrency=wanted.concurrency, on_reply=tell.reply
-            )
-        except asyncio.CancelledError:
-            typer.echo(f"interrupted; what was answered is kept, go on with --resume --output {path}", err=True)
-            raise typer.Exit(EXIT_INTERRUPTED) from None
+        with contextlib.closing(ExtractionDirectory.open(path, manifest)) as directory:
+            left = still_open(manifest, directory.answered)
+            progress = _Progress(directory, len(left))
+            try:
+                await ask_all(chat, setup.protocol, left, progress.append, concurrency=wanted.concurrency)
+            except asyncio.CancelledError:
+                typer.echo(f"interrupted; what was answered is kept, go on with --resume --output {path}", err=True)
+                raise typer.Exit(EXIT_INTERRUPTED) from None
     except OSError as error:
         raise UsageError(f"{path}: cannot be written: {error.strerror or error}; make room, then --resume") from None
     finally:
@@ -111,23 +108,17 @@ def _manifest(
     )
 
 
-def _directory(path: Path, manifest: Manifest) -> Directory:
-    """A new one, or the one that goes on; its manifest has the seeds of both."""
-    if is_unused(path):
-        return Directory.create(path, manifest)
-    before = Directory(path).manifest()
-    check_same(before, manifest, path)
-    return Directory.create(path, manifest.model_copy(update={"created_at": before.created_at}))
+class _Progress:
+    """Keeps replies as they come, and tells of it on stderr now and then."""
 
-
-class _Telling:
-    """Progress on stderr, now and then."""
-
-    def __init__(self, total: int) -> None:
+    def __init__(self, directory: ExtractionDirectory, total: int) -> None:
+        self._directory = directory
         self._total = total
         self._done = self._errors = 0
 
-    def reply(self, record: ReplyRecord) -> None:
+    def append(self, record: ReplyRecord) -> None:
+        """Raises OSError where it cannot be written: the others up to then are kept."""
+        self._directory.append(record)
         self._done += 1
         self._errors += record.error is not None
         if record.error is not None and self._errors <= 3:

@@ -27,7 +27,7 @@ from tbench.errors import UsageError
 from tbench.proxies.datasets.records import Dataset, read_dataset
 from tbench.proxies.replay.client import Progress, Step, ask
 from tbench.proxies.replay.context import ContextCheck, check_context
-from tbench.proxies.replay.directory import RunDirectory
+from tbench.proxies.replay.directory import ReplayDirectory
 from tbench.proxies.replay.endpoints import MOVE_ON_SEC, Endpoints
 from tbench.proxies.replay.prompts import PromptBuilder, PromptOptions, PromptReport
 from tbench.proxies.replay.responses import Manifest
@@ -137,7 +137,7 @@ async def _run(
     _tell_check(check, options)
     report = _report(builder, everything, check)
     manifest = _manifest(options, dataset, served, endpoints, report, everything)
-    directory = RunDirectory.open(options.output, manifest)
+    directory = ReplayDirectory.open(options.output, manifest)
     try:
         directory.write_report(report)
         return await _ask(options, directory, steps, endpoints, check)
@@ -151,7 +151,7 @@ async def _run(
 
 
 async def _ask(
-    options: ReplayOptions, directory: RunDirectory, steps: Sequence[Step], endpoints: Endpoints, check: ContextCheck
+    options: ReplayOptions, directory: ReplayDirectory, steps: Sequence[Step], endpoints: Endpoints, check: ContextCheck
 ) -> int:
     left = [step for step in steps if step.record.key not in directory.answered]
     known = f", {len(steps) - len(left)} answered before" if len(left) < len(steps) else ""

@@ -9,7 +9,7 @@ from harness.errors import ContextLimitReached, EndpointUnavailable, RequestRefu
 from harness.model import Model
 from harness.protocols.base import ActionProtocol
 from harness.protocols.thinking_bash import ThinkingBash
-from tbench.proxies.extraction.records import Directory, Manifest, ReplyRecord, TaskEntry, line
+from tbench.proxies.extraction.records import Manifest, ReplyRecord, TaskEntry
 from tbench.runs.pool import run_all
 from tbench.tasks.sources import TaskSet
 from tbench.text import one_line
@@ -48,26 +48,16 @@ async def ask_all(
     model: Model,
     protocol: ActionProtocol,
     wanted: Sequence[tuple[TaskEntry, int]],
-    directory: Directory,
+    append: Callable[[ReplyRecord], None],
     *,
     concurrency: int,
-    on_reply: Callable[[ReplyRecord], None] = lambda _: None,
 ) -> None:
-    """Append a record for each of `wanted`, errors as well. Raises UsageError for a directory that is in use.
-
-    OSError where a reply cannot be written: the others up to then are kept.
-    """
-    lines = directory.lines()
+    """Hand a record for each of `wanted` to `append` as it comes, errors as well. What that raises ends the asking."""
 
     async def one(item: tuple[TaskEntry, int]) -> None:
-        record = await ask(model, protocol, *item)
-        lines.append(line(record))
-        on_reply(record)
+        append(await ask(model, protocol, *item))
 
-    try:
-        await run_all(wanted, one, concurrency)
-    finally:
-        lines.close()
+    await run_all(wanted, one, concurrency)
 
 
 async def ask(model: Model, protocol: ActionProtocol, task: TaskEntry, seed: int) -> ReplyRecord:

@@ -1,4 +1,4 @@
-"""What a model answered, raw, so that it can be scored again: the directory of an extraction.
+"""What a model answered, raw, so that it can be scored again: the files of an extraction, and how they are read.
 
 `extraction.json` (Manifest), `extraction.jsonl` (one ReplyRecord per line, appended as they come; of several for one
 task and seed the last without an error counts), and `result.json`, which is made of these two and nothing else.
@@ -6,7 +6,6 @@ task and seed the last without an error counts), and `result.json`, which is mad
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
@@ -16,8 +15,8 @@ from pydantic import Field, ValidationError
 from harness.trajectory import Frozen, ToolCall
 from tbench.errors import UsageError
 from tbench.files import write_json
-from tbench.storage.lines import LineFile, first_problem, read_lines
-from tbench.text import one_line
+from tbench.storage.lines import first_problem, read_lines
+from tbench.storage.record_directory import writable
 
 SCHEMA_VERSION = 1
 MANIFEST_NAME, REPLIES_NAME, RESULT_NAME = "extraction.json", "extraction.jsonl", "result.json"
@@ -82,76 +81,35 @@ class ReplyRecord(Frozen):
         return self.task, self.seed
 
 
-class Directory:
-    """An extraction on disk."""
-
-    def __init__(self, path: Path) -> None:
-        self.path = path
-
-    @classmethod
-    def create(cls, path: Path, manifest: Manifest) -> Directory:
-        """Raises UsageError where it cannot be written."""
-        try:
-            path.mkdir(parents=True, exist_ok=True)
-            write_json(path / MANIFEST_NAME, manifest.model_dump(mode="json"))
-        except OSError as error:
-            raise UsageError(f"{path}: cannot be written: {error.strerror or error}") from None
-        return cls(path)
-
-    def manifest(self) -> Manifest:
-        """Raises UsageError for a directory without a readable one."""
-        path = self.path / MANIFEST_NAME
-        try:
-            return Manifest.model_validate_json(path.read_bytes())
-        except OSError as error:
-            raise UsageError(f"{path}: {error.strerror or error}; give the directory of an extraction") from None
-        except ValidationError as error:
-            raise UsageError(f"{path}: {first_problem(error, 'file')}; it is not of this version of tbench") from None
-
-    def replies(self) -> tuple[dict[tuple[str, int], ReplyRecord], list[str]]:
-        """The reply that counts for each task and seed, and `FILE:LINE: what is wrong` for lines that were left out.
-
-        Raises UsageError where there is a file that cannot be read.
-        """
-        path = self.path / REPLIES_NAME
-        try:
-            raw = path.read_bytes() if path.exists() else b""
-        except OSError as error:
-            raise UsageError(f"{path}: {error.strerror or error}") from None
-        problems: list[str] = []
-        return _that_count(record for _, record in read_lines(path, raw, ReplyRecord, problems)), problems
-
-    def lines(self) -> LineFile:
-        """Where records are appended. Raises UsageError, also where another process is at it."""
-        path = self.path / REPLIES_NAME
-        try:
-            return LineFile(path, locked=True)
-        except BlockingIOError:
-            raise UsageError(f"{path}: this extraction is still going on; wait for its end, or end it first") from None
-        except OSError as error:
-            raise UsageError(f"{path}: cannot be written: {error.strerror or error}") from None
-
-    def write_result(self, result: Mapping[str, Any]) -> None:
-        """Raises UsageError."""
-        try:
-            write_json(self.path / RESULT_NAME, result)
-        except OSError as error:
-            raise UsageError(f"{self.path / RESULT_NAME}: cannot be written: {error.strerror or error}") from None
+def read_manifest(directory: Path) -> Manifest:
+    """Raises UsageError for a directory without a readable one."""
+    path = directory / MANIFEST_NAME
+    try:
+        return Manifest.model_validate_json(path.read_bytes())
+    except OSError as error:
+        raise UsageError(f"{path}: {error.strerror or error}; give the directory of an extraction") from None
+    except ValidationError as error:
+        raise UsageError(f"{path}: {first_problem(error, 'file')}; it is not of this version of tbench") from None
 
 
-def line(record: ReplyRecord) -> str:
-    """A record as a line of ASCII."""
-    return json.dumps(record.model_dump(mode="json"), separators=(",", ":"))
+def read_replies(directory: Path) -> tuple[dict[tuple[str, int], ReplyRecord], list[str]]:
+    """The reply that counts for each task and seed, and `FILE:LINE: what is wrong` for lines that were left out.
+
+    Raises UsageError where there is a file that cannot be read.
+    """
+    path = directory / REPLIES_NAME
+    try:
+        raw = path.read_bytes() if path.exists() else b""
+    except OSError as error:
+        raise UsageError(f"{path}: {error.strerror or error}") from None
+    problems: list[str] = []
+    return _that_count(record for _, record in read_lines(path, raw, ReplyRecord, problems)), problems
 
 
-def check_same(before: Manifest, now: Manifest, where: Path) -> None:
-    """Raises UsageError that names what differs from the extraction that is to go on; further seeds do not."""
-    old, new = before.semantic(), now.semantic()
-    if set(old["seeds"]) <= set(new["seeds"]):
-        new["seeds"] = old["seeds"]
-    if differing := [name for name in old if old[name] != new[name]]:
-        said = "; ".join(one_line(f"{name} was {old[name]!r}, now {new[name]!r}", 160) for name in differing)
-        raise UsageError(f"{where}: cannot be resumed with another configuration: {said}; start a new extraction")
+def write_result(directory: Path, result: Mapping[str, Any]) -> None:
+    """Raises UsageError where it cannot be written."""
+    with writable(directory / RESULT_NAME):
+        write_json(directory / RESULT_NAME, result)
 
 
 def _that_count(records: Iterable[ReplyRecord]) -> dict[tuple[str, int], ReplyRecord]:

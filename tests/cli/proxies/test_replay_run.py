@@ -117,7 +117,7 @@ def test_a_server_that_is_not_there_holds_up_neither_the_count_nor_the_steps(
 def test_other_settings_in_the_same_directory_are_refused(server: FaultServer, dataset: str, tmp_path: Path) -> None:
     run(dataset, server, tmp_path / "run")
     words = refusal(run(dataset, server, tmp_path / "run", "--max-tokens", "512", "--top-p", "0.9"))
-    assert "sampling.max_tokens is 1024 there and 512 here" in words and "sampling.top_p" in words
+    assert "sampling.max_tokens: 1024 → 512" in words and "sampling.top_p" in words
     write(Path(dataset), [record(number) for number in range(5)])
     assert "dataset_sha256" in refusal(run(dataset, server, tmp_path / "run"))
     assert len(lines(tmp_path / "run")) == 6

@@ -91,6 +91,18 @@ def test_output_beyond_the_limit_is_left_out_and_a_marker_says_so(tmp_path: Path
     assert "limit" in events[4][2]
 
 
+def test_what_was_recorded_before_a_flush_is_in_the_file_at_once(tmp_path: Path) -> None:
+    recording, path = start(tmp_path)
+    recording.output(b"$ ")
+    recording.flush()
+    assert [event[1:] for event in read_cast(path)[1]] == [["o", "$ "]]
+    recording.input("ls\n")
+    recording.flush()
+    assert len(read_cast(path)[1]) == 2
+    recording.close()
+    recording.flush()
+
+
 def test_what_comes_after_the_close_is_ignored(tmp_path: Path) -> None:
     recording, path = start(tmp_path)
     recording.close()
@@ -107,4 +119,12 @@ def test_a_full_disk_ends_the_recording_and_not_the_session() -> None:
         recording.output(b"x" * 100_000)
     recording.input("ls")
     recording.close()
+    assert recording.problem == "No space left on device"
+
+
+def test_a_disk_that_is_full_at_a_flush_ends_the_recording_and_not_the_session() -> None:
+    recording = Recording(Path("/dev/full"), columns=80, rows=24)
+    recording.flush()
+    recording.input("ls")
+    recording.flush()
     assert recording.problem == "No space left on device"

@@ -16,7 +16,8 @@ from harness.trajectory import Compaction, Trajectory
 from tbench.errors import UsageError
 from tbench.proxies.datasets.build import Built, build
 from tbench.results import Integrity, TrialResult
-from tbench.storage.run_store import RunStore
+from tbench.storage.run_files import trial_directory
+from tbench.storage.trial_files import write_trial
 
 HARBOR = Path(__file__).parents[4] / "shared" / "data" / "harbor-trials"
 TIME = datetime(2026, 1, 1, tzinfo=UTC)
@@ -39,8 +40,8 @@ def trial(task: str, reward: float | None, seed: int = 0, **more: Any) -> TrialR
 
 
 def store(tmp_path: Path, result: TrialResult, recorded: Trajectory | None) -> None:
-    run = RunStore(tmp_path / "nightly")
-    run.write_trial(run.trial_dir(result.task, result.seed, result.attempt), result, recorded, {})
+    directory = trial_directory(tmp_path / "nightly", result.task, result.seed, result.attempt)
+    write_trial(directory, result, recorded, {})
 
 
 def made(tmp_path: Path, *inputs: Path, **options: Any) -> tuple[Built, list[dict[str, Any]]]:

@@ -14,7 +14,8 @@ from harness.model import Rendering, Sampling
 from harness.protocols import load_protocol
 from tbench.errors import UsageError
 from tbench.proxies.extraction.asking import SAMPLING, ask_all, default_prompt, entries, still_open
-from tbench.proxies.extraction.records import Directory, Manifest, ReplyRecord, TaskEntry, check_same, line
+from tbench.proxies.extraction.directory import ExtractionDirectory, check_same, line
+from tbench.proxies.extraction.records import Manifest, ReplyRecord, TaskEntry, read_manifest, read_replies
 from tbench.proxies.extraction.score import Result, Rewards, score
 from tbench.proxies.extraction.syntax import BashSyntax
 from tbench.proxies.extraction.text import render
@@ -113,8 +114,9 @@ def test_the_table_has_a_line_per_task_with_its_command_and_nothing_that_moves_a
 
 
 def test_a_stored_extraction_is_read_back_and_bad_lines_are_named(tmp_path: Path) -> None:
-    directory = Directory.create(tmp_path / "x", manifest("a"))
-    assert directory.manifest() == manifest("a")
+    directory = tmp_path / "x"
+    ExtractionDirectory.open(directory, manifest("a")).close()
+    assert read_manifest(directory) == manifest("a")
     records = [
         ReplyRecord(task="a", seed=0, error="unavailable: gone"),
         ReplyRecord(task="a", seed=0, content="first \u2028 \u00e9"),
@@ -123,27 +125,27 @@ def test_a_stored_extraction_is_read_back_and_bad_lines_are_named(tmp_path: Path
         ReplyRecord(task="a", seed=1, error="unavailable: two"),
     ]
     lines = [line(records[0]), "{", "[1]", *map(line, records[1:]), '{"task": "a"', "null", "\xff"]
-    (directory.path / "extraction.jsonl").write_bytes("\n".join(lines).encode("latin-1"))
-    replies, problems = directory.replies()
+    (directory / "extraction.jsonl").write_bytes("\n".join(lines).encode("latin-1"))
+    replies, problems = read_replies(directory)
     assert replies == {("a", 0): records[1], ("a", 1): records[4]}
     assert [problem.rpartition("/")[2].split(":")[1] for problem in problems] == ["2", "3", "8", "9", "10"]
 
 
 def test_a_directory_without_an_extraction_is_a_clear_line(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match=r"extraction.json: No such file .*; give the directory of an extraction"):
-        Directory(tmp_path).manifest()
+        read_manifest(tmp_path)
     (tmp_path / "extraction.json").write_text("{}")
     with pytest.raises(UsageError, match=r"extraction.json: source: Field required"):
-        Directory(tmp_path).manifest()
+        read_manifest(tmp_path)
 
 
 def test_another_configuration_is_refused_with_what_differs_and_more_seeds_are_not(tmp_path: Path) -> None:
     check_same(manifest("a"), manifest("a", seeds=(0, 1, 2)), tmp_path)
-    with pytest.raises(UsageError, match=r"model was 'm', now 'n'; start a new extraction"):
+    with pytest.raises(UsageError, match='model: "m" → "n"; start a new extraction'):
         check_same(manifest("a"), manifest("a", model="n"), tmp_path)
-    with pytest.raises(UsageError, match="seeds was"):
+    with pytest.raises(UsageError, match=r"seeds: \[0, 1\] → \[0\]"):
         check_same(manifest("a"), manifest("a", seeds=(0,)), tmp_path)
-    with pytest.raises(UsageError, match="tasks was"):
+    with pytest.raises(UsageError, match=r"tasks\.a: "):
         check_same(manifest("a"), manifest("b"), tmp_path)
 
 
@@ -167,9 +169,9 @@ async def test_the_request_is_the_bare_instruction_in_the_contract_with_the_lock
 ) -> None:
     plan = manifest().model_copy(update={"tasks": entries(read_tasks(str(make_task()))), "seeds": (3,)})
     endpoint.will_complete(GOOD)
-    directory = Directory.create(tmp_path / "x", plan)
+    records: list[ReplyRecord] = []
     async with chat(endpoint) as model:
-        await ask_all(model, PROTOCOL, still_open(plan, ()), directory, concurrency=2)
+        await ask_all(model, PROTOCOL, still_open(plan, ()), records.append, concurrency=2)
     (seen,) = endpoint.seen
     sent = seen.json
     assert seen.path.endswith("/completions") and "chat" not in seen.path
@@ -178,40 +180,53 @@ async def test_the_request_is_the_bare_instruction_in_the_contract_with_the_lock
         "### System: You are a local OS Terminal Controller Agent. State your thinking process within <thinking> tags, "
         "followed by the exact terminal command block.\n### Instruction: Create the file /app/done.\n### Output:\n"
     )
-    ((key, record),) = directory.replies()[0].items()
-    assert (key, record.content, record.error) == (("small-task", 3), GOOD, None)
+    (record,) = records
+    assert (record.key, record.content, record.error) == (("small-task", 3), GOOD, None)
 
 
 async def test_one_failed_request_costs_one_reply_and_is_asked_again_on_resuming(
     endpoint: FaultServer, tmp_path: Path
 ) -> None:
     plan = manifest("a", "b", "c", "d", seeds=(0,), invalid=("z",))
-    directory = Directory.create(tmp_path / "x", plan)
+    directory = ExtractionDirectory.open(tmp_path / "x", plan)
     endpoint.will_reply(GOOD)
     endpoint.will_answer(400, {"message": "no such thing"})
     endpoint.will_answer(500, {"message": "oops"})
     endpoint.will_reply("half \ud800 of it")
     async with chat(endpoint, "server") as model:
-        await ask_all(model, PROTOCOL, still_open(plan, ()), directory, concurrency=1)
-        replies, problems = directory.replies()
+        await ask_all(model, PROTOCOL, still_open(plan, directory.answered), directory.append, concurrency=1)
+        directory.close()
+        replies, problems = read_replies(tmp_path / "x")
         kinds = [record.error and record.error.partition(":")[0] for record in replies.values()]
         assert (kinds, problems) == ([None, "refused", "unavailable", None], [])
         assert replies["d", 0].content == "half \ufffd of it"
-        left = still_open(plan, [key for key, record in replies.items() if record.error is None])
+        again = ExtractionDirectory.open(tmp_path / "x", plan)
+        left = still_open(plan, again.answered)
         assert [task.name for task, _ in left] == ["b", "c"]
         endpoint.will_reply(LOOSE)
-        await ask_all(model, PROTOCOL, left, directory, concurrency=2)
-    result = score(plan, directory.replies()[0], PROTOCOL, BASH)
+        await ask_all(model, PROTOCOL, left, again.append, concurrency=2)
+        again.close()
+    result = score(plan, read_replies(tmp_path / "x")[0], PROTOCOL, BASH)
     assert result.levels["extractable"].mean == pytest.approx(3 / 5)
     assert result.errors == {"task_invalid": 1}
     assert json.loads(result.model_dump_json())["rows"][1]["command"] == "ls"
 
 
-async def test_an_extraction_that_is_under_way_elsewhere_is_left_alone(endpoint: FaultServer, tmp_path: Path) -> None:
-    directory = Directory.create(tmp_path / "x", manifest("a"))
-    held = directory.lines()
-    async with chat(endpoint) as model:
-        with pytest.raises(UsageError, match="still going on"):
-            await ask_all(model, PROTOCOL, still_open(manifest("a"), ()), directory, concurrency=1)
-    held.close()
-    assert endpoint.seen == []
+def test_an_extraction_that_is_under_way_elsewhere_is_left_alone(tmp_path: Path) -> None:
+    directory = ExtractionDirectory.open(tmp_path / "x", manifest("a"))
+    with pytest.raises(UsageError, match=r"/x: this extraction is still going on; wait for its end, or end it first"):
+        ExtractionDirectory.open(tmp_path / "x", manifest("a", seeds=(0, 1, 2)))
+    assert read_manifest(tmp_path / "x") == manifest("a")
+    directory.close()
+
+
+def test_an_extraction_that_goes_on_with_more_seeds_keeps_when_it_began(tmp_path: Path) -> None:
+    ExtractionDirectory.open(tmp_path, manifest("a", created_at="then")).close()
+    ExtractionDirectory.open(tmp_path, manifest("a", seeds=(0, 1, 2), created_at="now")).close()
+    assert read_manifest(tmp_path) == manifest("a", seeds=(0, 1, 2), created_at="then")
+
+
+def test_a_start_that_was_killed_before_its_manifest_stands_in_nobodys_way(tmp_path: Path) -> None:
+    (tmp_path / "extraction.jsonl").touch()
+    ExtractionDirectory.open(tmp_path, manifest("a")).close()
+    assert read_manifest(tmp_path) == manifest("a")

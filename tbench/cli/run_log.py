@@ -1,0 +1,156 @@
+"""run.log: what happens during a run, with the time, for whoever was not watching.
+
+The only module that touches the global logging, and only for as long as a command runs.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+from tbench.cli.live import counted, verdict_words
+from tbench.errors import UsageError
+from tbench.events import Event, Note, RunEnded, RunStarted, TrialPhase, TrialStep, TrialVerdict
+from tbench.storage.lines import LineFile
+from tbench.storage.run_files import CONFIG_NAME, LOG_NAME
+
+_LEVELS = {"debug": logging.DEBUG, "info": logging.INFO, "warning": logging.WARNING, "error": logging.ERROR}
+_LOG = logging.getLogger("tbench")
+
+
+@contextlib.contextmanager
+def run_log(directory: Path, level: str, hide: Callable[[str], str]) -> Iterator[RunLog]:
+    """A subscriber for the duration of the block. What ends the block is logged, and warnings of libraries are.
+
+    `level` is debug, info, warning or error; `hide` takes secrets out of every record.
+    """
+    is_earlier_run = (directory / CONFIG_NAME).exists()
+    handler = _FileHandler(directory / LOG_NAME, _LEVELS[level], hide)
+    with _attached(handler):
+        try:
+            yield RunLog(handler)
+        except Exception as error:
+            # A run that fails before its first event has a directory already, unless that is another process's.
+            if not is_earlier_run and (directory / CONFIG_NAME).exists():
+                handler.begin()
+            _LOG.error("%s", error, exc_info=None if isinstance(error, UsageError) else error)
+            raise
+
+
+class RunLog:
+    """Logs events: phases and steps as debug, notes and verdicts as info, errors of trials as warnings."""
+
+    def __init__(self, handler: _FileHandler) -> None:
+        self._handler = handler
+        self._names: dict[str, str] = {}
+
+    def __call__(self, event: Event) -> None:
+        # Only now the directory is this run's: before, it may belong to another process.
+        self._handler.begin()
+        match event:
+            case RunStarted():
+                _LOG.info("%s: %s", event.run, counted(event.trials, "trial"))
+            case TrialPhase():
+                name = self._names[event.trial] = f"{event.task} seed {event.seed}"
+                _LOG.debug("%s: %s", name, event.phase)
+            case TrialStep():
+                _LOG.debug("%s: step %d  %s", self._names.get(event.trial, event.trial), event.step, event.line)
+            case TrialVerdict():
+                result = event.result
+                words = f"{verdict_words(result)}, {result.timings.wall_sec:.1f} s"
+                level = logging.INFO if result.error is None else logging.WARNING
+                _LOG.log(level, "%s seed %d: %s", result.task, result.seed, words)
+            case Note():
+                _LOG.info("%s", event.text)
+            case RunEnded():
+                _LOG.info("cut short" if event.interrupted else "ended")
+            case _:
+                pass
+
+
+class _FileHandler(logging.Handler):
+    """Appends records to a file; those from before `begin` come first.
+
+    Neither a full disk nor a record that cannot be formatted raises into whoever logs.
+    """
+
+    def __init__(self, path: Path, level: int, hide: Callable[[str], str]) -> None:
+        super().__init__(level)
+        self._path = path
+        self._hide = hide
+        self._file: LineFile | None = None
+        self._has_begun = False
+        self._early: list[str] = []
+        formatter = logging.Formatter("%(asctime)s.%(msecs)03dZ %(levelname)-7s %(message)s", "%Y-%m-%dT%H:%M:%S")
+        formatter.converter = time.gmtime
+        self.setFormatter(formatter)
+
+    def begin(self) -> None:
+        """Open the file. Never raises: where that fails, there is none."""
+        if self._has_begun:
+            return
+        self._has_begun = True
+        with self._lock_held(), contextlib.suppress(OSError):
+            self._file = LineFile(self._path)
+            for line in self._early:
+                self._file.append(line)
+
+    def emit(self, record: logging.LogRecord) -> None:
+        with contextlib.suppress(Exception):  # a library's record may be anything
+            line = self._hide(self.format(record))
+            if self._file is not None:
+                self._file.append(line)
+            elif not self._has_begun:
+                self._early.append(line)
+
+    def close(self) -> None:
+        if self._file is not None:
+            self._file.close()
+        super().close()
+
+    @contextlib.contextmanager
+    def _lock_held(self) -> Iterator[None]:
+        self.acquire()
+        try:
+            yield
+        finally:
+            self.release()
+
+
+class _PrintedAsBefore(logging.Handler):
+    """Prints what is printed where nobody has attached a handler: warnings of libraries that have none of their own."""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        logger: logging.Logger | None = logging.getLogger(record.name)
+        while logger is not None and logger.parent is not None:
+            if logger.handlers and record.name != "py.warnings":
+                return
+            logger = logger.parent
+        if logging.lastResort is not None:
+            logging.lastResort.handle(record)
+
+
+@contextlib.contextmanager
+def _attached(handler: logging.Handler) -> Iterator[None]:
+    """Records of tbench go to `handler` alone, for what they say is shown already; those of libraries go there, too."""
+    root = logging.getLogger()
+    handlers = [handler] if root.handlers else [handler, _PrintedAsBefore(logging.WARNING)]
+    for each in handlers:
+        root.addHandler(each)
+    _LOG.addHandler(handler)
+    _LOG.setLevel(handler.level)
+    _LOG.propagate = False
+    logging.captureWarnings(True)
+    try:
+        yield
+    finally:
+        logging.captureWarnings(False)
+        _LOG.propagate = True
+        _LOG.setLevel(logging.NOTSET)
+        _LOG.removeHandler(handler)
+        for each in handlers:
+            root.removeHandler(each)
+        handler.close()

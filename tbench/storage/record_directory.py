@@ -1,0 +1,140 @@
+"""A directory that one process at a time adds to: a manifest, and files of JSON lines, the first of which is locked.
+
+Runs, replays and extractions are such directories. What their manifests and lines say is their own affair.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Self
+
+from tbench.errors import UsageError
+from tbench.files import is_beside, is_unused, write_atomically, write_json
+from tbench.storage.lines import LineFile
+
+
+@dataclass(frozen=True)
+class Layout:
+    """Which files make a directory of records, and what messages call it."""
+
+    noun: str
+    manifest: str
+    """A JSON object, written whole; a directory without it was never begun."""
+    lines: tuple[str, ...]
+    """Files of JSON lines. Whoever adds to any of them holds the lock of the first."""
+
+    def is_new(self, path: Path) -> bool:
+        """Whether nothing is at `path`, or no more than a start leaves that was killed before it had a manifest.
+
+        Raises UsageError for what cannot be read.
+        """
+        return is_unused(path) or (path.is_dir() and all(self._is_of_a_killed_start(each) for each in path.iterdir()))
+
+    def _is_of_a_killed_start(self, path: Path) -> bool:
+        return is_beside(path) or (path.name in self.lines and path.is_file() and path.stat().st_size == 0)
+
+    def refuse_to_overwrite(self, path: Path) -> None:
+        """Raises UsageError for a directory that holds anything."""
+        if not self.is_new(path):
+            raise UsageError(
+                f"{path}: is not empty; name a new directory with --output (nothing is overwritten), "
+                f"or go on with the {self.noun} in it with --resume"
+            )
+
+
+class RecordDirectory:
+    """A directory of records, open for adding to it. Close it to give up the lock."""
+
+    def __init__(self, path: Path, layout: Layout) -> None:
+        """Lock it. Raises UsageError where another process adds to it, or where it cannot be written."""
+        self.path = path
+        self._layout = layout
+        self._files: dict[str, LineFile] = {}
+        with self._telling():
+            self._open(layout.lines[0])
+
+    @classmethod
+    def create(cls, path: Path, layout: Layout, manifest: Mapping[str, Any]) -> Self:
+        """Begin a new one. Raises UsageError where the directory holds anything, or cannot be written."""
+        layout.refuse_to_overwrite(path)
+        with writable(path):
+            path.mkdir(parents=True, exist_ok=True)
+        directory = cls(path, layout)
+        with directory._closed_on_failure():
+            # Another process may have begun one, and ended, before the lock was to be had.
+            layout.refuse_to_overwrite(path)
+            directory.write_manifest(manifest)
+            directory._open_all()
+        return directory
+
+    @classmethod
+    def go_on(cls, path: Path, layout: Layout, manifest: Mapping[str, Any] | None = None) -> Self:
+        """Open an existing one, with another manifest where one is given. Raises UsageError as the constructor does.
+
+        A line that a killed process left torn is mended.
+        """
+        directory = cls(path, layout)
+        with directory._closed_on_failure():
+            directory._open_all()
+            if manifest is not None:
+                directory.write_manifest(manifest)
+        return directory
+
+    def write_manifest(self, manifest: Mapping[str, Any]) -> None:
+        """Raises OSError."""
+        write_json(self.path / self._layout.manifest, manifest)
+
+    def append(self, name: str, line: str) -> None:
+        """Add a line to the file `name`. Raises OSError; then nothing was added."""
+        self._files[name].append(line)
+
+    def rewrite(self, name: str, lines: Iterable[str]) -> None:
+        """Replace all lines of a file that is not the locked one. Raises OSError."""
+        assert name != self._layout.lines[0], "another process could lock the new file"
+        write_atomically(self.path / name, "".join(f"{line}\n" for line in lines).encode("utf-8", "replace"))
+        before = self._files[name]
+        self._open(name)
+        before.close()
+
+    def close(self) -> None:
+        for file in self._files.values():
+            file.close()
+
+    def _open_all(self) -> None:
+        for name in self._layout.lines[1:]:
+            self._open(name)
+
+    def _open(self, name: str) -> None:
+        self._files[name] = LineFile(self.path / name, locked=name == self._layout.lines[0])
+
+    @contextlib.contextmanager
+    def _telling(self) -> Iterator[None]:
+        try:
+            with writable(self.path):
+                yield
+        except BlockingIOError:
+            words = f"this {self._layout.noun} is still going on; wait for its end, or end it first"
+            raise UsageError(f"{self.path}: {words}") from None
+
+    @contextlib.contextmanager
+    def _closed_on_failure(self) -> Iterator[None]:
+        try:
+            with self._telling():
+                yield
+        except BaseException:
+            self.close()
+            raise
+
+
+@contextlib.contextmanager
+def writable(path: Path) -> Iterator[None]:
+    """Turns an OSError of the block into the UsageError that `path` cannot be written; BlockingIOError passes."""
+    try:
+        yield
+    except BlockingIOError:
+        raise
+    except OSError as error:
+        raise UsageError(f"{path}: cannot be written: {error.strerror or error}") from None

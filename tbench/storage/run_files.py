@@ -1,0 +1,31 @@
+"""Names of the files of a run, and which directory belongs to which attempt at a trial."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from tbench.storage.record_directory import Layout
+
+CONFIG_NAME, RESULTS_NAME, JOURNAL_NAME, LOG_NAME = "run.json", "results.jsonl", "journal.jsonl", "run.log"
+TRIAL_RESULT_NAME, TRAJECTORY_NAME, STEPS_NAME = "result.json", "trajectory.json", "steps.jsonl"
+RUN = Layout("run", CONFIG_NAME, (JOURNAL_NAME, RESULTS_NAME))
+
+
+def trial_directory(run: Path, task: str, seed: int, attempt: int = 1) -> Path:
+    """Where an attempt at a trial keeps its files; those after the first lie in the directory of the first."""
+    first = run / "trials" / task / f"seed-{seed}"
+    return first if attempt == 1 else first / f"attempt-{attempt}"
+
+
+def attempts(run: Path, task: str, seed: int) -> dict[int, Path]:
+    """Directories of all attempts that left anything, by number; one that was cut short has no result.json."""
+    first = trial_directory(run, task, seed)
+    found = {1: first} if first.is_dir() and any(_is_not_an_attempt(path) for path in first.iterdir()) else {}
+    for path in first.glob("attempt-*"):
+        if (number := path.name.removeprefix("attempt-")).isdecimal():
+            found[int(number)] = path
+    return found
+
+
+def _is_not_an_attempt(path: Path) -> bool:
+    return not path.name.startswith("attempt-")

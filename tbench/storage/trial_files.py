@@ -1,0 +1,87 @@
+"""Writes the files of a trial: its steps as they come, the rest at its end."""
+
+from __future__ import annotations
+
+import errno
+from collections.abc import Mapping
+from pathlib import Path
+
+from harness.trajectory import Step, Trajectory
+from tbench.files import safe_relative, write_atomically
+from tbench.results import TrialResult
+from tbench.storage.lines import LineFile
+from tbench.storage.run_files import STEPS_NAME, TRAJECTORY_NAME, TRIAL_RESULT_NAME
+
+_NO_STEPS = b'\n "steps": [],'
+"""As it stands in an indented trajectory, and nowhere else: a line end within a string is escaped."""
+
+
+class StepLog:
+    """Appends steps to the steps.jsonl of a trial, which is made with the first one.
+
+    A file that cannot be written any more (a full disk) ends the log, not the trial: `problem` says why.
+    """
+
+    def __init__(self, directory: Path) -> None:
+        self.problem: str | None = None
+        self._path = directory / STEPS_NAME
+        self._file: LineFile | None = None
+        self._is_over = False
+
+    def append(self, step: Step) -> None:
+        """Never raises."""
+        if self._is_over:
+            return
+        try:
+            if self._file is None:
+                self._path.parent.mkdir(parents=True, exist_ok=True)
+                self._path.unlink(missing_ok=True)
+                self._file = LineFile(self._path)
+            self._file.append(step.model_dump_json())
+        except OSError as error:
+            self.problem = error.strerror or str(error)
+            self.close()
+
+    def close(self) -> None:
+        """Steps that come later are ignored."""
+        self._is_over = True
+        if self._file is not None:
+            self._file.close()
+
+
+def write_trial(
+    directory: Path, result: TrialResult, trajectory: Trajectory | None, files: Mapping[str, bytes]
+) -> None:
+    """The trial's files; result.json comes last, so its presence says that the rest is there.
+
+    Raises OSError. A path that is too long for this file system is left out, unless it is the verifier's: what an
+    agent leaves in /logs/agent must not turn its verdict into an error.
+    """
+    for name, data in files.items():
+        try:
+            write_atomically(directory / safe_relative(name), data)
+        except OSError as error:
+            if error.errno != errno.ENAMETOOLONG or name.startswith("verifier/"):
+                raise
+    if trajectory is not None:
+        write_atomically(directory / TRAJECTORY_NAME, _trajectory_json(trajectory, directory / STEPS_NAME))
+    write_atomically(directory / TRIAL_RESULT_NAME, (result.model_dump_json(indent=2) + "\n").encode())
+
+
+def _trajectory_json(trajectory: Trajectory, steps: Path) -> bytes:
+    """With the lines of the file `steps` as they are, where it holds all steps."""
+    lines = _whole_lines(steps)
+    if not lines or len(lines) != len(trajectory.steps):
+        return trajectory.model_dump_json(indent=1).encode("utf-8", "replace")
+    frame = trajectory.model_copy(update={"steps": ()}).model_dump_json(indent=1).encode("utf-8", "replace")
+    before, _, after = frame.partition(_NO_STEPS)
+    return b"".join((before, b'\n "steps": [\n  ', b",\n  ".join(lines), b"\n ],", after))
+
+
+def _whole_lines(path: Path) -> list[bytes]:
+    """Empty where the file is missing, cannot be read, or ends in half a line."""
+    try:
+        *lines, rest = path.read_bytes().split(b"\n")
+    except OSError:
+        return []
+    return [] if rest else lines
