@@ -39,7 +39,7 @@ def _task(name: str) -> Task:
     return tasks[0]
 
 
-async def session(name: str, judge: bool) -> None:
+async def session(name: str, verifies: bool) -> None:
     """Start the sandbox, hand over the keyboard, verify, remove."""
     task = _task(name)
     engine = Engine.connect(1)
@@ -51,7 +51,7 @@ async def session(name: str, judge: bool) -> None:
         try:
             _say(f"--- {task.name} ---\n{task.instruction}--- leave with exit or C-d ---")
             await asyncio.to_thread(_hand_over, sandbox.container_id, sandbox.workdir)
-            if judge:
+            if verifies:
                 verdict = await verify(task, sandbox)
                 _say(verdict.files.get("verifier/stdout.txt", b"").decode("utf-8", "replace"))
                 typer.echo(f"reward {verdict.reward:g}")

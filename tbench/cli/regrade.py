@@ -22,18 +22,18 @@ def regrade(
     ] = None,
     seed: Annotated[int | None, typer.Option(help="Only trials with this seed.")] = None,
 ) -> None:
-    """Judge trials again that were run with --keep or --snapshot, and print what changed."""
+    """Verify trials again that were run with --keep or --snapshot, and print what changed."""
     import asyncio
     from pathlib import Path
 
     from tbench.cli.execute import print_summary
-    from tbench.runs.regrade import regrade as judge_again
+    from tbench.runs.regrade import regrade as verify_again
     from tbench.sandbox.docker.engine import Engine
 
     engine = Engine.connect()
     try:
         changes = asyncio.run(
-            judge_again(engine, Path(run), tuple(task or ()), seed, lambda text: typer.echo(text, err=True))
+            verify_again(engine, Path(run), tuple(task or ()), seed, lambda text: typer.echo(text, err=True))
         )
     finally:
         engine.close()

@@ -1,4 +1,4 @@
-"""What runs in the container while it is judged: tests staged and hashed, repairs, test.sh, what it left sent back.
+"""What runs in the container around a verifier: tests staged and hashed, repairs, test.sh, what it left sent back.
 
 As root all of it is one exec, written for the tools volume's busybox; without trouble it forks about a dozen times.
 Shell words: S is our own directory, L the verifier's logs, `report` what we say about it all, a line per fact.
@@ -7,13 +7,12 @@ Shell words: S is our own directory, L the verifier's logs, `report` what we say
 from __future__ import annotations
 
 import hashlib
-import io
 import re
 import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from tbench.sandbox.archive import FileEntry, unpack
+from tbench.sandbox.archive import FileEntry
 from tbench.sandbox.backend import BUSYBOX, NOT_STAGED
 
 LOGS = "/logs/verifier"
@@ -29,44 +28,8 @@ _FORGED_REWARD = "a process that the agent left writes to /logs/verifier"
 
 
 @dataclass(frozen=True)
-class Suspect:
-    """A file that test.sh depends on and that changed after the container began."""
-
-    path: str
-    real: str
-    """Where a link ends; the rest is about that file."""
-    is_new: bool
-    """It changed too: a new link may lead to an old file."""
-    md5: str = ""
-    sha256: str = ""
-    known: tuple[str, ...] = ()
-    """What dpkg's and pip's records say of such a file."""
-    head: bytes = b""
-
-
-@dataclass(frozen=True)
-class Facts:
-    """What the scripts saw."""
-
-    exit_code: int | None = None
-    timed_out: bool = False
-    leftovers: int = 0
-    """Processes of the agent, besides the terminal's own, when the verifier began."""
-    forged: tuple[str, ...] = ()
-    """Proof of forgery, before test.sh was run."""
-    evidence: tuple[str, ...] = ()
-    repairs: tuple[str, ...] = ()
-    changed_tests: tuple[str, ...] = ()
-    hosts: tuple[str, ...] = ()
-    """Lines of /etc/hosts about servers that verifiers download from."""
-    suspects: tuple[Suspect, ...] = ()
-    is_complete: bool = False
-    """The report came to its end: nobody ended the verifier's shell."""
-
-
-@dataclass(frozen=True)
-class Judging:
-    """How one judging is to be done: the scripts for it. Units: seconds."""
+class VerifierScript:
+    """The scripts for one run of a verifier. Units: seconds."""
 
     stage: str
     """A directory of its own in the container, where the tests arrive."""
@@ -77,7 +40,7 @@ class Judging:
     watched: Sequence[str] = ()
     """Globs of files that test.sh depends on."""
     again: bool = False
-    """It was judged before: what lies at /tests and /logs/verifier is our own."""
+    """A verifier ran there before: what lies at /tests and /logs/verifier is our own."""
     uses_apt: bool = False
 
     @property
@@ -121,7 +84,7 @@ class Judging:
         )
 
     def examine(self) -> str:
-        """Only looks, and prints as `collect` does; for a container that is judged in a copy."""
+        """Only looks, and prints as `collect` does; for a container whose verifier runs in a copy."""
         words = {"WATCHED": " ".join(self.watched), "MEND_LAST": ":", "SUSPECTS": _SUSPECTS}
         return (
             self._begin()
@@ -165,37 +128,6 @@ def _digest(tests: Mapping[str, FileEntry], stage: str) -> str:
         if entry.data is not None
     )
     return hashlib.sha256(b"\n".join(lines)).hexdigest()
-
-
-def parse(output: bytes, limit_bytes: int) -> tuple[Facts, dict[str, bytes]]:
-    """What `collect` printed: the facts, and the files below /logs and of the evidence."""
-    report, _, archive = output.partition(b"\0")
-    files = unpack(io.BytesIO(archive), limit_bytes)
-    heads = {name: files.pop(name) for name in list(files) if name.startswith("suspects/")}
-    found: dict[str, list[str]] = {}
-    for line in report.decode("utf-8", "replace").split("\n"):
-        kind, _, value = line.partition("\t")
-        found.setdefault(kind, []).append(value)
-    code = found.get("code", [""])[0]
-    facts = Facts(
-        exit_code=int(code) if code.isdigit() else None,
-        timed_out=found.get("late", ["0"])[0] == "1",
-        leftovers=int(found.get("left", ["0"])[0]),
-        forged=tuple(found.get("forged", ())),
-        evidence=tuple(found.get("evidence", ())),
-        repairs=tuple(found.get("repair", ())),
-        changed_tests=tuple(found.get("changed", ())),
-        hosts=tuple(found.get("hosts", ())),
-        suspects=tuple(_suspect(line, found.get("known", []), heads) for line in found.get("suspect", ())),
-        is_complete="end" in found,
-    )
-    return facts, files
-
-
-def _suspect(line: str, known: list[str], heads: Mapping[str, bytes]) -> Suspect:
-    number, path, real, is_new, md5, sha256 = (line.split("\t") + [""] * 6)[:6]
-    records = tuple(text for prefix, _, text in (entry.partition("\t") for entry in known) if prefix == number)
-    return Suspect(path, real, is_new == "1", md5, sha256, records, heads.get(f"suspects/{number}", b""))
 
 
 _TOOLS = """note() {

@@ -11,7 +11,7 @@ import json
 import re
 from collections.abc import Iterator, Mapping
 
-from tbench.verify.script import Facts, Suspect
+from tbench.verify.report import Facts, Suspect
 
 _BIN = tuple(
     f"{where}/{name}" for where in ("/usr/local", "/usr", "", "/root/.local") for name in ("bin", "sbin")

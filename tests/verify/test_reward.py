@@ -7,7 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from tbench.verify.verifier import VerifierFailed, never_ran, read_reward
+from tbench.errors import TrialError
+from tbench.verify.reward import never_ran, read_reward
 
 RECORDED = Path(__file__).parents[2].parent / "shared" / "data" / "harbor-trials"
 PYTEST_SUMMARIES = [
@@ -38,8 +39,8 @@ def ctrf(tests: int) -> bytes:
     return json.dumps({"results": {"tool": {"name": "pytest"}, "summary": {"tests": tests, "failed": tests}}}).encode()
 
 
-def failure(files: dict[str, bytes], *, uses_pytest: bool = False) -> VerifierFailed:
-    with pytest.raises(VerifierFailed) as caught:
+def failure(files: dict[str, bytes], *, uses_pytest: bool = False) -> TrialError:
+    with pytest.raises(TrialError) as caught:
         read_reward(files, uses_pytest=uses_pytest)
     return caught.value
 
@@ -131,11 +132,6 @@ def test_no_reward_file_is_no_verdict_and_the_last_words_are_told() -> None:
 
 def test_no_output_at_all_is_told_too() -> None:
     assert "printed nothing" in str(failure({}))
-
-
-def test_a_failure_carries_the_files() -> None:
-    files = {"reward.txt": b"x", "stdout.txt": b"y"}
-    assert failure(files).files == files
 
 
 @pytest.mark.parametrize("output", PYTEST_SUMMARIES + OTHER_SUMMARIES)
