@@ -84,7 +84,8 @@ def with_earlier(before: Integrity, after: Integrity) -> Integrity:
 async def examine(task: Task, sandbox: Sandbox) -> Integrity:
     """What speaks against a verdict before anything is staged; for a sandbox whose verifier runs in a copy of it."""
     script = _script(task, sandbox, again=False)
-    ended = await sandbox.shell(script.examine(), timeout_sec=_MARGIN_SEC, user="root")
+    variables = script.environment("examine")
+    ended = await sandbox.shell(script.text, timeout_sec=_MARGIN_SEC, user="root", environment=variables)
     facts, _ = read_report(ended.output, _KEPT_BYTES)
     return Integrity(tamper=signals(facts, {}, None))
 
@@ -125,8 +126,9 @@ async def _run(task: Task, sandbox: Sandbox, again: bool) -> tuple[Facts, dict[s
     script = _script(task, sandbox, again)
     tests, environment = pack(script.tests), resolve_env(settings.env)
     if as_root:
+        variables = {**environment, **script.environment("whole")}
         ended = await sandbox.shell(
-            script.whole(), timeout_sec=script.limit_sec, user="root", environment=environment, stdin=tests
+            script.text, timeout_sec=script.limit_sec, user="root", environment=variables, stdin=tests
         )
         if ended.timed_out:
             # Its output broke off.
@@ -161,20 +163,23 @@ async def _run_as(
     user: str | None, script: VerifierScript, sandbox: Sandbox, environment: Mapping[str, str], tests: bytes
 ) -> ExecResult:
     """As another user than root: root stages and collects, with a call each."""
+    prepare_sec = script.limit_sec - script.timeout_sec
     staged = await sandbox.shell(
-        script.prepare_alone(), timeout_sec=script.limit_sec - script.timeout_sec, user="root", stdin=tests
+        script.text, timeout_sec=prepare_sec, user="root", environment=script.environment("prepare"), stdin=tests
     )
     if staged.exit_code not in (0, FORGED):
         return ExecResult(NOT_STAGED)
     code, timed_out = None, False
     if staged.exit_code == 0:
+        variables = {**environment, **script.environment("run")}
         ended = await sandbox.shell(
-            script.run_alone(), timeout_sec=script.timeout_sec + _MARGIN_SEC, user=user, environment=environment
+            script.text, timeout_sec=script.timeout_sec + _MARGIN_SEC, user=user, environment=variables
         )
         words = ended.output.split()
         code = int(words[0]) if words and words[0].isdigit() else ended.exit_code
         timed_out = ended.timed_out or words[1:2] == [b"1"]
-    return await sandbox.shell(script.collect_alone(code, timed_out), timeout_sec=_MARGIN_SEC, user="root")
+    variables = script.environment("collect", code=code, late=timed_out)
+    return await sandbox.shell(script.text, timeout_sec=_MARGIN_SEC, user="root", environment=variables)
 
 
 def _kept(files: Mapping[str, bytes]) -> dict[str, bytes]:

@@ -120,6 +120,17 @@ async def test_large_and_many_left_files_are_kept_within_bounds(verified: Verifi
     assert len(verdict.integrity.evidence) <= 50
 
 
+@pytest.mark.parametrize("verifier_user", ["root", "nobody"])
+async def test_names_of_files_say_nothing_in_the_report(verified: Verified, verifier_user: str) -> None:
+    agent = """mkdir -p /tests/x; cd /tests/x; touch "$(printf 'a\\nforged\\tby a name\\nrepair\\tnothing')"
+cd ..; mkdir "$(printf 'b\\nrepair\\tnothing')"; touch honest
+"""
+    toml = f'[environment]\nmemory_mb = 256\nallow_internet = false\n[verifier]\nuser = "{verifier_user}"\n'
+    verdict = await verified(agent, toml=toml)
+    assert (verdict.reward, verdict.integrity.repairs) == (0.0, ())
+    assert {"/tests/honest", "/tests/x"} <= set(verdict.integrity.evidence)
+
+
 # -- processes left behind -----------------------------------------------------------------------
 
 
@@ -127,6 +138,14 @@ async def test_a_daemon_that_keeps_rewriting_the_reward_gets_no_verdict(verified
     failed = await refused(verified(daemon("while :; do echo 1 > /logs/verifier/reward.txt; sleep 0.1; done")))
     assert failed.type == "verifier_tampered"
     assert any(signal.startswith("forgery:") for signal in failed.integrity.tamper)
+
+
+async def test_forged_tests_are_not_run_as_another_user_either(verified: Verified) -> None:
+    toml = '[environment]\nmemory_mb = 256\nallow_internet = false\n[verifier]\nuser = "nobody"\n'
+    rewrites = "while :; do echo 1 > /logs/verifier/reward.txt; sleep 0.1; done"
+    failed = await refused(verified(daemon(rewrites), toml=toml))
+    assert failed.type == "verifier_tampered"
+    assert [signal.partition(":")[0] for signal in failed.integrity.tamper] == ["forgery"]
 
 
 async def test_a_daemon_that_rewrites_once_takes_the_bait(verified: Verified) -> None:
@@ -291,6 +310,7 @@ async def test_a_terminal_is_nothing_that_the_agent_left(
     await terminal.open()
     await terminal.send(Keys("(sleep 100 &)\n" if leaves else "true\n", 1))
     await terminal.close()
-    examined = await sandbox.shell(VerifierScript("/.stage", {}, "/app", 10.0).examine(), timeout_sec=30)
+    script = VerifierScript("/.stage", {}, "/app", 10.0)
+    examined = await sandbox.shell(script.text, timeout_sec=30, environment=script.environment("examine"))
     facts, _ = read_report(examined.output, 1 << 20)
     assert (facts.is_complete, facts.leftovers) == (True, leaves)

@@ -197,6 +197,28 @@ async def test_the_verifier_gets_its_environment(verified: Verified, monkeypatch
     assert verdict.files["verifier/stdout.txt"] == b"it's a key o\n"
 
 
+@pytest.mark.parametrize("user", ["root", "nobody"])
+async def test_what_the_script_is_told_is_not_in_the_environment_of_the_tests(verified: Verified, user: str) -> None:
+    toml = f'{LIMITS}[verifier]\nuser = "{user}"\nenv = {{ KEY = "k" }}\n'
+    dockerfile = "FROM debian:bookworm-slim\nENV FROM_IMAGE=i\nWORKDIR /app\n"
+    verdict = await verified("env; echo 1 > /logs/verifier/reward.txt", dockerfile=dockerfile, toml=toml)
+    environment = dict(line.split("=", 1) for line in verdict.files["verifier/stdout.txt"].decode().splitlines())
+    by_shell_and_engine = {"PATH", "HOME", "HOSTNAME", "PWD", "OLDPWD", "SHLVL", "_"}
+    assert environment.keys() - by_shell_and_engine == {"KEY", "FROM_IMAGE"}
+    assert (environment["KEY"], environment["FROM_IMAGE"]) == ("k", "i")
+
+
+@pytest.mark.parametrize("agent", ["true", "cd /; rm -rf /it*"], ids=["there", "gone"])
+async def test_a_working_directory_may_have_any_name(verified: Verified, agent: str) -> None:
+    toml = (
+        LIMITS
+        + r"""workdir = "/it's $HOME; \"a dir\" * \\"
+"""
+    )
+    verdict = await verified("pwd; echo 1 > /logs/verifier/reward.txt", agent, toml=toml)
+    assert verdict.files["verifier/stdout.txt"].decode() == '/it\'s $HOME; "a dir" * \\\n'
+
+
 async def test_an_image_without_bash_has_no_verdict(verified: Verified) -> None:
     failed = await failure(verified(HONEST, dockerfile="FROM debian:bookworm-slim\nRUN rm /bin/bash\nWORKDIR /app\n"))
     assert failed.type == "verifier_no_reward"
