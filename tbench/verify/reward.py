@@ -1,6 +1,7 @@
-"""Reads the reward that a verifier wrote, and whether a 0 is one: tests that ran are told from a script that failed.
+"""Reads the reward that a verifier wrote, and tells a 0 from tests that never ran.
 
-The reward file is the only truth: the script's exit code means nothing. `logs` are the files of /logs/verifier by name.
+The reward file is the only truth: the script's exit code means nothing, and no words in its output overturn a number,
+as they may be the agent's programs'. `logs` are the files of /logs/verifier by name.
 """
 
 from __future__ import annotations
@@ -33,10 +34,11 @@ _TOOL_FAILURES = (
 )  # fmt: skip
 
 
-def read_reward(logs: Logs, *, uses_pytest: bool = False) -> float:
+def read_reward(logs: Logs, *, calls_pytest: bool = False) -> float:
     """The reward from reward.json (wins) or reward.txt. Raises TrialError where they hold none.
 
-    reward.json is a flat object of finite numbers; its `reward` counts, or its only number.
+    reward.json is a flat object of finite numbers; its `reward` counts, or its only number. A 0 of a script that calls
+    pytest has to come with a sign that tests ran.
     """
     if "reward.json" in logs:
         reward = _json_reward(logs)
@@ -46,9 +48,17 @@ def read_reward(logs: Logs, *, uses_pytest: bool = False) -> float:
         raise TrialError("verifier_no_reward", f"no reward.json or reward.txt; {_last_line(logs)}")
     if not math.isfinite(reward):
         raise TrialError("verifier_bad_reward", f"the reward is {reward}")
-    if reward == 0.0 and (why := never_ran(logs, uses_pytest=uses_pytest)) is not None:
+    if reward == 0.0 and calls_pytest and not _tests_ran(logs):
+        why = _tool_failure(logs) or f"no ctrf.json and no pytest summary; {_last_line(logs)}"
         raise TrialError("verifier_never_ran", f"the reward is 0 but no test ran: {why}")
     return reward
+
+
+def remarks(logs: Logs, reward: float) -> tuple[str, ...]:
+    """What a reader of this verdict should know, `kind: what was seen` each: a 0 that a failed tool may have made."""
+    if reward != 0.0 or _tests_ran(logs) or (failure := _tool_failure(logs)) is None:
+        return ()
+    return (f"tool-failure: {failure}",)
 
 
 def _text_reward(logs: Logs) -> float:
@@ -86,19 +96,20 @@ def _is_finite_number(value: object) -> bool:
         return False
 
 
-def never_ran(logs: Logs, *, uses_pytest: bool = False) -> str | None:
-    """Why a reward of 0 was written without a test having run; None where tests ran, or nobody can tell.
+def _tests_ran(logs: Logs) -> bool:
+    """Whether there is a sign of it: a ctrf.json with tests, or a test runner's words in the output."""
+    output = _output(logs)
+    found = _PYTEST_SUMMARY.search(output) or _OTHER_RUNNERS.search(output)
+    return found is not None or _ctrf_has_tests(logs.get("ctrf.json"))
 
-    Signs that tests ran: a ctrf.json, or a test runner's summary in the output. A script that calls pytest must
-    leave one of them; for any other, the output has to show a known failure of the tool chain.
-    """
-    output = logs.get("stdout.txt", b"").decode("utf-8", "replace")
-    if _ctrf_has_tests(logs.get("ctrf.json")) or _PYTEST_SUMMARY.search(output) or _OTHER_RUNNERS.search(output):
-        return None
-    known = next((meaning for pattern, meaning in _TOOL_FAILURES if pattern.search(output)), None)
-    if known is None and uses_pytest:
-        return f"no ctrf.json and no pytest summary; {_last_line(logs)}"
-    return known
+
+def _tool_failure(logs: Logs) -> str | None:
+    output = _output(logs)
+    return next((meaning for pattern, meaning in _TOOL_FAILURES if pattern.search(output)), None)
+
+
+def _output(logs: Logs) -> str:
+    return logs.get("stdout.txt", b"").decode("utf-8", "replace")
 
 
 def _ctrf_has_tests(raw: bytes | None) -> bool:
@@ -110,6 +121,5 @@ def _ctrf_has_tests(raw: bytes | None) -> bool:
 
 
 def _last_line(logs: Logs) -> str:
-    lines = logs.get("stdout.txt", b"").decode("utf-8", "replace").split("\n")
-    last = next((line.strip() for line in reversed(lines) if line.strip()), "")
+    last = next((line.strip() for line in reversed(_output(logs).split("\n")) if line.strip()), "")
     return f"its last words: {last[:200]!r}" if last else "it printed nothing"

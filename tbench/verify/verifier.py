@@ -1,6 +1,6 @@
 """Runs a task's verifier in its sandbox: a verdict, or the error that says why there is none.
 
-No reward, or a 0 without a single test having run, is an error and never a score.
+No reward, or a 0 where pytest was to run and no test did, is an error and never a score.
 """
 
 from __future__ import annotations
@@ -14,8 +14,9 @@ from tbench.results import NOTHING_SEEN, Integrity
 from tbench.sandbox.archive import FileEntry, pack, read_tree
 from tbench.sandbox.backend import NOT_STAGED, ExecResult, Sandbox
 from tbench.tasks.task import Task, resolve_env
+from tbench.verify.pytest_calls import calls_pytest
 from tbench.verify.report import Facts, read_report
-from tbench.verify.reward import read_reward
+from tbench.verify.reward import read_reward, remarks
 from tbench.verify.script import FORGED, VerifierScript
 from tbench.verify.tamper import signals, watched
 
@@ -99,7 +100,8 @@ async def _verify_once(task: Task, sandbox: Sandbox, *, again: bool) -> Verdict:
     except TrialError as failure:
         integrity = seen.model_copy(update={"tamper": signals(facts, logs, None)})
         raise VerifierFailed(failure.type, str(failure), files, integrity) from None
-    return Verdict(reward, files, seen.model_copy(update={"tamper": signals(facts, logs, reward)}))
+    update = {"tamper": signals(facts, logs, reward), "remarks": remarks(logs, reward)}
+    return Verdict(reward, files, seen.model_copy(update=update))
 
 
 def _reward(task: Task, facts: Facts, logs: Mapping[str, bytes]) -> float:
@@ -110,8 +112,8 @@ def _reward(task: Task, facts: Facts, logs: Mapping[str, bytes]) -> float:
         raise TrialError("verifier_timeout", f"tests/test.sh took longer than {limit_sec:.0f} s")
     if not facts.is_complete:
         raise TrialError("verifier_tampered", "the shell that runs the tests was ended from within")
-    uses_pytest = b"pytest" in (task.path / "tests" / "test.sh").read_bytes()
-    return read_reward(logs, uses_pytest=uses_pytest)
+    test_script = (task.path / "tests" / "test.sh").read_bytes()
+    return read_reward(logs, calls_pytest=calls_pytest(test_script.decode("utf-8", "replace")))
 
 
 async def _run(task: Task, sandbox: Sandbox, again: bool) -> tuple[Facts, dict[str, bytes]]:

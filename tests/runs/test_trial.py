@@ -341,6 +341,13 @@ async def test_secrets_of_the_host_are_in_no_file(
     assert not any("very-secret" in text for text in written)
 
 
+async def test_a_zero_beside_a_failed_tool_stands_with_a_remark(bench: MakeBench, make_task: MakeTask) -> None:
+    made = bench(FakeSandbox(logs(b"0", stdout=b"/app/run.sh: line 1: curl: command not found")))
+    result = await made.run(Task.read(make_task(test="# no pytest\nbash /app/run.sh\n")))
+    assert (result.reward, result.error) == (0.0, None)
+    assert made.stored.integrity.remarks == ("tool-failure: a tool of the verifier is missing",)
+
+
 async def test_what_was_seen_of_tampering_is_in_the_result_with_and_without_a_verdict(
     bench: MakeBench, make_task: MakeTask
 ) -> None:

@@ -78,7 +78,7 @@ async def test_json_wins(verified: Verified) -> None:
         ("mkdir /logs/verifier/reward.txt", "verifier_no_reward", "no reward"),
         ("ln -s /etc/hostname /logs/verifier/reward.txt", "verifier_no_reward", "no reward"),
         (
-            "# pytest\nuvx pytest; echo 0 > /logs/verifier/reward.txt",
+            "uvx pytest; echo 0 > /logs/verifier/reward.txt",
             "verifier_never_ran",
             "a tool of the verifier is missing",
         ),
@@ -359,15 +359,21 @@ async def test_a_directory_made_again_is_a_repair(verified: Verified) -> None:
 
 async def test_tests_that_never_ran_are_run_once_more(verified: Verified) -> None:
     heals = """[ -e /second ] && echo 1 > /logs/verifier/reward.txt && exit
-touch /second; echo 'Could not resolve host'; echo 0 > /logs/verifier/reward.txt"""
+touch /second; echo 'Could not resolve host'; pytest /tests; echo 0 > /logs/verifier/reward.txt"""
     verdict = await verified(heals)
     assert (verdict.reward, verdict.integrity.regrades, verdict.integrity.evidence) == (1.0, 1, ())
     assert b"resolve" in verdict.files["verifier-1/stdout.txt"]
 
 
 async def test_only_one_more_run_is_made(verified: Verified) -> None:
-    failed = await failure(
-        verified("echo x >> /app/runs; echo 'pytest: not found'; echo 0 > /logs/verifier/reward.txt")
-    )
+    failed = await failure(verified("echo x >> /app/runs; pytest /tests; echo 0 > /logs/verifier/reward.txt"))
     assert isinstance(failed, VerifierFailed)
     assert (failed.type, failed.integrity.regrades) == ("verifier_never_ran", 1)
+
+
+async def test_a_zero_stands_whatever_the_agents_program_prints(verified: Verified) -> None:
+    test = "echo x >> /app/runs; bash /app/report.sh; cat /app/runs; echo 0 > /logs/verifier/reward.txt"
+    verdict = await verified(test, "echo 'curl -s http://localhost/' > /app/report.sh")
+    assert (verdict.reward, verdict.integrity.regrades) == (0.0, 0)
+    assert verdict.files["verifier/stdout.txt"].endswith(b"curl: command not found\nx\n")
+    assert verdict.integrity.remarks == ("tool-failure: a tool of the verifier is missing",)
