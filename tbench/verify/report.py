@@ -34,7 +34,7 @@ class Facts:
     leftovers: int = 0
     """Processes of the agent, besides the terminal's own, when the verifier began."""
     forged: tuple[str, ...] = ()
-    """Proof of forgery, before test.sh was run."""
+    """Why test.sh was not run, a sentence each."""
     evidence: tuple[str, ...] = ()
     repairs: tuple[str, ...] = ()
     changed_tests: tuple[str, ...] = ()

@@ -1,7 +1,7 @@
 """Reads the reward that a verifier wrote, and tells a 0 from tests that never ran.
 
 The reward file is the only truth: the script's exit code means nothing, and no words in its output overturn a number,
-as they may be the agent's programs'. `logs` are the files of /logs/verifier by name.
+as they may be the agent's programs'.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from collections.abc import Mapping
 from tbench.errors import TrialError
 
 Logs = Mapping[str, bytes]
+"""Files of /logs/verifier by name."""
 
 _PYTEST_SUMMARY = re.compile(
     r"\b\d+ (?:passed|failed|error(?:s)?|skipped|xfailed|xpassed)\b.* in [\d.]+\s?s", re.IGNORECASE

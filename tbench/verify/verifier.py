@@ -16,7 +16,7 @@ from tbench.sandbox.backend import NOT_STAGED, ExecResult, Sandbox
 from tbench.tasks.task import Task, resolve_env
 from tbench.verify.pytest_calls import calls_pytest
 from tbench.verify.report import Facts, read_report
-from tbench.verify.reward import read_reward, remarks
+from tbench.verify.reward import Logs, read_reward, remarks
 from tbench.verify.script import FORGED, VerifierScript
 from tbench.verify.tamper import signals, watched
 
@@ -39,7 +39,7 @@ class Verdict:
 
 
 class VerifierFailed(TrialError):
-    """There is no verdict; carries the files below /logs and what was seen, for whoever looks into it."""
+    """A verifier ran, and there is no verdict. Carries the files below /logs, and what a verdict would rest on."""
 
     def __init__(
         self, type_: str, message: str, files: Mapping[str, bytes], integrity: Integrity = NOTHING_SEEN
@@ -51,7 +51,7 @@ class VerifierFailed(TrialError):
 async def verify(task: Task, sandbox: Sandbox, *, again: bool = False) -> Verdict:
     """Stage tests/, run tests/test.sh under its timeout, read the reward. Raises TrialError.
 
-    Where no test ran, what can be mended is mended, and it is run once more. `again`: a verifier ran there before.
+    Where no test ran, what can be mended is mended, and the verifier runs once more. `again`: one ran there before.
     """
     try:
         return await _verify_once(task, sandbox, again=again)
@@ -104,7 +104,7 @@ async def _verify_once(task: Task, sandbox: Sandbox, *, again: bool) -> Verdict:
     return Verdict(reward, files, seen.model_copy(update=update))
 
 
-def _reward(task: Task, facts: Facts, logs: Mapping[str, bytes]) -> float:
+def _reward(task: Task, facts: Facts, logs: Logs) -> float:
     if facts.forged:
         raise TrialError("verifier_tampered", f"{facts.forged[0]}, so no test was run")
     if facts.timed_out:
