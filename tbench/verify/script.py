@@ -16,7 +16,7 @@ Part = Literal["whole", "examine", "prepare", "run", "collect"]
 FORGED = 96
 """Exit code of `prepare` when test.sh must not be run; the report says why."""
 _MEND_SEC = 200.0
-"""For all that may be mended."""
+"""How long mending may take."""
 
 
 @dataclass(frozen=True)
@@ -37,12 +37,12 @@ class VerifierScript:
 
     @property
     def limit_sec(self) -> float:
-        """For all of it."""
+        """How long all parts may take together, mending included."""
         return self.timeout_sec + 60.0 + (_MEND_SEC if self.again or self.uses_apt else 0.0)
 
     @property
     def text(self) -> str:
-        """The same for every task, and for every part."""
+        """What the tools volume's shell runs: the same text for every task and every part."""
         return _script_text()
 
     def environment(self, part: Part, *, code: int | None = None, late: bool = False) -> dict[str, str]:

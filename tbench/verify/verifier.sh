@@ -21,8 +21,8 @@ unset TBENCH_VERIFIER_PART TBENCH_VERIFIER_STAGE TBENCH_VERIFIER_DIGEST TBENCH_V
 
 busybox=/opt/tbench/bin/busybox
 logs=/logs/verifier
-not_staged=97
-forged=96
+exit_not_staged=97
+exit_forged=96
 newline='
 '
 tab='	'
@@ -40,8 +40,8 @@ note() {
 # Moves what the agent left at path $1 into our own directory, under the name $2. It is never followed or deleted, and a
 # rename within one file system takes no room on it.
 set_aside() {
-    [ -d "$stage/evidence" ] || $busybox mkdir -p -m 700 "$stage/evidence" || exit $not_staged
-    $busybox mv "$1" "$stage/evidence/$2" || exit $not_staged
+    [ -d "$stage/evidence" ] || $busybox mkdir -p -m 700 "$stage/evidence" || exit $exit_not_staged
+    $busybox mv "$1" "$stage/evidence/$2" || exit $exit_not_staged
     note evidence "$1"
     report="$report$($busybox find "$stage/evidence/$2" -mindepth 1 -maxdepth 2 ! -path "*$newline*" |
         $busybox head -n 40 | $busybox sed "s,^$stage/evidence/$2,evidence$tab$1,")$newline"
@@ -50,15 +50,15 @@ set_aside() {
 # Puts the tests at /tests and an empty directory at /logs/verifier. The tests arrive as an archive on standard input.
 stage_tests() {
     umask 022
-    $busybox tar -xf - -C / || exit $not_staged
+    $busybox tar -xf - -C / || exit $exit_not_staged
     # What lies there is our own.
     [ -z "$again" ] || $busybox rm -rf /tests $logs
     if [ -L /logs ] || { [ -e /logs ] && [ ! -d /logs ]; }; then set_aside /logs logs; fi
     $busybox rmdir $logs 2>/dev/null
     if [ -L $logs ] || [ -e $logs ]; then set_aside $logs verifier; fi
     if [ -L /tests ] || [ -e /tests ]; then set_aside /tests tests; fi
-    $busybox mkdir -p -m 777 $logs || exit $not_staged
-    $busybox mv "$stage/tests" /tests || exit $not_staged
+    $busybox mkdir -p -m 777 $logs || exit $exit_not_staged
+    $busybox mv "$stage/tests" /tests || exit $exit_not_staged
 }
 
 # Checks that the tests are what was sent. Where processes are left, a reward lies there as bait, long enough for whoever
@@ -339,7 +339,7 @@ case "$part" in
     prepare)
         prepare
         printf %s "$report" >"$stage/report" && printf %s "$sums" >"$stage/sums" && $busybox chmod 700 "$stage"
-        [ -z "$is_forged" ] || exit $forged
+        [ -z "$is_forged" ] || exit $exit_forged
         ;;
     run)
         run
