@@ -25,6 +25,9 @@ demo: setup
 	@$(BIN)/tbench demo
 
 lint: $(STAMP)
+	@command -v shellcheck >/dev/null || { test "$$(id -u)" = 0 && command -v apt-get >/dev/null && \
+		echo "lint: installing shellcheck" && apt-get update -qq && apt-get install -y -qq shellcheck >/dev/null; } || \
+		echo "lint: no shellcheck, so the shell scripts are not checked" >&2
 	@$(BIN)/ruff check .
 	@$(BIN)/ruff format --check .
 	@$(BIN)/mypy

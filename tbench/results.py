@@ -80,7 +80,7 @@ class Integrity(Frozen):
     """What the verdict rests on, and what speaks against it."""
 
     verify: Literal["shared", "isolated", "both"] = "shared"
-    """Judged in the agent's own container, in a copy of it, or in each."""
+    """Where the verifier ran: in the agent's own container, in a copy of it, or in each."""
     tamper: tuple[str, ...] = ()
     """Signs that the verdict was tampered with, `kind: what was seen` each. A signal, not a proof."""
     evidence: tuple[str, ...] = ()
@@ -90,7 +90,9 @@ class Integrity(Frozen):
     regrades: int = 0
     """How often the verifier was run again, because no test had run or because somebody asked for it."""
     rewards: dict[str, float] = Field(default={})
-    """With `both`: the reward by way of judging."""
+    """With `both`: the reward by where the verifier ran."""
+    remarks: tuple[str, ...] = ()
+    """What makes the reward doubtful though it stands, `kind: what was seen` each: a 0 beside a failed download."""
 
 
 NOTHING_SEEN = Integrity()

@@ -12,6 +12,11 @@
 #                   the shell is not bash, or too few descriptors are allowed)
 # All is one group, read before it runs: an unfinished text spoils what bash reads after it. Nothing here may fail or
 # print, so allexport, errexit, xtrace and verbose are off, and on again for the text.
+#
+# For shellcheck: variables are set in front, or by the command before (SC2154). Single quotes are for eval (SC2016), or
+# hold the backslash that ends a mark (SC1003). A redirection alone empties a file (SC2188). Sourced files lie in the
+# container (SC1090, SC1091). Only bash comes to $(<file) and {name}>& (SC3034, SC3022).
+# shellcheck shell=dash disable=SC1003,SC1090,SC1091,SC2016,SC2154,SC2188,SC3022,SC3034
 {
     # Emptied first: it runs once, however often it is asked for.
     >|"$__tbench_at"

@@ -40,19 +40,19 @@ def _task(name: str) -> Task:
     return tasks[0]
 
 
-async def session(make_backend: MakeBackend, name: str, run_verifier: bool) -> None:
+async def session(make_backend: MakeBackend, name: str, verifies: bool) -> None:
     """Start the sandbox, hand over the keyboard, verify, remove. Raises UsageError."""
     task = _task(name)
     backend = make_backend(SandboxSettings(f"shell-{os.getpid()}"))
     require(backend, HasTty, "tbench shell")
     try:
         async with opened(backend, _say):
-            await _in_sandbox(backend, task, run_verifier)
+            await _in_sandbox(backend, task, verifies)
     except TrialError as error:
         raise UsageError(f"{error.type}: {error}") from None
 
 
-async def _in_sandbox(backend: Backend, task: Task, run_verifier: bool) -> None:
+async def _in_sandbox(backend: Backend, task: Task, verifies: bool) -> None:
     sandbox = await backend.sandbox(task, f"{task.name}.shell")
     try:
         assert isinstance(sandbox, HasTty)
@@ -60,7 +60,7 @@ async def _in_sandbox(backend: Backend, task: Task, run_verifier: bool) -> None:
         size = _window()
         stream = await sandbox.open_tty(_SHELL, TerminalSpec().environment, size.lines, size.columns)
         await _hand_over(stream)
-        if run_verifier:
+        if verifies:
             verdict = await verify(task, sandbox)
             _say(verdict.files.get("verifier/stdout.txt", b"").decode("utf-8", "replace"))
             typer.echo(f"reward {verdict.reward:g}")

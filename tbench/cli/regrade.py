@@ -22,7 +22,7 @@ def regrade(
     ] = None,
     seed: Annotated[int | None, typer.Option(help="Only trials with this seed.")] = None,
 ) -> None:
-    """Judge trials again that were run with --keep or --snapshot, and print what changed."""
+    """Verify trials again that were run with --keep or --snapshot, and print what changed."""
     import asyncio
     from pathlib import Path
 

@@ -150,7 +150,7 @@ def run(
     verify: Annotated[
         str,
         typer.Option(
-            help="Judge in the agent's container (shared), in a copy without its processes (isolated), or both."
+            help="Verify in the agent's container (shared), in a copy without its processes (isolated), or both."
         ),
     ] = "shared",
     keep: Annotated[

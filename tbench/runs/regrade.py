@@ -1,4 +1,4 @@
-"""Judges trials of a stored run once more, where their sandbox was kept or a snapshot was taken."""
+"""Runs the verifier of stored trials once more, where their sandbox was kept or a snapshot was taken."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ from tbench.storage.run_store import RunStore
 from tbench.storage.trial_files import write_trial
 from tbench.tasks.sources import read_tasks
 from tbench.tasks.task import Task
-from tbench.verify.policy import Verify, judge
-from tbench.verify.verifier import VerifierFailed, regraded
+from tbench.verify.policy import Verify, verify_by
+from tbench.verify.verifier import VerifierFailed, with_earlier
 
 
 @dataclass(frozen=True)
@@ -51,7 +51,7 @@ async def regrade(
     """
     stored = read_run(run_dir)
     if stored.imported:
-        raise UsageError(f"{run_dir}: only a run of tbench's own can be judged again")
+        raise UsageError(f"{run_dir}: only a run of tbench's own can be verified again")
     store = RunStore.open(run_dir)
     try:
         kept = [
@@ -83,7 +83,7 @@ async def _changes(
         if task is None or task.hash != hashes.get(task.name):
             yield Change(each.result, why_not="its task is gone or has changed since")
             continue
-        say(f"{task.name} seed {each.result.seed}: judging again")
+        say(f"{task.name} seed {each.result.seed}: verifying again")
         yield await _one(backend, store, each, task, stored.config.get("verify") or "shared")
 
 
@@ -112,18 +112,19 @@ async def _one(backend: Reopens, store: RunStore, kept: _Kept, task: Task, verif
         return Change(result, why_not=str(error))
     update: dict[str, Any]
     try:
-        verdict = await judge(task, sandbox, verify_in, again=not is_new)
-        update = {"reward": verdict.reward, "error": None, "integrity": regraded(result.integrity, verdict.integrity)}
-        files = verdict.files
+        verdict = await verify_by(verify_in, task, sandbox, again=not is_new)
+        update = {"reward": verdict.reward, "error": None}
+        integrity, files = verdict.integrity, verdict.files
     except VerifierFailed as failure:
-        update = {"reward": None, "error": failure.info(), "integrity": regraded(result.integrity, failure.integrity)}
-        files = failure.files
+        update = {"reward": None, "error": failure.info()}
+        integrity, files = failure.integrity, failure.files
     except TrialError as error:
         return Change(result, why_not=str(error))
     finally:
         if is_new:
             await asyncio.shield(sandbox.remove())
-    after = result.model_copy(update={**update, "finished_at": datetime.now(UTC)})
+    update |= {"integrity": with_earlier(result.integrity, integrity), "finished_at": datetime.now(UTC)}
+    after = result.model_copy(update=update)
     _store(store, kept.directory, after, files)
     return Change(result, after)
 

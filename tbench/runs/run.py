@@ -27,7 +27,7 @@ from tbench.runs.trial import Trial, TrialPlan
 from tbench.sandbox.backend import Backend, Copies, Keeps, Snapshots, opened, require
 from tbench.storage.run_store import RunStore
 from tbench.tasks.sources import TaskSet
-from tbench.verify.policy import JudgePolicy, Verify
+from tbench.verify.policy import Verify, VerifyPolicy
 
 RUN_SCHEMA_VERSION = 1
 
@@ -118,7 +118,7 @@ class Run:
             events=self._events,
             is_last=lambda: plan.attempt == most or self._stopping.reason is not None,
             host=self._host,
-            policy=JudgePolicy(self._config.verify, self._config.keep, self._config.snapshot),
+            policy=VerifyPolicy(self._config.verify, self._config.keep, self._config.snapshot),
         )
         queued = time.monotonic()
         async with self._admission.admit(_demand(plan, self._config.verify)):
@@ -155,7 +155,7 @@ def _demand(plan: TrialPlan, verify: Verify) -> Demand:
     if plan.task is None:
         return Demand(0, 0)
     environment = plan.task.file.environment
-    # The copy that it is judged in has the same memory once more; the agent's own container hardly works meanwhile.
+    # The copy that it is verified in has the same memory once more; the agent's own container hardly works meanwhile.
     containers = 1 if verify == "shared" else 2
     return Demand(environment.cpus, containers * environment.memory_mb)
 

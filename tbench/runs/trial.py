@@ -24,7 +24,7 @@ from tbench.storage.run_store import RunStore
 from tbench.storage.trial_files import StepLog, write_trial
 from tbench.tasks.task import Task
 from tbench.text import one_line
-from tbench.verify.policy import JudgePolicy, judge
+from tbench.verify.policy import VerifyPolicy, verify_by
 from tbench.verify.verifier import Verdict, VerifierFailed
 
 _GONE = {"sandbox_lost", "engine_unreachable"}
@@ -77,13 +77,13 @@ class Trial:
         events: Events,
         is_last: Callable[[], bool] = lambda: True,
         host: HostWatch | None = None,
-        policy: JudgePolicy | None = None,
+        policy: VerifyPolicy | None = None,
     ) -> None:
         self.result: TrialResult | None = None
         """Once the verdict is on disk."""
         self._plan = plan
         self._is_last = is_last
-        self._policy = policy or JudgePolicy()
+        self._policy = policy or VerifyPolicy()
         self._run = run
         self._agent = agent
         self._model = model
@@ -139,7 +139,7 @@ class Trial:
             raise TrialError("task_unsupported", f"{plan.task_name} needs {', '.join(plan.task.unsupported)}")
         await self._start(plan.task)
         await self._work(plan.task)
-        await self._judge(plan.task)
+        await self._verify(plan.task)
 
     async def _start(self, task: Task) -> None:
         started = time.monotonic()
@@ -167,14 +167,14 @@ class Trial:
             self._progress.agent_sec = time.monotonic() - started
             self._steps.close()
 
-    async def _judge(self, task: Task) -> None:
+    async def _verify(self, task: Task) -> None:
         assert self._sandbox is not None
         self._enter("verifier")
         started = time.monotonic()
         try:
             if self._policy.snapshot and isinstance(self._sandbox, Snapshots):
                 self._progress.kept["image"] = await self._sandbox.snapshot()
-            verdict = await self._verify(task, self._sandbox)
+            verdict = await self._verdict(task, self._sandbox)
         except VerifierFailed as failure:
             self._progress.integrity = failure.integrity
             raise
@@ -184,10 +184,10 @@ class Trial:
         self._progress.files.update(verdict.files)
         self._progress.reward = verdict.reward
 
-    async def _verify(self, task: Task, sandbox: Sandbox) -> Verdict:
+    async def _verdict(self, task: Task, sandbox: Sandbox) -> Verdict:
         """Once more where the agent left no room for a verifier, and some could be made."""
         try:
-            return await judge(task, sandbox, self._policy.verify)
+            return await verify_by(self._policy.verify, task, sandbox)
         except TrialError as error:
             if error.type in _GONE or not isinstance(sandbox, MakesRoom):
                 raise
@@ -196,7 +196,7 @@ class Trial:
                 raise
             began = isinstance(error, VerifierFailed)
         # Where the first one began, what lies where tests and reward belong is our own.
-        return await judge(task, sandbox, self._policy.verify, again=began)
+        return await verify_by(self._policy.verify, task, sandbox, again=began)
 
     async def _conclude(
         self, started_at: datetime, started: float, queue_sec: float

@@ -70,6 +70,8 @@ class Counts(Frozen):
     """Trials with none but weak ones."""
     repaired: int = 0
     regraded: int = 0
+    remarked: int = 0
+    """Trials whose reward stands, with a remark that makes it doubtful."""
 
 
 class Score(Frozen):
@@ -227,7 +229,7 @@ class Summary(Frozen):
 
         schema_version, model, seeds, score_line, score_lines, coverage;
         counts {planned, scored, solved, errors, missing, other_attempts, unplanned, human_touched,
-            flagged, weakly_flagged, repaired, regraded};
+            flagged, weakly_flagged, repaired, regraded, remarked};
         score null or {mean, std, std_kind, per_seed, scored_only, worst, best, expected_std, se_over_tasks,
         interval_95, solved_rate, pass_at_k, pass_hat_k} (the last two keyed by k as a string);
         tasks [{task, mean_reward, solved, scored, cells [{seed, status, reward, error, outcome, steps,
@@ -442,6 +444,7 @@ def _counts(rows: Iterable[TaskRow], other_attempts: int, unplanned: int, result
         weakly_flagged=sum(flag.is_weak for flag in _flags(results)),
         repaired=sum(bool(result.integrity.repairs) for result in results),
         regraded=sum(result.integrity.regrades > 0 for result in results),
+        remarked=sum(bool(result.integrity.remarks) for result in results),
     )
 
 

@@ -142,6 +142,8 @@ def _notes(counts: Counts) -> Iterator[str]:
         yield f"note: containers mended before the tests: {counts.repaired}"
     if counts.regraded:
         yield f"note: verifiers run again: {counts.regraded}"
+    if counts.remarked:
+        yield f"note: zeros with a failed tool and no sign of a test in the output: {counts.remarked}"
 
 
 def _time_text(time: TimeSplit) -> str:

@@ -1,4 +1,4 @@
-"""How a trial is judged: in the agent's own container, in a copy without the agent's processes, or in both."""
+"""Where a trial's verifier runs: in the agent's own container, in a copy without the agent's processes, or in both."""
 
 from __future__ import annotations
 
@@ -10,15 +10,15 @@ from tbench.errors import TrialError
 from tbench.results import Integrity
 from tbench.sandbox.backend import Copies, Sandbox
 from tbench.tasks.task import Task
-from tbench.verify.verifier import Verdict, VerifierFailed, look, verify
+from tbench.verify.verifier import Verdict, VerifierFailed, examine, verify
 
 Verify = Literal["shared", "isolated", "both"]
 Keep = Literal["none", "failed", "all"]
 
 
 @dataclass(frozen=True)
-class JudgePolicy:
-    """How trials are judged, and what of them is kept on the engine for a later look."""
+class VerifyPolicy:
+    """Where verifiers run, and what of a trial is kept on the engine for a later look."""
 
     verify: Verify = "shared"
     keep: Keep = "none"
@@ -26,21 +26,25 @@ class JudgePolicy:
     """The files before the verifier began, as an image."""
 
     def keeps(self, reward: float | None) -> bool:
+        """Whether the container of a trial with this reward, None for no verdict, is kept."""
         return self.keep == "all" or (self.keep == "failed" and (reward is None or reward < 1))
 
 
-async def judge(task: Task, sandbox: Sandbox, verify_in: Verify = "shared", *, again: bool = False) -> Verdict:
-    """The verdict. Raises TrialError; VerifierFailed has the integrity. `again`: the sandbox was judged before."""
-    if verify_in == "shared":
+async def verify_by(policy: Verify, task: Task, sandbox: Sandbox, *, again: bool = False) -> Verdict:
+    """The verdict of a verifier that runs where the policy says. Raises TrialError; VerifierFailed has the integrity.
+
+    `again`: a verifier ran in this sandbox before.
+    """
+    if policy == "shared":
         return await verify(task, sandbox, again=again)
-    seen = await look(task, sandbox)
+    seen = await examine(task, sandbox)
     try:
         isolated = await _in_a_copy(task, sandbox, again)
     except VerifierFailed as failure:
-        integrity = _joined(failure.integrity, seen, verify_in)
+        integrity = _joined(failure.integrity, seen, policy)
         raise VerifierFailed(failure.type, str(failure), failure.files, integrity) from None
-    if verify_in == "isolated":
-        return Verdict(isolated.reward, isolated.files, _joined(isolated.integrity, seen, verify_in))
+    if policy == "isolated":
+        return Verdict(isolated.reward, isolated.files, _joined(isolated.integrity, seen, policy))
     return await _compared(task, sandbox, isolated, again)
 
 
@@ -71,13 +75,14 @@ async def _compared(task: Task, sandbox: Sandbox, isolated: Verdict, again: bool
     return Verdict(isolated.reward, {**isolated.files, **beside}, integrity)
 
 
-def _joined(judged: Integrity, seen: Integrity, verify_in: Verify) -> Integrity:
-    return judged.model_copy(
+def _joined(counted: Integrity, seen: Integrity, policy: Verify) -> Integrity:
+    """What the verdict that counts rests on, with what was seen besides in the agent's own container."""
+    return counted.model_copy(
         update={
-            "verify": verify_in,
-            "tamper": tuple(dict.fromkeys(seen.tamper + judged.tamper)),
-            "evidence": tuple(dict.fromkeys(seen.evidence + judged.evidence)),
-            "repairs": tuple(dict.fromkeys(seen.repairs + judged.repairs)),
-            "regrades": judged.regrades + seen.regrades,
+            "verify": policy,
+            "tamper": tuple(dict.fromkeys(seen.tamper + counted.tamper)),
+            "evidence": tuple(dict.fromkeys(seen.evidence + counted.evidence)),
+            "repairs": tuple(dict.fromkeys(seen.repairs + counted.repairs)),
+            "regrades": counted.regrades + seen.regrades,
         }
     )

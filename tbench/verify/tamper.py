@@ -1,6 +1,6 @@
-"""What speaks against a verdict: which files the tests depend on, and what it means that one of them changed.
+"""Tamper signals: what speaks against a verdict, such as a file that the tests depend on and that the agent changed.
 
-Signals, not proofs, `kind: what was seen` each. Those in results.WEAK_SIGNALS are often honest work.
+No proofs: `kind: what was seen` each, and those in results.WEAK_SIGNALS are often honest work.
 """
 
 from __future__ import annotations
@@ -9,9 +9,10 @@ import base64
 import binascii
 import json
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 
-from tbench.verify.script import Facts, Suspect
+from tbench.verify.report import Facts, Suspect
+from tbench.verify.reward import Logs
 
 _BIN = tuple(
     f"{where}/{name}" for where in ("/usr/local", "/usr", "", "/root/.local") for name in ("bin", "sbin")
@@ -48,7 +49,7 @@ _LINKS_TO_FAMILY = re.compile(r"[\d.]+$")
 
 
 def watched(workdir: str, test_script: bytes) -> tuple[str, ...]:
-    """Globs of what decides what test.sh does, in the shell's way."""
+    """Globs, in the shell's way, of the files that decide what test.sh does."""
     globs = [f"{directory}/{tool}" for directory in _BIN for tool in _TOOLS]
     globs += [f"{site}/{name}" for site in _SITES for name in _SITE_FILES]
     globs += ["/etc/ld.so.preload", _UV_ENV, *_DOWNLOAD_FILES]
@@ -60,40 +61,40 @@ def watched(workdir: str, test_script: bytes) -> tuple[str, ...]:
     return tuple(globs)
 
 
-def signals(facts: Facts, verifier: Mapping[str, bytes], reward: float | None) -> tuple[str, ...]:
-    """All that speaks against this verdict; `verifier` holds the files of /logs/verifier by name."""
-    return tuple(dict.fromkeys(_signals(facts, verifier, reward)))
+def signals(facts: Facts, logs: Logs, reward: float | None) -> tuple[str, ...]:
+    """The tamper signals of a verdict; the reward is None where there is none."""
+    return tuple(dict.fromkeys(_signals(facts, logs, reward)))
 
 
-def _signals(facts: Facts, verifier: Mapping[str, bytes], reward: float | None) -> Iterator[str]:
+def _signals(facts: Facts, logs: Logs, reward: float | None) -> Iterator[str]:
     yield from (f"forgery: {words}" for words in facts.forged)
     planted = [path for path in facts.evidence if path.endswith(("/reward.txt", "/reward.json", "/ctrf.json"))]
     yield from (f"planted-reward: {path} was there before the tests" for path in planted)
     if "/tests/test.sh" in facts.evidence:
         yield "planted-tests: /tests/test.sh was there before the tests"
     for suspect in facts.suspects:
-        yield from _of_file(suspect, {other.path for other in facts.suspects})
+        yield from _of_file(suspect)
     yield from (f"hosts: /etc/hosts has {line}" for line in facts.hosts)
     if facts.changed_tests:
         yield f"tests-changed: {', '.join(facts.changed_tests[:5])} changed while the tests ran"
     if facts.exit_code in (137, 143) and not facts.timed_out and facts.leftovers:
         yield f"verifier-killed: test.sh ended by signal {facts.exit_code - 128} beside processes of the agent"
-    if reward is not None and reward >= 1 and (failed := _failed_tests(verifier)):
+    if reward is not None and reward >= 1 and (failed := _failed_tests(logs)):
         yield f"contradiction: reward {reward:g}, but {failed} failed tests are reported"
 
 
-def _failed_tests(verifier: Mapping[str, bytes]) -> int:
+def _failed_tests(logs: Logs) -> int:
     try:
-        return int(json.loads(verifier["ctrf.json"])["results"]["summary"]["failed"])
+        return int(json.loads(logs["ctrf.json"])["results"]["summary"]["failed"])
     except (ValueError, KeyError, TypeError, RecursionError):
         pass
-    output = verifier.get("stdout.txt", b"").decode("utf-8", "replace")
+    output = logs.get("stdout.txt", b"").decode("utf-8", "replace")
     last = next((line for line in reversed(output.splitlines()) if _SUMMARY.search(line)), "")
     failures = _FAILURES.search(last)
     return int(failures[1]) if failures else 0
 
 
-def _of_file(suspect: Suspect, changed: set[str]) -> Iterator[str]:
+def _of_file(suspect: Suspect) -> Iterator[str]:
     directory, _, name = suspect.path.rpartition("/")
     if _is_installed(suspect) or not suspect.head.strip():
         return

@@ -221,29 +221,29 @@ class TestOutages:
     @pytest.mark.slow
     async def test_a_restart_costs_no_trial_and_no_agents_time_and_starts_none(self, endpoint, make_run, make_task):
         """Refused, then 503, then fine: longer than the retry budget, and than the agents' own time."""
-        judging, may_judge = asyncio.Event(), asyncio.Event()
+        verifying, may_verify = asyncio.Event(), asyncio.Event()
 
-        class Judged(FakeSandbox):
+        class HeldUp(FakeSandbox):
             """Its verifier holds its place in the run until the endpoint is away."""
 
             async def shell(self, script: str, **options: Any) -> ExecResult:
-                judging.set()
-                await may_judge.wait()
+                verifying.set()
+                await may_verify.wait()
                 return await super().shell(script, **options)
 
         def make(task: Task) -> FakeSandbox:
-            return (Judged if task.name == "task-0" else FakeSandbox)(connect=FakeTmux().connect)
+            return (HeldUp if task.name == "task-0" else FakeSandbox)(connect=FakeTmux().connect)
 
         run = make_run(retry=QUICK.model_copy(update={"total_sec": 0.3}), sandboxes=FakeBackend(make))
         endpoint.will_reply(CLAIM)
         made = run.sandboxes.made
 
         async def restart(chat: ChatModel) -> None:
-            await judging.wait()
+            await verifying.wait()
             endpoint.go_away()
             await until(lambda: chat.outage.is_away)
             known = set(made)
-            may_judge.set()  # so that there is room for another trial
+            may_verify.set()  # so that there is room for another trial
             await asyncio.sleep(2)
             waiting = [sandbox for sandbox in made.values() if not sandbox.removed]
             assert 1 <= len(waiting) <= 3

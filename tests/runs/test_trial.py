@@ -386,12 +386,13 @@ async def test_a_subscriber_that_fails_at_the_verdict_costs_no_container(bench: 
 async def test_the_verifier_runs_with_its_own_environment_user_and_limit(
     bench: MakeBench, make_task: MakeTask, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setenv("JUDGE_KEY", "k")
-    toml = '[verifier]\ntimeout_sec = 77\nenv = { KEY = "${JUDGE_KEY}", OTHER = "${NOT_SET_AT_ALL:-o}" }\n'
+    monkeypatch.setenv("VERIFIER_KEY", "k")
+    toml = '[verifier]\ntimeout_sec = 77\nenv = { KEY = "${VERIFIER_KEY}", OTHER = "${NOT_SET_AT_ALL:-o}" }\n'
     sandbox = FakeSandbox()
     await bench(sandbox).run(Task.read(make_task(toml=toml)))
     (call,) = sandbox.calls
-    assert (call.environment, call.user) == ({"KEY": "k", "OTHER": "o"}, "root")
+    own = {name: value for name, value in call.environment.items() if not name.startswith("TBENCH_VERIFIER_")}
+    assert (own, call.user) == ({"KEY": "k", "OTHER": "o"}, "root")
     assert call.timeout_sec > 77
 
 
@@ -407,12 +408,19 @@ async def test_a_user_who_is_not_root_gets_tests_that_root_has_staged(bench: Mak
 async def test_secrets_of_the_host_are_in_no_file(
     bench: MakeBench, make_task: MakeTask, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setenv("JUDGE_KEY", "very-secret")
+    monkeypatch.setenv("VERIFIER_KEY", "very-secret")
     made = bench()
-    await made.run(Task.read(make_task(toml='[verifier]\nenv = { KEY = "${JUDGE_KEY}" }\n')))
+    await made.run(Task.read(make_task(toml='[verifier]\nenv = { KEY = "${VERIFIER_KEY}" }\n')))
     written = [path.read_text() for path in made.store.path.rglob("*") if path.is_file()]
     assert written
     assert not any("very-secret" in text for text in written)
+
+
+async def test_a_zero_beside_a_failed_tool_stands_with_a_remark(bench: MakeBench, make_task: MakeTask) -> None:
+    made = bench(FakeSandbox(logs(b"0", stdout=b"/app/run.sh: line 1: curl: command not found")))
+    result = await made.run(Task.read(make_task(test="# no pytest\nbash /app/run.sh\n")))
+    assert (result.reward, result.error) == (0.0, None)
+    assert made.stored.integrity.remarks == ("tool-failure: a tool of the verifier is missing",)
 
 
 async def test_what_was_seen_of_tampering_is_in_the_result_with_and_without_a_verdict(

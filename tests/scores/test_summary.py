@@ -268,15 +268,17 @@ def test_long_text_is_cut_and_partial_rewards_are_not_rounded_away() -> None:
 def test_flagged_trials_are_counted_and_shown_a_line_each() -> None:
     flagged = Integrity(tamper=("tool-replaced: /usr/bin/bash is\x1b[2J odd", "hosts: x"), repairs=("dpkg: mended",))
     weak = Integrity(tamper=("tool-added: /root/.local/bin/uv comes from no package",), regrades=1)
+    doubtful = Integrity(remarks=("tool-failure: a download failed",))
     results = [
         trial("a", 0, 1.0, integrity=weak),
         trial("b", 0, 1.0, integrity=flagged),
-        trial("c", 0, 0.0),
+        trial("c", 0, 0.0, integrity=doubtful),
         *(trial(f"d{number}", 0, 1.0, integrity=flagged) for number in range(20)),
     ]
     summary = summarise(results, [result.task for result in results], [0])
     counts = summary.counts
     assert (counts.flagged, counts.weakly_flagged, counts.repaired, counts.regraded) == (21, 1, 21, 1)
+    assert (counts.remarked, len(summary.flags)) == (1, 22)
     assert summary.as_json()["flags"][-1]["is_weak"] is True
     text = printed(summary, 200)
     assert "signs of tampering (scored as they are): 21 trials, 1 more with weak ones" in text
@@ -284,3 +286,4 @@ def test_flagged_trials_are_counted_and_shown_a_line_each() -> None:
     assert "(and 1 more)" in text and "\x1b" not in text
     assert "... and 12 more trials" in text
     assert "note: containers mended before the tests: 21\nnote: verifiers run again: 1\n" in text
+    assert "note: zeros with a failed tool and no sign of a test in the output: 1\n" in text

@@ -25,7 +25,7 @@ AGENTS = {"oracle": OracleAgent, "nop": NopAgent}
 RUN_SEC = 600
 
 
-def judge_all(engine: Engine, agent: str, directory: Path, tasks: TaskSet) -> RunOutcome:
+def run_all(engine: Engine, agent: str, directory: Path, tasks: TaskSet) -> RunOutcome:
     config = RunConfig(run=f"test-{agent}", source=BUNDLED, seeds=(0,), agent=agent, concurrency=4, cpu_overcommit=4)
 
     async def run() -> RunOutcome:
@@ -44,14 +44,14 @@ def judge_all(engine: Engine, agent: str, directory: Path, tasks: TaskSet) -> Ru
 
 @pytest.fixture(scope="session")
 def oracle(engine: Engine, tmp_path_factory: pytest.TempPathFactory) -> dict[str, TrialResult]:
-    outcome = judge_all(engine, "oracle", tmp_path_factory.mktemp("runs") / "oracle", TASKS)
+    outcome = run_all(engine, "oracle", tmp_path_factory.mktemp("runs") / "oracle", TASKS)
     return {result.task: result for result in outcome.results}
 
 
 @pytest.fixture(scope="session")
 def nop_run(engine: Engine, tmp_path_factory: pytest.TempPathFactory) -> tuple[dict[str, TrialResult], Path]:
     directory = tmp_path_factory.mktemp("runs") / "nop"
-    outcome = judge_all(engine, "nop", directory, TASKS)
+    outcome = run_all(engine, "nop", directory, TASKS)
     return {result.task: result for result in outcome.results}, directory
 
 

@@ -16,7 +16,8 @@ from tbench.errors import TrialError
 from tbench.results import is_weak
 from tbench.sandbox.backend import Sandbox
 from tbench.tasks.task import Task
-from tbench.verify.script import Judging, parse
+from tbench.verify.report import read_report
+from tbench.verify.script import VerifierScript
 from tbench.verify.verifier import Verdict, VerifierFailed, verify
 
 pytestmark = pytest.mark.engine
@@ -37,7 +38,7 @@ LATER = "sleep 1.1\n"
 
 
 @pytest.fixture
-def judge(make_task: MakeTask, start_sandbox: Start) -> Callable[..., Coroutine[Any, Any, Verdict]]:
+def verified(make_task: MakeTask, start_sandbox: Start) -> Callable[..., Coroutine[Any, Any, Verdict]]:
     """Lets an agent's script work in a new sandbox, then verifies."""
 
     async def run(agent: str, test: str = FAILS, large_bytes: int = 0, **parts: Any) -> Verdict:
@@ -54,12 +55,12 @@ def judge(make_task: MakeTask, start_sandbox: Start) -> Callable[..., Coroutine[
     return run
 
 
-Judge = Callable[..., Coroutine[Any, Any, Verdict]]
+Verified = Callable[..., Coroutine[Any, Any, Verdict]]
 
 
-async def refused(judging: Coroutine[Any, Any, Any]) -> VerifierFailed:
+async def refused(verifying: Coroutine[Any, Any, Any]) -> VerifierFailed:
     with pytest.raises(TrialError) as caught:
-        await judging
+        await verifying
     assert isinstance(caught.value, VerifierFailed), caught.value
     return caught.value
 
@@ -77,8 +78,8 @@ def kinds(verdict: Verdict) -> set[str]:
 # -- rewards and tests that were there before ----------------------------------------------------
 
 
-async def test_rewards_written_before_are_moved_aside_kept_and_flagged(judge: Judge) -> None:
-    verdict = await judge(
+async def test_rewards_written_before_are_moved_aside_kept_and_flagged(verified: Verified) -> None:
+    verdict = await verified(
         "mkdir -p /logs/verifier; cd /logs/verifier; echo 1 > reward.txt; echo '{\"reward\": 1}' > reward.json"
     )
     assert verdict.reward == 0.0
@@ -87,15 +88,15 @@ async def test_rewards_written_before_are_moved_aside_kept_and_flagged(judge: Ju
     assert kinds(verdict) == {"planted-reward"}
 
 
-async def test_tests_behind_a_link_are_not_run_and_the_link_is_not_followed(judge: Judge) -> None:
+async def test_tests_behind_a_link_are_not_run_and_the_link_is_not_followed(verified: Verified) -> None:
     agent = "mkdir /x; echo 'echo 1 > /logs/verifier/reward.txt' > /x/test.sh; ln -s /x /tests; ln -s /x /logs"
-    verdict = await judge(agent, "[ -e /x/test.sh ] && [ ! -e /x/verifier ] && echo 0.5 > /logs/verifier/reward.txt")
+    verdict = await verified(agent, "[ -e /x/test.sh ] && [ ! -e /x/verifier ] && echo 0.5 > /logs/verifier/reward.txt")
     assert verdict.reward == 0.5
     assert {"/tests", "/logs"} <= set(verdict.integrity.evidence)
 
 
-async def test_a_pipe_or_a_device_where_the_logs_belong_holds_nothing_up(judge: Judge) -> None:
-    verdict = await judge("mkdir /logs; mkfifo /logs/verifier; mknod /tests c 1 5")
+async def test_a_pipe_or_a_device_where_the_logs_belong_holds_nothing_up(verified: Verified) -> None:
+    verdict = await verified("mkdir /logs; mkfifo /logs/verifier; mknod /tests c 1 5")
     assert verdict.reward == 0.0
     assert {"/tests", "/logs/verifier"} <= set(verdict.integrity.evidence)
 
@@ -108,8 +109,10 @@ async def test_an_agent_can_neither_mount_nor_freeze_files(make_task: MakeTask, 
 
 
 @pytest.mark.slow
-async def test_large_and_many_left_files_are_kept_within_bounds(judge: Judge) -> None:
-    verdict = await judge("mkdir /tests; cd /tests; touch $(seq 300); dd if=/dev/zero of=big bs=1M count=3 2>/dev/null")
+async def test_large_and_many_left_files_are_kept_within_bounds(verified: Verified) -> None:
+    verdict = await verified(
+        "mkdir /tests; cd /tests; touch $(seq 300); dd if=/dev/zero of=big bs=1M count=3 2>/dev/null"
+    )
     assert verdict.reward == 0.0
     kept = [name for name in verdict.files if name.startswith("evidence/")]
     assert 0 < len(kept) <= 20
@@ -117,41 +120,60 @@ async def test_large_and_many_left_files_are_kept_within_bounds(judge: Judge) ->
     assert len(verdict.integrity.evidence) <= 50
 
 
+@pytest.mark.parametrize("verifier_user", ["root", "nobody"])
+async def test_names_of_files_say_nothing_in_the_report(verified: Verified, verifier_user: str) -> None:
+    agent = """mkdir -p /tests/x; cd /tests/x; touch "$(printf 'a\\nforged\\tby a name\\nrepair\\tnothing')"
+cd ..; mkdir "$(printf 'b\\nrepair\\tnothing')"; touch honest
+"""
+    toml = f'[environment]\nmemory_mb = 256\nallow_internet = false\n[verifier]\nuser = "{verifier_user}"\n'
+    verdict = await verified(agent, toml=toml)
+    assert (verdict.reward, verdict.integrity.repairs) == (0.0, ())
+    assert {"/tests/honest", "/tests/x"} <= set(verdict.integrity.evidence)
+
+
 # -- processes left behind -----------------------------------------------------------------------
 
 
-async def test_a_daemon_that_keeps_rewriting_the_reward_gets_no_verdict(judge: Judge) -> None:
-    failed = await refused(judge(daemon("while :; do echo 1 > /logs/verifier/reward.txt; sleep 0.1; done")))
+async def test_a_daemon_that_keeps_rewriting_the_reward_gets_no_verdict(verified: Verified) -> None:
+    failed = await refused(verified(daemon("while :; do echo 1 > /logs/verifier/reward.txt; sleep 0.1; done")))
     assert failed.type == "verifier_tampered"
     assert any(signal.startswith("forgery:") for signal in failed.integrity.tamper)
 
 
-async def test_a_daemon_that_rewrites_once_takes_the_bait(judge: Judge) -> None:
+async def test_forged_tests_are_not_run_as_another_user_either(verified: Verified) -> None:
+    toml = '[environment]\nmemory_mb = 256\nallow_internet = false\n[verifier]\nuser = "nobody"\n'
+    rewrites = "while :; do echo 1 > /logs/verifier/reward.txt; sleep 0.1; done"
+    failed = await refused(verified(daemon(rewrites), toml=toml))
+    assert failed.type == "verifier_tampered"
+    assert [signal.partition(":")[0] for signal in failed.integrity.tamper] == ["forgery"]
+
+
+async def test_a_daemon_that_rewrites_once_takes_the_bait(verified: Verified) -> None:
     once = "until [ -s /logs/verifier/reward.txt ]; do sleep 0.05; done; echo 1 > /logs/verifier/reward.txt"
-    assert (await refused(judge(daemon(once)))).type == "verifier_tampered"
+    assert (await refused(verified(daemon(once)))).type == "verifier_tampered"
 
 
-async def test_a_daemon_that_waits_for_the_end_of_the_tests_stands_still_by_then(judge: Judge) -> None:
+async def test_a_daemon_that_waits_for_the_end_of_the_tests_stands_still_by_then(verified: Verified) -> None:
     waits = """until pidof bash; do sleep 0.05; done
 while pidof bash; do sleep 0.05; done
 echo 1 > /logs/verifier/reward.txt"""
     waits = waits.replace("pidof", "/opt/tbench/bin/busybox pidof")
     # Summing up the large file again takes many times as long as the daemon sleeps.
-    verdict = await judge(daemon(waits), "sleep 0.5; echo 0 > /logs/verifier/reward.txt", large_bytes=24 << 20)
+    verdict = await verified(daemon(waits), "sleep 0.5; echo 0 > /logs/verifier/reward.txt", large_bytes=24 << 20)
     assert verdict.reward == 0.0
 
 
-async def test_a_reward_that_its_own_tests_contradict_is_flagged(judge: Judge) -> None:
+async def test_a_reward_that_its_own_tests_contradict_is_flagged(verified: Verified) -> None:
     # The daemon acts in the one way that bait does not catch: only when pytest's words are there.
     forges = """until grep -q failed /logs/verifier/stdout.txt; do sleep 0.05; done
 sleep 0.2; echo 1 > /logs/verifier/reward.txt"""
     test = "echo '=== 1 failed in 0.01s ==='; echo 0 > /logs/verifier/reward.txt; sleep 1"
-    verdict = await judge(daemon(forges), test)
+    verdict = await verified(daemon(forges), test)
     assert (verdict.reward, kinds(verdict)) == (1.0, {"contradiction"})
 
 
-async def test_killing_the_tests_is_no_verdict_and_flagged(judge: Judge) -> None:
-    failed = await refused(judge(daemon(KILLS.format("^bash./tests/test.sh"))))
+async def test_killing_the_tests_is_no_verdict_and_flagged(verified: Verified) -> None:
+    failed = await refused(verified(daemon(KILLS.format("^bash./tests/test.sh"))))
     assert failed.type == "verifier_no_reward"
     assert any(signal.startswith("verifier-killed:") for signal in failed.integrity.tamper)
 
@@ -163,31 +185,31 @@ done"""
 
 
 @pytest.mark.slow
-async def test_killing_the_verifiers_own_shell_is_no_verdict(judge: Judge) -> None:
+async def test_killing_the_verifiers_own_shell_is_no_verdict(verified: Verified) -> None:
     kills = """echo 1 > /reward
 until [ -e /logs/verifier/stdout.txt ]; do sleep 0.05; done
 cp /reward /logs/verifier/reward.txt
 """ + KILLS.format("^/opt/tbench/bin/busybox.sh.-c")
-    assert (await refused(judge(daemon(kills), "sleep 3"))).type == "verifier_tampered"
+    assert (await refused(verified(daemon(kills), "sleep 3"))).type == "verifier_tampered"
 
 
 @pytest.mark.slow
-async def test_tests_that_change_while_they_run_are_flagged(judge: Judge) -> None:
+async def test_tests_that_change_while_they_run_are_flagged(verified: Verified) -> None:
     rewrites = "until [ -e /logs/verifier/stdout.txt ]; do sleep 0.05; done; echo other > /tests/expected"
-    verdict = await judge(daemon(rewrites), "sleep 1; echo 0 > /logs/verifier/reward.txt")
+    verdict = await verified(daemon(rewrites), "sleep 1; echo 0 > /logs/verifier/reward.txt")
     assert kinds(verdict) == {"tests-changed"}
     assert "/tests/expected" in verdict.integrity.tamper[0]
 
 
-async def test_tests_that_are_not_what_was_sent_are_not_run(judge: Judge) -> None:
+async def test_tests_that_are_not_what_was_sent_are_not_run(verified: Verified) -> None:
     rewrites = "while :; do [ -e /tests/expected ] && echo 'echo 1 > /logs/verifier/reward.txt' >> /tests/test.sh; done"
-    failed = await refused(judge(daemon(rewrites)))
+    failed = await refused(verified(daemon(rewrites)))
     # It may also come too late for the check, and be caught after the run.
     assert failed.type in ("verifier_tampered", "verifier_no_reward")
 
 
-async def test_servers_are_no_sign_of_cheating_and_still_answer(judge: Judge) -> None:
-    verdict = await judge(
+async def test_servers_are_no_sign_of_cheating_and_still_answer(verified: Verified) -> None:
+    verdict = await verified(
         daemon("while :; do sleep 100; done"),
         "grep -qs daemon /proc/[0-9]*/cmdline && echo 1 > /logs/verifier/reward.txt",
     )
@@ -209,8 +231,8 @@ echo '127.0.0.1 astral.sh' >> /etc/hosts
 """
 
 
-async def test_replaced_tools_and_startup_files_are_flagged(judge: Judge) -> None:
-    verdict = await judge(LATER + FAKES, "echo 1 > /logs/verifier/reward.txt", dockerfile=LIKE_PYTHON)
+async def test_replaced_tools_and_startup_files_are_flagged(verified: Verified) -> None:
+    verdict = await verified(LATER + FAKES, "echo 1 > /logs/verifier/reward.txt", dockerfile=LIKE_PYTHON)
     flagged = "\n".join(verdict.integrity.tamper)
     for path in ("/usr/local/bin/pytest", "/usr/local/bin/uvx", "/usr/local/bin/python3", "/usr/bin/bash"):
         assert f"tool-replaced: {path} " in flagged, flagged
@@ -251,9 +273,9 @@ which curl pytest >/dev/null
 
 
 @pytest.mark.slow
-async def test_packages_that_the_agent_installed_are_no_sign_of_cheating(judge: Judge) -> None:
+async def test_packages_that_the_agent_installed_are_no_sign_of_cheating(verified: Verified) -> None:
     toml = "[environment]\nmemory_mb = 512\n"
-    verdict = await judge(LATER + INSTALLS, "echo 1 > /logs/verifier/reward.txt", dockerfile=WITH_PYTHON, toml=toml)
+    verdict = await verified(LATER + INSTALLS, "echo 1 > /logs/verifier/reward.txt", dockerfile=WITH_PYTHON, toml=toml)
     assert (verdict.reward, verdict.integrity.tamper) == (1.0, ())
 
 
@@ -288,6 +310,7 @@ async def test_a_terminal_is_nothing_that_the_agent_left(
     await terminal.open()
     await terminal.send(Keys("(sleep 100 &)\n" if leaves else "true\n", 1))
     await terminal.close()
-    looked = await sandbox.shell(Judging("/.stage", {}, "/app", 10.0).examine(), timeout_sec=30)
-    facts, _ = parse(looked.output, 1 << 20)
+    script = VerifierScript("/.stage", {}, "/app", 10.0)
+    examined = await sandbox.shell(script.text, timeout_sec=30, environment=script.environment("examine"))
+    facts, _ = read_report(examined.output, 1 << 20)
     assert (facts.is_complete, facts.leftovers) == (True, leaves)

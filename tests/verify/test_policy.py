@@ -1,4 +1,4 @@
-"""Judging in a copy, keeping sandboxes, judging again: in real containers."""
+"""Verifying in a copy, keeping sandboxes, verifying again: in real containers."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from tbench.sandbox.docker.labels import LABEL_RUN, LABEL_SNAPSHOT
 from tbench.storage.run_store import RunStore
 from tbench.tasks.sources import TaskSet
 from tbench.tasks.task import Task
-from tbench.verify.policy import judge
+from tbench.verify.policy import verify_by
 
 pytestmark = pytest.mark.engine
 BOUND_SEC = 90
@@ -60,7 +60,7 @@ async def test_a_copy_has_the_files_and_the_servers_but_not_the_daemons(
     sandbox = await start_sandbox(path)
     await sandbox.shell(SERVES, timeout_sec=30)
     async with asyncio.timeout(BOUND_SEC):
-        verdict = await judge(Task.read(path), sandbox, "isolated")
+        verdict = await verify_by("isolated", Task.read(path), sandbox)
     assert (verdict.reward, verdict.integrity.verify, verdict.integrity.tamper) == (1.0, "isolated", ())
     assert (await left(engine, "tests"))[1] == 0
 
@@ -71,7 +71,7 @@ async def test_a_reward_that_only_a_daemon_gives_is_a_disagreement(make_task: Ma
     sandbox = await start_sandbox(path)
     await sandbox.shell(FORGES, timeout_sec=30)
     async with asyncio.timeout(BOUND_SEC):
-        verdict = await judge(Task.read(path), sandbox, "both")
+        verdict = await verify_by("both", Task.read(path), sandbox)
     assert verdict.reward == 0.0
     assert verdict.integrity.rewards == {"isolated": 0.0, "shared": 1.0}
     assert any(signal.startswith("disagreement:") for signal in verdict.integrity.tamper)
@@ -83,13 +83,13 @@ async def test_a_copy_that_is_cancelled_leaves_nothing(
 ) -> None:
     path = make_task(test="sleep 60\n")
     sandbox = await start_sandbox(path)
-    judging = asyncio.create_task(judge(Task.read(path), sandbox, "isolated"))
+    verifying = asyncio.create_task(verify_by("isolated", Task.read(path), sandbox))
     async with asyncio.timeout(BOUND_SEC):
         while (await left(engine, "tests"))[1] == 0:  # noqa: ASYNC110 - the engine cannot call
             await asyncio.sleep(0.1)
-        judging.cancel()
+        verifying.cancel()
         with pytest.raises(asyncio.CancelledError):
-            await judging
+            await verifying
     assert (await left(engine, "tests"))[1] == 0
 
 
@@ -145,7 +145,7 @@ COUNTS = """echo x >> /count
 """
 
 
-async def test_a_failed_trial_is_kept_survives_the_reaper_and_is_judged_again(
+async def test_a_failed_trial_is_kept_survives_the_reaper_and_is_verified_again(
     engine: Engine, make_task: MakeTask, run_trial: Runs
 ) -> None:
     directory, result, name = await run_trial(make_task(test=COUNTS.format(2)), keep="failed")
@@ -166,7 +166,7 @@ async def test_a_passed_trial_is_not_kept(engine: Engine, make_task: MakeTask, r
 
 
 @pytest.mark.slow
-async def test_a_snapshot_is_judged_again_as_it_was_before_the_verifier(
+async def test_a_snapshot_is_verified_again_as_it_was_before_the_verifier(
     engine: Engine, make_task: MakeTask, run_trial: Runs
 ) -> None:
     directory, result, name = await run_trial(make_task(test=COUNTS.format(1)), snapshot=True)

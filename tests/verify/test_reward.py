@@ -7,7 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from tbench.verify.verifier import VerifierFailed, never_ran, read_reward
+from tbench.errors import TrialError
+from tbench.verify.reward import read_reward, remarks
 
 RECORDED = Path(__file__).parents[2].parent / "shared" / "data" / "harbor-trials"
 PYTEST_SUMMARIES = [
@@ -38,9 +39,9 @@ def ctrf(tests: int) -> bytes:
     return json.dumps({"results": {"tool": {"name": "pytest"}, "summary": {"tests": tests, "failed": tests}}}).encode()
 
 
-def failure(files: dict[str, bytes], *, uses_pytest: bool = False) -> VerifierFailed:
-    with pytest.raises(VerifierFailed) as caught:
-        read_reward(files, uses_pytest=uses_pytest)
+def failure(files: dict[str, bytes], *, calls_pytest: bool = False) -> TrialError:
+    with pytest.raises(TrialError) as caught:
+        read_reward(files, calls_pytest=calls_pytest)
     return caught.value
 
 
@@ -133,56 +134,67 @@ def test_no_output_at_all_is_told_too() -> None:
     assert "printed nothing" in str(failure({}))
 
 
-def test_a_failure_carries_the_files() -> None:
-    files = {"reward.txt": b"x", "stdout.txt": b"y"}
-    assert failure(files).files == files
-
-
 @pytest.mark.parametrize("output", PYTEST_SUMMARIES + OTHER_SUMMARIES)
-@pytest.mark.parametrize("uses_pytest", [True, False])
-def test_a_zero_with_a_runners_summary_is_a_zero(output: str, uses_pytest: bool) -> None:
-    files = {"reward.txt": b"0", "stdout.txt": output.encode()}
-    assert read_reward(files, uses_pytest=uses_pytest) == 0.0
+@pytest.mark.parametrize("calls_pytest", [True, False])
+def test_a_zero_with_a_runners_summary_is_a_zero(output: str, calls_pytest: bool) -> None:
+    logs = {"reward.txt": b"0", "stdout.txt": output.encode()}
+    assert (read_reward(logs, calls_pytest=calls_pytest), remarks(logs, 0.0)) == (0.0, ())
 
 
 @pytest.mark.parametrize("output", NO_SUMMARIES)
-def test_a_zero_of_a_pytest_script_without_summary_is_an_error(output: str) -> None:
-    files = {"reward.txt": b"0", "stdout.txt": output.encode()}
-    assert failure(files, uses_pytest=True).type == "verifier_never_ran"
+def test_a_zero_of_a_script_that_calls_pytest_without_summary_is_an_error(output: str) -> None:
+    failed = failure({"reward.txt": b"0", "stdout.txt": output.encode()}, calls_pytest=True)
+    assert failed.type == "verifier_never_ran"
+    assert "no ctrf.json and no pytest summary" in str(failed)
 
 
 @pytest.mark.parametrize("output", NO_SUMMARIES)
 def test_a_zero_of_any_other_script_is_believed(output: str) -> None:
-    assert read_reward({"reward.txt": b"0", "stdout.txt": output.encode()}) == 0.0
+    logs = {"reward.txt": b"0", "stdout.txt": output.encode()}
+    assert (read_reward(logs), remarks(logs, 0.0)) == (0.0, ())
 
 
 @pytest.mark.parametrize("output", TOOL_FAILURES)
-@pytest.mark.parametrize("uses_pytest", [True, False])
-def test_a_zero_after_a_failure_of_the_tool_chain_is_an_error_that_names_it(output: str, uses_pytest: bool) -> None:
-    files = {"reward.txt": b"0", "stdout.txt": f"begin\n{output}\n".encode()}
-    why = never_ran(files, uses_pytest=uses_pytest)
-    assert why is not None
-    assert TOOL_FAILURES[output] in why
-    assert failure(files, uses_pytest=uses_pytest).type == "verifier_never_ran"
+def test_a_failure_of_the_tool_chain_is_named_where_pytest_was_to_run(output: str) -> None:
+    failed = failure({"reward.txt": b"0", "stdout.txt": f"begin\n{output}\n".encode()}, calls_pytest=True)
+    assert failed.type == "verifier_never_ran"
+    assert TOOL_FAILURES[output] in str(failed)
+
+
+@pytest.mark.parametrize("output", TOOL_FAILURES)
+@pytest.mark.parametrize("reward", [b"0", b"0.0", b"-0", b"0e5"])
+def test_a_zero_of_any_other_script_stands_with_a_remark(output: str, reward: bytes) -> None:
+    logs = {"reward.txt": reward, "stdout.txt": f"begin\n{output}\n".encode()}
+    assert read_reward(logs) == 0.0
+    (remark,) = remarks(logs, 0.0)
+    assert remark.startswith("tool-failure: ")
+    assert TOOL_FAILURES[output] in remark
 
 
 @pytest.mark.parametrize("output", TOOL_FAILURES)
 def test_tests_that_ran_count_whatever_failed_before(output: str) -> None:
-    files = {"reward.txt": b"0", "stdout.txt": f"{output}\n=== 1 failed in 0.1s ===\n".encode()}
-    assert read_reward(files, uses_pytest=True) == 0.0
+    logs = {"reward.txt": b"0", "stdout.txt": f"{output}\n=== 1 failed in 0.1s ===\n".encode()}
+    assert (read_reward(logs, calls_pytest=True), remarks(logs, 0.0)) == (0.0, ())
 
 
-@pytest.mark.parametrize("reward", [b"1", b"0.5"])
-def test_a_reward_above_zero_needs_no_proof(reward: bytes) -> None:
-    assert read_reward({"reward.txt": reward, "stdout.txt": b"uvx: command not found"}, uses_pytest=True) > 0
+@pytest.mark.parametrize("reward", [b"1", b"0.5", b"-1", b"-0.25", b"1e-9"])
+def test_any_other_reward_needs_no_proof(reward: bytes) -> None:
+    logs = {"reward.txt": reward, "stdout.txt": b"uvx: command not found"}
+    assert read_reward(logs, calls_pytest=True) == float(reward)
+    assert remarks(logs, float(reward)) == ()
 
 
-def test_a_zero_in_json_is_examined_in_the_same_way() -> None:
-    assert failure({"reward.json": b'{"reward": 0}'}, uses_pytest=True).type == "verifier_never_ran"
+@pytest.mark.parametrize("text", [b'{"reward": 0}', b'{"reward": 0.0, "speed": 3}', b'{"score": -0.0}'])
+def test_a_zero_in_json_is_examined_in_the_same_way(text: bytes) -> None:
+    logs = {"reward.json": text, "stdout.txt": b"uvx: command not found"}
+    assert failure(logs, calls_pytest=True).type == "verifier_never_ran"
+    assert read_reward(logs) == 0.0
+    assert remarks(logs, 0.0) == ("tool-failure: a tool of the verifier is missing",)
 
 
 def test_ctrf_with_tests_is_proof_that_they_ran() -> None:
-    assert never_ran({"ctrf.json": ctrf(3)}, uses_pytest=True) is None
+    logs = {"reward.txt": b"0", "ctrf.json": ctrf(3), "stdout.txt": b"curl: command not found"}
+    assert (read_reward(logs, calls_pytest=True), remarks(logs, 0.0)) == (0.0, ())
 
 
 @pytest.mark.parametrize(
@@ -190,7 +202,13 @@ def test_ctrf_with_tests_is_proof_that_they_ran() -> None:
     [ctrf(0), b"", b"{", b"[]", b"{}", b'{"results": null}', b'{"results": {"summary": {"tests": null}}}', 5000 * b"["],
 )
 def test_ctrf_without_tests_proves_nothing(report: bytes) -> None:
-    assert never_ran({"ctrf.json": report}, uses_pytest=True) is not None
+    assert failure({"reward.txt": b"0", "ctrf.json": report}, calls_pytest=True).type == "verifier_never_ran"
+
+
+@pytest.mark.parametrize("output", ["collected 0 items\n", "Ran 0 tests in 0.000s\n"])
+def test_a_runner_that_found_no_test_is_no_sign_that_one_ran(output: str) -> None:
+    logs = {"reward.txt": b"0", "stdout.txt": output.encode()}
+    assert failure(logs, calls_pytest=True).type == "verifier_never_ran"
 
 
 def recorded(name: str) -> dict[str, bytes]:
@@ -203,7 +221,7 @@ def recorded(name: str) -> dict[str, bytes]:
 
 
 def test_the_recorded_zero_behind_a_held_dpkg_lock_is_detected() -> None:
-    failed = failure(recorded("10_fail_verifier_never_ran_apt"), uses_pytest=True)
+    failed = failure(recorded("10_fail_verifier_never_ran_apt"), calls_pytest=True)
     assert failed.type == "verifier_never_ran"
     assert "lock" in str(failed)
 
@@ -217,10 +235,4 @@ def test_recorded_verdicts_are_kept_with_either_proof(name: str, reward: float, 
     files = recorded(name)
     if not with_ctrf:
         files.pop("ctrf.json")
-    assert read_reward(files, uses_pytest=True) == reward
-    assert never_ran(files, uses_pytest=True) is None
-
-
-@pytest.mark.parametrize("output", ["collected 0 items\n", "Ran 0 tests in 0.000s\n"])
-def test_a_runner_that_found_no_test_is_no_sign_that_one_ran(output: str) -> None:
-    assert never_ran({"stdout.txt": output.encode()}, uses_pytest=True) is not None
+    assert read_reward(files, calls_pytest=True) == reward

@@ -9,7 +9,7 @@ import json
 import pytest
 
 from tbench.results import is_weak
-from tbench.verify.script import Facts, Suspect
+from tbench.verify.report import Facts, Suspect
 from tbench.verify.tamper import signals, watched
 
 SCRIPT, ELF = b"#!/bin/sh\necho 1 passed\n", b"\x7fELF..."

@@ -32,7 +32,7 @@ HEALTHCHECK = LIMITS + "[environment.healthcheck]\ninterval_sec = 0.01\ntimeout_
 
 
 @pytest.fixture
-def judge(make_task: MakeTask, start_sandbox: Start) -> Callable[..., Coroutine[Any, Any, Verdict]]:
+def verified(make_task: MakeTask, start_sandbox: Start) -> Callable[..., Coroutine[Any, Any, Verdict]]:
     """Lets an agent's script work in a new sandbox, then verifies."""
 
     async def run(test: str, agent: str = "", *, user: str | None = None, **parts: Any) -> Verdict:
@@ -47,24 +47,24 @@ def judge(make_task: MakeTask, start_sandbox: Start) -> Callable[..., Coroutine[
     return run
 
 
-Judge = Callable[..., Coroutine[Any, Any, Verdict]]
+Verified = Callable[..., Coroutine[Any, Any, Verdict]]
 
 
-async def failure(judging: Coroutine[Any, Any, Any]) -> TrialError:
+async def failure(verifying: Coroutine[Any, Any, Any]) -> TrialError:
     with pytest.raises(TrialError) as caught:
-        await judging
+        await verifying
     return caught.value
 
 
-async def test_a_float_is_the_reward(judge: Judge) -> None:
-    verdict = await judge("echo some words; echo 0.605 > /logs/verifier/reward.txt; exit 3")
+async def test_a_float_is_the_reward(verified: Verified) -> None:
+    verdict = await verified("echo some words; echo 0.605 > /logs/verifier/reward.txt; exit 3")
     assert verdict.reward == 0.605
     assert verdict.files["verifier/stdout.txt"] == b"some words\n"
 
 
-async def test_json_wins(judge: Judge) -> None:
+async def test_json_wins(verified: Verified) -> None:
     script = 'cd /logs/verifier; echo 0 > reward.txt; echo \'{"reward": 0.75, "speed": 3}\' > reward.json'
-    verdict = await judge(script)
+    verdict = await verified(script)
     assert verdict.reward == 0.75
     assert {"verifier/reward.txt", "verifier/reward.json"} <= set(verdict.files)
 
@@ -78,7 +78,7 @@ async def test_json_wins(judge: Judge) -> None:
         ("mkdir /logs/verifier/reward.txt", "verifier_no_reward", "no reward"),
         ("ln -s /etc/hostname /logs/verifier/reward.txt", "verifier_no_reward", "no reward"),
         (
-            "# pytest\nuvx pytest; echo 0 > /logs/verifier/reward.txt",
+            "uvx pytest; echo 0 > /logs/verifier/reward.txt",
             "verifier_never_ran",
             "a tool of the verifier is missing",
         ),
@@ -86,27 +86,27 @@ async def test_json_wins(judge: Judge) -> None:
         ("echo 1 > /logs/verifier/reward.txt; sleep 100", "verifier_timeout", "1 s"),
     ],
 )
-async def test_no_verdict_is_an_error_that_says_why(judge: Judge, script: str, type_: str, words: str) -> None:
-    failed = await failure(judge(script, toml=f"{LIMITS}[verifier]\ntimeout_sec = 1\n"))
+async def test_no_verdict_is_an_error_that_says_why(verified: Verified, script: str, type_: str, words: str) -> None:
+    failed = await failure(verified(script, toml=f"{LIMITS}[verifier]\ntimeout_sec = 1\n"))
     assert failed.type == type_
     assert words in str(failed)
 
 
-async def test_output_up_to_a_timeout_is_kept(judge: Judge) -> None:
-    failed = await failure(judge("echo begun; sleep 100", toml=f"{LIMITS}[verifier]\ntimeout_sec = 1\n"))
+async def test_output_up_to_a_timeout_is_kept(verified: Verified) -> None:
+    failed = await failure(verified("echo begun; sleep 100", toml=f"{LIMITS}[verifier]\ntimeout_sec = 1\n"))
     assert isinstance(failed, VerifierFailed)
     assert failed.files["verifier/stdout.txt"].startswith(b"begun\n")
 
 
-async def test_a_server_that_the_tests_leave_behind_does_not_hold_the_verifier(judge: Judge) -> None:
+async def test_a_server_that_the_tests_leave_behind_does_not_hold_the_verifier(verified: Verified) -> None:
     async with asyncio.timeout(BOUND_SEC):
-        verdict = await judge("sleep 1000 &\nsetsid sleep 1000 &\necho 1 > /logs/verifier/reward.txt")
+        verdict = await verified("sleep 1000 &\nsetsid sleep 1000 &\necho 1 > /logs/verifier/reward.txt")
     assert verdict.reward == 1.0
 
 
-async def test_a_server_that_the_agent_left_running_is_still_there(judge: Judge) -> None:
+async def test_a_server_that_the_agent_left_running_is_still_there(verified: Verified) -> None:
     server = "setsid sleep 4321 >/dev/null 2>&1 &"
-    verdict = await judge("grep -qz 4321 /proc/[0-9]*/cmdline && echo 1 > /logs/verifier/reward.txt", server)
+    verdict = await verified("grep -qz 4321 /proc/[0-9]*/cmdline && echo 1 > /logs/verifier/reward.txt", server)
     assert verdict.reward == 1.0
 
 
@@ -124,15 +124,15 @@ async def test_a_server_that_the_agent_left_running_is_still_there(judge: Judge)
     ],
     ids=["reward", "linked logs", "logs as file", "directories", "tests", "linked tests", "dangling tests", "file"],
 )
-async def test_what_the_agent_planted_is_ignored(judge: Judge, attack: str) -> None:
+async def test_what_the_agent_planted_is_ignored(verified: Verified, attack: str) -> None:
     check = '[ "$(ls /tests)" = test.sh ] || echo extra files\necho ran\n'
-    verdict = await judge(check + HONEST, attack)
+    verdict = await verified(check + HONEST, attack)
     assert verdict.reward == 0.0
     assert verdict.files["verifier/stdout.txt"] == b"ran\n"
 
 
-async def test_planted_tests_do_not_reach_through_a_link(judge: Judge) -> None:
-    verdict = await judge(f"cat /app/kept && {HONEST}", "mkdir -p /app; echo mine > /app/kept; ln -s /app /tests")
+async def test_planted_tests_do_not_reach_through_a_link(verified: Verified) -> None:
+    verdict = await verified(f"cat /app/kept && {HONEST}", "mkdir -p /app; echo mine > /app/kept; ln -s /app /tests")
     assert verdict.files["verifier/stdout.txt"] == b"mine\n"
 
 
@@ -142,8 +142,8 @@ async def test_the_tests_are_not_there_before_the_agent_has_ended(make_task: Mak
     assert ended.output == b""
 
 
-async def test_a_deleted_working_directory_comes_back(judge: Judge) -> None:
-    verdict = await judge("pwd; touch here; echo 1 > /logs/verifier/reward.txt", "cd /; rm -rf /app")
+async def test_a_deleted_working_directory_comes_back(verified: Verified) -> None:
+    verdict = await verified("pwd; touch here; echo 1 > /logs/verifier/reward.txt", "cd /; rm -rf /app")
     assert (verdict.reward, verdict.files["verifier/stdout.txt"]) == (1.0, b"/app\n")
 
 
@@ -162,50 +162,74 @@ async def test_tests_are_binary_nested_and_of_any_mode(make_task: MakeTask, star
 
 
 @pytest.mark.slow
-async def test_much_output_and_many_files_do_not_cost_the_verdict(judge: Judge) -> None:
+async def test_much_output_and_many_files_do_not_cost_the_verdict(verified: Verified) -> None:
     agent = "mkdir -p /logs/agent; cd /logs/agent; head -c 80000000 /dev/zero > a; touch $(seq 200)"
-    verdict = await judge("head -c 9000000 /dev/zero; echo 1 > /logs/verifier/reward.txt", agent)
+    verdict = await verified("head -c 9000000 /dev/zero; echo 1 > /logs/verifier/reward.txt", agent)
     assert verdict.reward == 1.0
     assert sum(map(len, verdict.files.values())) <= 33 << 20
 
 
-async def test_an_image_whose_user_is_not_root_is_judged_as_that_user(judge: Judge) -> None:
+async def test_an_image_whose_user_is_not_root_is_verified_as_that_user(verified: Verified) -> None:
     script = "id -un; pwd; echo $HOME; touch /root/x 2>/dev/null || echo 0.5 > /logs/verifier/reward.txt"
-    verdict = await judge(script, "touch /logs/agent/mine /app/x", dockerfile=WITH_USER)
+    verdict = await verified(script, "touch /logs/agent/mine /app/x", dockerfile=WITH_USER)
     assert verdict.reward == 0.5
     assert verdict.files["verifier/stdout.txt"] == b"dev\n/app\n/home/dev\n"
     assert "agent/mine" in verdict.files
 
 
-async def test_a_verifier_can_have_its_own_user(judge: Judge) -> None:
+async def test_a_verifier_can_have_its_own_user(verified: Verified) -> None:
     script = "id -un > /logs/verifier/who; echo 1 > /logs/verifier/reward.txt"
-    as_root = await judge(script, dockerfile=WITH_USER, toml=f'{LIMITS}[verifier]\nuser = "root"\n')
+    as_root = await verified(script, dockerfile=WITH_USER, toml=f'{LIMITS}[verifier]\nuser = "root"\n')
     assert as_root.files["verifier/who"] == b"root\n"
-    as_nobody = await judge(script, toml=f'{LIMITS}[verifier]\nuser = "nobody"\n')
+    as_nobody = await verified(script, toml=f'{LIMITS}[verifier]\nuser = "nobody"\n')
     assert as_nobody.files["verifier/who"] == b"nobody\n"
 
 
-async def test_a_timeout_holds_for_another_user_too(judge: Judge) -> None:
+async def test_a_timeout_holds_for_another_user_too(verified: Verified) -> None:
     toml = f'{LIMITS}[verifier]\nuser = "nobody"\ntimeout_sec = 1\n'
-    assert (await failure(judge("sleep 100", toml=toml))).type == "verifier_timeout"
+    assert (await failure(verified("sleep 100", toml=toml))).type == "verifier_timeout"
 
 
-async def test_the_verifier_gets_its_environment(judge: Judge, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("JUDGE_KEY", "it's a key")
-    toml = f'{LIMITS}[verifier]\nenv = {{ KEY = "${{JUDGE_KEY}}", OTHER = "${{NOT_SET_AT_ALL:-o}}" }}\n'
-    verdict = await judge('echo "$KEY $OTHER"; echo 1 > /logs/verifier/reward.txt', toml=toml)
+async def test_the_verifier_gets_its_environment(verified: Verified, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("VERIFIER_KEY", "it's a key")
+    toml = f'{LIMITS}[verifier]\nenv = {{ KEY = "${{VERIFIER_KEY}}", OTHER = "${{NOT_SET_AT_ALL:-o}}" }}\n'
+    verdict = await verified('echo "$KEY $OTHER"; echo 1 > /logs/verifier/reward.txt', toml=toml)
     assert verdict.files["verifier/stdout.txt"] == b"it's a key o\n"
 
 
-async def test_an_image_without_bash_has_no_verdict(judge: Judge) -> None:
-    failed = await failure(judge(HONEST, dockerfile="FROM debian:bookworm-slim\nRUN rm /bin/bash\nWORKDIR /app\n"))
+@pytest.mark.parametrize("user", ["root", "nobody"])
+async def test_what_the_script_is_told_is_not_in_the_environment_of_the_tests(verified: Verified, user: str) -> None:
+    toml = f'{LIMITS}[verifier]\nuser = "{user}"\nenv = {{ KEY = "k" }}\n'
+    dockerfile = "FROM debian:bookworm-slim\nENV FROM_IMAGE=i\nWORKDIR /app\n"
+    verdict = await verified("env; echo 1 > /logs/verifier/reward.txt", dockerfile=dockerfile, toml=toml)
+    environment = dict(line.split("=", 1) for line in verdict.files["verifier/stdout.txt"].decode().splitlines())
+    by_shell_and_engine = {"PATH", "HOME", "HOSTNAME", "PWD", "OLDPWD", "SHLVL", "_"}
+    assert environment.keys() - by_shell_and_engine == {"KEY", "FROM_IMAGE"}
+    assert (environment["KEY"], environment["FROM_IMAGE"]) == ("k", "i")
+
+
+@pytest.mark.parametrize("agent", ["true", "cd /; rm -rf /it*"], ids=["there", "gone"])
+async def test_a_working_directory_may_have_any_name(verified: Verified, agent: str) -> None:
+    toml = (
+        LIMITS
+        + r"""workdir = "/it's $HOME; \"a dir\" * \\"
+"""
+    )
+    verdict = await verified("pwd; echo 1 > /logs/verifier/reward.txt", agent, toml=toml)
+    assert verdict.files["verifier/stdout.txt"].decode() == '/it\'s $HOME; "a dir" * \\\n'
+
+
+async def test_an_image_without_bash_has_no_verdict(verified: Verified) -> None:
+    failed = await failure(verified(HONEST, dockerfile="FROM debian:bookworm-slim\nRUN rm /bin/bash\nWORKDIR /app\n"))
     assert failed.type == "verifier_no_reward"
     assert "bash" in str(failed)
 
 
-async def test_a_container_that_ends_under_the_verifier_is_lost(judge: Judge) -> None:
+async def test_a_container_that_ends_under_the_verifier_is_lost(verified: Verified) -> None:
     # The init is the first process: with it everything ends.
-    failed = await failure(judge("kill -9 1; kill -TERM 1; sleep 20", toml=f"{LIMITS}[verifier]\ntimeout_sec = 30\n"))
+    failed = await failure(
+        verified("kill -9 1; kill -TERM 1; sleep 20", toml=f"{LIMITS}[verifier]\ntimeout_sec = 30\n")
+    )
     assert failed.type == "sandbox_lost"
 
 
@@ -303,8 +327,8 @@ chmod +x /usr/sbin/update-ca-certificates
 
 
 @pytest.mark.slow
-async def test_lost_certificates_are_made_again_before_the_tests_download(judge: Judge) -> None:
-    verdict = await judge(
+async def test_lost_certificates_are_made_again_before_the_tests_download(verified: Verified) -> None:
+    verdict = await verified(
         "# apt-get\ngrep -q certificates /etc/ssl/certs/ca-certificates.crt && echo 1 > /logs/verifier/reward.txt",
         LOST_CERTIFICATES,
     )
@@ -314,33 +338,41 @@ async def test_lost_certificates_are_made_again_before_the_tests_download(judge:
 
 @pytest.mark.parametrize(("agent", "repair"), [(HOLDS_DPKG, "dpkg-lock:"), (HALF_CONFIGURED, "dpkg:")])
 async def test_what_keeps_the_tests_from_installing_is_mended_before_they_run(
-    judge: Judge, agent: str, repair: str
+    verified: Verified, agent: str, repair: str
 ) -> None:
-    verdict = await judge(USES_DPKG, agent)
+    verdict = await verified(USES_DPKG, agent)
     assert verdict.reward == 1.0
     assert [words.startswith(repair) for words in verdict.integrity.repairs] == [True]
     assert verdict.integrity.tamper == ()
 
 
-async def test_dpkg_is_left_alone_where_the_tests_do_not_use_it(judge: Judge) -> None:
-    verdict = await judge(HONEST, HALF_CONFIGURED + "true")
+async def test_dpkg_is_left_alone_where_the_tests_do_not_use_it(verified: Verified) -> None:
+    verdict = await verified(HONEST, HALF_CONFIGURED + "true")
     assert verdict.integrity.repairs == ()
 
 
-async def test_a_directory_made_again_is_a_repair(judge: Judge) -> None:
-    verdict = await judge("echo 1 > /logs/verifier/reward.txt", "cd /; rm -rf /app")
+async def test_a_directory_made_again_is_a_repair(verified: Verified) -> None:
+    verdict = await verified("echo 1 > /logs/verifier/reward.txt", "cd /; rm -rf /app")
     assert [words.partition(":")[0] for words in verdict.integrity.repairs] == ["cwd"]
 
 
-async def test_tests_that_never_ran_are_run_once_more(judge: Judge) -> None:
+async def test_tests_that_never_ran_are_run_once_more(verified: Verified) -> None:
     heals = """[ -e /second ] && echo 1 > /logs/verifier/reward.txt && exit
-touch /second; echo 'Could not resolve host'; echo 0 > /logs/verifier/reward.txt"""
-    verdict = await judge(heals)
+touch /second; echo 'Could not resolve host'; pytest /tests; echo 0 > /logs/verifier/reward.txt"""
+    verdict = await verified(heals)
     assert (verdict.reward, verdict.integrity.regrades, verdict.integrity.evidence) == (1.0, 1, ())
     assert b"resolve" in verdict.files["verifier-1/stdout.txt"]
 
 
-async def test_only_one_more_run_is_made(judge: Judge) -> None:
-    failed = await failure(judge("echo x >> /app/runs; echo 'pytest: not found'; echo 0 > /logs/verifier/reward.txt"))
+async def test_only_one_more_run_is_made(verified: Verified) -> None:
+    failed = await failure(verified("echo x >> /app/runs; pytest /tests; echo 0 > /logs/verifier/reward.txt"))
     assert isinstance(failed, VerifierFailed)
     assert (failed.type, failed.integrity.regrades) == ("verifier_never_ran", 1)
+
+
+async def test_a_zero_stands_whatever_the_agents_program_prints(verified: Verified) -> None:
+    test = "echo x >> /app/runs; bash /app/report.sh; cat /app/runs; echo 0 > /logs/verifier/reward.txt"
+    verdict = await verified(test, "echo 'curl -s http://localhost/' > /app/report.sh")
+    assert (verdict.reward, verdict.integrity.regrades) == (0.0, 0)
+    assert verdict.files["verifier/stdout.txt"].endswith(b"curl: command not found\nx\n")
+    assert verdict.integrity.remarks == ("tool-failure: a tool of the verifier is missing",)
