@@ -10,7 +10,7 @@ from tbench.text import one_line
 
 
 class Tokenizer(Protocol):
-    """As `transformers.PreTrainedTokenizerBase`; tbench.proxies.replay.fakes has one without transformers."""
+    """The methods of `transformers.PreTrainedTokenizerBase` that replay calls."""
 
     name_or_path: str
 

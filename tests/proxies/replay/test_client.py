@@ -9,6 +9,7 @@ from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from typing import Any
 
 import pytest
+from fake_tokenizer import FakeTokenizer
 from fault_server import FaultServer, Seen, answer, completion, text_completion
 from replay_steps import CARD, asked, echo, question, record, serves
 
@@ -20,7 +21,6 @@ from tbench.proxies.datasets.records import Record
 from tbench.proxies.replay.client import Progress, Step, ask
 from tbench.proxies.replay.context import ContextCheck, check_context
 from tbench.proxies.replay.endpoints import Endpoints
-from tbench.proxies.replay.fakes import FakeTokenizer
 from tbench.proxies.replay.prompts import PromptBuilder, PromptOptions
 from tbench.proxies.replay.responses import Response
 

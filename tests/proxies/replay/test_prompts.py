@@ -6,12 +6,12 @@ import re
 from typing import Any
 
 import pytest
+from fake_tokenizer import FakeTokenizer
 from hypothesis import given
 from hypothesis import strategies as st
 
 from tbench.errors import UsageError
 from tbench.proxies.datasets.records import Record
-from tbench.proxies.replay.fakes import FakeTokenizer
 from tbench.proxies.replay.prompts import PromptBuilder, PromptOptions, without_thinking_blocks
 from tbench.proxies.replay.tokenizer import load_tokenizer
 

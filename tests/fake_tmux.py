@@ -1,8 +1,7 @@
 """A tmux that is not there: a control client's byte stream, one pane, and a pretend shell that follows a script.
 
 For tests and simulations of everything above the stream. The screen knows lines, wrapping and history; escape
-sequences are dropped, and every character takes one column. tests/harness/test_fake_tmux.py plays the same
-steps to a real tmux.
+sequences are dropped, and every character takes one column. test_fake_tmux.py plays the same steps to a real tmux.
 """
 
 from __future__ import annotations
@@ -13,8 +12,9 @@ import shlex
 from collections.abc import Callable, Mapping, Sequence
 from functools import lru_cache
 
+from fake_shell import PROMPT_BACK, Answer, PretendShell, scripted
+
 from harness.stream import ByteStream
-from harness.terminal.fake_shell import PROMPT_BACK, Answer, PretendShell, scripted
 from harness.terminal.plain_text import without_escapes
 from harness.terminal.spec import COLUMNS, HISTORY_LINES, ROWS
 
@@ -105,7 +105,7 @@ class FakeTmux:
                 self._reply(client, self._perform(words))
 
     def _foreground(self) -> str:
-        """As images/tools/tty.c tells it."""
+        """The report of images/tools/tty.c on who has the foreground."""
         if self._shell is None or self._shell.is_busy:
             return "group=2 running=0 waiting=n cpu=0 queue=0 canonical=y echo=y crnl=y name=command"
         return f"group={self._pid} running=0 waiting=y cpu=0 queue=0 canonical=n echo=n crnl=n name=bash"
@@ -278,7 +278,7 @@ def _joined(rows: Sequence[str], wraps: Sequence[bool]) -> list[str]:
 
 
 def escape(data: bytes) -> bytes:
-    """As tmux writes a pane's bytes into an %output line."""
+    """A pane's bytes in the form that tmux gives them in an %output line."""
     data = data.replace(b"\\", b"\\134").replace(b"\r\n", b"\\015\\012")
     return _ESCAPED.sub(lambda match: b"\\%03o" % match[0][0], data)
 
@@ -296,11 +296,12 @@ def _commands(line: str) -> Sequence[Sequence[str]]:
 
 
 def _options(words: Sequence[str]) -> tuple[dict[str, str], list[str]]:
-    """Options with their values, and the other words. Of our commands, these options take one."""
+    """Options with their values, and the other words."""
     options: dict[str, str] = {}
     waiting = list(words)
     while waiting and re.fullmatch(r"-\w+", waiting[0]):
         option = waiting.pop(0)
+        # Of the commands that the terminal sends, these options take a value.
         options[option] = waiting.pop(0) if option in ("-t", "-S", "-E", "-b", "-f", "-A") and waiting else ""
     return options, waiting
 

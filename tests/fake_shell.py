@@ -1,4 +1,4 @@
-"""The pretend shell of harness.terminal.fake_tmux: a prompt, an echo, marks, and answers out of a script."""
+"""The pretend shell behind tests/fake_tmux.py: a prompt, an echo, marks, and answers out of a script."""
 
 from __future__ import annotations
 

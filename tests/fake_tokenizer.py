@@ -1,4 +1,4 @@
-"""A tokenizer for tests: a real Jinja template, and words for tokens."""
+"""A tokenizer without transformers: a real Jinja template, and words for tokens."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from jinja2.sandbox import ImmutableSandboxedEnvironment
 
 
 class FakeTokenizer:
-    """As tbench.proxies.replay.tokenizer.Tokenizer, rendering as transformers does. Without a template it refuses."""
+    """A Tokenizer that renders as transformers does, and refuses without a template."""
 
     def __init__(self, template: str | None = None, name_or_path: str = "fake/tokenizer") -> None:
         self.name_or_path = name_or_path
