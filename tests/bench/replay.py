@@ -18,10 +18,10 @@ from figures import Figures
 from harness.chat import ChatModel
 from harness.model import Sampling
 from tbench.proxies.datasets.records import Record
-from tbench.proxies.replay.client import Step, ask
+from tbench.proxies.replay.asking.client import Step, ask
+from tbench.proxies.replay.asking.endpoints import Endpoints
+from tbench.proxies.replay.asking.prompts import PromptBuilder, PromptOptions
 from tbench.proxies.replay.directory import RunDirectory
-from tbench.proxies.replay.endpoints import Endpoints
-from tbench.proxies.replay.prompts import PromptBuilder, PromptOptions
 from tbench.proxies.replay.responses import Manifest
 
 SEATS, LATENCY_SEC = 32, 0.16

@@ -25,13 +25,13 @@ from tbench.cli.interruption import EXIT_INTERRUPTED, interruptible
 from tbench.cli.proxies.replay_live import Seldom, Telling, say, say_some
 from tbench.errors import UsageError
 from tbench.proxies.datasets.records import Dataset, read_dataset
-from tbench.proxies.replay.client import Progress, Step, ask
-from tbench.proxies.replay.context import ContextCheck, check_context
+from tbench.proxies.replay.asking.client import Progress, Step, ask
+from tbench.proxies.replay.asking.context import ContextCheck, check_context
+from tbench.proxies.replay.asking.endpoints import MOVE_ON_SEC, Endpoints
+from tbench.proxies.replay.asking.prompts import PromptBuilder, PromptOptions
+from tbench.proxies.replay.asking.tokenizer import Tokenizer, load_tokenizer
 from tbench.proxies.replay.directory import RunDirectory
-from tbench.proxies.replay.endpoints import MOVE_ON_SEC, Endpoints
-from tbench.proxies.replay.prompts import PromptBuilder, PromptOptions, PromptReport
-from tbench.proxies.replay.responses import Manifest
-from tbench.proxies.replay.tokenizer import Tokenizer, load_tokenizer
+from tbench.proxies.replay.responses import Manifest, PromptReport
 from tbench.text import one_line
 
 _PREFLIGHT_SEC, _PREFLIGHT_SEC_OF_SEVERAL = 20.0, 5.0

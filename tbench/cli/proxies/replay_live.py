@@ -9,7 +9,7 @@ from collections.abc import Sequence
 
 import typer
 
-from tbench.proxies.replay.client import Progress
+from tbench.proxies.replay.asking.client import Progress
 
 SHOWN = 10
 """Lines of a kind that are shown before the rest is counted."""

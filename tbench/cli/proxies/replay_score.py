@@ -11,11 +11,11 @@ import typer
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from tbench.proxies.replay.recompute import Recomputed
+    from tbench.proxies.replay.scoring.recompute import Recomputed
 
 
 class MetricRevision(StrEnum):
-    """As tbench.proxies.replay.answers.Revision, which is imported only when a command runs."""
+    """As tbench.proxies.replay.scoring.parser.Revision, which is imported only when a command runs."""
 
     V0 = "v0"
     V1 = "v1"
@@ -49,10 +49,10 @@ def score(
         _recompute(path, metric_revision, dataset, output, as_json=as_json)
         return
     from tbench.errors import UsageError
-    from tbench.proxies.replay.answers import DEFAULT_REVISION
-    from tbench.proxies.replay.result import write_result
     from tbench.proxies.replay.run_files import MANIFEST_NAME, RESPONSES_NAME, RESULT_NAME
-    from tbench.proxies.replay.score_run import score_directory, score_responses
+    from tbench.proxies.replay.scoring.parser import DEFAULT_REVISION
+    from tbench.proxies.replay.scoring.result import write_result
+    from tbench.proxies.replay.scoring.score_run import score_directory, score_responses
 
     revision = metric_revision.value if metric_revision else DEFAULT_REVISION
     if not path.exists():
@@ -81,7 +81,7 @@ def show(result: Mapping[str, Any], target: Path, *, as_json: bool) -> None:
         short = {key: value for key, value in result.items() if key != "per_step"}
         typer.echo(json.dumps({**short, "result": str(target)}, indent=2))  # ASCII: it fits into any terminal
         return
-    from tbench.proxies.replay.result_text import lines_of_result
+    from tbench.proxies.replay.scoring.result_text import lines_of_result
 
     for line in lines_of_result(result):
         typer.echo(line)
@@ -97,8 +97,8 @@ def _recompute(
     path: Path, wanted: MetricRevision | None, dataset: Path | None, output: Path | None, *, as_json: bool
 ) -> None:
     from tbench.errors import UsageError
-    from tbench.proxies.replay.recompute import read_result, recompute
-    from tbench.proxies.replay.result_text import lines_of_recomputed
+    from tbench.proxies.replay.scoring.recompute import read_result, recompute
+    from tbench.proxies.replay.scoring.result_text import lines_of_recomputed
 
     if dataset or output:
         raise UsageError(f"{path}: is recomputed from its own units; leave out --dataset and --output")
@@ -135,8 +135,8 @@ def _refuse_to_replace_others(target: Path) -> None:
     if not target.exists():
         return
     from tbench.errors import UsageError
-    from tbench.proxies.replay.recompute import read_result
-    from tbench.proxies.replay.result import scored_revision
+    from tbench.proxies.replay.scoring.recompute import read_result
+    from tbench.proxies.replay.scoring.result import scored_revision
 
     try:
         ours = scored_revision(read_result(target)) is not None

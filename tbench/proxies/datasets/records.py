@@ -18,6 +18,8 @@ from tbench.errors import UsageError
 from tbench.storage.lines import read_lines
 
 ROLES = ("system", "user", "assistant", "tool")
+WAIT = "<WAIT>"
+"""The unit of a command that types nothing."""
 
 
 class Record(BaseModel):
@@ -60,6 +62,12 @@ class Record(BaseModel):
 def bucket_of(step_idx: int) -> str:
     """early (the first two steps), mid (the next three), late."""
     return "early" if step_idx <= 1 else "mid" if step_idx <= 4 else "late"
+
+
+def lines_of(text: str) -> list[str]:
+    """Stripped lines (by LF, CRLF, CR) that hold something."""
+    lines = text.replace("\r\n", "\n").replace("\r", "\n").split("\n")
+    return [stripped for line in lines if (stripped := line.strip())]
 
 
 @dataclass(frozen=True)

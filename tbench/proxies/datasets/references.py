@@ -13,8 +13,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from tbench.proxies.datasets.records import ROLES
-from tbench.proxies.replay.answers import WAIT, lines_of
+from tbench.proxies.datasets.records import ROLES, WAIT, lines_of
 
 
 @dataclass(frozen=True, slots=True)

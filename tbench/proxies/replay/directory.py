@@ -9,8 +9,7 @@ from typing import Any, Self
 
 from tbench.errors import UsageError
 from tbench.files import is_unused, write_json
-from tbench.proxies.replay.prompts import PromptReport
-from tbench.proxies.replay.responses import Manifest, Response
+from tbench.proxies.replay.responses import Manifest, PromptReport, Response
 from tbench.proxies.replay.run_files import (
     MANIFEST_NAME,
     PROMPTS_NAME,

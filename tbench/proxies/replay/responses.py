@@ -75,6 +75,42 @@ class Manifest(Frozen):
     created_at: str = ""
 
 
+class PromptReport(Frozen):
+    """How the prompts of a run were made: `prompt_template` of the upstream result files."""
+
+    template_status: str
+    """chat_template or server where all are; mixed_or_raw with any raw_fallback; else model_specific_or_mixed."""
+    template_status_counts: dict[str, int]
+    rank_eligible: bool
+    """No prompt is a raw_fallback."""
+    raw_fallback_errors: tuple[str, ...] = ()
+    """Why the tokenizer's template was not used, of any fallback: the name is upstream's."""
+    chat_template_kwargs: dict[str, Any] = Field(default={})
+    prompt_options: dict[str, Any] = Field(default={})
+    stripped_thinking_blocks: int = 0
+    row_count: int = 0
+    messages_rows: int = 0
+    prompt_tokens_min: int | None = None
+    prompt_tokens_max: int | None = None
+    prompt_tokens_p50: int | None = None
+    prompt_tokens_p95: int | None = None
+    prompt_tokens_p99: int | None = None
+    prompt_tokens_rows: int = 0
+    """Prompts that were counted."""
+    prompt_tokens_by: str | None = None
+    """Who counted: `server` or `tokenizer`."""
+    max_model_len: int | None = None
+    max_tokens: int | None = None
+
+    def for_manifest(self) -> dict[str, Any]:
+        """Without what is of one shard or one server: shards of a run have the same manifest."""
+        return {
+            key: value
+            for key, value in self.model_dump(mode="json").items()
+            if key != "max_model_len" and not key.startswith("prompt_tokens_")
+        }
+
+
 def overall_status(statuses: Collection[str]) -> str:
     """`template_status` of prompts with these: chat_template or server where all are; mixed_or_raw with any
     raw_fallback; else model_specific_or_mixed."""

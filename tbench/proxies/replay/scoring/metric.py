@@ -14,7 +14,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 
-from tbench.proxies.replay.answers import DEFAULT_REVISION, WAIT, Revision
+from tbench.proxies.datasets.records import WAIT
+from tbench.proxies.replay.scoring.parser import DEFAULT_REVISION, Revision
 
 _BLANKS = " \t\r\n"
 # Blanks, or a word: plain text, what is in quotes, single escaped characters. Possessive, so that it stays linear.

@@ -12,10 +12,10 @@ from pydantic import ValidationError
 
 from tbench.errors import UsageError
 from tbench.proxies.datasets.records import bucket_of
-from tbench.proxies.replay.aggregate import ScoredStep, aggregate
-from tbench.proxies.replay.answers import REVISIONS, Revision
-from tbench.proxies.replay.metric import score_units
-from tbench.proxies.replay.result import scored_revision
+from tbench.proxies.replay.scoring.aggregate import ScoredStep, aggregate
+from tbench.proxies.replay.scoring.metric import score_units
+from tbench.proxies.replay.scoring.parser import REVISIONS, Revision
+from tbench.proxies.replay.scoring.result import scored_revision
 from tbench.text import one_line
 
 _SCORES = ("first_cmd_exact", "command_precision", "command_recall", "command_f1")

@@ -7,7 +7,7 @@ import io
 import json
 from dataclasses import asdict
 
-from tbench.proxies.replay.leaderboard import COLUMNS, Leaderboard, Row
+from tbench.proxies.replay.scoring.leaderboard import COLUMNS, Leaderboard, Row
 from tbench.text import plain
 
 _HEADS = {

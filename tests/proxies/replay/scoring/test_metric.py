@@ -15,7 +15,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from tbench.proxies.replay.metric import StepScore, normalise, score_units, split_shell, tokens_of
+from tbench.proxies.replay.scoring.metric import StepScore, normalise, score_units, split_shell, tokens_of
 
 # -- as the definition reads ---------------------------------------------------------------------
 

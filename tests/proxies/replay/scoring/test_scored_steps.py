@@ -10,11 +10,11 @@ import pytest
 from replay_runs import CREATED, answer, good_answers, record, reply, write_dataset, write_lines, write_run
 
 from tbench.errors import UsageError
-from tbench.proxies.replay.aggregate import aggregate
-from tbench.proxies.replay.answers import REVISIONS, Revision
-from tbench.proxies.replay.recompute import recompute
-from tbench.proxies.replay.result import write_result
-from tbench.proxies.replay.score_run import score_directory, score_responses
+from tbench.proxies.replay.scoring.aggregate import aggregate
+from tbench.proxies.replay.scoring.parser import REVISIONS, Revision
+from tbench.proxies.replay.scoring.recompute import recompute
+from tbench.proxies.replay.scoring.result import write_result
+from tbench.proxies.replay.scoring.score_run import score_directory, score_responses
 
 FIELDS = [
     "steps",

@@ -10,10 +10,10 @@ import pytest
 from replay_runs import answer, good_answers, write_dataset, write_run
 
 from tbench.errors import UsageError
-from tbench.proxies.replay.merge import merge
-from tbench.proxies.replay.result import write_result
 from tbench.proxies.replay.run_files import read_manifest
-from tbench.proxies.replay.score_run import score_directory
+from tbench.proxies.replay.scoring.merge import merge
+from tbench.proxies.replay.scoring.result import write_result
+from tbench.proxies.replay.scoring.score_run import score_directory
 
 
 def shards(tmp_path: Path, count: int = 2, **manifest: Any) -> list[Path]:

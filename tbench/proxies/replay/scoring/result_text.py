@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from tbench.proxies.replay.aggregate import score_of
-from tbench.proxies.replay.recompute import Recomputed
 from tbench.proxies.replay.run_files import names_of
+from tbench.proxies.replay.scoring.aggregate import score_of
+from tbench.proxies.replay.scoring.recompute import Recomputed
 from tbench.text import plain
 
 _ODD = {

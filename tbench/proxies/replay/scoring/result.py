@@ -15,10 +15,10 @@ from harness.text import without_lone_surrogates
 from tbench import __version__
 from tbench.files import write_atomically
 from tbench.proxies.datasets.records import Dataset, Record
-from tbench.proxies.replay.aggregate import ScoredStep, aggregate, score_of
-from tbench.proxies.replay.answers import Revision
 from tbench.proxies.replay.responses import Manifest, Response, overall_status, token_quantiles
-from tbench.proxies.replay.scoring import Scored
+from tbench.proxies.replay.scoring.aggregate import ScoredStep, aggregate, score_of
+from tbench.proxies.replay.scoring.parser import Revision
+from tbench.proxies.replay.scoring.scored_steps import Scored
 
 
 @dataclass(frozen=True)

@@ -9,8 +9,8 @@ from dataclasses import dataclass, field
 from harness.chat import ChatModel
 from harness.errors import ContextLimitReached, EndpointError
 from tbench.errors import UsageError
-from tbench.proxies.replay.prompts import Prompt
-from tbench.proxies.replay.tokenizer import Tokenizer
+from tbench.proxies.replay.asking.prompts import Prompt
+from tbench.proxies.replay.asking.tokenizer import Tokenizer
 
 TOO_LONG_TO_COUNT = "the server refuses to count so much"
 

@@ -12,7 +12,7 @@ from harness.answers import quote, shorten
 from harness.chat import RawReply
 from harness.errors import ContextLimitReached, EndpointError, EndpointUnavailable
 from tbench.proxies.datasets.records import Record
-from tbench.proxies.replay.prompts import Prompt
+from tbench.proxies.replay.asking.prompts import Prompt
 from tbench.proxies.replay.responses import Response
 
 FIRST_STEPS = 3
@@ -27,7 +27,7 @@ class Step(NamedTuple):
 
 
 class Asked(Protocol):
-    """Where replies come from: `tbench.proxies.replay.endpoints.Endpoints`."""
+    """Where replies come from: `tbench.proxies.replay.asking.endpoints.Endpoints`."""
 
     @property
     def gave_up(self) -> str | None: ...

@@ -13,9 +13,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tbench.proxies.replay.answers import REVISIONS, Revision, parse, parse_tolerant
+from tbench.proxies.replay.scoring.parser import REVISIONS, Revision, parse, parse_tolerant
 
-SAMPLE = Path(__file__).parents[4] / "shared" / "data" / "replay" / "result_GLM-5.1-API-test.json"
+SAMPLE = Path(__file__).parents[5] / "shared" / "data" / "replay" / "result_GLM-5.1-API-test.json"
 
 LS = '{"analysis": "a", "plan": "p", "commands": [{"keystrokes": "ls\\n", "duration": 0.1}], "task_complete": true}'
 CUT = '{"analysis": "a", "commands": [{"keystrokes": "cat > f <<EOF\\nline'

@@ -14,14 +14,12 @@ from dataclasses import dataclass
 from typing import Any, Literal, get_args
 
 from harness.text import Span, after_thinking, without_lone_surrogates
+from tbench.proxies.datasets.records import WAIT, lines_of
 
 Revision = Literal["v0", "v1", "v2"]
 """v0: before the correction of May 2026; v1: the correction; v2: seen in results since June 2026."""
 REVISIONS: tuple[Revision, ...] = get_args(Revision)
 DEFAULT_REVISION: Revision = "v2"
-
-WAIT = "<WAIT>"
-"""The unit of a command without text."""
 
 Oddity = Literal["mojibake", "lone_surrogate", "not_an_object"]
 """mojibake: the upstream fallback mangled non-ASCII text (its score is over the mangled text); lone_surrogate: half of
@@ -190,12 +188,6 @@ def _as_text(keystrokes: object) -> str:
         return str(keystrokes)
     except (RecursionError, ValueError):  # nested just short of what JSON allows
         return ""
-
-
-def lines_of(text: str) -> list[str]:
-    """Stripped lines (by LF, CRLF, CR) that hold something."""
-    lines = text.replace("\r\n", "\n").replace("\r", "\n").split("\n")
-    return [stripped for line in lines if (stripped := line.strip())]
 
 
 # -- where no unit came out ----------------------------------------------------------------------

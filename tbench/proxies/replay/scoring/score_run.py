@@ -8,9 +8,7 @@ from typing import Any
 
 from tbench.errors import UsageError
 from tbench.proxies.datasets.records import Dataset, Record, read_dataset
-from tbench.proxies.replay.answers import DEFAULT_REVISION, Revision
 from tbench.proxies.replay.responses import Manifest
-from tbench.proxies.replay.result import Source, result_of
 from tbench.proxies.replay.run_files import (
     PROMPTS_NAME,
     RESPONSES_NAME,
@@ -23,7 +21,9 @@ from tbench.proxies.replay.run_files import (
     read_manifest,
     read_responses,
 )
-from tbench.proxies.replay.scoring import score_steps
+from tbench.proxies.replay.scoring.parser import DEFAULT_REVISION, Revision
+from tbench.proxies.replay.scoring.result import Source, result_of
+from tbench.proxies.replay.scoring.scored_steps import score_steps
 
 
 def score_directory(

@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 
 from tbench.errors import UsageError
-from tbench.proxies.replay.answers import REVISIONS
-from tbench.proxies.replay.recompute import read_result, recompute
+from tbench.proxies.replay.scoring.parser import REVISIONS
+from tbench.proxies.replay.scoring.recompute import read_result, recompute
 
-SAMPLE = Path(__file__).parents[4] / "shared" / "data" / "replay" / "result_GLM-5.1-API-test.json"
+SAMPLE = Path(__file__).parents[5] / "shared" / "data" / "replay" / "result_GLM-5.1-API-test.json"
 
 
 @pytest.fixture

@@ -13,9 +13,9 @@ from pathlib import Path
 from typing import Any
 
 from tbench.errors import UsageError
-from tbench.proxies.replay.recompute import read_result
-from tbench.proxies.replay.result import scored_revision
 from tbench.proxies.replay.run_files import MANIFEST_NAME, RESULT_NAME
+from tbench.proxies.replay.scoring.recompute import read_result
+from tbench.proxies.replay.scoring.result import scored_revision
 
 UNKNOWN = "unknown"
 """What upstream's results do not store."""

@@ -10,9 +10,7 @@ from typing import Any
 from tbench.errors import UsageError
 from tbench.files import is_unused, write_atomically, write_json
 from tbench.proxies.datasets.records import Record
-from tbench.proxies.replay.answers import DEFAULT_REVISION, Revision
 from tbench.proxies.replay.responses import Manifest
-from tbench.proxies.replay.result import write_result
 from tbench.proxies.replay.run_files import (
     MANIFEST_NAME,
     RESPONSES_NAME,
@@ -23,7 +21,9 @@ from tbench.proxies.replay.run_files import (
     read_manifest,
     read_responses,
 )
-from tbench.proxies.replay.score_run import dataset_of, score_directory
+from tbench.proxies.replay.scoring.parser import DEFAULT_REVISION, Revision
+from tbench.proxies.replay.scoring.result import write_result
+from tbench.proxies.replay.scoring.score_run import dataset_of, score_directory
 
 _MAY_DIFFER = frozenset(
     {"shard_index", "created_at", "base_urls", "served", "records", "problems", "prompt_sha256", "dataset"}

@@ -9,10 +9,10 @@ from typing import Any
 
 from harness.text import without_lone_surrogates
 from tbench.proxies.datasets.records import Record
-from tbench.proxies.replay.aggregate import ScoredStep, aggregate, score_of
-from tbench.proxies.replay.answers import Answer, Oddity, Revision, parse, parse_tolerant
-from tbench.proxies.replay.metric import StepScore, normalise, score_units
 from tbench.proxies.replay.responses import Response
+from tbench.proxies.replay.scoring.aggregate import ScoredStep, aggregate, score_of
+from tbench.proxies.replay.scoring.metric import StepScore, normalise, score_units
+from tbench.proxies.replay.scoring.parser import Answer, Oddity, Revision, parse, parse_tolerant
 
 PREVIEW_CHARACTERS = {"v0": 500, "v1": 1200, "v2": 1200}
 

@@ -12,12 +12,12 @@ import pytest
 from replay_runs import good_answers, upstream_result, write_dataset, write_run
 
 from tbench.errors import UsageError
-from tbench.proxies.replay.leaderboard import leaderboard
-from tbench.proxies.replay.leaderboard_text import as_csv, as_json, as_markdown
-from tbench.proxies.replay.result import write_result
-from tbench.proxies.replay.score_run import score_directory
+from tbench.proxies.replay.scoring.leaderboard import leaderboard
+from tbench.proxies.replay.scoring.leaderboard_text import as_csv, as_json, as_markdown
+from tbench.proxies.replay.scoring.result import write_result
+from tbench.proxies.replay.scoring.score_run import score_directory
 
-PUBLISHED = Path(__file__).parents[4] / "shared" / "data" / "replay" / "published_leaderboard.csv"
+PUBLISHED = Path(__file__).parents[5] / "shared" / "data" / "replay" / "published_leaderboard.csv"
 
 
 def put(directory: Path, name: str, **fields: Any) -> Path:

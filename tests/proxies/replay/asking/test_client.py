@@ -18,10 +18,10 @@ from harness.errors import RequestRefused
 from harness.model import Sampling
 from tbench.errors import UsageError
 from tbench.proxies.datasets.records import Record
-from tbench.proxies.replay.client import Progress, Step, ask
-from tbench.proxies.replay.context import ContextCheck, check_context
-from tbench.proxies.replay.endpoints import Endpoints
-from tbench.proxies.replay.prompts import PromptBuilder, PromptOptions
+from tbench.proxies.replay.asking.client import Progress, Step, ask
+from tbench.proxies.replay.asking.context import ContextCheck, check_context
+from tbench.proxies.replay.asking.endpoints import Endpoints
+from tbench.proxies.replay.asking.prompts import PromptBuilder, PromptOptions
 from tbench.proxies.replay.responses import Response
 
 SAMPLING = Sampling(temperature=0, top_p=1, max_tokens=64, extra_body={"repetition_penalty": 1.0})
