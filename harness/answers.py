@@ -43,14 +43,14 @@ class _PromptDetails(BaseModel):
     cached_tokens: int | None = None
 
 
-class _Usage(BaseModel):
+class _WireUsage(BaseModel):
     prompt_tokens: int | None = None
     completion_tokens: int | None = None
     total_tokens: int | None = None
     prompt_tokens_details: _PromptDetails | None = None
 
 
-class _Message(BaseModel):
+class _WireMessage(BaseModel):
     content: str | None = None
     reasoning: str | None = None
     reasoning_content: str | None = None
@@ -59,7 +59,7 @@ class _Message(BaseModel):
 
 
 class _Choice(BaseModel):
-    message: _Message
+    message: _WireMessage
     finish_reason: str | None = None
     stop_reason: Any = None
 
@@ -75,7 +75,7 @@ class _Choice(BaseModel):
 class _Completion(BaseModel):
     model: str | None = None
     choices: list[_Choice] | None = None
-    usage: _Usage | None = None
+    usage: _WireUsage | None = None
 
 
 class ModelCard(BaseModel):
@@ -126,7 +126,7 @@ def read_completion(data: object, *, max_tokens: int, context_tokens: int | None
 def read_raw_reply(data: object) -> RawReply:
     """As `read_completion`, with nothing made of it."""
     completion, choice = _whole(data)
-    message, usage, stop = choice.message, completion.usage or _Usage(), choice.stop_reason
+    message, usage, stop = choice.message, completion.usage or _WireUsage(), choice.stop_reason
     reasoning = message.reasoning or message.reasoning_content
     return RawReply(
         content=without_lone_surrogates(message.content or ""),
@@ -160,7 +160,7 @@ def _whole(data: object) -> tuple[_Completion, _Choice]:
 
 
 def _reply(completion: _Completion, choice: _Choice, max_tokens: int, context_tokens: int | None) -> Reply:
-    message, usage = choice.message, completion.usage or _Usage()
+    message, usage = choice.message, completion.usage or _WireUsage()
     reasoning = message.reasoning or message.reasoning_content
     return Reply(
         content=without_lone_surrogates(message.content or ""),
@@ -203,7 +203,7 @@ def _json_text(arguments: object) -> str:
     return without_lone_surrogates(text)
 
 
-def _is_full(usage: _Usage, max_tokens: int, context_tokens: int | None) -> bool:
+def _is_full(usage: _WireUsage, max_tokens: int, context_tokens: int | None) -> bool:
     """Cut, whatever finish_reason says: a parsed tool call hides `length` (vLLM, both versions)."""
     completed = usage.completion_tokens or 0
     total = usage.total_tokens or (usage.prompt_tokens or 0) + completed

@@ -23,7 +23,7 @@ _JSON_ESCAPES = re.compile(
 )
 
 
-class _Turns(NamedTuple):
+class _TurnFormat(NamedTuple):
     """How a template writes each role's turn. The reply's opening is also the end of every prompt."""
 
     marks: Mapping[str, tuple[str, str]]
@@ -36,18 +36,18 @@ class _Turns(NamedTuple):
     """There is no system turn: the system message goes in front of the first user message."""
 
 
-def _turns(opening: str, closing: str, roles: Mapping[str, str], **more: Any) -> _Turns:
+def _turn_format(opening: str, closing: str, roles: Mapping[str, str], **more: Any) -> _TurnFormat:
     marks = {role: (f"{opening}{name}\n", f"{closing}\n") for role, name in roles.items()}
-    return _Turns(marks, (closing, opening), **more)
+    return _TurnFormat(marks, (closing, opening), **more)
 
 
 _CHATML_ROLES = {"system": "system", "user": "user", "tool": "user", "assistant": "assistant"}
 _GEMMA_ROLES = {"system": "user", "user": "user", "tool": "user", "assistant": "model"}
-_TEMPLATES: dict[str, _Turns] = {
-    "chatml": _turns("<|im_start|>", "<|im_end|>", _CHATML_ROLES),
-    "gemma": _turns("<start_of_turn>", "<end_of_turn>", _GEMMA_ROLES, strips=True, folds_system=True),
-    "gemma4": _turns("<|turn>", "<turn|>", _GEMMA_ROLES | {"system": "system"}, strips=True),
-    "contract": _Turns(
+_TEMPLATES: dict[str, _TurnFormat] = {
+    "chatml": _turn_format("<|im_start|>", "<|im_end|>", _CHATML_ROLES),
+    "gemma": _turn_format("<start_of_turn>", "<end_of_turn>", _GEMMA_ROLES, strips=True, folds_system=True),
+    "gemma4": _turn_format("<|turn>", "<turn|>", _GEMMA_ROLES | {"system": "system"}, strips=True),
+    "contract": _TurnFormat(
         {
             "system": ("### System: ", "\n"),
             "user": ("### Instruction: ", "\n"),

@@ -36,7 +36,7 @@ _SYMBOLS = {Status.PASS: "✓", Status.FAIL: "✗", Status.ERROR: "!", Status.MI
 
 
 @dataclass(frozen=True, slots=True)
-class Link:
+class FileLink:
     """A file of a trial, as a URL relative to the page."""
 
     label: str
@@ -54,7 +54,7 @@ class CellView:
     error: tuple[str, ...]
     """The error type in pieces between which a narrow cell may break the line; empty without an error."""
     facts: tuple[str, ...]
-    links: tuple[Link, ...]
+    links: tuple[FileLink, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -214,7 +214,7 @@ def _cell_facts(cell: Cell) -> Iterator[str]:
         yield "a human typed in it"
 
 
-def _links(task: str, cell: Cell, run_dir: Path, page_dir: Path) -> Iterator[Link]:
+def _links(task: str, cell: Cell, run_dir: Path, page_dir: Path) -> Iterator[FileLink]:
     """Links to the files that exist, and only to files inside the run: a task name may hold `..`."""
     trials = (run_dir / "trials").resolve()
     if cell.status is Status.MISSING or not task.isprintable():
@@ -226,7 +226,7 @@ def _links(task: str, cell: Cell, run_dir: Path, page_dir: Path) -> Iterator[Lin
         return
     for label, name in _TRIAL_FILES.items():
         if (trial / name).is_file():
-            yield Link(label=label, href=quote(os.path.relpath(trial / name, page_dir.resolve())))
+            yield FileLink(label=label, href=quote(os.path.relpath(trial / name, page_dir.resolve())))
 
 
 def _bar(time: TimeSplit, full_line_sec: float) -> tuple[BarPart, ...]:

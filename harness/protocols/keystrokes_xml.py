@@ -44,7 +44,7 @@ class _Element:
 
 
 @dataclass
-class _Response:
+class _ResponseParts:
     """The parts of one response as they were found."""
 
     start: int
@@ -97,24 +97,24 @@ def _response_in_front(content: str, start: int) -> Span | None:
     if opening is None:
         return None
     try:
-        response = _scan(content, _Response(opening.start(), opening.end()))
+        response = _scan(content, _ResponseParts(opening.start(), opening.end()))
     except FormatError:
         return None
     is_whole = not response.unclosed and not response.stray_text
     return (response.start, response.end) if is_whole else None
 
 
-def _find_response(text: str) -> _Response:
+def _find_response(text: str) -> _ResponseParts:
     if opening := _RESPONSE.search(text):
-        return _scan(text, _Response(opening.start(), opening.end()))
+        return _scan(text, _ResponseParts(opening.start(), opening.end()))
     if front := _STARTS_WITH_SECTION.match(text):
-        return _scan(text, _Response(front.end(), front.end(), unclosed=["<response>"]))
+        return _scan(text, _ResponseParts(front.end(), front.end(), unclosed=["<response>"]))
     if not text.strip():
         raise FormatError("no_response", "No <response> found: there is no text after the thinking.")
     raise FormatError("no_response", "No <response> tag found.")
 
 
-def _scan(text: str, response: _Response) -> _Response:
+def _scan(text: str, response: _ResponseParts) -> _ResponseParts:
     """Fill in the parts from `response.end` on. Raises FormatError. Only ever goes forward."""
     ahead = _Ahead(text)
     position = response.end
@@ -145,7 +145,7 @@ def _is_blank(text: str, start: int, end: int) -> bool:
     return not text[start:end].strip()
 
 
-def _section(tag: re.Match[str], ahead: _Ahead, response: _Response) -> int:
+def _section(tag: re.Match[str], ahead: _Ahead, response: _ResponseParts) -> int:
     """Take the section that `tag` opens; where it ends."""
     name, start, text = tag["name"], tag.end(), tag.string
     if name == "commands":
@@ -164,7 +164,7 @@ def _section(tag: re.Match[str], ahead: _Ahead, response: _Response) -> int:
     return after
 
 
-def _take(response: _Response, name: str, text: str) -> None:
+def _take(response: _ResponseParts, name: str, text: str) -> None:
     if name == "task_complete":
         response.task_complete = text
     if name == "commands":
@@ -173,7 +173,7 @@ def _take(response: _Response, name: str, text: str) -> None:
         response.elements = []
 
 
-def _commands(text: str, position: int, response: _Response) -> int:
+def _commands(text: str, position: int, response: _ResponseParts) -> int:
     """Take the keystrokes from `position` on; where the section ends."""
     assert response.elements is not None
     while item := _ITEM.match(text, position):
@@ -211,7 +211,7 @@ def _element(text: str, item: re.Match[str], number: int) -> tuple[_Element, int
 # -- from the parts to keys ----------------------------------------------------------------------
 
 
-def _oddities(response: _Response, text: str) -> Iterator[str]:
+def _oddities(response: _ResponseParts, text: str) -> Iterator[str]:
     if not _is_blank(text, 0, response.start):
         yield "extra_text: There is extra text before <response>."
     if not _is_blank(text, response.end, len(text)):
@@ -226,12 +226,12 @@ def _oddities(response: _Response, text: str) -> Iterator[str]:
     yield from wrong_order(response.names)
 
 
-def _missing_sections(response: _Response) -> list[str]:
+def _missing_sections(response: _ResponseParts) -> list[str]:
     missing = [f"<{name}>" for name in REQUIRED if name not in response.names]
     return [f"missing_section: There is no {', no '.join(missing)} section."] if missing else []
 
 
-def _is_complete(response: _Response, warnings: list[str]) -> bool:
+def _is_complete(response: _ResponseParts, warnings: list[str]) -> bool:
     if response.task_complete is None:
         return False
     value = response.task_complete.strip().lower()

@@ -56,7 +56,7 @@ _ESCALATION = (("C-c", b"^C", 0.8), ("C-\\", b"^\\", 0.4))
 _KILLED_SEC = 1.0
 
 
-class _End(Enum):
+class _CommandEnd(Enum):
     """How a command came to its end."""
 
     REPORTED = 1
@@ -114,59 +114,59 @@ class Delivery:
         self._show(command)
         try:
             end = await self._ask_and_wait(command, started_at + limit_sec)
-            if end is _End.REFUSED:
+            if end is _CommandEnd.REFUSED:
                 await self._start_anew(_SHELL_REFUSES)
                 end = await self._ask_and_wait(command, started_at + limit_sec)
-            if end is _End.REFUSED:
+            if end is _CommandEnd.REFUSED:
                 raise TerminalLost("the shell does not take commands any more")
-            if end is _End.LIMIT:
+            if end is _CommandEnd.LIMIT:
                 await self._stop(started_at)
             result = self._result(end)
             await self._after(end)
         except ConnectionError as error:
             self.session_ended = isinstance(error, KeysLost) or await self._link.reattach()
             self._note("terminal_cut: The way to the terminal was cut, and how the command ended is unknown.")
-            result = self._result(_End.UNKNOWN)
+            result = self._result(_CommandEnd.UNKNOWN)
         return dataclasses.replace(result, notes=tuple(self._notes))
 
     def _note(self, note: str) -> None:
         if note not in self._notes:
             self._notes.append(note)
 
-    def _result(self, end: _End) -> CommandResult:
+    def _result(self, end: _CommandEnd) -> CommandResult:
         capture = self._watch.capture
         printed, exit_code = capture.output(), self._exit_code(end)
         capture.give_up()
         return CommandResult(
             output=printed.text,
             exit_code=exit_code,
-            timed_out=end is _End.LIMIT,
+            timed_out=end is _CommandEnd.LIMIT,
             gap=printed.gap,
             background=capture.background,
         )
 
-    async def _after(self, end: _End) -> None:
+    async def _after(self, end: _CommandEnd) -> None:
         """Until the shell, or a new one, is ready for the next command."""
-        if end is _End.LIMIT:
+        if end is _CommandEnd.LIMIT:
             if self._watch.capture.shell_ended is not None:
                 await self._new_shell(_SHELL_HUNG)
             await self._prove()
-        elif end is _End.SHELL_ENDED:
+        elif end is _CommandEnd.SHELL_ENDED:
             await self._new_shell(_SHELL_ENDED)
         else:
             await self._settled(_AFTER_END_SEC)
 
-    def _exit_code(self, end: _End) -> int | None:
+    def _exit_code(self, end: _CommandEnd) -> int | None:
         capture = self._watch.capture
-        if end is _End.REPORTED and capture.ended is not None:
+        if end is _CommandEnd.REPORTED and capture.ended is not None:
             return capture.ended.exit_code
-        if end is _End.SHELL_ENDED and capture.shell_ended is not None:
+        if end is _CommandEnd.SHELL_ENDED and capture.shell_ended is not None:
             return capture.shell_ended.exit_code
-        return self._watch.shell.exit_code if end is _End.ABANDONED and not self._has_missed else None
+        return self._watch.shell.exit_code if end is _CommandEnd.ABANDONED and not self._has_missed else None
 
     # -- asking ----------------------------------------------------------------------------------
 
-    async def _ask_and_wait(self, command: str, ends_at: float, how: str | None = None) -> _End:
+    async def _ask_and_wait(self, command: str, ends_at: float, how: str | None = None) -> _CommandEnd:
         """Ask the shell for the command, again where nothing comes of it; then wait for its end."""
         self._id += 1
         self._watch.capture.expect(self._id)
@@ -178,7 +178,7 @@ class Delivery:
                 await self._catch_up()
             if await self._until_begun(ends_at) or _now() >= ends_at:
                 return await self._until_end(ends_at)
-        return _End.REFUSED
+        return _CommandEnd.REFUSED
 
     def _how(self, command: str) -> str:
         if self._fresh:
@@ -246,15 +246,15 @@ class Delivery:
 
     # -- waiting ---------------------------------------------------------------------------------
 
-    async def _until_end(self, ends_at: float) -> _End:
+    async def _until_end(self, ends_at: float) -> _CommandEnd:
         capture = self._watch.capture
         while not (capture.is_over or self._waiting.at_prompt) and _now() < ends_at + self._uncharged_sec:
             await self._settled(ends_at + self._uncharged_sec - _now(), or_when=lambda: capture.is_over)
         if capture.ended is not None:
-            return _End.REPORTED
+            return _CommandEnd.REPORTED
         if capture.shell_ended is not None:
-            return _End.SHELL_ENDED
-        return _End.ABANDONED if self._waiting.at_prompt else _End.LIMIT
+            return _CommandEnd.SHELL_ENDED
+        return _CommandEnd.ABANDONED if self._waiting.at_prompt else _CommandEnd.LIMIT
 
     async def _settled(self, duration_sec: float, *, or_when: Callable[[], bool] = lambda: False) -> None:
         """Wait as `Waiting.until_settled` does, but attach again where the stream is cut. Raises KeysLost."""
@@ -300,7 +300,7 @@ class Delivery:
     async def _is_usable(self) -> bool:
         end = await self._ask_and_wait(_PROBE, _now() + _PROBE_SEC, "line")
         await self._settled(_AFTER_END_SEC)
-        return end is _End.REPORTED
+        return end is _CommandEnd.REPORTED
 
     async def _start_anew(self, why: str) -> None:
         self._remark("the shell is started anew")

@@ -32,7 +32,7 @@ def has_edits(line: str) -> bool:
     return "\r" in line or "\b" in line or "\x1b" in line
 
 
-class Line:
+class TerminalLine:
     """The cells of a line and the cursor, which overwrites them.
 
     Text may be cut into parts anywhere but within a sequence. A line without edits comes out as it went in.

@@ -26,7 +26,7 @@ _SYNC = b"display-message -p ''\n"
 _CLIENTS = b"list-clients -F '#{client_pid}'\n"
 
 
-_Line = tuple[int | None, bytes]
+_NumberedLine = tuple[int | None, bytes]
 """A command line, with its number where it types."""
 _REPLIES_OF_COUNTED = 2
 
@@ -77,7 +77,7 @@ class Link:
         self._client = self._new_client()
         self._typed = 0
         """Commands that typed, so far: the session counts them, too. Each is done as a whole, or not at all."""
-        self._unconfirmed: list[_Line] = []
+        self._unconfirmed: list[_NumberedLine] = []
         """What was typed last, with its numbers."""
         self._done: asyncio.Future[list[CommandReply]] | None = None
         self.keys_lost = False
@@ -134,7 +134,7 @@ class Link:
         self._done = None
         first = self._typed + 1
         self._typed += len(commands)
-        lines: list[_Line] = [(None, command) for command in before]
+        lines: list[_NumberedLine] = [(None, command) for command in before]
         lines += [(number, _counted(command, number)) for number, command in enumerate(commands, first)]
         self._unconfirmed += lines
         try:
@@ -143,7 +143,7 @@ class Link:
             if await self.reattach():
                 raise KeysLost("the session ended while something was typed") from error
 
-    async def _send(self, lines: Sequence[_Line]) -> None:
+    async def _send(self, lines: Sequence[_NumberedLine]) -> None:
         replies = sum(1 if number is None else _REPLIES_OF_COUNTED for number, _ in lines)
         self._done = await self._client.type(*(command for _, command in lines), replies=replies)
 

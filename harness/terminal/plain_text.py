@@ -12,7 +12,7 @@ import re
 from dataclasses import dataclass
 
 from harness.protocols.base import Gap
-from harness.terminal.line import EDIT_SEQUENCE, Line, has_edits
+from harness.terminal.line import EDIT_SEQUENCE, TerminalLine, has_edits
 
 _BYTES_AT_ONCE = 16 << 10
 """Larger pieces are read in parts, so that what they are turned into stays small."""
@@ -34,7 +34,7 @@ class PlainText:
     """
 
     def __init__(self, limit_bytes: int = 64 << 10) -> None:
-        self._reader = _Reader()
+        self._reader = _OutputReader()
         self._ends = _Ends(limit_bytes)
 
     def append(self, data: bytes) -> None:
@@ -50,7 +50,7 @@ class PlainText:
 
 def plain_text(data: bytes) -> str:
     """All of a program's output as a reader would see it line by line."""
-    reader = _Reader()
+    reader = _OutputReader()
     parts = [reader.read(data[start : start + _BYTES_AT_ONCE]) for start in range(0, len(data), _BYTES_AT_ONCE)]
     return "".join([*parts, reader.end()])
 
@@ -94,13 +94,13 @@ class _Ends:
         return Captured(gap.text, gap)
 
 
-class _Reader:
+class _OutputReader:
     """Reads output piece by piece and gives back the plain text that later output cannot change."""
 
     def __init__(self) -> None:
         self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
         self._sequences = _Sequences()
-        self._line = Line()
+        self._line = TerminalLine()
 
     def read(self, data: bytes) -> str:
         return self._read(self._decoder.decode(data))

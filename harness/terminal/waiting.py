@@ -22,12 +22,12 @@ _EDITORS = frozenset({"bash", "zsh", "fish"})
 _PLAIN_PROMPT = ("$", "#")
 
 
-class _Seen(Enum):
+class _ShellActivity(Enum):
     """What a look at the foreground says about the shell."""
 
-    AT_PROMPT = 1
-    """Whose marks there are."""
-    AT_SOME_PROMPT = 2
+    AT_MARKED_PROMPT = 1
+    """The shell that prints the marks waits at its prompt."""
+    AT_UNMARKED_PROMPT = 2
     BUSY = 3
     UNKNOWN = 4
 
@@ -112,11 +112,11 @@ class Waiting:
         self._looked_at = _now()
         if watch.marks != marks:
             return
-        if seen is _Seen.AT_PROMPT:
+        if seen is _ShellActivity.AT_MARKED_PROMPT:
             watch.shell.settle()
-        elif seen is _Seen.AT_SOME_PROMPT:
+        elif seen is _ShellActivity.AT_UNMARKED_PROMPT:
             self._settle_at_prompt()
-        elif seen is _Seen.BUSY:
+        elif seen is _ShellActivity.BUSY:
             self._pause_sec = self._pause_sec if is_first else min(2 * self._pause_sec, _LONGEST_PAUSE_SEC)
         elif watch.shell.wait_sec is not None and _now() >= watch.last_mark_at + watch.shell.wait_sec:
             # Nobody can say more: quiet has to do. On a busy machine it may only mean that nothing was read yet.
@@ -131,18 +131,20 @@ class Waiting:
         else:
             self.recognised = True
 
-    def _judge(self, now: Foreground | None) -> _Seen:
+    def _judge(self, now: Foreground | None) -> _ShellActivity:
         before, self._before = self._before, now
         if now is None:
-            return _Seen.UNKNOWN
+            return _ShellActivity.UNKNOWN
         if not now.is_at_rest or not (now.waiting or now.is_still(before)):
-            return _Seen.BUSY
+            return _ShellActivity.BUSY
         if self._watch.shell.wait_sec is not None and self._is_the_marks_shell(now):
-            return _Seen.AT_PROMPT
+            return _ShellActivity.AT_MARKED_PROMPT
         # Marks may also come from where a shell's number is another one, or is not known here.
         line = self._watch.line
         may_be_prompt = line.is_fresh and (bool(line.text) or now.edits_line) and now.is_still(before)
-        return _Seen.AT_SOME_PROMPT if may_be_prompt and self._is_at_some_prompt(now) else _Seen.BUSY
+        if may_be_prompt and self._is_at_some_prompt(now):
+            return _ShellActivity.AT_UNMARKED_PROMPT
+        return _ShellActivity.BUSY
 
     def _is_the_marks_shell(self, now: Foreground) -> bool:
         pid = self._watch.shell.pid

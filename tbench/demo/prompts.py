@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from tbench.demo.scripts import Conversation
+from tbench.demo.scripts import ChatTurns
 
 _ROLES = {"model": "assistant", "System": "system", "Instruction": "user", "Output": "assistant"}
 _ACROSS_LINES = re.DOTALL | re.MULTILINE
@@ -18,7 +18,7 @@ _TEMPLATES = [
 ]
 
 
-def read_prompt(prompt: str) -> Conversation:
+def read_prompt(prompt: str) -> ChatTurns:
     """The turns of a rendered prompt, the open one at its end left out; anything else is one user message."""
     for template in _TEMPLATES:
         if turns := template.findall(prompt):

@@ -7,7 +7,7 @@ import re
 from collections.abc import Callable, Collection
 from typing import NamedTuple
 
-from tbench.demo.scripts import Conversation, ScriptStep
+from tbench.demo.scripts import ChatTurns, ScriptStep
 
 SUBMIT = "echo COMPLETE_TASK_AND_SUBMIT_FINAL_OUTPUT"
 BASH_TOOL = "bash"
@@ -21,21 +21,21 @@ _ONLY_KEYS = re.compile(rf"\s*{_KEY}(?:\s+{_KEY})*\s*")
 _END = ScriptStep(analysis="The script has come to its end.", plan="Nothing is left to do.")
 
 
-class Said(NamedTuple):
+class ScriptedReply(NamedTuple):
     """A reply: its text, and the command of its tool call."""
 
     text: str
     command: str | None = None
 
 
-def put(step: ScriptStep | None, messages: Conversation, functions: Collection[str] = ()) -> Said:
+def put(step: ScriptStep | None, messages: ChatTurns, functions: Collection[str] = ()) -> ScriptedReply:
     """The reply that does `step`; None claims that the task is complete."""
     if BASH_TOOL in functions:
-        return Said(_sentence(step), _shell_commands(step))
-    return Said(_form(messages)(step))
+        return ScriptedReply(_sentence(step), _shell_commands(step))
+    return ScriptedReply(_form(messages)(step))
 
 
-def _form(messages: Conversation) -> Callable[[ScriptStep | None], str]:
+def _form(messages: ChatTurns) -> Callable[[ScriptStep | None], str]:
     first = dict(reversed(messages))
     asked = [first.get(role, "") for role in ("system", "user")]
     if any(text.startswith(TERMINAL_CONTROLLER) for text in asked):

@@ -9,14 +9,14 @@ from typing import Literal, TypeVar
 from pydantic import BaseModel, Field, ValidationError
 
 from tbench.demo.prompts import read_prompt
-from tbench.demo.replies import BASH_TOOL, Said
-from tbench.demo.scripts import Conversation
-from tbench.demo.wire import CONTEXT_TOKENS, MODEL_ID, Answer, RefusedError, error_body
+from tbench.demo.replies import BASH_TOOL, ScriptedReply
+from tbench.demo.scripts import ChatTurns
+from tbench.demo.wire import CONTEXT_TOKENS, MODEL_ID, RefusedError, ServedReply, error_body
 
 CHARACTERS_PER_TOKEN = 4
 """There is no tokenizer: token counts are estimates."""
 
-Kind = TypeVar("Kind", bound="Request")
+Kind = TypeVar("Kind", bound="CompletionRequest")
 
 
 class TextPart(BaseModel):
@@ -29,7 +29,7 @@ class Function(BaseModel):
     arguments: str = ""
 
 
-class Called(BaseModel):
+class EarlierCall(BaseModel):
     id: str
     function: Function
 
@@ -41,7 +41,7 @@ class Tool(BaseModel):
 class ChatMessage(BaseModel):
     role: str
     content: str | list[TextPart] | None = None
-    tool_calls: list[Called] | None = None
+    tool_calls: list[EarlierCall] | None = None
     tool_call_id: str | None = None
 
     @property
@@ -55,7 +55,7 @@ class StreamOptions(BaseModel):
     include_usage: bool = False
 
 
-class Request(BaseModel):
+class CompletionRequest(BaseModel):
     """The fields of a request that matter here. Others are ignored, as vLLM does."""
 
     model: str | None = None
@@ -65,12 +65,12 @@ class Request(BaseModel):
     stream_options: StreamOptions | None = None
 
 
-class ChatRequest(Request):
+class ChatRequest(CompletionRequest):
     messages: list[ChatMessage]
     tools: list[Tool] | None = None
 
     @property
-    def conversation(self) -> Conversation:
+    def conversation(self) -> ChatTurns:
         return [(message.role, message.text) for message in self.messages]
 
     @property
@@ -78,12 +78,12 @@ class ChatRequest(Request):
         return [tool.function.name for tool in self.tools or ()]
 
 
-class TextRequest(Request):
+class TextRequest(CompletionRequest):
     prompt: str
     max_tokens: int | None = 16
 
     @property
-    def conversation(self) -> Conversation:
+    def conversation(self) -> ChatTurns:
         return read_prompt(self.prompt)
 
     @property
@@ -91,7 +91,7 @@ class TextRequest(Request):
         return ()
 
 
-Asked = ChatRequest | TextRequest
+AnyRequest = ChatRequest | TextRequest
 
 
 def read_chat_request(body: bytes) -> ChatRequest:
@@ -139,7 +139,7 @@ def _check_tool_answers(messages: Sequence[ChatMessage]) -> None:
         unanswered += [call.id for call in message.tool_calls or ()]
 
 
-def room(request: Asked) -> int:
+def room(request: AnyRequest) -> int:
     """How many tokens the reply may have. Raises RefusedError when there is no room for any."""
     prompt = prompt_tokens(request)
     if prompt > CONTEXT_TOKENS:
@@ -167,7 +167,7 @@ def room(request: Asked) -> int:
     return min(asked, left)
 
 
-def answer(request: Asked, said: Said) -> Answer:
+def answer(request: AnyRequest, said: ScriptedReply) -> ServedReply:
     """The reply as far as there is room for it: a call that does not fit is the text that a parser did not get."""
     limit = room(request)
     written = said.text if said.command is None else f"{said.text}\n<tool_call>\n{_written_call(said.command)}"
@@ -179,8 +179,8 @@ def answer(request: Asked, said: Said) -> Answer:
         "completion_tokens": completion,
     }
     if wanted > limit:
-        return Answer(Said(written[: limit * CHARACTERS_PER_TOKEN]), "length", usage)
-    return Answer(said, "stop" if said.command is None else "tool_calls", usage)
+        return ServedReply(ScriptedReply(written[: limit * CHARACTERS_PER_TOKEN]), "length", usage)
+    return ServedReply(said, "stop" if said.command is None else "tool_calls", usage)
 
 
 def _written_call(command: str) -> str:
@@ -188,7 +188,7 @@ def _written_call(command: str) -> str:
     return f"{json.dumps(call, ensure_ascii=False)}\n</tool_call>"
 
 
-def prompt_tokens(request: Asked) -> int:
+def prompt_tokens(request: AnyRequest) -> int:
     return sum(count_tokens(text) for _, text in request.conversation)
 
 

@@ -15,11 +15,11 @@ from pydantic import Field
 from harness.trajectory import Frozen
 
 SCRIPTS = Path(__file__).with_name("scripts")
-Conversation = Sequence[tuple[str, str]]
+ChatTurns = Sequence[tuple[str, str]]
 """(role, text) pairs."""
 
 
-class Command(Frozen):
+class ScriptedKeystrokes(Frozen):
     """Keystrokes as tmux takes them, and how long to wait after them."""
 
     keystrokes: str
@@ -32,7 +32,7 @@ class ScriptStep(Frozen):
 
     analysis: str
     plan: str
-    commands: tuple[Command, ...] = ()
+    commands: tuple[ScriptedKeystrokes, ...] = ()
 
 
 class Script(Frozen):
@@ -74,7 +74,7 @@ class Scripts:
         self._instructions = [(name, text.strip()) for name, text in by_length if text.strip()]
         self._scripts = {name: _load(folder / f"{name}.toml") for name, _ in self._instructions}
 
-    def step(self, messages: Conversation, seed: int) -> ScriptStep | None:
+    def step(self, messages: ChatTurns, seed: int) -> ScriptStep | None:
         """What comes next; None at the script's end."""
         opening = next((text for role, text in messages if role == "user"), "")
         task = next((name for name, text in self._instructions if text in opening), "")

@@ -18,9 +18,18 @@ from socketserver import TCPServer
 from typing import Any, Self, cast
 
 from tbench.demo.replies import put
-from tbench.demo.requests import Asked, ChatRequest, answer, read_chat_request, read_text_request, room
+from tbench.demo.requests import AnyRequest, ChatRequest, answer, read_chat_request, read_text_request, room
 from tbench.demo.scripts import SCRIPTS, Scripts
-from tbench.demo.wire import MODEL_ID, Answer, RefusedError, chat_body, chunk_bodies, error_body, models_body, text_body
+from tbench.demo.wire import (
+    MODEL_ID,
+    RefusedError,
+    ServedReply,
+    chat_body,
+    chunk_bodies,
+    error_body,
+    models_body,
+    text_body,
+)
 
 CHAT, TEXT = "/v1/chat/completions", "/v1/completions"
 IDLE_SEC = 5.0
@@ -179,7 +188,7 @@ class _Handler(BaseHTTPRequestHandler):
         except RefusedError as refused:
             self._send_json(refused.status, refused.body)
 
-    def _complete(self, request: Asked) -> None:
+    def _complete(self, request: AnyRequest) -> None:
         room(request)  # refuse before the latency
         if self.demo.stopping.wait(self.demo.latency_sec):
             self._send_json(503, error_body(503, "The demo endpoint is stopping.", "Service Unavailable"))
@@ -193,7 +202,7 @@ class _Handler(BaseHTTPRequestHandler):
         else:
             self._send_json(200, chat_body(reply) if isinstance(request, ChatRequest) else text_body(reply))
 
-    def _stream(self, reply: Answer, *, include_usage: bool) -> None:
+    def _stream(self, reply: ServedReply, *, include_usage: bool) -> None:
         self._start_stream()
         for chunk in chunk_bodies(reply, include_usage):
             self._send_event(json.dumps(chunk, ensure_ascii=False))

@@ -19,7 +19,7 @@ T = TypeVar("T")
 _THREADS = DaemonThreads()
 
 
-class Status(StrEnum):
+class CheckStatus(StrEnum):
     """What came out of a check."""
 
     OK = "ok"
@@ -31,10 +31,10 @@ class Status(StrEnum):
 
 
 @dataclass(frozen=True)
-class Seen:
+class CheckResult:
     """What a check saw, and what to do about it: empty where all is well."""
 
-    status: Status
+    status: CheckStatus
     what: str
     advice: str = ""
 
@@ -44,7 +44,7 @@ class Finding:
     """One line of `tbench doctor`."""
 
     name: str
-    status: Status
+    status: CheckStatus
     seen: str
     advice: str = ""
 
@@ -54,24 +54,24 @@ class Check:
     """Something to look at, within `limit_sec`."""
 
     name: str
-    look: Callable[[], Awaitable[Seen]]
+    look: Callable[[], Awaitable[CheckResult]]
     limit_sec: float = 20.0
 
 
-def ok(what: str) -> Seen:
-    return Seen(Status.OK, what)
+def ok(what: str) -> CheckResult:
+    return CheckResult(CheckStatus.OK, what)
 
 
-def warn(what: str, advice: str) -> Seen:
-    return Seen(Status.WARN, what, advice)
+def warn(what: str, advice: str) -> CheckResult:
+    return CheckResult(CheckStatus.WARN, what, advice)
 
 
-def fail(what: str, advice: str) -> Seen:
-    return Seen(Status.FAIL, what, advice)
+def fail(what: str, advice: str) -> CheckResult:
+    return CheckResult(CheckStatus.FAIL, what, advice)
 
 
-def skipped(what: str) -> Seen:
-    return Seen(Status.SKIPPED, what)
+def skipped(what: str) -> CheckResult:
+    return CheckResult(CheckStatus.SKIPPED, what)
 
 
 async def examine(check: Check) -> Finding:
@@ -100,4 +100,4 @@ async def in_thread(function: Callable[..., T], *arguments: Any) -> T:
 
 
 def not_looked_at(names: Sequence[str], why: str) -> list[Finding]:
-    return [Finding(name, Status.SKIPPED, why) for name in names]
+    return [Finding(name, CheckStatus.SKIPPED, why) for name in names]

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from urllib.parse import urlsplit
 
-from tbench.doctor import Seen, fail, ok
+from tbench.doctor import CheckResult, fail, ok
 
 DEFAULT = "unix:///var/run/docker.sock"
 _CAP_SYS_ADMIN = 21
@@ -57,7 +57,7 @@ def _has_capability(status: Path) -> bool:
     return bool(int(lines.get("CapEff", "0"), 16) >> _CAP_SYS_ADMIN & 1)
 
 
-def look_at_address(here: Surroundings) -> Seen:
+def look_at_address(here: Surroundings) -> CheckResult:
     """Whether something that speaks HTTP listens where DOCKER_HOST says. Blocks for a few seconds at most."""
     parts = urlsplit(here.host)
     if parts.scheme == "unix" or (not parts.scheme and here.host.startswith("/")):
@@ -69,7 +69,7 @@ def look_at_address(here: Surroundings) -> Seen:
     return fail(f"DOCKER_HOST={here.host} is no address", "set it to unix:///PATH or tcp://HOST:PORT, or unset it")
 
 
-def cannot_start(words: str, here: Surroundings) -> Seen:
+def cannot_start(words: str, here: Surroundings) -> CheckResult:
     """An engine answers but starts no container; `words` are its own."""
     denied = any(sign in words.lower() for sign in ("operation not permitted", "permission denied", "mount", "cgroup"))
     if denied and here.is_container:
@@ -77,7 +77,7 @@ def cannot_start(words: str, here: Surroundings) -> Seen:
     return fail(f"no container starts: {words}", "read the engine's words and its log (journalctl -u docker)")
 
 
-def _unix(path: Path, here: Surroundings) -> Seen:
+def _unix(path: Path, here: Surroundings) -> CheckResult:
     try:
         kind = path.stat().st_mode
     except PermissionError:
@@ -103,7 +103,7 @@ def _unix(path: Path, here: Surroundings) -> Seen:
         return _spoken_to(connection, str(path))
 
 
-def _tcp(host: str, port: int | None, here: Surroundings) -> Seen:
+def _tcp(host: str, port: int | None, here: Surroundings) -> CheckResult:
     port = port or (2376 if here.verifies_tls else 2375)
     where = f"DOCKER_HOST={here.host}"
     mend = "mend DOCKER_HOST, or unset it for the engine of this machine"
@@ -139,7 +139,7 @@ def _tls(here: Surroundings) -> ssl.SSLContext:
     return context
 
 
-def _spoken_to(connection: socket.socket, where: str) -> Seen:
+def _spoken_to(connection: socket.socket, where: str) -> CheckResult:
     """Engines answer /_ping with OK, whoever asks."""
     try:
         connection.sendall(b"GET /_ping HTTP/1.1\r\nHost: engine\r\nConnection: close\r\n\r\n")
@@ -157,7 +157,7 @@ def _spoken_to(connection: socket.socket, where: str) -> Seen:
     return ok(where)
 
 
-def _no_permission(path: Path) -> Seen:
+def _no_permission(path: Path) -> CheckResult:
     return fail(
         f"no permission on {path}",
         "join its group ('sudo usermod -aG docker $USER', then log in again), or run as root",

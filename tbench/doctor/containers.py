@@ -6,9 +6,9 @@ import socket
 from collections.abc import Mapping
 from functools import partial
 
-from tbench.doctor import Check, Seen, fail, in_thread, ok, skipped, warn
+from tbench.doctor import Check, CheckResult, fail, in_thread, ok, skipped, warn
 from tbench.doctor.connection import Surroundings, cannot_start
-from tbench.doctor.probe import Said, probe_image, run_probe
+from tbench.doctor.probe import ProbeOutput, probe_image, run_probe
 from tbench.sandbox.docker.engine import NETWORK, Engine, EngineError
 from tbench.sandbox.docker.tools import MOUNT, tools_volume_name
 from tbench.text import one_line
@@ -51,7 +51,7 @@ def checks(engine: Engine) -> list[Check]:
     ]
 
 
-async def look_at_start(engine: Engine, here: Surroundings) -> Seen:
+async def look_at_start(engine: Engine, here: Surroundings) -> CheckResult:
     try:
         said = await run_probe(engine, "echo started")
     except EngineError as error:
@@ -63,7 +63,7 @@ async def look_at_start(engine: Engine, here: Surroundings) -> Seen:
     return ok("a container starts and ends")
 
 
-async def look_at_storage(engine: Engine) -> Seen:
+async def look_at_storage(engine: Engine) -> CheckResult:
     driver = engine.info.storage_driver
     if driver in _SLOW_DRIVERS:
         return warn(
@@ -72,7 +72,7 @@ async def look_at_storage(engine: Engine) -> Seen:
     return ok(driver)
 
 
-async def look_at_limits(engine: Engine) -> Seen:
+async def look_at_limits(engine: Engine) -> CheckResult:
     memory = _MEMORY_MB << 20
     said = await run_probe(
         engine, LIMITS_SCRIPT, limit_sec=30, mem_limit=memory, memswap_limit=memory, pids_limit=_PIDS,
@@ -82,7 +82,7 @@ async def look_at_limits(engine: Engine) -> Seen:
     return judge_limits({name: value.strip() for name, _, value in lines}, engine.info.cgroup_version)
 
 
-def judge_limits(seen: Mapping[str, str], version: str) -> Seen:
+def judge_limits(seen: Mapping[str, str], version: str) -> CheckResult:
     """`seen` is what the container found in its cgroup, and what became of a memory hog and of many processes."""
     wrong = []
     if seen.get("memory") != str(_MEMORY_MB << 20):
@@ -110,7 +110,7 @@ def _is_share(text: str, cpus: float) -> bool:
     return abs(quota / period - cpus) < 0.01
 
 
-async def look_at_tools(engine: Engine, name: str | None = None) -> Seen:
+async def look_at_tools(engine: Engine, name: str | None = None) -> CheckResult:
     name = name or tools_volume_name()
     try:
         await engine.call(engine.api.inspect_volume, name)
@@ -124,7 +124,7 @@ async def look_at_tools(engine: Engine, name: str | None = None) -> Seen:
         if error.status in (404, 409):
             raise  # somebody removed the container: that says nothing of the volume
         # In an empty volume, as a killed set-up leaves it, there is no place to mount anything.
-        said = Said(-1, str(error))
+        said = ProbeOutput(-1, str(error))
     if said.exit_code != 0:
         return fail(
             f"tmux in volume {name} does not start: {said.text[-_WORDS:]}",
@@ -133,7 +133,7 @@ async def look_at_tools(engine: Engine, name: str | None = None) -> Seen:
     return ok(f"volume {name}, tmux {said.text} starts")
 
 
-async def look_at_network(engine: Engine, reached: tuple[str, int] = REACHED) -> Seen:
+async def look_at_network(engine: Engine, reached: tuple[str, int] = REACHED) -> CheckResult:
     found = await engine.call(engine.api.networks, names=[f"^{NETWORK}$"])
     if not found:
         return warn(f"the bridge {NETWORK} is not there yet: the first run makes it", _SETUP)
@@ -155,7 +155,7 @@ async def look_at_network(engine: Engine, reached: tuple[str, int] = REACHED) ->
     return ok(f"a container on {NETWORK} reaches {host}:{port}; containers do not reach each other")
 
 
-async def look_at_builds(engine: Engine) -> Seen:
+async def look_at_builds(engine: Engine) -> CheckResult:
     """Images are built on the engine's default bridge, which is not ours."""
     try:
         said = await run_probe(engine, "echo started", network_mode="bridge")
@@ -173,7 +173,7 @@ _OFFLINE = "tasks that download will fail; leave them out, or give this machine 
 _NO_ROUTE = "is net.ipv4.ip_forward 1, and does the firewall (iptables FORWARD, ufw, VPN) let the engine's bridges out?"
 
 
-async def look_at_names(engine: Engine, host: str = REACHED[0]) -> Seen:
+async def look_at_names(engine: Engine, host: str = REACHED[0]) -> CheckResult:
     if not await engine.call(engine.api.networks, names=[f"^{NETWORK}$"]):
         return skipped(f"the bridge {NETWORK} is not there yet")
     said = await run_probe(engine, f"timeout 6 getent hosts {host} && echo found", network_mode=NETWORK)

@@ -9,9 +9,9 @@ from pathlib import Path
 
 from tbench.doctor import (
     Check,
+    CheckResult,
+    CheckStatus,
     Finding,
-    Seen,
-    Status,
     connection,
     containers,
     endpoint,
@@ -55,11 +55,11 @@ async def examination(subject: Subject, here: Surroundings | None = None) -> lis
 async def _meet_engine(here: Surroundings) -> tuple[Engine | None, list[Finding]]:
     """The address first: the SDK waits long, and says little of why."""
     address = await examine(Check("engine", lambda: in_thread(connection.look_at_address, here), _CONNECT_SEC))
-    if address.status is not Status.OK:
+    if address.status is not CheckStatus.OK:
         return None, [address, *not_looked_at(("storage",), "no engine")]
     met: list[Engine] = []
 
-    async def connect() -> Seen:
+    async def connect() -> CheckResult:
         try:
             engine = await in_thread(Engine.connect, 8, here.host)
         except EngineUnavailable as error:
@@ -77,10 +77,10 @@ async def _meet_engine(here: Surroundings) -> tuple[Engine | None, list[Finding]
 
 
 async def _rest(engine: Engine | None, subject: Subject, here: Surroundings) -> list[Finding]:
-    starts = Finding("containers", Status.SKIPPED, "no engine")
+    starts = Finding("containers", CheckStatus.SKIPPED, "no engine")
     if engine is not None:
         starts = await examine(Check("containers", partial(containers.look_at_start, engine, here), 30))
-    can_start = engine is not None and starts.status is Status.OK
+    can_start = engine is not None and starts.status is CheckStatus.OK
     asked: Sequence[Check] = containers.checks(engine) if engine is not None and can_start else ()
     asked = [*asked, *machine.checks(engine, subject.runs)]
     asked.append(Check("clock", partial(machine.look_at_clock, engine if can_start else None), 30))

@@ -15,7 +15,7 @@ from pathlib import Path
 
 import certifi
 
-from tbench.doctor import Check, Seen, fail, in_thread, ok, skipped, warn
+from tbench.doctor import Check, CheckResult, fail, in_thread, ok, skipped, warn
 from tbench.doctor.probe import run_probe
 from tbench.sandbox.docker.engine import Engine, EngineError
 
@@ -33,11 +33,11 @@ def checks(engine: Engine | None, runs: Path) -> list[Check]:
     return made if engine is None else [Check("disk of engine", partial(look_at_engine_s_disk, engine)), *made]
 
 
-async def look_at_runs(runs: Path) -> Seen:
+async def look_at_runs(runs: Path) -> CheckResult:
     return await in_thread(_look_at_runs, runs)
 
 
-def _look_at_runs(runs: Path) -> Seen:
+def _look_at_runs(runs: Path) -> CheckResult:
     """Room and the right to write where run directories go."""
     place = next(path for path in (runs.absolute(), *runs.absolute().parents) if path.is_dir())
     try:
@@ -48,7 +48,7 @@ def _look_at_runs(runs: Path) -> Seen:
     return judge_disk(str(place), _free_gb(place), _free_inodes(place), "delete old run directories, or use --output")
 
 
-async def look_at_engine_s_disk(engine: Engine) -> Seen:
+async def look_at_engine_s_disk(engine: Engine) -> CheckResult:
     """Asked of a container where the engine's directory is not here."""
     info = await engine.call(engine.api.info, deadline_sec=10)
     root = Path(info.get("DockerRootDir") or "/nowhere")
@@ -65,7 +65,7 @@ async def look_at_engine_s_disk(engine: Engine) -> Seen:
     return judge_disk(f"{root} (on the engine's machine)", free_gb, None, advice)
 
 
-def judge_disk(where: str, free_gb: float, free_inodes: float | None, advice: str) -> Seen:
+def judge_disk(where: str, free_gb: float, free_inodes: float | None, advice: str) -> CheckResult:
     """`free_inodes` is a share; None where the file system has no such limit."""
     what = f"{where}: {free_gb:.1f} GB free"
     if free_inodes is not None and free_inodes < 0.05:
@@ -86,14 +86,14 @@ def _free_inodes(path: Path) -> float | None:
     return found.f_favail / found.f_files if found.f_files else None
 
 
-async def look_at_certificates() -> Seen:
+async def look_at_certificates() -> CheckResult:
     public = partial(ssl.create_default_context, cafile=certifi.where())
     return await in_thread(judge_certificates, TLS_HOSTS, 443, ssl.create_default_context, public)
 
 
 def judge_certificates(
     hosts: tuple[str, ...], port: int, own: Callable[[], ssl.SSLContext], public: Callable[[], ssl.SSLContext]
-) -> Seen:
+) -> CheckResult:
     """Handshakes with this machine's own CAs; then with the public ones alone, which is what images bring along."""
     for host in hosts:
         try:
@@ -122,7 +122,7 @@ def _handshake(host: str, port: int, context: ssl.SSLContext) -> str:
             return error.verify_message
 
 
-async def look_at_clock(engine: Engine | None) -> Seen:
+async def look_at_clock(engine: Engine | None) -> CheckResult:
     """Somebody should set it; and in a container it has to be the same, or make and TLS are confused."""
     notes = []
     if engine is not None:

@@ -15,7 +15,7 @@ _REMOVE_SEC = 20.0
 
 
 @dataclass(frozen=True)
-class Said:
+class ProbeOutput:
     """How the container ended, and what it printed."""
 
     exit_code: int
@@ -28,7 +28,7 @@ def probe_image() -> str:
 
 async def run_probe(
     engine: Engine, script: str, *, limit_sec: float = 10.0, tools: str | None = None, **host_config: Any
-) -> Said:
+) -> ProbeOutput:
     """Run `script` with the base image's sh. Raises EngineError; removes the container in any case.
 
     `tools` is the volume to mount where the tools belong. It has the labels of a run, so that even a kill leaves
@@ -57,7 +57,7 @@ async def run_probe(
         await engine.call(api.start, created["Id"], deadline_sec=limit_sec)
         ended = await engine.call(api.wait, created["Id"], deadline_sec=limit_sec)
         text: bytes = await engine.call(api.logs, created["Id"], deadline_sec=5.0)
-        return Said(ended["StatusCode"], text.decode("utf-8", "replace").strip())
+        return ProbeOutput(ended["StatusCode"], text.decode("utf-8", "replace").strip())
     finally:
         await asyncio.shield(_remove(engine, created["Id"]))
 

@@ -24,7 +24,7 @@ Coefficient = Callable[[Sequence[float], Sequence[float]], float | None]
 
 
 @dataclass(frozen=True, slots=True)
-class Bootstrap:
+class BootstrapInterval:
     """Percentile interval over resamples of models."""
 
     low: float
@@ -39,7 +39,7 @@ class Estimate:
 
     value: float | None
     """None where it is not defined: fewer than two models, or one score has the same value for all."""
-    bootstrap: Bootstrap | None
+    bootstrap: BootstrapInterval | None
     fisher: Interval | None = None
     """For Spearman only."""
 
@@ -125,7 +125,7 @@ def bootstrap(
     *,
     resamples: int = BOOTSTRAP_RESAMPLES,
     seed: int = 0,
-) -> Bootstrap | None:
+) -> BootstrapInterval | None:
     """Resample models with replacement; None for fewer than 4, and where the coefficient itself is not defined."""
     n = len(xs)
     if n < FEWEST_FOR_INTERVAL or coefficient(xs, ys) is None:
@@ -140,7 +140,7 @@ def bootstrap(
     if not values:
         return None
     values.sort()
-    return Bootstrap(_quantile(values, 0.025), _quantile(values, 0.975), len(values))
+    return BootstrapInterval(_quantile(values, 0.025), _quantile(values, 0.975), len(values))
 
 
 def fisher_interval(rho: float | None, n: int) -> Interval | None:

@@ -23,7 +23,7 @@ from tbench.errors import UsageError
 from tbench.events import Events
 from tbench.files import is_unused, refuse_to_overwrite
 from tbench.proxies.extraction.asking import ask_all, default_prompt, entries, still_open
-from tbench.proxies.extraction.records import Directory, Manifest, ReplyRecord, check_same
+from tbench.proxies.extraction.records import Directory, ExtractionManifest, ReplyRecord, check_same
 from tbench.proxies.extraction.syntax import BashSyntax
 from tbench.tasks.sources import BUNDLED, TaskSet, read_tasks
 
@@ -96,9 +96,9 @@ async def _ask_and_store(options: AskOptions, wanted: RunOptions, setup: AgentSe
 
 def _manifest(
     wanted: RunOptions, setup: AgentSetup, tasks: TaskSet, chat: ChatModel, served: dict[str, Any]
-) -> Manifest:
+) -> ExtractionManifest:
     assert setup.protocol is not None and setup.sampling is not None and setup.rendering is not None
-    return Manifest(
+    return ExtractionManifest(
         source=wanted.source if wanted.source == BUNDLED else str(Path(wanted.source).resolve()),
         tasks=entries(tasks),
         seeds=wanted.seeds,
@@ -114,7 +114,7 @@ def _manifest(
     )
 
 
-def _directory(path: Path, manifest: Manifest) -> Directory:
+def _directory(path: Path, manifest: ExtractionManifest) -> Directory:
     """A new one, or the one that goes on; its manifest has the seeds of both."""
     if is_unused(path):
         return Directory.create(path, manifest)

@@ -25,13 +25,13 @@ from tbench.cli.interruption import EXIT_INTERRUPTED, interruptible
 from tbench.cli.proxies.replay_live import Seldom, Telling, say, say_some
 from tbench.errors import UsageError
 from tbench.proxies.datasets.records import Dataset, read_dataset
-from tbench.proxies.replay.asking.client import Progress, Step, ask
+from tbench.proxies.replay.asking.client import PromptedStep, ReplayProgress, ask
 from tbench.proxies.replay.asking.context import ContextCheck, check_context
 from tbench.proxies.replay.asking.endpoints import MOVE_ON_SEC, Endpoints
 from tbench.proxies.replay.asking.prompts import PromptBuilder, PromptOptions
 from tbench.proxies.replay.asking.tokenizer import Tokenizer, load_tokenizer
 from tbench.proxies.replay.directory import RunDirectory
-from tbench.proxies.replay.responses import Manifest, PromptReport
+from tbench.proxies.replay.responses import PromptReport, ReplayManifest
 from tbench.text import one_line
 
 _PREFLIGHT_SEC, _PREFLIGHT_SEC_OF_SEVERAL = 20.0, 5.0
@@ -155,7 +155,11 @@ async def _run(
 
 
 async def _ask(
-    options: ReplayOptions, directory: RunDirectory, steps: Sequence[Step], endpoints: Endpoints, check: ContextCheck
+    options: ReplayOptions,
+    directory: RunDirectory,
+    steps: Sequence[PromptedStep],
+    endpoints: Endpoints,
+    check: ContextCheck,
 ) -> int:
     left = [step for step in steps if step.record.key not in directory.answered]
     known = f", {len(steps) - len(left)} answered before" if len(left) < len(steps) else ""
@@ -178,7 +182,7 @@ async def _ask(
     return _tell_end(options, progress, len(steps) - len(left))
 
 
-def _tell_end(options: ReplayOptions, progress: Progress, before: int) -> int:
+def _tell_end(options: ReplayOptions, progress: ReplayProgress, before: int) -> int:
     unanswered = progress.errors - progress.overflow
     words = [f"{before + progress.answered} answered"]
     words += [f"{unanswered} failed"] if unanswered else []
@@ -236,9 +240,9 @@ def _chat(
     )
 
 
-def _steps(options: ReplayOptions, dataset: Dataset, builder: PromptBuilder) -> list[Step]:
+def _steps(options: ReplayOptions, dataset: Dataset, builder: PromptBuilder) -> list[PromptedStep]:
     """Of all shards: what is said of the prompts is the same in each."""
-    steps = [Step(record, builder.build(record)) for record in dataset.records[: options.limit]]
+    steps = [PromptedStep(record, builder.build(record)) for record in dataset.records[: options.limit]]
     raw = [step for step in steps if step.prompt.status == "raw_fallback"]
     if raw and not options.allow_raw_fallback:
         raise UsageError(
@@ -249,7 +253,7 @@ def _steps(options: ReplayOptions, dataset: Dataset, builder: PromptBuilder) -> 
     return steps
 
 
-def _of_shard(options: ReplayOptions, everything: Sequence[Step]) -> list[Step]:
+def _of_shard(options: ReplayOptions, everything: Sequence[PromptedStep]) -> list[PromptedStep]:
     """Those whose index (mod the number of shards) is the shard's."""
     index, count = options.shard
     if steps := list(everything[index::count]):
@@ -257,7 +261,7 @@ def _of_shard(options: ReplayOptions, everything: Sequence[Step]) -> list[Step]:
     raise UsageError(f"--shard {index}/{count}: holds none of the {len(everything)} steps; use fewer shards")
 
 
-def _report(builder: PromptBuilder, everything: Sequence[Step], check: ContextCheck) -> PromptReport:
+def _report(builder: PromptBuilder, everything: Sequence[PromptedStep], check: ContextCheck) -> PromptReport:
     return builder.report(
         [step.prompt for step in everything],
         counts=check.counts.values(),
@@ -281,10 +285,10 @@ def _manifest(
     served: ServedModel,
     endpoints: Endpoints,
     report: PromptReport,
-    everything: Sequence[Step],
-) -> Manifest:
+    everything: Sequence[PromptedStep],
+) -> ReplayManifest:
     index, count = options.shard
-    return Manifest(
+    return ReplayManifest(
         model=served.id,
         model_short=options.model_short or served.id.rstrip("/").rpartition("/")[2].replace(" ", "-"),
         base_urls=tuple(chat.url for chat in endpoints.chats),

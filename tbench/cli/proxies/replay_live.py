@@ -9,7 +9,7 @@ from collections.abc import Sequence
 
 import typer
 
-from tbench.proxies.replay.asking.client import Progress
+from tbench.proxies.replay.asking.client import ReplayProgress
 
 SHOWN = 10
 """Lines of a kind that are shown before the rest is counted."""
@@ -22,7 +22,7 @@ class Telling:
         self._is_terminal = sys.stderr.isatty()
         self._began = self._last = time.monotonic()
 
-    def __call__(self, progress: Progress) -> None:
+    def __call__(self, progress: ReplayProgress) -> None:
         now, is_last = time.monotonic(), progress.done == progress.planned
         if now - self._last < (0.2 if self._is_terminal else 10.0) and not (is_last and self._is_terminal):
             return

@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 from typing import Any
 
-from tbench.proxies.datasets.references import Conversation, Turn
+from tbench.proxies.datasets.references import RecordedConversation, Turn
 
 _PARSE_ERROR = "Previous response had parsing errors:"
 _ANALYSIS, _PLAN, _BETWEEN = "Analysis: ", "Plan: ", "\nPlan: "
@@ -30,7 +30,7 @@ def is_atif(value: object) -> bool:
     return isinstance(value, dict) and str(value.get("schema_version", "")).startswith("ATIF")
 
 
-def read_atif(root: dict[str, Any], source: str) -> Conversation:
+def read_atif(root: dict[str, Any], source: str) -> RecordedConversation:
     """Raises Refused for a trajectory whose replies were not Terminus-2's JSON."""
     steps = root.get("steps")
     if not isinstance(steps, list) or not all(isinstance(step, dict) for step in steps):
@@ -45,7 +45,7 @@ def read_atif(root: dict[str, Any], source: str) -> Conversation:
     except _Cut as reason:
         cut = f"step {step.get('step_id', '?')}: {reason}"
     replies = sum(step.get("source") == "agent" for step in steps)
-    return Conversation(tuple(turns), source, total_steps=replies, cut=cut, rebuilt=rebuilt)
+    return RecordedConversation(tuple(turns), source, total_steps=replies, cut=cut, rebuilt=rebuilt)
 
 
 def _is_own_reply(step: dict[str, Any]) -> bool:

@@ -18,8 +18,8 @@ from harness.text import without_lone_surrogates
 from tbench import __version__
 from tbench.errors import UsageError
 from tbench.files import write_json
-from tbench.proxies.datasets.conversations import Found, Only, Source, read_all
-from tbench.proxies.datasets.references import Conversation, Inclusion, records_of
+from tbench.proxies.datasets.conversations import Candidate, Only, SourceFile, read_all
+from tbench.proxies.datasets.references import Inclusion, RecordedConversation, records_of
 
 BUILD_SCHEMA_VERSION = 1
 NOTHING_MORE = Inclusion()
@@ -41,7 +41,7 @@ class Built:
     tasks: list[tuple[str, str]] = field(default_factory=list)
     """(task id, source group) of every conversation, also of those without a step that counts."""
     dev_task_ids: list[str] = field(default_factory=list)
-    sources: list[Source] = field(default_factory=list)
+    sources: list[SourceFile] = field(default_factory=list)
     dropped: Counter[str] = field(default_factory=Counter)
     """Turns that are no record, by reason."""
     problems: list[str] = field(default_factory=list)
@@ -117,7 +117,7 @@ def _planned(output: Path, dev: int) -> Built:
     return built
 
 
-def _write_records(beside: Path, found: Iterable[Found], include: Inclusion, built: Built) -> None:
+def _write_records(beside: Path, found: Iterable[Candidate], include: Inclusion, built: Built) -> None:
     digest = hashlib.sha256()
     with beside.open("wb") as file:
         for sample_idx, each in enumerate(found):
@@ -137,7 +137,7 @@ def _write_records(beside: Path, found: Iterable[Found], include: Inclusion, bui
 
 
 def _lines(
-    conversation: Conversation, sample_idx: int, where: str, include: Inclusion, built: Built
+    conversation: RecordedConversation, sample_idx: int, where: str, include: Inclusion, built: Built
 ) -> Iterable[bytes]:
     before = built.records
     built.tasks.append((f"task-{sample_idx:03d}", conversation.source_group))

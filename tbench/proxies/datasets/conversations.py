@@ -19,7 +19,7 @@ from pydantic import ValidationError
 from harness.trajectory import TRAJECTORY_SCHEMA_VERSION, Trajectory
 from tbench.errors import UsageError
 from tbench.proxies.datasets.atif import Refused, is_atif, read_atif
-from tbench.proxies.datasets.references import Conversation, Turn
+from tbench.proxies.datasets.references import RecordedConversation, Turn
 from tbench.text import one_line
 
 Only = Literal["passed", "all"]
@@ -33,7 +33,7 @@ _DIGITS = re.compile(r"(\d+)")
 
 
 @dataclass(frozen=True)
-class Source:
+class SourceFile:
     """One file that was read."""
 
     path: Path
@@ -41,12 +41,12 @@ class Source:
 
 
 @dataclass(frozen=True)
-class Found:
+class Candidate:
     """A place where a conversation was looked for: the conversation, or why there is none."""
 
     where: str
     """FILE, or FILE:LINE."""
-    conversation: Conversation | None = None
+    conversation: RecordedConversation | None = None
     problem: str = ""
     note: str = ""
     """What was tolerated."""
@@ -54,7 +54,7 @@ class Found:
     """Left out because of its verdict, or an empty line: no mistake of the file's."""
 
 
-def read_all(paths: Iterable[Path], only: Only, sources: list[Source]) -> Iterator[Found]:
+def read_all(paths: Iterable[Path], only: Only, sources: list[SourceFile]) -> Iterator[Candidate]:
     """Every conversation in order; one per line of a JSONL file (empty lines too: a line's number names its task).
 
     The files are added to `sources` as they are read. Raises UsageError for a path that cannot be read at all, and
@@ -66,7 +66,7 @@ def read_all(paths: Iterable[Path], only: Only, sources: list[Source]) -> Iterat
                 raw = file.read_bytes()
             except OSError as error:
                 raise UsageError(f"{file}: {error.strerror or error}; give recorded conversations") from None
-            sources.append(Source(file, hashlib.sha256(raw).hexdigest()))
+            sources.append(SourceFile(file, hashlib.sha256(raw).hexdigest()))
             yield from _of_file(file, raw, only)
 
 
@@ -105,16 +105,16 @@ def _last_attempts(files: list[Path]) -> list[Path]:
 # -- one file --------------------------------------------------------------------------------------
 
 
-def _of_file(file: Path, raw: bytes, only: Only) -> Iterator[Found]:
+def _of_file(file: Path, raw: bytes, only: Only) -> Iterator[Candidate]:
     if not raw.strip():
-        yield Found(str(file), problem="the file is empty")
+        yield Candidate(str(file), problem="the file is empty")
         return
     if file.suffix != ".jsonl":
         try:
             value = json.loads(_decoded(raw)[0])
         except (ValueError, RecursionError) as error:
             if b"\n{" not in raw.strip():
-                yield Found(str(file), problem=f"not JSON ({one_line(str(error))})")
+                yield Candidate(str(file), problem=f"not JSON ({one_line(str(error))})")
                 return
         else:
             if _is_list_of_conversations(value):
@@ -141,18 +141,18 @@ def _decoded(raw: bytes) -> tuple[str, str]:
         return raw.decode("utf-8-sig", "replace"), "bytes that are not UTF-8 became U+FFFD"
 
 
-def _of_line(where: str, line: bytes) -> Found:
+def _of_line(where: str, line: bytes) -> Candidate:
     if not line.strip():
-        return Found(where, is_filtered=True)
+        return Candidate(where, is_filtered=True)
     text, note = _decoded(line)
     try:
         value = json.loads(text)
     except (ValueError, RecursionError) as error:
-        return Found(where, problem=f"not JSON ({one_line(str(error), 120)})")
+        return Candidate(where, problem=f"not JSON ({one_line(str(error), 120)})")
     return _conversation(where, value, "", note)
 
 
-def _of_trial(file: Path, value: object, only: Only, note: str) -> Found:
+def _of_trial(file: Path, value: object, only: Only, note: str) -> Candidate:
     """A file of its own: a trial's, whose verdict lies beside it, or above it as Harbor has it."""
     where = str(file)
     directory = file.parent.parent if file.parent.name == "agent" else file.parent
@@ -160,11 +160,11 @@ def _of_trial(file: Path, value: object, only: Only, note: str) -> Found:
     if only == "passed":
         reward = _reward(result)
         if reward is None:
-            return Found(
+            return Candidate(
                 where, problem="no result.json with a reward, so nothing says that it passed", is_filtered=True
             )
         if reward < 1:
-            return Found(where, problem=f"did not pass (reward {reward:g})", is_filtered=True)
+            return Candidate(where, problem=f"did not pass (reward {reward:g})", is_filtered=True)
     integrity = result.get("integrity")
     if only == "passed" and isinstance(integrity, dict) and integrity.get("tamper"):
         note = "; ".join([*([note] if note else []), "passed, with signs of tampering (its result's integrity.tamper)"])
@@ -205,14 +205,14 @@ def _json_object(path: Path) -> dict[str, Any] | None:
 # -- one conversation ------------------------------------------------------------------------------
 
 
-def _conversation(where: str, value: object, source: str, note: str) -> Found:
+def _conversation(where: str, value: object, source: str, note: str) -> Candidate:
     try:
-        return Found(where, _read(value, source), note=note)
+        return Candidate(where, _read(value, source), note=note)
     except Refused as reason:
-        return Found(where, problem=str(reason))
+        return Candidate(where, problem=str(reason))
 
 
-def _read(value: object, source: str) -> Conversation:
+def _read(value: object, source: str) -> RecordedConversation:
     if isinstance(value, list):
         value = {"messages": value}
     if not isinstance(value, dict):
@@ -230,7 +230,7 @@ def _named_source(value: dict[str, Any]) -> str:
     return next((each for each in found if isinstance(each, str) and each), "")
 
 
-def _read_chat(value: dict[str, Any], source: str) -> Conversation:
+def _read_chat(value: dict[str, Any], source: str) -> RecordedConversation:
     """`messages` or `conversations`, of `role` and `content` or `from` and `value`."""
     messages = value.get("messages", value.get("conversations"))
     if not isinstance(messages, list) or not messages:
@@ -242,10 +242,10 @@ def _read_chat(value: dict[str, Any], source: str) -> Conversation:
             raise Refused("its replies are tool calls; a replay dataset is answered in the JSON of Terminus-2")
         role, content = message.get("role", message.get("from")), message.get("content", message.get("value"))
         turns.append(Turn(_ROLE_NAMES.get(role, role) if isinstance(role, str) else role, content))
-    return Conversation(tuple(turns), source)
+    return RecordedConversation(tuple(turns), source)
 
 
-def _read_own(value: dict[str, Any], source: str) -> Conversation:
+def _read_own(value: dict[str, Any], source: str) -> RecordedConversation:
     version = value.get("schema_version")
     if type(version) is int and version > TRAJECTORY_SCHEMA_VERSION:
         raise Refused(f"schema_version {version} was written by a newer tbench; upgrade")
@@ -264,7 +264,7 @@ def _read_own(value: dict[str, Any], source: str) -> Conversation:
     return _own_turns(trajectory, source)
 
 
-def _own_turns(trajectory: Trajectory, source: str) -> Conversation:
+def _own_turns(trajectory: Trajectory, source: str) -> RecordedConversation:
     """What the model was shown: all of it, or up to the first time that the history was made shorter."""
     cut, steps = "", trajectory.steps
     if trajectory.compactions:
@@ -281,4 +281,4 @@ def _own_turns(trajectory: Trajectory, source: str) -> Conversation:
         told = [(message.role, message.content) for message in trajectory.messages]
         if told != [(turn.role, turn.content) for turn in turns]:
             raise Refused("messages and steps do not tell the same conversation")
-    return Conversation(tuple(turns), source, total_steps=len(trajectory.steps), cut=cut)
+    return RecordedConversation(tuple(turns), source, total_steps=len(trajectory.steps), cut=cut)

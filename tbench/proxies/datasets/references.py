@@ -33,7 +33,7 @@ class Turn:
 
 
 @dataclass(frozen=True)
-class Conversation:
+class RecordedConversation:
     """A conversation from its beginning, as far as what the model was shown is known."""
 
     turns: tuple[Turn, ...]
@@ -88,7 +88,7 @@ def units_of(commands: list[Any]) -> list[str]:
 
 
 def records_of(
-    conversation: Conversation, sample_idx: int, include: Inclusion, dropped: Counter[str]
+    conversation: RecordedConversation, sample_idx: int, include: Inclusion, dropped: Counter[str]
 ) -> Iterator[dict[str, Any]]:
     """The conversation's steps as records, keys in their order; why others are none is counted in `dropped`."""
     context: list[dict[str, str]] = []
@@ -125,7 +125,7 @@ def _why_not(turn: Turn, record: dict[str, Any] | None, include: Inclusion) -> s
 
 
 def _record(
-    conversation: Conversation, sample_idx: int, step_idx: int, context: list[dict[str, str]], text: str
+    conversation: RecordedConversation, sample_idx: int, step_idx: int, context: list[dict[str, str]], text: str
 ) -> dict[str, Any]:
     reference = read_reference(text)
     commands = reference.get("commands", [])

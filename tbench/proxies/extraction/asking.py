@@ -9,7 +9,7 @@ from harness.errors import ContextLimitReached, EndpointUnavailable, RequestRefu
 from harness.model import Model
 from harness.protocols.base import ActionProtocol
 from harness.protocols.thinking_bash import ThinkingBash
-from tbench.proxies.extraction.records import Directory, Manifest, ReplyRecord, TaskEntry, line
+from tbench.proxies.extraction.records import Directory, ExtractionManifest, ReplyRecord, TaskEntry, line
 from tbench.runs.pool import run_all
 from tbench.tasks.sources import TaskSet
 from tbench.text import one_line
@@ -33,7 +33,7 @@ def entries(tasks: TaskSet) -> tuple[TaskEntry, ...]:
     return tuple(both[name] for name in tasks.names)
 
 
-def still_open(manifest: Manifest, answered: Iterable[tuple[str, int]]) -> list[tuple[TaskEntry, int]]:
+def still_open(manifest: ExtractionManifest, answered: Iterable[tuple[str, int]]) -> list[tuple[TaskEntry, int]]:
     """What has no reply yet, seed by seed: an extraction cut short has whole seeds first."""
     done = set(answered)
     return [

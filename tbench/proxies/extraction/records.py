@@ -1,7 +1,7 @@
 """What a model answered, raw, so that it can be scored again: the directory of an extraction.
 
-`extraction.json` (Manifest), `extraction.jsonl` (one ReplyRecord per line, appended as they come; of several for one
-task and seed the last without an error counts), and `result.json`, which is made of these two and nothing else.
+`extraction.json` (ExtractionManifest), `extraction.jsonl` (one ReplyRecord per line, appended as they come; of several
+for one task and seed the last without an error counts), and `result.json`, which is made of these two and nothing else.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ class TaskEntry(Frozen):
     """Why it could not be asked at all; it counts as failed."""
 
 
-class Manifest(Frozen):
+class ExtractionManifest(Frozen):
     """What the replies are replies to; stored before the first request."""
 
     schema_version: int = SCHEMA_VERSION
@@ -89,7 +89,7 @@ class Directory:
         self.path = path
 
     @classmethod
-    def create(cls, path: Path, manifest: Manifest) -> Directory:
+    def create(cls, path: Path, manifest: ExtractionManifest) -> Directory:
         """Raises UsageError where it cannot be written."""
         try:
             path.mkdir(parents=True, exist_ok=True)
@@ -98,11 +98,11 @@ class Directory:
             raise UsageError(f"{path}: cannot be written: {error.strerror or error}") from None
         return cls(path)
 
-    def manifest(self) -> Manifest:
+    def manifest(self) -> ExtractionManifest:
         """Raises UsageError for a directory without a readable one."""
         path = self.path / MANIFEST_NAME
         try:
-            return Manifest.model_validate_json(path.read_bytes())
+            return ExtractionManifest.model_validate_json(path.read_bytes())
         except OSError as error:
             raise UsageError(f"{path}: {error.strerror or error}; give the directory of an extraction") from None
         except ValidationError as error:
@@ -144,7 +144,7 @@ def line(record: ReplyRecord) -> str:
     return json.dumps(record.model_dump(mode="json"), separators=(",", ":"))
 
 
-def check_same(before: Manifest, now: Manifest, where: Path) -> None:
+def check_same(before: ExtractionManifest, now: ExtractionManifest, where: Path) -> None:
     """Raises UsageError that names what differs from the extraction that is to go on; further seeds do not."""
     old, new = before.semantic(), now.semantic()
     if set(old["seeds"]) <= set(new["seeds"]):

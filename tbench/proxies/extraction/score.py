@@ -19,7 +19,7 @@ from harness.protocols.thinking_bash import ThinkingBash
 from harness.trajectory import Frozen
 from tbench import __version__
 from tbench.proxies.extraction.levels import Levels, read_levels
-from tbench.proxies.extraction.records import Manifest, ReplyRecord, TaskEntry
+from tbench.proxies.extraction.records import ExtractionManifest, ReplyRecord, TaskEntry
 from tbench.proxies.extraction.syntax import BashSyntax
 from tbench.rewards import RewardFunction, combine, conciseness, execution_relevance, formatting
 from tbench.scores.statistics import RewardTable, TrialReward, mean_std, per_seed_scores, score_scored_only
@@ -53,7 +53,7 @@ class Figure(Frozen):
     """The mean over the replies that there are; None without any."""
 
 
-class Row(Frozen):
+class ScoredReply(Frozen):
     """One task at one seed."""
 
     task: str
@@ -96,12 +96,16 @@ class Result(Frozen):
     """Why there is no reply, by kind; those that were never asked for are `missing`."""
     example_errors: dict[str, str] = Field(default={})
     bash: str
-    rows: tuple[Row, ...]
+    rows: tuple[ScoredReply, ...]
     tbench_version: str = __version__
 
 
 def score(
-    manifest: Manifest, replies: Replies, protocol: ActionProtocol, bash: BashSyntax, rewards: Rewards | None = None
+    manifest: ExtractionManifest,
+    replies: Replies,
+    protocol: ActionProtocol,
+    bash: BashSyntax,
+    rewards: Rewards | None = None,
 ) -> Result:
     """Replies outside of the plan do not count. The rewards are about thinking-bash alone."""
     functions = (rewards or Rewards()).by_name() if isinstance(protocol, ThinkingBash) else {}
@@ -144,13 +148,13 @@ def _row(
     protocol: ActionProtocol,
     bash: BashSyntax,
     functions: Mapping[str, RewardFunction],
-) -> Row:
+) -> ScoredReply:
     levels: Levels = read_levels(record, protocol, bash)
     content = record.content if record is not None else None
     rewards = None
     if functions and content is not None:
         rewards = {name: function([content], [task.instruction])[0] for name, function in functions.items()}
-    return Row(
+    return ScoredReply(
         task=task.name,
         seed=seed,
         strict=levels.strict,
@@ -164,19 +168,21 @@ def _row(
     )
 
 
-def _answered(row: Row) -> bool:
+def _answered(row: ScoredReply) -> bool:
     return row.characters is not None
 
 
-def _is(level: str) -> Callable[[Row], float | None]:
+def _is(level: str) -> Callable[[ScoredReply], float | None]:
     return lambda row: float(getattr(row, level)) if _answered(row) else None
 
 
-def _reward(name: str) -> Callable[[Row], float | None]:
+def _reward(name: str) -> Callable[[ScoredReply], float | None]:
     return lambda row: None if row.rewards is None else row.rewards[name]
 
 
-def _figure(manifest: Manifest, rows: Sequence[Row], value: Callable[[Row], float | None]) -> Figure:
+def _figure(
+    manifest: ExtractionManifest, rows: Sequence[ScoredReply], value: Callable[[ScoredReply], float | None]
+) -> Figure:
     table = RewardTable.of(
         [TrialReward(row.task, row.seed, value(row)) for row in rows],
         [task.name for task in manifest.tasks],
@@ -188,7 +194,7 @@ def _figure(manifest: Manifest, rows: Sequence[Row], value: Callable[[Row], floa
 
 
 def _errors(
-    pairs: Iterable[tuple[Row, ReplyRecord | None]], invalid: Mapping[str, str]
+    pairs: Iterable[tuple[ScoredReply, ReplyRecord | None]], invalid: Mapping[str, str]
 ) -> tuple[dict[str, int], dict[str, str]]:
     counts: Counter[str] = Counter()
     examples: dict[str, str] = {}

@@ -9,7 +9,7 @@ from typing import Any, Self
 
 from tbench.errors import UsageError
 from tbench.files import is_unused, write_json
-from tbench.proxies.replay.responses import Manifest, PromptReport, Response
+from tbench.proxies.replay.responses import PromptReport, ReplayManifest, ReplayResponse
 from tbench.proxies.replay.run_files import (
     MANIFEST_NAME,
     PROMPTS_NAME,
@@ -31,14 +31,14 @@ _ABSENT = "nothing"
 class RunDirectory:
     """Open for appending by one process at a time; a line that a killed process left torn is mended."""
 
-    def __init__(self, path: Path, file: LineFile, answered: Mapping[str, Response]) -> None:
+    def __init__(self, path: Path, file: LineFile, answered: Mapping[str, ReplayResponse]) -> None:
         self.path = path
         self.answered = answered
         """What earlier starts brought, without errors, by `Response.key`."""
         self._file = file
 
     @classmethod
-    def open(cls, path: Path, manifest: Manifest) -> Self:
+    def open(cls, path: Path, manifest: ReplayManifest) -> Self:
         """A new run, or the one in `path` again. Raises UsageError, also for one of other settings."""
         try:
             new = is_unused(path) or _is_barely_begun(path)
@@ -55,7 +55,7 @@ class RunDirectory:
             raise UsageError(f"{path}: cannot be written: {error.strerror or error}") from None
         return cls(path, file, read_answered(path / RESPONSES_NAME))
 
-    def append(self, response: Response) -> None:
+    def append(self, response: ReplayResponse) -> None:
         """Raises OSError; then nothing was appended."""
         self._file.append(response.model_dump_json())
 
@@ -74,9 +74,9 @@ class RunDirectory:
         self._file.close()
 
 
-def read_answered(path: Path) -> dict[str, Response]:
+def read_answered(path: Path) -> dict[str, ReplayResponse]:
     """The steps of a responses.jsonl that have an answer; lines that are none are left to whoever scores them."""
-    lines = read_lines(path, path.read_bytes(), Response, [])
+    lines = read_lines(path, path.read_bytes(), ReplayResponse, [])
     return {response.key: response for _, response in lines if response.error is None}
 
 
@@ -87,7 +87,7 @@ def _is_barely_begun(path: Path) -> bool:
     return (path / RESPONSES_NAME).stat().st_size == 0
 
 
-def _check_same(path: Path, manifest: Manifest) -> None:
+def _check_same(path: Path, manifest: ReplayManifest) -> None:
     before = dict(_flat(read_manifest(path).model_dump(mode="json")))
     now = dict(_flat(manifest.model_dump(mode="json")))
     differing = [

@@ -1,7 +1,8 @@
 """What a model answered to the steps of a dataset: raw, so that any revision of the metric can score it again.
 
-A run of replay is a directory: `replay.json` (Manifest), `responses.jsonl` (one Response per line, appended as they
-come; of several for one step the last without an error counts), and `result.json` in the form of the upstream tools.
+A run of replay is a directory: `replay.json` (ReplayManifest), `responses.jsonl` (one ReplayResponse per line, appended
+as they come; of several for one step the last without an error counts), `prompt_template.json` (PromptReport), and
+`result.json` in the form of the upstream tools.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ TemplateStatus = Literal[
 """How a prompt was rendered; `server`: chat messages, and the server's own template."""
 
 
-class Response(Frozen):
+class ReplayResponse(Frozen):
     """One reply, or why there is none."""
 
     schema_version: int = REPLAY_SCHEMA_VERSION
@@ -47,7 +48,7 @@ class Response(Frozen):
         return f"{self.task_id}/{self.step_idx}"
 
 
-class Manifest(Frozen):
+class ReplayManifest(Frozen):
     """Everything about a replay run that is not in its replies: stored before the first request."""
 
     schema_version: int = REPLAY_SCHEMA_VERSION

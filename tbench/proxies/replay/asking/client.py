@@ -13,20 +13,20 @@ from harness.chat import RawReply
 from harness.errors import ContextLimitReached, EndpointError, EndpointUnavailable
 from tbench.proxies.datasets.records import Record
 from tbench.proxies.replay.asking.prompts import Prompt
-from tbench.proxies.replay.responses import Response
+from tbench.proxies.replay.responses import ReplayResponse
 
 FIRST_STEPS = 3
 """So many steps that end as unavailable before any was answered: there is no point in going on."""
 
 
-class Step(NamedTuple):
+class PromptedStep(NamedTuple):
     """A record, and what is sent for it."""
 
     record: Record
     prompt: Prompt
 
 
-class Asked(Protocol):
+class CompletionEndpoint(Protocol):
     """Where replies come from: `tbench.proxies.replay.asking.endpoints.Endpoints`."""
 
     @property
@@ -36,7 +36,7 @@ class Asked(Protocol):
 
 
 @dataclass
-class Progress:
+class ReplayProgress:
     """Counts of one start of a run."""
 
     planned: int
@@ -54,22 +54,22 @@ class Progress:
 
 
 async def ask(
-    steps: Sequence[Step],
-    endpoints: Asked,
-    write: Callable[[Response], None],
+    steps: Sequence[PromptedStep],
+    endpoints: CompletionEndpoint,
+    write: Callable[[ReplayResponse], None],
     *,
     max_tokens: int,
     max_model_len: int | None = None,
     overflow: Mapping[str, str] | None = None,
     concurrency: int = 16,
-    tell: Callable[[Progress], None] = lambda _: None,
-) -> Progress:
-    """A Response for every step, given to `write` in the order of their coming; a failed step is one with an error.
+    tell: Callable[[ReplayProgress], None] = lambda _: None,
+) -> ReplayProgress:
+    """Ask for every step, and give each ReplayResponse to `write` as it comes; a failed step is one with an error.
 
     `overflow`: the steps (by key) that are not asked, and why. What was written stays when this is cancelled. An
     exception of `write` ends it.
     """
-    asking = _Asking(endpoints, write, Progress(len(steps)), max_tokens, max_model_len, tell)
+    asking = _Asking(endpoints, write, ReplayProgress(len(steps)), max_tokens, max_model_len, tell)
     rest = iter(steps)
     began = time.monotonic()
 
@@ -93,12 +93,12 @@ async def ask(
 class _Asking:
     def __init__(
         self,
-        endpoints: Asked,
-        write: Callable[[Response], None],
-        progress: Progress,
+        endpoints: CompletionEndpoint,
+        write: Callable[[ReplayResponse], None],
+        progress: ReplayProgress,
         max_tokens: int,
         max_model_len: int | None,
-        tell: Callable[[Progress], None],
+        tell: Callable[[ReplayProgress], None],
     ) -> None:
         self.progress = progress
         self._endpoints = endpoints
@@ -112,7 +112,7 @@ class _Asking:
     def stopped(self) -> bool:
         return self.progress.stopped is not None
 
-    async def one(self, step: Step, overflow: str | None) -> None:
+    async def one(self, step: PromptedStep, overflow: str | None) -> None:
         response = _failed(step, overflow) if overflow else await self._answer(step)
         if response is None:
             return
@@ -120,7 +120,7 @@ class _Asking:
         self._count(response)
         self._tell(self.progress)
 
-    async def _answer(self, step: Step) -> Response | None:
+    async def _answer(self, step: PromptedStep) -> ReplayResponse | None:
         """None for a step that is left for the next start: nobody was there to be asked."""
         try:
             reply = await self._endpoints.complete(step.prompt.fields)
@@ -134,7 +134,7 @@ class _Asking:
             return _failed(step, f"refused: {error}")
         return _response(step, reply, _cut_by_context(reply, self._max_tokens, self._max_model_len))
 
-    def _count(self, response: Response) -> None:
+    def _count(self, response: ReplayResponse) -> None:
         progress = self.progress
         if response.error is None:
             progress.answered += 1
@@ -146,7 +146,7 @@ class _Asking:
             progress.stopped = f"the first {FIRST_STEPS} steps got no answer; last: {response.error}"
 
 
-def _response(step: Step, reply: RawReply, error: str | None) -> Response:
+def _response(step: PromptedStep, reply: RawReply, error: str | None) -> ReplayResponse:
     return _failed(step, error).model_copy(
         update={
             "content": reply.content,
@@ -160,9 +160,9 @@ def _response(step: Step, reply: RawReply, error: str | None) -> Response:
     )
 
 
-def _failed(step: Step, error: str | None) -> Response:
+def _failed(step: PromptedStep, error: str | None) -> ReplayResponse:
     record, prompt = step
-    return Response(
+    return ReplayResponse(
         task_id=record.task_id,
         sample_idx=record.sample_idx,
         step_idx=record.step_idx,

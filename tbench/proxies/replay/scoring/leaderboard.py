@@ -22,7 +22,7 @@ UNKNOWN = "unknown"
 
 
 @dataclass(frozen=True)
-class Row:
+class RankedResult:
     """One result. Percentages and scores are out of 100; None is what the file does not have."""
 
     rank: int | None
@@ -48,14 +48,14 @@ class Row:
     source: str
 
 
-COLUMNS = tuple(Row.__dataclass_fields__)
+COLUMNS = tuple(RankedResult.__dataclass_fields__)
 
 
 @dataclass(frozen=True)
 class Leaderboard:
     """Ranked rows first, then the excluded ones."""
 
-    rows: tuple[Row, ...]
+    rows: tuple[RankedResult, ...]
     unreadable: tuple[str, ...] = field(default=())
     """Files that hold no result, each with what is wrong."""
     notes: tuple[str, ...] = field(default=())
@@ -67,7 +67,7 @@ def leaderboard(paths: Sequence[Path], *, mixed: bool = False) -> Leaderboard:
 
     Raises UsageError where there is no result, or where results differ in dataset or revision and not `mixed`.
     """
-    rows: list[tuple[Row, bool]] = []
+    rows: list[tuple[RankedResult, bool]] = []
     unreadable: list[str] = []
     for path in _files(paths):
         try:
@@ -105,14 +105,14 @@ def _within(directory: Path) -> list[Path]:
     return sorted([*directory.glob("*.json"), *runs])
 
 
-def _row(path: Path) -> tuple[Row, bool]:
+def _row(path: Path) -> tuple[RankedResult, bool]:
     """A row without its rank, and whether it may have one. Raises UsageError."""
     document = read_result(path)
     figures = document["aggregate"]
     template = _part(document, "prompt_template")
     tolerant, coverage = _part(document, "tolerant"), _part(document, "coverage")
     try:
-        row = Row(
+        row = RankedResult(
             rank=None,
             model=display_name(document, path.stem),
             score=round(100 * _figure(figures, "avg_command_f1"), 2),
@@ -183,23 +183,23 @@ def _dataset(document: dict[str, Any]) -> str:
     return digest[:12] if digest else f"{UNKNOWN} ({_text(document, 'eval_path').rpartition('/')[2] or '-'})"
 
 
-def _newest(rows: Sequence[tuple[Row, bool]]) -> list[tuple[Row, bool]]:
+def _newest(rows: Sequence[tuple[RankedResult, bool]]) -> list[tuple[RankedResult, bool]]:
     """One row per name: the newest, of equally old ones the later; in the place of the name's first."""
-    chosen: dict[str, tuple[Row, bool]] = {}
+    chosen: dict[str, tuple[RankedResult, bool]] = {}
     for row, eligible in rows:
         if row.model not in chosen or row.timestamp >= chosen[row.model][0].timestamp:
             chosen[row.model] = row, eligible
     return list(chosen.values())
 
 
-def _ranked(rows: Sequence[tuple[Row, bool]]) -> Iterable[Row]:
+def _ranked(rows: Sequence[tuple[RankedResult, bool]]) -> Iterable[RankedResult]:
     rank = 0
     for row, eligible in sorted(rows, key=lambda pair: (not pair[1], -pair[0].command_f1)):
         rank += eligible
-        yield Row(**{**{name: getattr(row, name) for name in COLUMNS}, "rank": rank if eligible else None})
+        yield RankedResult(**{**{name: getattr(row, name) for name in COLUMNS}, "rank": rank if eligible else None})
 
 
-def _comparable(rows: Sequence[Row], *, mixed: bool) -> Iterable[str]:
+def _comparable(rows: Sequence[RankedResult], *, mixed: bool) -> Iterable[str]:
     """Notes on rows that may not be comparable. Raises UsageError for rows that are not, unless `mixed`."""
     differing = []
     for what, values in (

@@ -7,7 +7,7 @@ import io
 import json
 from dataclasses import asdict
 
-from tbench.proxies.replay.scoring.leaderboard import COLUMNS, Leaderboard, Row
+from tbench.proxies.replay.scoring.leaderboard import COLUMNS, Leaderboard, RankedResult
 from tbench.text import plain
 
 _HEADS = {
@@ -72,7 +72,7 @@ def as_json(board: Leaderboard) -> str:
     return json.dumps(document, ensure_ascii=False, indent=2) + "\n"
 
 
-def _cell(row: Row, name: str) -> str:
+def _cell(row: RankedResult, name: str) -> str:
     value = getattr(row, name)
     if name == "rank" and value is None:
         return "excluded"
@@ -81,7 +81,7 @@ def _cell(row: Row, name: str) -> str:
     return _DIGITS[name].format(value) if name in _DIGITS else str(value)
 
 
-def _markdown_cell(row: Row, name: str) -> str:
+def _markdown_cell(row: RankedResult, name: str) -> str:
     text = _cell(row, name)
     if text and name in _PERCENT:
         text += "%"

@@ -10,7 +10,7 @@ from typing import Any
 from tbench.errors import UsageError
 from tbench.files import is_unused, write_atomically, write_json
 from tbench.proxies.datasets.records import Record
-from tbench.proxies.replay.responses import Manifest
+from tbench.proxies.replay.responses import ReplayManifest
 from tbench.proxies.replay.run_files import (
     MANIFEST_NAME,
     RESPONSES_NAME,
@@ -74,12 +74,12 @@ def _check_distinct(directories: Sequence[Path]) -> None:
         seen.add(directory.resolve())
 
 
-def _check_same(manifests: Mapping[Path, Manifest]) -> None:
+def _check_same(manifests: Mapping[Path, ReplayManifest]) -> None:
     (first, ours), *others = manifests.items()
     for directory, theirs in others:
         differing = [
             f"{key} ({_short(getattr(ours, key))} there, {_short(getattr(theirs, key))} here)"
-            for key in Manifest.model_fields
+            for key in ReplayManifest.model_fields
             if key not in _MAY_DIFFER and getattr(ours, key) != getattr(theirs, key)
         ]
         differing += [
@@ -96,7 +96,7 @@ def _short(value: object) -> str:
     return text if len(text) <= 60 else f"{text[:40]} … {text[-15:]}"
 
 
-def _by_index(manifests: Mapping[Path, Manifest]) -> list[Path]:
+def _by_index(manifests: Mapping[Path, ReplayManifest]) -> list[Path]:
     """The directories in the order of their shards: each of them, once."""
     found: dict[int, Path] = {}
     for directory, manifest in manifests.items():
@@ -109,7 +109,7 @@ def _by_index(manifests: Mapping[Path, Manifest]) -> list[Path]:
     return [found[index] for index in sorted(found)]
 
 
-def _check_steps(shards: Sequence[Path], manifests: Mapping[Path, Manifest], records: Sequence[Record]) -> None:
+def _check_steps(shards: Sequence[Path], manifests: Mapping[Path, ReplayManifest], records: Sequence[Record]) -> None:
     """Every reply belongs to a step of its own shard: so none has replies in two."""
     for directory in shards:
         own = {record.key for record in planned(records, manifests[directory])}
@@ -117,7 +117,7 @@ def _check_steps(shards: Sequence[Path], manifests: Mapping[Path, Manifest], rec
             raise UsageError(f"{directory}: holds replies to steps of another shard: {names_of(foreign)}")
 
 
-def _merged(shards: Sequence[Path], manifests: Mapping[Path, Manifest]) -> Manifest:
+def _merged(shards: Sequence[Path], manifests: Mapping[Path, ReplayManifest]) -> ReplayManifest:
     ordered = [manifests[directory] for directory in shards]
     first = ordered[0]
     hashes = [manifest.prompt_sha256 for manifest in ordered]

@@ -45,7 +45,7 @@ _DECODER = json.JSONDecoder()
 
 
 @dataclass(frozen=True, slots=True)
-class Answer:
+class ParsedReply:
     """A parsed reply. `valid_json` asks for no field: `{}` is valid."""
 
     valid_json: bool = False
@@ -58,7 +58,7 @@ class Answer:
     oddities: frozenset[Oddity] = frozenset()
 
 
-def parse(text: str | None, revision: Revision = DEFAULT_REVISION) -> Answer:
+def parse(text: str | None, revision: Revision = DEFAULT_REVISION) -> ParsedReply:
     """As the upstream tools of that revision. None, for no reply, is parsed as an empty text."""
     text = text or ""
     value = _json_value(_braces_part(text))
@@ -72,7 +72,7 @@ def parse(text: str | None, revision: Revision = DEFAULT_REVISION) -> Answer:
     return _answer(payload, units, odd)
 
 
-def parse_tolerant(text: str | None, revision: Revision = DEFAULT_REVISION) -> Answer:
+def parse_tolerant(text: str | None, revision: Revision = DEFAULT_REVISION) -> ParsedReply:
     """The first JSON object after the thinking (`<think>`, `</think>`), whatever stands around it.
 
     Where the first brace opens no JSON object, one that begins with a field of the format is looked for. Units follow
@@ -87,14 +87,14 @@ def parse_tolerant(text: str | None, revision: Revision = DEFAULT_REVISION) -> A
     return _answer(payload, units, odd)
 
 
-def _answer(payload: Mapping[str, Any] | None, units: list[str], odd: set[Oddity]) -> Answer:
+def _answer(payload: Mapping[str, Any] | None, units: list[str], odd: set[Oddity]) -> ParsedReply:
     clean = tuple(map(without_lone_surrogates, units))
     if clean != tuple(units):
         odd.add("lone_surrogate")
     if payload is None:
-        return Answer(units=clean, oddities=frozenset(odd))
+        return ParsedReply(units=clean, oddities=frozenset(odd))
     complete = payload.get("task_complete")
-    return Answer(
+    return ParsedReply(
         valid_json=True,
         has_analysis=bool(payload.get("analysis")),
         has_plan=bool(payload.get("plan")),

@@ -15,20 +15,20 @@ from harness.text import without_lone_surrogates
 from tbench import __version__
 from tbench.files import write_atomically
 from tbench.proxies.datasets.records import Dataset, Record
-from tbench.proxies.replay.responses import Manifest, Response, overall_status, token_quantiles
+from tbench.proxies.replay.responses import ReplayManifest, ReplayResponse, overall_status, token_quantiles
 from tbench.proxies.replay.scoring.aggregate import ScoredStep, aggregate, score_of
 from tbench.proxies.replay.scoring.parser import Revision
 from tbench.proxies.replay.scoring.scored_steps import Scored
 
 
 @dataclass(frozen=True)
-class Source:
+class ReplySource:
     """Where the scored replies come from. `manifest` is None for a bare file of replies."""
 
     dataset: Dataset
     records: Sequence[Record]
-    replies: Mapping[str, Response]
-    manifest: Manifest | None = None
+    replies: Mapping[str, ReplayResponse]
+    manifest: ReplayManifest | None = None
     name: str = ""
     """Names the result where there is no manifest."""
     problems: tuple[str, ...] = ()
@@ -40,7 +40,7 @@ class Source:
     merged_shards: tuple[str, ...] = field(default=())
 
 
-def result_of(scored: Scored, source: Source) -> dict[str, Any]:
+def result_of(scored: Scored, source: ReplySource) -> dict[str, Any]:
     """The document. `aggregate` and `per_step` are upstream's; steps without a reply score 0 in them."""
     figures = aggregate(scored.steps)
     return {
@@ -78,7 +78,7 @@ def write_result(path: Path, result: Mapping[str, Any]) -> None:
     write_atomically(path, without_lone_surrogates(text).encode())
 
 
-def _about_the_run(source: Source) -> dict[str, Any]:
+def _about_the_run(source: ReplySource) -> dict[str, Any]:
     manifest, seconds = source.manifest, source.gen_time_sec
     gen_time = None if seconds is None else round(seconds, 1)
     return {
@@ -107,7 +107,7 @@ def _naive_utc(text: str) -> str:
     return (moment.astimezone(UTC).replace(tzinfo=None) if moment.tzinfo else moment).isoformat()
 
 
-def _shards(source: Source) -> dict[str, Any]:
+def _shards(source: ReplySource) -> dict[str, Any]:
     manifest = source.manifest
     if source.merged_shards:
         return {"merged_shards": list(source.merged_shards)}
@@ -121,7 +121,7 @@ def _entry(strict: ScoredStep, tolerant: ScoredStep) -> dict[str, Any]:
     return {**strict.model_dump(mode="json"), "tolerant": kind}
 
 
-def _prompt_template(source: Source) -> dict[str, Any]:
+def _prompt_template(source: ReplySource) -> dict[str, Any]:
     """How prompts were rendered, and whether the result may be ranked: not with a raw prompt among them."""
     replies = [source.replies[record.key] for record in source.records if record.key in source.replies]
     counts: Counter[str] = Counter(reply.template_status for reply in replies)

@@ -8,7 +8,7 @@ from typing import Any
 
 from tbench.errors import UsageError
 from tbench.proxies.datasets.records import Dataset, Record, read_dataset
-from tbench.proxies.replay.responses import Manifest
+from tbench.proxies.replay.responses import ReplayManifest
 from tbench.proxies.replay.run_files import (
     PROMPTS_NAME,
     RESPONSES_NAME,
@@ -22,7 +22,7 @@ from tbench.proxies.replay.run_files import (
     read_responses,
 )
 from tbench.proxies.replay.scoring.parser import DEFAULT_REVISION, Revision
-from tbench.proxies.replay.scoring.result import Source, result_of
+from tbench.proxies.replay.scoring.result import ReplySource, result_of
 from tbench.proxies.replay.scoring.scored_steps import score_steps
 
 
@@ -43,7 +43,7 @@ def score_directory(
     responses = read_responses(directory / RESPONSES_NAME)
     records = planned(dataset.records, manifest)
     before = json_object(directory / RESULT_NAME)
-    source = Source(
+    source = ReplySource(
         dataset,
         records,
         responses.by_step,
@@ -59,7 +59,7 @@ def score_directory(
 def score_responses(path: Path, dataset_path: Path, revision: Revision = DEFAULT_REVISION) -> dict[str, Any]:
     """The result document of a file of replies without a manifest: about all of the dataset. Raises UsageError."""
     dataset, responses = read_dataset(dataset_path), read_responses(path)
-    source = Source(
+    source = ReplySource(
         dataset,
         dataset.records,
         responses.by_step,
@@ -78,7 +78,7 @@ def _strangers(path: Path, responses: Responses, records: Sequence[Record]) -> t
     return tuple(f"{path}: step {key}: is not among the steps to score" for key in unknown)
 
 
-def dataset_of(directory: Path, manifest: Manifest, given: Path | None) -> Dataset:
+def dataset_of(directory: Path, manifest: ReplayManifest, given: Path | None) -> Dataset:
     """The dataset that a run was made with: where it was, or `given`; its hash is checked. Raises UsageError."""
     path = given or Path(manifest.dataset)
     if given is None and not path.is_absolute() and not path.exists():

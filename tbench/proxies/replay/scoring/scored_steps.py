@@ -9,10 +9,10 @@ from typing import Any
 
 from harness.text import without_lone_surrogates
 from tbench.proxies.datasets.records import Record
-from tbench.proxies.replay.responses import Response
+from tbench.proxies.replay.responses import ReplayResponse
 from tbench.proxies.replay.scoring.aggregate import ScoredStep, aggregate, score_of
 from tbench.proxies.replay.scoring.metric import StepScore, normalise, score_units
-from tbench.proxies.replay.scoring.parser import Answer, Oddity, Revision, parse, parse_tolerant
+from tbench.proxies.replay.scoring.parser import Oddity, ParsedReply, Revision, parse, parse_tolerant
 
 PREVIEW_CHARACTERS = {"v0": 500, "v1": 1200, "v2": 1200}
 
@@ -46,7 +46,7 @@ class Scored:
         }
 
 
-def score_steps(records: Sequence[Record], replies: Mapping[str, Response], revision: Revision) -> Scored:
+def score_steps(records: Sequence[Record], replies: Mapping[str, ReplayResponse], revision: Revision) -> Scored:
     """One step per record. A record without a reply is scored as an empty one, and counted in `unanswered`."""
     steps, tolerant = [], []
     unanswered: dict[str, str] = {}
@@ -71,7 +71,7 @@ def score_steps(records: Sequence[Record], replies: Mapping[str, Response], revi
     return Scored(revision, tuple(steps), tuple(tolerant), unanswered, tuple(empty), odd)
 
 
-def _why_unanswered(response: Response | None) -> str | None:
+def _why_unanswered(response: ReplayResponse | None) -> str | None:
     if response is None:
         return "missing"
     if response.error is not None:
@@ -79,21 +79,26 @@ def _why_unanswered(response: Response | None) -> str | None:
     return "null" if response.content is None else None
 
 
-def _reference(record: Record, revision: Revision) -> Answer:
+def _reference(record: Record, revision: Revision) -> ParsedReply:
     """v0 took the units and the claim that are stored beside the reference; since v1 it is parsed like a reply."""
     parsed = parse(record.ref_raw, revision)
     stored = record.model_extra or {}
     units = stored.get("ref_command_units")
     if revision != "v0" or not isinstance(units, list):
         return parsed
-    return Answer(
+    return ParsedReply(
         units=tuple(without_lone_surrogates(str(unit)) for unit in units),
         task_complete=bool(stored.get("ref_task_complete", parsed.task_complete)),
     )
 
 
 def _step(
-    record: Record, reference: Answer, answer: Answer, score: StepScore, revision: Revision, more: Mapping[str, Any]
+    record: Record,
+    reference: ParsedReply,
+    answer: ParsedReply,
+    score: StepScore,
+    revision: Revision,
+    more: Mapping[str, Any],
 ) -> ScoredStep:
     wanted, claimed = bool(reference.task_complete), answer.task_complete is True
     units: Iterable[str] = map(normalise, answer.units) if revision == "v0" else answer.units
@@ -120,7 +125,7 @@ def _step(
 
 
 def _of_the_reply(
-    response: Response | None, text: str | None, reason: str | None, revision: Revision
+    response: ReplayResponse | None, text: str | None, reason: str | None, revision: Revision
 ) -> dict[str, Any]:
     """What a result keeps of a reply beside its score; the whole of it stays in responses.jsonl."""
     return {

@@ -18,11 +18,11 @@ from harness.errors import RequestRefused
 from harness.model import Sampling
 from tbench.errors import UsageError
 from tbench.proxies.datasets.records import Record
-from tbench.proxies.replay.asking.client import Progress, Step, ask
+from tbench.proxies.replay.asking.client import PromptedStep, ReplayProgress, ask
 from tbench.proxies.replay.asking.context import ContextCheck, check_context
 from tbench.proxies.replay.asking.endpoints import Endpoints
 from tbench.proxies.replay.asking.prompts import PromptBuilder, PromptOptions
-from tbench.proxies.replay.responses import Response
+from tbench.proxies.replay.responses import ReplayResponse
 
 SAMPLING = Sampling(temperature=0, top_p=1, max_tokens=64, extra_body={"repetition_penalty": 1.0})
 Connect = Callable[..., Any]
@@ -60,14 +60,16 @@ async def connect() -> AsyncIterator[Connect]:
         await each.close()
 
 
-def steps(count: int, **options: Any) -> list[Step]:
+def steps(count: int, **options: Any) -> list[PromptedStep]:
     builder = PromptBuilder(PromptOptions(**options), "qwen")
     records = [Record.model_validate(record(number)) for number in range(count)]
-    return [Step(each, builder.build(each)) for each in records]
+    return [PromptedStep(each, builder.build(each)) for each in records]
 
 
-async def replay(wanted: Sequence[Step], endpoints: Endpoints, **more: Any) -> tuple[dict[str, Response], Progress]:
-    written: list[Response] = []
+async def replay(
+    wanted: Sequence[PromptedStep], endpoints: Endpoints, **more: Any
+) -> tuple[dict[str, ReplayResponse], ReplayProgress]:
+    written: list[ReplayResponse] = []
     progress = await ask(wanted, endpoints, written.append, max_tokens=64, **more)
     assert len(written) == len({response.key for response in written})
     return {response.key: response for response in written}, progress
@@ -200,7 +202,7 @@ async def test_every_fault_is_the_error_of_its_own_step(servers: list[FaultServe
     assert half.content == "half \ufffd pair" and half.prompt_tokens is None
     assert (progress.answered, progress.errors, progress.overflow) == (5, 7, 1)
     for response in found.values():
-        assert Response.model_validate_json(response.model_dump_json().encode()) == response
+        assert ReplayResponse.model_validate_json(response.model_dump_json().encode()) == response
 
 
 async def test_a_reply_that_the_server_cut_at_its_context_is_no_answer(
@@ -233,7 +235,7 @@ async def test_what_was_written_before_a_cancellation_stays(servers: list[FaultS
         return None
 
     servers[0].answer_by(stall_at_the_fourth)
-    written: list[Response] = []
+    written: list[ReplayResponse] = []
     endpoints = await connect(servers[0].base_url)
     asking = asyncio.create_task(ask(steps(12), endpoints, written.append, max_tokens=64, concurrency=1))
     assert await asyncio.to_thread(fourth.wait, 5)
@@ -252,7 +254,7 @@ def counting(seen: Seen) -> bytes:
     return answer(200, {"count": count, "max_model_len": 512, "tokens": []})
 
 
-async def check(wanted: Sequence[Step], endpoints: Endpoints, **more: Any) -> ContextCheck:
+async def check(wanted: Sequence[PromptedStep], endpoints: Endpoints, **more: Any) -> ContextCheck:
     prompts = {step.record.key: step.prompt for step in wanted}
     return await check_context(prompts, endpoints.chats, max_tokens=64, max_model_len=8192, **more)
 
