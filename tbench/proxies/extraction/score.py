@@ -10,18 +10,29 @@ import hashlib
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from pathlib import Path
+from typing import Any, cast
 
 from pydantic import Field
 
+from harness.protocols import UnknownProtocol, load_protocol
 from harness.protocols.base import ActionProtocol
 from harness.protocols.thinking_bash import ThinkingBash
 from harness.trajectory import Frozen
 from tbench import __version__
+from tbench.errors import UsageError
 from tbench.proxies.extraction.levels import Levels, read_levels
-from tbench.proxies.extraction.records import ExtractionManifest, ReplyRecord, TaskEntry
+from tbench.proxies.extraction.records import Directory, ExtractionManifest, ReplyRecord, TaskEntry
 from tbench.proxies.extraction.syntax import BashSyntax
-from tbench.rewards import RewardFunction, combine, conciseness, execution_relevance, formatting
+from tbench.rewards import (
+    RewardFunction,
+    combine,
+    conciseness,
+    execution_relevance,
+    formatting,
+    make_conciseness,
+    make_execution_relevance,
+)
 from tbench.scores.statistics import RewardTable, TrialReward, mean_std, per_seed_scores, score_scored_only
 
 LEVELS = ("strict", "extractable", "syntactic")
@@ -40,6 +51,14 @@ class Rewards:
     def by_name(self) -> dict[str, RewardFunction]:
         functions = (formatting, self.relevance, self.concise)
         return {function.__name__: function for function in (*functions, combine(*functions))}
+
+
+def rewards_named(relevance: str, conciseness: str) -> Rewards:
+    """The rewards in the variants of these names. Raises UsageError."""
+    try:
+        return Rewards(make_execution_relevance(cast(Any, relevance)), make_conciseness(cast(Any, conciseness)))
+    except ValueError as error:
+        raise UsageError(f"--relevance, --conciseness: {error}") from None
 
 
 class Figure(Frozen):
@@ -98,6 +117,23 @@ class Result(Frozen):
     bash: str
     rows: tuple[ScoredReply, ...]
     tbench_version: str = __version__
+
+
+def score_directory(path: Path, rewards: Rewards) -> tuple[Result, list[str]]:
+    """Score an extraction, and write its result.json; also `FILE:LINE: problem` for each line that was left out.
+
+    Raises UsageError.
+    """
+    directory = Directory(path)
+    manifest = directory.manifest()
+    replies, problems = directory.replies()
+    try:
+        protocol = load_protocol(manifest.protocol)
+    except UnknownProtocol as error:
+        raise UsageError(f"{path}: {error}") from None
+    result = score(manifest, replies, protocol, BashSyntax(), rewards)
+    directory.write_result(result.model_dump(mode="json"))
+    return result, problems
 
 
 def score(

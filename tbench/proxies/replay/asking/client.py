@@ -37,13 +37,15 @@ class CompletionEndpoint(Protocol):
 
 @dataclass
 class ReplayProgress:
-    """Counts of one start of a run."""
+    """What has come of one start of a run so far, in steps."""
 
     planned: int
+    answered_before: int = 0
+    """Steps that earlier starts have brought an answer to; they are not among `planned`."""
     answered: int = 0
     errors: int = 0
     overflow: int = 0
-    """Of the errors."""
+    """Errors because prompt and reply do not fit the context."""
     stopped: str | None = None
     """Why the rest was not asked."""
     seconds: float = 0.0
@@ -62,14 +64,16 @@ async def ask(
     max_model_len: int | None = None,
     overflow: Mapping[str, str] | None = None,
     concurrency: int = 16,
-    tell: Callable[[ReplayProgress], None] = lambda _: None,
+    answered_before: int = 0,
+    on_progress: Callable[[ReplayProgress], None] = lambda _: None,
 ) -> ReplayProgress:
     """Ask for every step, and give each ReplayResponse to `write` as it comes; a failed step is one with an error.
 
     `overflow`: the steps (by key) that are not asked, and why. What was written stays when this is cancelled. An
     exception of `write` ends it.
     """
-    asking = _Asking(endpoints, write, ReplayProgress(len(steps)), max_tokens, max_model_len, tell)
+    progress = ReplayProgress(len(steps), answered_before)
+    asking = _Asking(endpoints, write, progress, max_tokens, max_model_len, on_progress)
     rest = iter(steps)
     began = time.monotonic()
 
@@ -86,8 +90,8 @@ async def ask(
         for worker in workers:
             worker.cancel()
         await asyncio.gather(*workers, return_exceptions=True)
-        asking.progress.seconds = time.monotonic() - began
-    return asking.progress
+        progress.seconds = time.monotonic() - began
+    return progress
 
 
 class _Asking:
@@ -98,14 +102,14 @@ class _Asking:
         progress: ReplayProgress,
         max_tokens: int,
         max_model_len: int | None,
-        tell: Callable[[ReplayProgress], None],
+        on_progress: Callable[[ReplayProgress], None],
     ) -> None:
         self.progress = progress
         self._endpoints = endpoints
         self._write = write
         self._max_tokens = max_tokens
         self._max_model_len = max_model_len
-        self._tell = tell
+        self._on_progress = on_progress
         self._unavailable = 0
 
     @property
@@ -118,7 +122,7 @@ class _Asking:
             return
         self._write(response)
         self._count(response)
-        self._tell(self.progress)
+        self._on_progress(self.progress)
 
     async def _answer(self, step: PromptedStep) -> ReplayResponse | None:
         """None for a step that is left for the next start: nobody was there to be asked."""

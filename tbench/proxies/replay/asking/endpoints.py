@@ -17,8 +17,24 @@ MOST_MOVES = 5
 """Servers that may go away under one request: beyond that it may be what brings them down."""
 MOVE_ON_SEC = 60.0
 """With several servers: a request's retry budget at one of them."""
+_NOTICE_EVERY_SEC = 5.0
 _SERVERS_OWN = {401, 403, 404, 405}
 """Refusals that say more about the server than about the request."""
+
+
+class WaitNotice:
+    """Says why requests wait, at most every few seconds: many of them wait for the same reason."""
+
+    def __init__(self, name: str, say: Callable[[str], None]) -> None:
+        self._name = name
+        self._say = say
+        self._last = float("-inf")
+
+    def __call__(self, reason: str, seconds: float) -> None:
+        if time.monotonic() - self._last < _NOTICE_EVERY_SEC:
+            return
+        self._last = time.monotonic()
+        self._say(f"{self._name}: {reason.rstrip('.')}; trying again in {seconds:.1f} s")
 
 
 class _Seat:
