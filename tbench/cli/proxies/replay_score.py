@@ -48,28 +48,14 @@ def score(
     if _is_result(path):
         _recompute(path, metric_revision, dataset, output, as_json=as_json)
         return
-    from tbench.errors import UsageError
-    from tbench.proxies.replay.run_files import MANIFEST_NAME, RESPONSES_NAME, RESULT_NAME
+    from tbench.proxies.replay.run_files import RESULT_NAME
     from tbench.proxies.replay.scoring.parser import DEFAULT_REVISION
-    from tbench.proxies.replay.scoring.result import write_result
-    from tbench.proxies.replay.scoring.score_run import score_directory, score_responses
+    from tbench.proxies.replay.scoring.result import replace_result
+    from tbench.proxies.replay.scoring.score_run import score_path
 
-    revision = metric_revision.value if metric_revision else DEFAULT_REVISION
-    if not path.exists():
-        raise UsageError(f"{path}: there is nothing; give a run of replay, its replies, or a result file")
-    directory = path if path.is_dir() else path.parent
-    if path.is_dir() or (path.name == RESPONSES_NAME and (directory / MANIFEST_NAME).exists()):
-        if not (directory / MANIFEST_NAME).exists() and dataset and (directory / RESPONSES_NAME).exists():
-            result = score_responses(directory / RESPONSES_NAME, dataset, revision)
-        else:
-            result = score_directory(directory, dataset, revision)
-    elif dataset is None:
-        raise UsageError(f"{path}: has no manifest beside it; say with --dataset what it answers")
-    else:
-        result = score_responses(path, dataset, revision)
-    target = output or directory / RESULT_NAME
-    _refuse_to_replace_others(target)
-    _write(target, result, write_result)
+    result = score_path(path, dataset, metric_revision.value if metric_revision else DEFAULT_REVISION)
+    target = output or (path if path.is_dir() else path.parent) / RESULT_NAME
+    replace_result(target, result)
     show(result, target, as_json=as_json)
 
 
@@ -97,7 +83,8 @@ def _recompute(
     path: Path, wanted: MetricRevision | None, dataset: Path | None, output: Path | None, *, as_json: bool
 ) -> None:
     from tbench.errors import UsageError
-    from tbench.proxies.replay.scoring.recompute import read_result, recompute
+    from tbench.proxies.replay.scoring.recompute import recompute
+    from tbench.proxies.replay.scoring.result import read_result
     from tbench.proxies.replay.scoring.result_text import lines_of_recomputed
 
     if dataset or output:
@@ -128,28 +115,3 @@ def _as_json(each: Recomputed) -> dict[str, Any]:
 def _exit_unless_identical(found: Sequence[Recomputed]) -> None:
     if not any(each.identical for each in found):
         raise typer.Exit(3)
-
-
-def _refuse_to_replace_others(target: Path) -> None:
-    """A result that somebody else's tool has written is not ours to overwrite."""
-    if not target.exists():
-        return
-    from tbench.errors import UsageError
-    from tbench.proxies.replay.scoring.recompute import read_result
-    from tbench.proxies.replay.scoring.result import scored_revision
-
-    try:
-        ours = scored_revision(read_result(target)) is not None
-    except UsageError:
-        ours = False
-    if not ours:
-        raise UsageError(f"{target}: was not written by tbench replay; name another file with --output")
-
-
-def _write(target: Path, result: Mapping[str, Any], write: Any) -> None:
-    from tbench.errors import UsageError
-
-    try:
-        write(target, result)
-    except OSError as error:
-        raise UsageError(f"{target}: cannot be written: {error.strerror or error}") from None

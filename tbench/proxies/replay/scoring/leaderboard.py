@@ -14,8 +14,7 @@ from typing import Any
 
 from tbench.errors import UsageError
 from tbench.proxies.replay.run_files import MANIFEST_NAME, RESULT_NAME
-from tbench.proxies.replay.scoring.recompute import read_result
-from tbench.proxies.replay.scoring.result import scored_revision
+from tbench.proxies.replay.scoring.result import read_result, scored_revision
 
 UNKNOWN = "unknown"
 """What upstream's results do not store."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -39,21 +38,6 @@ class Recomputed:
     def identical(self) -> bool:
         """All stored fields, of aggregate and steps, and none absent."""
         return not (self.differing or self.absent or self.differing_steps)
-
-
-def read_result(path: Path) -> dict[str, Any]:
-    """A result document, upstream's or ours. Raises UsageError."""
-    try:
-        document = json.loads(path.read_bytes())
-    except OSError as error:
-        raise UsageError(f"{path}: {error.strerror or error}; give a result file") from None
-    except (ValueError, RecursionError) as error:
-        raise UsageError(f"{path}: not JSON ({one_line(str(error))})") from None
-    if not isinstance(document, dict) or not isinstance(document.get("per_step"), list):
-        raise UsageError(f"{path}: per_step: is missing; give the result file of a replay")
-    if not isinstance(document.get("aggregate"), dict):
-        raise UsageError(f"{path}: aggregate: is missing; give the result file of a replay")
-    return document
 
 
 def recompute(path: Path, document: Mapping[str, Any], wanted: Revision | None = None) -> tuple[Recomputed, ...]:

@@ -13,12 +13,14 @@ from typing import Any
 
 from harness.text import without_lone_surrogates
 from tbench import __version__
+from tbench.errors import UsageError
 from tbench.files import write_atomically
 from tbench.proxies.datasets.records import Dataset, Record
 from tbench.proxies.replay.responses import ReplayManifest, ReplayResponse, overall_status, token_quantiles
 from tbench.proxies.replay.scoring.aggregate import ScoredStep, aggregate, score_of
 from tbench.proxies.replay.scoring.parser import Revision
 from tbench.proxies.replay.scoring.scored_steps import Scored
+from tbench.text import one_line
 
 
 @dataclass(frozen=True)
@@ -72,10 +74,45 @@ def result_of(scored: Scored, source: ReplySource) -> dict[str, Any]:
     }
 
 
+def read_result(path: Path) -> dict[str, Any]:
+    """A result document, upstream's or ours. Raises UsageError."""
+    try:
+        document = json.loads(path.read_bytes())
+    except OSError as error:
+        raise UsageError(f"{path}: {error.strerror or error}; give a result file") from None
+    except (ValueError, RecursionError) as error:
+        raise UsageError(f"{path}: not JSON ({one_line(str(error))})") from None
+    if not isinstance(document, dict) or not isinstance(document.get("per_step"), list):
+        raise UsageError(f"{path}: per_step: is missing; give the result file of a replay")
+    if not isinstance(document.get("aggregate"), dict):
+        raise UsageError(f"{path}: aggregate: is missing; give the result file of a replay")
+    return document
+
+
 def write_result(path: Path, result: Mapping[str, Any]) -> None:
     """As upstream writes it: two blanks, no escapes, no final newline. Whole or not at all. Raises OSError."""
     text = json.dumps(result, ensure_ascii=False, indent=2)
     write_atomically(path, without_lone_surrogates(text).encode())
+
+
+def replace_result(path: Path, result: Mapping[str, Any]) -> None:
+    """Write a result where there is none, or one of ours.
+
+    Raises UsageError: what another tool has written is not ours to overwrite.
+    """
+    if path.exists() and not _is_ours(path):
+        raise UsageError(f"{path}: was not written by tbench replay; name another file with --output")
+    try:
+        write_result(path, result)
+    except OSError as error:
+        raise UsageError(f"{path}: cannot be written: {error.strerror or error}") from None
+
+
+def _is_ours(path: Path) -> bool:
+    try:
+        return scored_revision(read_result(path)) is not None
+    except UsageError:
+        return False
 
 
 def _about_the_run(source: ReplySource) -> dict[str, Any]:

@@ -10,6 +10,7 @@ from tbench.errors import UsageError
 from tbench.proxies.datasets.records import Dataset, Record, read_dataset
 from tbench.proxies.replay.responses import ReplayManifest
 from tbench.proxies.replay.run_files import (
+    MANIFEST_NAME,
     PROMPTS_NAME,
     RESPONSES_NAME,
     RESULT_NAME,
@@ -24,6 +25,20 @@ from tbench.proxies.replay.run_files import (
 from tbench.proxies.replay.scoring.parser import DEFAULT_REVISION, Revision
 from tbench.proxies.replay.scoring.result import ReplySource, result_of
 from tbench.proxies.replay.scoring.scored_steps import score_steps
+
+
+def score_path(path: Path, dataset_path: Path | None = None, revision: Revision = DEFAULT_REVISION) -> dict[str, Any]:
+    """The result document of a run directory, of the replies in one, or of a file of replies. Raises UsageError."""
+    if not path.exists():
+        raise UsageError(f"{path}: there is nothing; give a run of replay, its replies, or a result file")
+    replies = path / RESPONSES_NAME if path.is_dir() else path
+    has_manifest = replies.name == RESPONSES_NAME and (replies.parent / MANIFEST_NAME).exists()
+    # A directory that lacks something is told what.
+    if has_manifest or (path.is_dir() and (dataset_path is None or not replies.exists())):
+        return score_directory(replies.parent, dataset_path, revision)
+    if dataset_path is None:
+        raise UsageError(f"{path}: has no manifest beside it; say with --dataset what it answers")
+    return score_responses(replies, dataset_path, revision)
 
 
 def score_directory(

@@ -10,7 +10,8 @@ import pytest
 
 from tbench.errors import UsageError
 from tbench.proxies.replay.scoring.parser import REVISIONS
-from tbench.proxies.replay.scoring.recompute import read_result, recompute
+from tbench.proxies.replay.scoring.recompute import recompute
+from tbench.proxies.replay.scoring.result import read_result
 
 SAMPLE = Path(__file__).parents[5] / "shared" / "data" / "replay" / "result_GLM-5.1-API-test.json"
 
