@@ -12,6 +12,8 @@ from collections import Counter
 from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass
 
+from tbench.scores.statistics import quantile
+
 BOOTSTRAP_RESAMPLES = 5_000
 FEWEST_FOR_INTERVAL = 4
 """Fewer models than this have so few orders that any interval would be for show."""
@@ -140,7 +142,7 @@ def bootstrap(
     if not values:
         return None
     values.sort()
-    return BootstrapInterval(_quantile(values, 0.025), _quantile(values, 0.975), len(values))
+    return BootstrapInterval(quantile(values, 0.025), quantile(values, 0.975), len(values))
 
 
 def fisher_interval(rho: float | None, n: int) -> Interval | None:
@@ -185,10 +187,3 @@ def _pairs(n: int) -> int:
 
 def _tied(values: Sequence[Hashable]) -> int:
     return sum(_pairs(count) for count in Counter(values).values())
-
-
-def _quantile(ordered: Sequence[float], q: float) -> float:
-    position = q * (len(ordered) - 1)
-    below = math.floor(position)
-    above = min(below + 1, len(ordered) - 1)
-    return ordered[below] + (ordered[above] - ordered[below]) * (position - below)

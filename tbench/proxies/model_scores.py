@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from tbench.errors import UsageError
+from tbench.proxies.json_files import object_in, read_json
 from tbench.scores.statistics import score as score_of
 from tbench.scores.summary import reward_table
 from tbench.storage.read_run import StoredRun, read_run
@@ -108,18 +109,11 @@ def _proxy(path: Path, by: By, field: str | None) -> list[ModelScore]:
 
 
 def _looks_like_a_result(file: Path) -> bool:
-    try:
-        value = json.loads(file.read_bytes())
-    except (OSError, ValueError, RecursionError):
-        return False
-    return isinstance(value, dict) and "model" in value
+    return "model" in (object_in(file) or {})
 
 
 def _result(file: Path, by: By, field: str | None) -> ModelScore:
-    try:
-        data = json.loads(_text(file))
-    except (ValueError, RecursionError) as error:
-        raise UsageError(f"{file}: not JSON ({one_line(str(error), 120)})") from None
+    data = read_json(file, "check the path")
     if not isinstance(data, dict):
         raise UsageError(f"{file}: not a JSON object; give the result of a proxy")
     wanted = field or next((known for known in DEFAULT_FIELDS if _is_number(_at(data, known))), DEFAULT_FIELDS[0])

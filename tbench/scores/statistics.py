@@ -189,7 +189,7 @@ def bootstrap_over_tasks(
     count = len(means)
     scores = sorted(math.fsum(draw(means, k=count)) / count for _ in range(resamples))
     tail = (1.0 - level) / 2.0
-    return Bootstrap(se=stdev(scores), low=_quantile(scores, tail), high=_quantile(scores, 1.0 - tail))
+    return Bootstrap(se=stdev(scores), low=quantile(scores, tail), high=quantile(scores, 1.0 - tail))
 
 
 def solve_counts(table: RewardTable) -> tuple[int, ...]:
@@ -233,6 +233,14 @@ def pass_hat_k(table: RewardTable, k: int) -> float:
     return fmean(math.comb(c, k) / math.comb(n, k) for c in solve_counts(table))
 
 
+def quantile(ordered: Sequence[float], q: float) -> float:
+    """The `q`-quantile (0 to 1) of sorted values, interpolated linearly between order statistics."""
+    position = q * (len(ordered) - 1)
+    below = math.floor(position)
+    above = min(below + 1, len(ordered) - 1)
+    return ordered[below] + (ordered[above] - ordered[below]) * (position - below)
+
+
 def _check_plan(tasks: Sequence[str], seeds: Sequence[int]) -> None:
     if not tasks or not seeds:
         raise ValueError("a reward table needs at least one task and one seed")
@@ -259,10 +267,3 @@ def _columns(filled: RewardTable) -> Iterator[tuple[float, ...]]:
 
 def _solved_rows(table: RewardTable) -> Iterator[tuple[float, ...]]:
     return _rows(table.binarised().filled(0.0))
-
-
-def _quantile(ordered: Sequence[float], q: float) -> float:
-    position = q * (len(ordered) - 1)
-    below = math.floor(position)
-    above = min(below + 1, len(ordered) - 1)
-    return ordered[below] + (ordered[above] - ordered[below]) * (position - below)

@@ -20,6 +20,8 @@ from harness.trajectory import TRAJECTORY_SCHEMA_VERSION, Trajectory
 from tbench.errors import UsageError
 from tbench.proxies.datasets.atif import Refused, is_atif, read_atif
 from tbench.proxies.datasets.references import RecordedConversation, Turn
+from tbench.proxies.json_files import object_in
+from tbench.storage.lines import first_problem
 from tbench.text import one_line
 
 Only = Literal["passed", "all"]
@@ -94,7 +96,7 @@ def _last_attempts(files: list[Path]) -> list[Path]:
         attempt = _ATTEMPT.fullmatch(file.parent.name)
         trial, number = (file.parent.parent, int(attempt[1])) if attempt else (file.parent, 1)
         trial = trial if file.name == "trajectory.json" else file  # a continuation stands for itself
-        result = _json_object(file.parent / "result.json")
+        result = object_in(file.parent / "result.json")
         is_final = result is not None and result.get("final") is not False
         rank = number if is_final else 0
         if trial not in last or rank > last[trial][0]:
@@ -156,7 +158,7 @@ def _of_trial(file: Path, value: object, only: Only, note: str) -> Candidate:
     """A file of its own: a trial's, whose verdict lies beside it, or above it as Harbor has it."""
     where = str(file)
     directory = file.parent.parent if file.parent.name == "agent" else file.parent
-    result = _json_object(directory / "result.json") or {}
+    result = object_in(directory / "result.json") or {}
     if only == "passed":
         reward = _reward(result)
         if reward is None:
@@ -192,14 +194,6 @@ def _source(file: Path, result: dict[str, Any]) -> str:
     head = [str(result[key]) for key in ("run", "source") if isinstance(result.get(key), str)]
     seed = [f"seed-{result['seed']}"] if isinstance(result.get("seed"), int) else []
     return "/".join([*head, *seed, task.rpartition("/")[2]])
-
-
-def _json_object(path: Path) -> dict[str, Any] | None:
-    try:
-        value = json.loads(path.read_bytes())
-    except (OSError, ValueError, RecursionError):
-        return None
-    return value if isinstance(value, dict) else None
 
 
 # -- one conversation ------------------------------------------------------------------------------
@@ -252,8 +246,7 @@ def _read_own(value: dict[str, Any], source: str) -> RecordedConversation:
     try:
         trajectory = Trajectory.model_validate(value)
     except ValidationError as error:
-        first = error.errors(include_url=False, include_input=False)[0]
-        raise Refused(f"{'.'.join(map(str, first['loc']))}: {one_line(first['msg'])}") from None
+        raise Refused(first_problem(error, "trajectory")) from None
     if trajectory.protocol != PROTOCOL:
         raise Refused(
             f"protocol {trajectory.protocol}: its prompt does not ask for the JSON that a replay is scored by, "

@@ -6,7 +6,7 @@ Two forms: corrected records carry `messages`, legacy ones only the current user
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -62,6 +62,11 @@ class Record(BaseModel):
 def bucket_of(step_idx: int) -> str:
     """early (the first two steps), mid (the next three), late."""
     return "early" if step_idx <= 1 else "mid" if step_idx <= 4 else "late"
+
+
+def transcript(messages: Iterable[Mapping[str, str]]) -> str:
+    """The messages as one text: the `prompt` of a corrected record."""
+    return "\n\n".join(f"{message['role'].upper()}:\n{message['content']}" for message in messages)
 
 
 def lines_of(text: str) -> list[str]:

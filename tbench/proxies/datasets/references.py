@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from tbench.proxies.datasets.records import ROLES, WAIT, lines_of
+from tbench.proxies.datasets.records import ROLES, WAIT, lines_of, transcript
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,7 +138,7 @@ def _record(
         "is_final_step": step_idx == conversation.assistant_turns - 1,
         "source": conversation.source,
         "source_group": conversation.source_group,
-        "prompt": "\n\n".join(f"{message['role'].upper()}:\n{message['content']}" for message in context),
+        "prompt": transcript(context),
         "messages": list(context),
         "ref_raw": text,
         "ref_parse_ok": bool(reference),

@@ -17,7 +17,7 @@ from harness.rendering import render_prompt
 from harness.text import without_lone_surrogates
 from harness.trajectory import Frozen, Message
 from tbench.errors import UsageError
-from tbench.proxies.datasets.records import Record
+from tbench.proxies.datasets.records import Record, transcript
 from tbench.proxies.replay.asking.tokenizer import Tokenizer
 from tbench.proxies.replay.responses import PromptReport, TemplateStatus, overall_status, token_quantiles
 from tbench.text import one_line
@@ -166,7 +166,7 @@ class PromptBuilder:
             return "deepseek_v4_fallback", self._deepseek(messages), words
         if any(family in self._name for family in _CHATML_FAMILIES):
             return "chatml_fallback", _turns(messages, "chatml"), words
-        return "raw_fallback", without_lone_surrogates(record.prompt) or _transcript(messages), words
+        return "raw_fallback", without_lone_surrogates(record.prompt) or transcript(messages), words
 
     def _with_own_template(self, messages: Messages) -> str:
         if self._tokenizer is None:
@@ -226,11 +226,6 @@ def _settled(switch: Switch, auto: bool) -> bool:
 def _turns(messages: Messages, template: Literal["chatml", "gemma4"]) -> str:
     history = [Message.model_validate(message) for message in messages]
     return render_prompt(history, Rendering(template=template, strip_thinking="off"))
-
-
-def _transcript(messages: Messages) -> str:
-    """A corrected record's own `prompt`, where it has been left out."""
-    return "\n\n".join(f"{message['role'].upper()}:\n{message['content']}" for message in messages)
 
 
 def _as_fields(text: str, status: TemplateStatus) -> dict[str, Any]:

@@ -16,11 +16,11 @@ from tbench import __version__
 from tbench.errors import UsageError
 from tbench.files import write_atomically
 from tbench.proxies.datasets.records import Dataset, Record
+from tbench.proxies.json_files import read_json
 from tbench.proxies.replay.responses import ReplayManifest, ReplayResponse, overall_status, token_quantiles
 from tbench.proxies.replay.scoring.aggregate import ScoredStep, aggregate, score_of
 from tbench.proxies.replay.scoring.parser import Revision
 from tbench.proxies.replay.scoring.scored_steps import Scored
-from tbench.text import one_line
 
 
 @dataclass(frozen=True)
@@ -76,12 +76,7 @@ def result_of(scored: Scored, source: ReplySource) -> dict[str, Any]:
 
 def read_result(path: Path) -> dict[str, Any]:
     """A result document, upstream's or ours. Raises UsageError."""
-    try:
-        document = json.loads(path.read_bytes())
-    except OSError as error:
-        raise UsageError(f"{path}: {error.strerror or error}; give a result file") from None
-    except (ValueError, RecursionError) as error:
-        raise UsageError(f"{path}: not JSON ({one_line(str(error))})") from None
+    document = read_json(path, "give a result file")
     if not isinstance(document, dict) or not isinstance(document.get("per_step"), list):
         raise UsageError(f"{path}: per_step: is missing; give the result file of a replay")
     if not isinstance(document.get("aggregate"), dict):
