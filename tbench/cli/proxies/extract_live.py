@@ -25,12 +25,12 @@ from tbench.tasks.sources import TaskSet, read_tasks
 
 _REPLIES_PER_LINE = 50
 _MOST_ERRORS = 3
-"""Errors that are shown in full; the others are counted."""
+"""Most errors that are shown in full; the others are counted."""
 
 
 @dataclass(frozen=True)
 class AskOptions:
-    """What the user asked for."""
+    """What the user asked of an extraction."""
 
     run: RunOptions
     output: Path | None
@@ -40,9 +40,9 @@ class AskOptions:
 
 
 def ask_and_store(options: AskOptions) -> Path:
-    """Ask, and return the directory with the replies.
+    """Ask for all replies that are missing, and return the directory that holds them.
 
-    Raises UsageError; whatever can be told before is told before anything is asked.
+    Raises UsageError, where possible before anything is asked.
     """
     rewards_named(options.relevance, options.conciseness)
     BashSyntax()

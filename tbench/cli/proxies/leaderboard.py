@@ -10,6 +10,8 @@ import typer
 
 
 class Format(StrEnum):
+    """How the table is printed."""
+
     MARKDOWN = "markdown"
     CSV = "csv"
     JSON = "json"

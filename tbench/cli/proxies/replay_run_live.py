@@ -22,13 +22,13 @@ from tbench.proxies.replay.asking.tokenizer import Tokenizer
 
 EXIT_UNANSWERED, EXIT_STOPPED = 3, 4
 _MOST_LINES = 10
-"""Lines of a kind that are shown before the rest is only counted."""
+"""Most lines of one kind that are shown; the rest is counted."""
 
 
 def execute(options: ReplayOptions) -> int:
-    """The exit code: 0 every step is answered (or left out by --allow-overflow), 3 some are not, 4 stopped, 130.
+    """Run, and return the exit code: 0 all steps answered (or allowed not to fit), 3 not all, 4 stopped, 130 Ctrl-C.
 
-    Raises UsageError before anything is asked, for whatever the user can mend.
+    Raises UsageError for whatever the user can mend, before anything is asked.
     """
     if not options.base_urls:
         raise UsageError("no endpoint: give --base-url http://HOST:PORT/v1 or set OPENAI_BASE_URL")
@@ -56,7 +56,7 @@ async def _execute(options: ReplayOptions, dataset: Dataset, sampling: Sampling,
 
 
 def _say_check(check: ContextCheck, options: ReplayOptions) -> None:
-    """Say which prompts do not fit, or could not be counted. Raises UsageError where that must not be."""
+    """Say which prompts do not fit or could not be counted. Raises UsageError for an overflow that is not allowed."""
     if check.problem:
         say(f"not every prompt could be counted: {check.problem}")
     _say_first("does not fit", [f"{key}: {words}" for key, words in check.overflow.items()])
@@ -65,7 +65,7 @@ def _say_check(check: ContextCheck, options: ReplayOptions) -> None:
 
 
 def _say_end(options: ReplayOptions, progress: ReplayProgress) -> int:
-    """Say what came of it, and return the exit code."""
+    """Say how the run ended, and return the exit code."""
     unanswered = progress.errors - progress.overflow
     words = [f"{progress.answered_before + progress.answered} answered"]
     words += [f"{unanswered} failed"] if unanswered else []

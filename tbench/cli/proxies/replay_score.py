@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 class MetricRevision(StrEnum):
-    """As tbench.proxies.replay.scoring.parser.Revision, which is imported only when a command runs."""
+    """The revisions of tbench.proxies.replay.scoring.parser, which is imported only when a command runs."""
 
     V0 = "v0"
     V1 = "v1"
@@ -75,12 +75,12 @@ def show(result: Mapping[str, Any], target: Path, *, as_json: bool) -> None:
 
 
 def _is_result(path: Path) -> bool:
-    """A JSON file, unless it is the manifest of a run or a line per reply."""
+    """Whether `path` is a JSON file, but no run's manifest."""
     return path.is_file() and path.suffix == ".json" and path.name != "replay.json"
 
 
 def _recompute(
-    path: Path, wanted: MetricRevision | None, dataset: Path | None, output: Path | None, *, as_json: bool
+    path: Path, revision: MetricRevision | None, dataset: Path | None, output: Path | None, *, as_json: bool
 ) -> None:
     from tbench.errors import UsageError
     from tbench.proxies.replay.scoring.recompute import recompute
@@ -90,7 +90,7 @@ def _recompute(
     if dataset or output:
         raise UsageError(f"{path}: is recomputed from its own units; leave out --dataset and --output")
     document = read_result(path)
-    found = recompute(path, document, wanted.value if wanted else None)
+    found = recompute(path, document, revision.value if revision else None)
     if as_json:
         import json
 

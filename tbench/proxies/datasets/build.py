@@ -24,7 +24,7 @@ from tbench.proxies.datasets.references import Inclusion, RecordedConversation, 
 BUILD_SCHEMA_VERSION = 1
 NOTHING_MORE = Inclusion()
 _MOST_PROBLEMS = 1000
-"""In the manifest; all are counted."""
+"""Most problems that the manifest lists; all are counted."""
 
 
 @dataclass
@@ -47,7 +47,7 @@ class Built:
     problems: list[str] = field(default_factory=list)
     """`FILE:LINE: reason`, one per conversation that could not be used."""
     filtered: list[str] = field(default_factory=list)
-    """The same for trials that `only` left out."""
+    """`FILE:LINE: reason`, one per trial that `only` left out."""
     notes: list[str] = field(default_factory=list)
     """`FILE:LINE: what was tolerated`."""
     rebuilt: int = 0
@@ -65,18 +65,18 @@ def build(
     dev: int = 0,
     seed: int = 42,
 ) -> Built:
-    """Write `output`, its manifest, and with `dev` > 0 the records of that many tasks.
+    """Write a dataset to `output`, its manifest, and with `dev` > 0 a file with the records of that many tasks.
 
-    Raises UsageError where a file is in the way or cannot be written, and where there is not one record.
+    Raises UsageError for a file that exists or cannot be written, and where there is not one record.
     """
-    built = _planned(output, dev)
+    built = _new_dataset(output, dev)
     beside = output.with_name(f".{output.name}.writing")
     try:
         output.parent.mkdir(parents=True, exist_ok=True)
         try:
             _write_records(beside, read_all(inputs, only, built.sources), include, built)
             if not built.records:
-                raise UsageError(_nothing(built))
+                raise UsageError(_no_record(built))
             _write_dev(beside, built, dev, seed)
             beside.replace(output)
         finally:
@@ -88,7 +88,7 @@ def build(
 
 
 def select_dev_tasks(tasks: Iterable[tuple[str, str]], count: int, seed: int) -> list[str]:
-    """`count` task ids, spread over the source groups; the rule of LLM-OS-Models' dev_20.
+    """Choose `count` task ids, spread over the source groups, by the rule of LLM-OS-Models' dev_20.
 
     Each group, in the order in which the groups occur, is shuffled by one generator; then the groups take turns in
     sorted order, and each gives its last one.
@@ -107,7 +107,7 @@ def select_dev_tasks(tasks: Iterable[tuple[str, str]], count: int, seed: int) ->
     return sorted(chosen)
 
 
-def _planned(output: Path, dev: int) -> Built:
+def _new_dataset(output: Path, dev: int) -> Built:
     built = Built(output, output.with_name(f"{output.stem}.manifest.json"))
     if dev:
         built.dev_path = output.with_name(f"{output.stem}_dev_{dev}{output.suffix}")
@@ -174,7 +174,8 @@ def _write_dev(beside: Path, built: Built, dev: int, seed: int) -> None:
     built.dev_sha256 = digest.hexdigest()
 
 
-def _nothing(built: Built) -> str:
+def _no_record(built: Built) -> str:
+    """The message for a dataset without a record."""
     reasons = [*built.problems, *built.filtered, *built.notes]
     first = f"; first: {without_lone_surrogates(reasons[0])}" if reasons else ""
     hint = "; --only all takes trials that did not pass" if built.filtered and not built.tasks else ""
@@ -188,7 +189,7 @@ def _nothing(built: Built) -> str:
 def _manifest(
     built: Built, inputs: Sequence[Path], only: Only, include: Inclusion, dev: int, seed: int
 ) -> dict[str, Any]:
-    """The keys of LLM-OS-Models' task_manifest.json, then our own."""
+    """The manifest: the keys of LLM-OS-Models' task_manifest.json, then our own."""
     return {
         "input_path": ", ".join(map(str, inputs)),
         "num_tasks": len(built.tasks),

@@ -26,7 +26,7 @@ from tbench.text import one_line
 
 Only = Literal["passed", "all"]
 PROTOCOL = "keystrokes-json"
-"""The only protocol of ours whose prompt asks for what a replay dataset is answered with."""
+"""Our only protocol whose prompt asks for the format that a replay dataset is answered in."""
 
 _ROLE_NAMES = {"human": "user", "gpt": "assistant"}  # as ShareGPT's `from` has them
 _TRAJECTORY = re.compile(r"trajectory(\.cont-\d+)?\.json")
@@ -47,20 +47,20 @@ class Candidate:
     """A place where a conversation was looked for: the conversation, or why there is none."""
 
     where: str
-    """FILE, or FILE:LINE."""
+    """`FILE`, or `FILE:LINE`."""
     conversation: RecordedConversation | None = None
     problem: str = ""
     note: str = ""
-    """What was tolerated."""
+    """What was tolerated; empty for nothing."""
     is_filtered: bool = False
-    """Left out because of its verdict, or an empty line: no mistake of the file's."""
+    """It was left out because of its verdict, or is an empty line: the file is not at fault."""
 
 
 def read_all(paths: Iterable[Path], only: Only, sources: list[SourceFile]) -> Iterator[Candidate]:
-    """Every conversation in order; one per line of a JSONL file (empty lines too: a line's number names its task).
+    """Read every conversation of the files in order, and add the files to `sources` as they are read.
 
-    The files are added to `sources` as they are read. Raises UsageError for a path that cannot be read at all, and
-    for a directory without a trajectory.
+    A JSONL file holds one per line; empty lines give one, too, as a line's number names its task. Raises UsageError for
+    a path that cannot be read at all, and for a directory without a trajectory.
     """
     for path in paths:
         for file in _files(path):
@@ -69,7 +69,7 @@ def read_all(paths: Iterable[Path], only: Only, sources: list[SourceFile]) -> It
             except OSError as error:
                 raise UsageError(f"{file}: {error.strerror or error}; give recorded conversations") from None
             sources.append(SourceFile(file, hashlib.sha256(raw).hexdigest()))
-            yield from _of_file(file, raw, only)
+            yield from _read_file(file, raw, only)
 
 
 # -- which files -----------------------------------------------------------------------------------
@@ -81,16 +81,16 @@ def _files(path: Path) -> list[Path]:
     found = [each for each in path.rglob("trajectory*.json") if _TRAJECTORY.fullmatch(each.name)]
     if not found:
         raise UsageError(f"{path}: no trajectory.json in it or below it; give a run directory, or files")
-    return _last_attempts(sorted(found, key=_natural))
+    return _last_attempts(sorted(found, key=_natural_order))
 
 
-def _natural(path: Path) -> list[tuple[int, str]]:
-    """seed-2 comes before seed-10."""
+def _natural_order(path: Path) -> list[tuple[int, str]]:
+    """A sort key by which seed-2 comes before seed-10."""
     return [(int(part), "") if part.isdecimal() else (-1, part) for part in _DIGITS.split(str(path))]
 
 
 def _last_attempts(files: list[Path]) -> list[Path]:
-    """Of the attempts at one of our own trials, the last one that came to an end and is final."""
+    """The files without earlier attempts: of each of our own trials the last final attempt that came to an end."""
     last: dict[Path, tuple[int, Path]] = {}
     for file in files:
         attempt = _ATTEMPT.fullmatch(file.parent.name)
@@ -107,7 +107,7 @@ def _last_attempts(files: list[Path]) -> list[Path]:
 # -- one file --------------------------------------------------------------------------------------
 
 
-def _of_file(file: Path, raw: bytes, only: Only) -> Iterator[Candidate]:
+def _read_file(file: Path, raw: bytes, only: Only) -> Iterator[Candidate]:
     if not raw.strip():
         yield Candidate(str(file), problem="the file is empty")
         return
@@ -122,11 +122,11 @@ def _of_file(file: Path, raw: bytes, only: Only) -> Iterator[Candidate]:
             if _is_list_of_conversations(value):
                 yield from (_conversation(f"{file}[{at}]", each, "", "") for at, each in enumerate(value))
             else:
-                yield _of_trial(file, value, only, _decoded(raw)[1])
+                yield _read_trial(file, value, only, _decoded(raw)[1])
             return
     lines = raw.removesuffix(b"\n").split(b"\n")
     for number, line in enumerate(lines, start=1):
-        yield _of_line(f"{file}:{number}", line)
+        yield _read_line(f"{file}:{number}", line)
 
 
 def _is_list_of_conversations(value: object) -> TypeGuard[list[Any]]:
@@ -136,14 +136,14 @@ def _is_list_of_conversations(value: object) -> TypeGuard[list[Any]]:
 
 
 def _decoded(raw: bytes) -> tuple[str, str]:
-    """As text, and a note where it was not UTF-8."""
+    """The text of `raw`, and a note where it was not UTF-8."""
     try:
         return raw.decode("utf-8-sig"), ""
     except UnicodeDecodeError:
         return raw.decode("utf-8-sig", "replace"), "bytes that are not UTF-8 became U+FFFD"
 
 
-def _of_line(where: str, line: bytes) -> Candidate:
+def _read_line(where: str, line: bytes) -> Candidate:
     if not line.strip():
         return Candidate(where, is_filtered=True)
     text, note = _decoded(line)
@@ -154,8 +154,8 @@ def _of_line(where: str, line: bytes) -> Candidate:
     return _conversation(where, value, "", note)
 
 
-def _of_trial(file: Path, value: object, only: Only, note: str) -> Candidate:
-    """A file of its own: a trial's, whose verdict lies beside it, or above it as Harbor has it."""
+def _read_trial(file: Path, value: object, only: Only, note: str) -> Candidate:
+    """Read a trial's file, whose verdict lies beside it, or in Harbor's layout one directory above."""
     where = str(file)
     directory = file.parent.parent if file.parent.name == "agent" else file.parent
     result = object_in(directory / "result.json") or {}
@@ -174,7 +174,7 @@ def _of_trial(file: Path, value: object, only: Only, note: str) -> Candidate:
 
 
 def _reward(result: dict[str, Any]) -> float | None:
-    """Ours, or Harbor's `verifier_result.rewards.reward`."""
+    """The reward in our result.json, or Harbor's `verifier_result.rewards.reward`; None without one."""
     reward = result.get("reward")
     verifier = result.get("verifier_result")
     if isinstance(verifier, dict) and isinstance(verifier.get("rewards"), dict):
@@ -183,7 +183,7 @@ def _reward(result: dict[str, Any]) -> float | None:
 
 
 def _source(file: Path, result: dict[str, Any]) -> str:
-    """`RUN/seed-N/TASK`, Harbor's `DATASET/TASK`; the task comes last, so that it is the group."""
+    """The source `RUN/seed-N/TASK`, or Harbor's `DATASET/TASK`: the task comes last, as it is the group."""
     directory = (
         file.parent.parent if file.parent.name == "agent" or _ATTEMPT.fullmatch(file.parent.name) else file.parent
     )
@@ -225,7 +225,7 @@ def _named_source(value: dict[str, Any]) -> str:
 
 
 def _read_chat(value: dict[str, Any], source: str) -> RecordedConversation:
-    """`messages` or `conversations`, of `role` and `content` or `from` and `value`."""
+    """Read `messages` or `conversations`, of `role` and `content` or `from` and `value`. Raises Refused."""
     messages = value.get("messages", value.get("conversations"))
     if not isinstance(messages, list) or not messages:
         raise Refused("no messages: neither `messages` nor `conversations` is a list with something in it")
@@ -258,7 +258,7 @@ def _read_own(value: dict[str, Any], source: str) -> RecordedConversation:
 
 
 def _own_turns(trajectory: Trajectory, source: str) -> RecordedConversation:
-    """What the model was shown: all of it, or up to the first time that the history was made shorter."""
+    """What the model was shown, up to the first time that the history was made shorter. Raises Refused."""
     cut, steps = "", trajectory.steps
     if trajectory.compactions:
         first = trajectory.compactions[0].step

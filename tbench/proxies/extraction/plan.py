@@ -38,7 +38,7 @@ def make_manifest(
 
 
 def open_directory(path: Path, manifest: ExtractionManifest) -> Directory:
-    """A new directory, or the one of the extraction that goes on. Raises UsageError, also for another extraction's."""
+    """A new directory, or that of the extraction that goes on. Raises UsageError, also for another extraction's."""
     if is_unused(path):
         return Directory.create(path, manifest)
     before = Directory(path).manifest()
@@ -47,6 +47,6 @@ def open_directory(path: Path, manifest: ExtractionManifest) -> Directory:
 
 
 def default_directory(model: str) -> Path:
-    """Where an extraction goes that was given no directory."""
+    """The directory of an extraction for which the user named none."""
     slug = re.sub(r"[^\w.-]+", "-", model).strip("-.") or "model"
     return Path(f"runs/{datetime.now():%Y-%m-%d_%H-%M-%S}_{slug}_extract")

@@ -43,7 +43,7 @@ Replies = Mapping[tuple[str, int], ReplyRecord]
 
 @dataclass(frozen=True)
 class Rewards:
-    """The definitions in use; their names are in the result."""
+    """The reward functions in use; their names are in the result."""
 
     relevance: RewardFunction = execution_relevance
     concise: RewardFunction = conciseness
@@ -62,7 +62,7 @@ def rewards_named(relevance: str, conciseness: str) -> Rewards:
 
 
 class Figure(Frozen):
-    """Over seeds: a share of all tasks, or a mean reward over all tasks."""
+    """A share of all tasks, or a mean reward over all tasks, for each seed and over seeds."""
 
     mean: float
     std: float | None
@@ -73,7 +73,7 @@ class Figure(Frozen):
 
 
 class ScoredReply(Frozen):
-    """One task at one seed."""
+    """The reply of one task at one seed, scored."""
 
     task: str
     seed: int
@@ -85,11 +85,11 @@ class ScoredReply(Frozen):
     cut: bool
     characters: int | None
     rewards: dict[str, float] | None
-    """By definition; None where there is no reply."""
+    """Reward by function; None where there is no reply."""
 
 
 class Result(Frozen):
-    """result.json."""
+    """The figures of an extraction: its result.json."""
 
     schema_version: int = 1
     headline: str = HEADLINE
@@ -100,7 +100,7 @@ class Result(Frozen):
     rendering: dict[str, Any]
     tasks: int
     tasks_sha256: str
-    """Over names and hashes of the tasks: figures of other tasks are not comparable."""
+    """The digest of the tasks' names and hashes: figures of other tasks are not comparable."""
     seeds: tuple[int, ...]
     planned: int
     replies: int
@@ -108,11 +108,11 @@ class Result(Frozen):
     cut: int
     levels: dict[str, Figure]
     rewards: dict[str, Figure] | None
-    """By definition in use; None for a protocol that they are not about."""
+    """Figure by reward function; None for a protocol that the rewards are not about."""
     problems: dict[str, int]
-    """Why replies are not extractable or not accepted, by kind."""
+    """Number of replies by kind of what makes them not extractable or not accepted."""
     errors: dict[str, int]
-    """Why there is no reply, by kind; those that were never asked for are `missing`."""
+    """Number of missing replies by kind of error; `missing` were never asked for."""
     example_errors: dict[str, str] = Field(default={})
     bash: str
     rows: tuple[ScoredReply, ...]
@@ -120,7 +120,7 @@ class Result(Frozen):
 
 
 def score_directory(path: Path, rewards: Rewards) -> tuple[Result, list[str]]:
-    """Score an extraction, and write its result.json; also `FILE:LINE: problem` for each line that was left out.
+    """Score an extraction and write its result.json; gives the result, and `FILE:LINE: problem` for each bad line.
 
     Raises UsageError.
     """
@@ -143,7 +143,7 @@ def score(
     bash: BashSyntax,
     rewards: Rewards | None = None,
 ) -> Result:
-    """Replies outside of the plan do not count. The rewards are about thinking-bash alone."""
+    """Score the replies of the plan; others do not count. The rewards are about thinking-bash alone."""
     functions = (rewards or Rewards()).by_name() if isinstance(protocol, ThinkingBash) else {}
     rows = [
         _row(task, seed, replies.get((task.name, seed)), protocol, bash, functions)

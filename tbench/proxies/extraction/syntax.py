@@ -14,23 +14,25 @@ from tbench.errors import UsageError
 from tbench.text import one_line
 
 LONGEST_COMMAND = 200_000
-"""Bytes. A longer one is not asked about, and not accepted."""
+"""Most bytes of a command that bash is asked about; a longer one is not accepted."""
 _ARGUMENTS = ("--norc", "--noprofile", "-n", "-s")
 _ENVIRONMENT = {"PATH": "/usr/bin:/bin", "LC_ALL": "C.UTF-8"}
 
 
 @dataclass(frozen=True)
 class SyntaxCheck:
+    """Whether bash accepts a command, and what it says of it."""
+
     accepted: bool
     complaint: str = ""
     """bash's first line, or why it was not asked."""
 
 
 class BashSyntax:
-    """Asks the machine's bash; remembers its answers."""
+    """Asks the machine's bash about commands, and remembers its answers."""
 
     def __init__(self, bash: str | None = None, *, timeout_sec: float = 5.0) -> None:
-        """Raises UsageError where there is no bash."""
+        """Find bash, the machine's own unless it is named. Raises UsageError where there is none."""
         found = bash or shutil.which("bash")
         if found is None:
             raise UsageError("bash: not found on this machine; the syntactic level asks it (bash -n), so install it")

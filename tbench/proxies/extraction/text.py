@@ -8,12 +8,12 @@ from tbench.proxies.extraction.score import LEVELS, Figure, Result, ScoredReply
 from tbench.text import plain
 
 _TASK, _COMMAND = 40, 70
-"""Most characters of a cell."""
+"""Most characters of a task's name and of a command."""
 _LABELS = {"strict": "", "extractable": "headline; ", "syntactic": ""}
 
 
 def render(result: Result) -> Iterator[str]:
-    """The table, the three levels, the rewards, what is missing."""
+    """The lines of a result: the table of tasks, the three levels, the rewards, what is missing."""
     yield from _table(result)
     yield ""
     for level in LEVELS:

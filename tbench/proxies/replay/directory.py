@@ -34,7 +34,7 @@ class RunDirectory:
     def __init__(self, path: Path, file: LineFile, answered: Mapping[str, ReplayResponse]) -> None:
         self.path = path
         self.answered = answered
-        """What earlier starts brought, without errors, by `Response.key`."""
+        """What earlier starts brought, without errors, by `ReplayResponse.key`."""
         self._file = file
 
     @classmethod

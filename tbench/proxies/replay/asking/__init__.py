@@ -1,1 +1,1 @@
-"""From the records of a dataset to stored replies: prompts, whether they fit, endpoints, requests."""
+"""Asking a model: from the records of a dataset to prompts, requests and stored replies."""

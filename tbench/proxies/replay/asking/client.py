@@ -1,4 +1,4 @@
-"""Asks for a reply to every step that has none yet: so many at once, each written down as it comes."""
+"""Asks for a reply to each of many steps, several at once, and writes each down as it comes."""
 
 from __future__ import annotations
 
@@ -15,19 +15,19 @@ from tbench.proxies.datasets.records import Record
 from tbench.proxies.replay.asking.prompts import Prompt
 from tbench.proxies.replay.responses import ReplayResponse
 
-FIRST_STEPS = 3
-"""So many steps that end as unavailable before any was answered: there is no point in going on."""
+STOP_AFTER_UNAVAILABLE = 3
+"""A run stops when this many steps were unavailable before any was answered."""
 
 
 class PromptedStep(NamedTuple):
-    """A record, and what is sent for it."""
+    """A record, and the prompt that is sent for it."""
 
     record: Record
     prompt: Prompt
 
 
 class CompletionEndpoint(Protocol):
-    """Where replies come from: `tbench.proxies.replay.asking.endpoints.Endpoints`."""
+    """What replies come from: `tbench.proxies.replay.asking.endpoints.Endpoints`, or a fake."""
 
     @property
     def gave_up(self) -> str | None: ...
@@ -37,7 +37,7 @@ class CompletionEndpoint(Protocol):
 
 @dataclass
 class ReplayProgress:
-    """What has come of one start of a run so far, in steps."""
+    """How far one start of a run has come, in steps."""
 
     planned: int
     answered_before: int = 0
@@ -45,7 +45,7 @@ class ReplayProgress:
     answered: int = 0
     errors: int = 0
     overflow: int = 0
-    """Errors because prompt and reply do not fit the context."""
+    """The errors whose prompt and reply do not fit the context."""
     stopped: str | None = None
     """Why the rest was not asked."""
     seconds: float = 0.0
@@ -67,10 +67,9 @@ async def ask(
     answered_before: int = 0,
     on_progress: Callable[[ReplayProgress], None] = lambda _: None,
 ) -> ReplayProgress:
-    """Ask for every step, and give each ReplayResponse to `write` as it comes; a failed step is one with an error.
+    """Ask for every step, and give each ReplayResponse to `write` as it comes; failed steps give one with an error.
 
-    `overflow`: the steps (by key) that are not asked, and why. What was written stays when this is cancelled. An
-    exception of `write` ends it.
+    `overflow` holds the steps, by key, that are not asked, and why. An exception of `write` ends all.
     """
     progress = ReplayProgress(len(steps), answered_before)
     asking = _Asking(endpoints, write, progress, max_tokens, max_model_len, on_progress)
@@ -81,7 +80,7 @@ async def ask(
         for step in rest:
             if asking.stopped:
                 return
-            await asking.one(step, (overflow or {}).get(step.record.key))
+            await asking.ask_one(step, (overflow or {}).get(step.record.key))
 
     workers = [asyncio.create_task(work(), name=f"replay {n}") for n in range(min(concurrency, len(steps)))]
     try:
@@ -95,6 +94,8 @@ async def ask(
 
 
 class _Asking:
+    """The state of one `ask`."""
+
     def __init__(
         self,
         endpoints: CompletionEndpoint,
@@ -116,16 +117,14 @@ class _Asking:
     def stopped(self) -> bool:
         return self.progress.stopped is not None
 
-    async def one(self, step: PromptedStep, overflow: str | None) -> None:
+    async def ask_one(self, step: PromptedStep, overflow: str | None) -> None:
         response = _failed(step, overflow) if overflow else await self._answer(step)
-        if response is None:
-            return
         self._write(response)
         self._count(response)
         self._on_progress(self.progress)
 
-    async def _answer(self, step: PromptedStep) -> ReplayResponse | None:
-        """None for a step that is left for the next start: nobody was there to be asked."""
+    async def _answer(self, step: PromptedStep) -> ReplayResponse:
+        """The response to one step, errors included."""
         try:
             reply = await self._endpoints.complete(step.prompt.fields)
         except ContextLimitReached as error:
@@ -146,8 +145,8 @@ class _Asking:
         progress.errors += 1
         progress.overflow += response.error.startswith("overflow:")
         self._unavailable += response.error.startswith("unavailable:")
-        if self._unavailable >= FIRST_STEPS and not progress.answered and progress.stopped is None:
-            progress.stopped = f"the first {FIRST_STEPS} steps got no answer; last: {response.error}"
+        if self._unavailable >= STOP_AFTER_UNAVAILABLE and not progress.answered and progress.stopped is None:
+            progress.stopped = f"the first {STOP_AFTER_UNAVAILABLE} steps got no answer; last: {response.error}"
 
 
 def _response(step: PromptedStep, reply: RawReply, error: str | None) -> ReplayResponse:
@@ -177,7 +176,10 @@ def _failed(step: PromptedStep, error: str | None) -> ReplayResponse:
 
 
 def _cut_by_context(reply: RawReply, max_tokens: int, max_model_len: int | None) -> str | None:
-    """vLLM 0.32 shortens `max_tokens` to what the context has left, and says nothing of it."""
+    """The error of a reply that the end of the context cut; None for any other.
+
+    vLLM 0.32 shortens `max_tokens` to what the context has left, and says nothing of it.
+    """
     prompt, completion = reply.prompt_tokens, reply.completion_tokens
     if max_model_len is None or prompt is None or completion is None or reply.finish_reason != "length":
         return None

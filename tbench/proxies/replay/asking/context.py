@@ -17,21 +17,21 @@ TOO_LONG_TO_COUNT = "the server refuses to count so much"
 
 @dataclass(frozen=True)
 class ContextCheck:
-    """Token counts of the prompts, by step, and what they have to fit in."""
+    """The prompts' token counts, and the context that they have to fit."""
 
     max_tokens: int
     max_model_len: int | None
     counts: Mapping[str, int] = field(default_factory=dict)
     counted_by: str | None = None
-    """`server`, `tokenizer`; None where nobody could count."""
+    """`server` or `tokenizer`; None where nobody could count."""
     refused: frozenset[str] = frozenset()
-    """Steps that the server would not even count."""
+    """Steps whose prompt the server refused to count because of its length."""
     problem: str | None = None
-    """Why some could not be counted."""
+    """Why some prompts could not be counted."""
 
     @property
     def overflow(self) -> dict[str, str]:
-        """Steps that do not fit, and by how much, in words."""
+        """Error by key of each step that does not fit."""
         if self.max_model_len is None:
             return {}
         words = f"+ {self.max_tokens} max_tokens > max_model_len {self.max_model_len}"
@@ -43,7 +43,7 @@ class ContextCheck:
         return found | dict.fromkeys(self.refused, f"overflow: {TOO_LONG_TO_COUNT}")
 
     def require_room(self) -> None:
-        """Raises UsageError when a step does not fit: nothing is cut silently."""
+        """Refuse steps that do not fit, as nothing may be cut silently. Raises UsageError."""
         overflow = self.overflow
         if not overflow:
             return
@@ -67,7 +67,10 @@ async def check_context(
     concurrency: int = 16,
     say: Callable[[str], None] = lambda _: None,
 ) -> ContextCheck:
-    """Count with the first server that can, else with the tokenizer, else not at all. Raises UsageError."""
+    """Count with the first server that can, else with the tokenizer, else not at all.
+
+    Raises UsageError for a `max_tokens` that leaves no room for any prompt.
+    """
     if max_model_len is not None and max_tokens >= max_model_len:
         raise UsageError(
             f"--max-tokens {max_tokens}: the whole context has {max_model_len} tokens; nothing is left for a prompt"
@@ -83,6 +86,8 @@ async def check_context(
 
 
 class _Counting:
+    """The state of one `check_context`."""
+
     def __init__(self, prompts: Mapping[str, Prompt], max_tokens: int, max_model_len: int | None) -> None:
         self._prompts = prompts
         self._max_tokens = max_tokens
@@ -92,7 +97,7 @@ class _Counting:
         self._problem: str | None = None
 
     async def by_server(self, chat: ChatModel, concurrency: int) -> ContextCheck | None:
-        """None where it cannot count."""
+        """Count all prompts with one server; None where it cannot count."""
         keys = list(self._prompts)
         if not keys or not await self._count(chat, keys[0]):
             return None

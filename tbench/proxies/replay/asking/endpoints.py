@@ -1,4 +1,4 @@
-"""Several servers of one model behind one door: requests go round, and past those that fail."""
+"""Several servers of one model as one endpoint: requests go round, and past servers that fail."""
 
 from __future__ import annotations
 
@@ -12,18 +12,18 @@ from harness.errors import EndpointError, EndpointUnavailable, RequestRefused
 from harness.model import ServedModel
 
 STRIKES = 3
-"""Requests in a row that one server failed, while it was there, and another answered: then it gets no more."""
+"""A server gets no more requests after failing this many in a row that another one then answered."""
 MOST_MOVES = 5
-"""Servers that may go away under one request: beyond that it may be what brings them down."""
+"""Most servers that may go away under one request: beyond that, the request may be what brings them down."""
 MOVE_ON_SEC = 60.0
-"""With several servers: a request's retry budget at one of them."""
+"""A request's retry budget at one of several servers."""
 _NOTICE_EVERY_SEC = 5.0
-_SERVERS_OWN = {401, 403, 404, 405}
-"""Refusals that say more about the server than about the request."""
+_ABOUT_THE_SERVER = {401, 403, 404, 405}
+"""Statuses of refusals that are about the server rather than about the request."""
 
 
 class WaitNotice:
-    """Says why requests wait, at most every few seconds: many of them wait for the same reason."""
+    """Says why requests wait, but only every few seconds: many of them wait for the same reason."""
 
     def __init__(self, name: str, say: Callable[[str], None]) -> None:
         self._name = name
@@ -38,6 +38,8 @@ class WaitNotice:
 
 
 class _Seat:
+    """One server's place in the round, and how it has done so far."""
+
     def __init__(self, chat: ChatModel) -> None:
         self.chat = chat
         self.strikes = 0
@@ -50,7 +52,7 @@ class _Seat:
 
 
 class Endpoints:
-    """The servers of one run. `say` hears, in words, when one is left out."""
+    """The servers of one run. `say` is told in words when one is left out."""
 
     def __init__(
         self,
@@ -59,7 +61,7 @@ class Endpoints:
         *,
         retry_budget_sec: float = 900.0,
     ) -> None:
-        """`retry_budget_sec`: of one request at all servers together; the chats have their own for one of them."""
+        """`retry_budget_sec` is one request's at all servers together; each chat has its own budget besides."""
         self._retry_budget_sec = retry_budget_sec
         self._seats = [_Seat(chat) for chat in chats]
         self._say = say
@@ -71,7 +73,7 @@ class Endpoints:
 
     @property
     def connected(self) -> list[ChatModel]:
-        """Those that answered `connect`."""
+        """The servers that answered `connect`."""
         return [seat.chat for seat in self._seats if seat.connected]
 
     @property
@@ -81,7 +83,7 @@ class Endpoints:
         return next(filter(None, reasons), "all of them failed") if len(reasons) == len(self._seats) else None
 
     async def connect(self, budget_sec: float) -> ServedModel:
-        """What they serve, which must be one model. One that does not answer is tried again when its turn comes.
+        """Ask the servers for the model they serve; one that does not answer is tried again when its turn comes.
 
         Raises EndpointError where none answers or one refuses, RequestRefused where they serve different models.
         """
@@ -106,7 +108,7 @@ class Endpoints:
         return served[0].model_copy(update={"context_tokens": min(lengths, default=None)})
 
     async def complete(self, fields: Mapping[str, Any]) -> RawReply:
-        """One reply, from the next server or another. Raises as `ChatModel.complete`: what the last one said."""
+        """One reply, from the next server or another. Raises the last server's error as `ChatModel.complete` does."""
         if len(self._seats) == 1:
             return await self._seats[0].chat.complete(fields)
         began, tried, moves = time.monotonic(), set[int](), 0
@@ -128,7 +130,7 @@ class Endpoints:
                     continue
                 failed.append((seat, error))
             except RequestRefused as error:
-                if error.status not in _SERVERS_OWN:
+                if error.status not in _ABOUT_THE_SERVER:
                     raise
                 failed.append((seat, error))
             else:
@@ -163,7 +165,7 @@ class Endpoints:
                 task.cancel()
 
     def _strike(self, seat: _Seat, error: EndpointError) -> None:
-        """Another server answered what this one did not."""
+        """Count a request that this server failed and another one answered."""
         seat.strikes += 1
         if seat.strikes == STRIKES and not seat.gone:
             seat.retired = True

@@ -1,4 +1,4 @@
-"""What the user asks of a replay run, and what comes of it before anybody is asked: sampling, tokenizer, endpoints."""
+"""A replay run's options, and what is made of them before anything is asked: sampling, tokenizer, endpoints."""
 
 from __future__ import annotations
 
@@ -23,13 +23,13 @@ from tbench.text import one_line
 
 @dataclass(frozen=True)
 class ReplayOptions:
-    """What the user asked for."""
+    """What the user asked of a replay run."""
 
     dataset: Path
     base_urls: tuple[str, ...]
     output: Path
     sampling: Mapping[str, Any]
-    """Fields of Sampling but for `extra_body`."""
+    """The fields of Sampling, except `extra_body`."""
     vllm: Mapping[str, Any]
     """Sampling fields that only vLLM knows, given by options of their own."""
     extra_body: Mapping[str, Any]
@@ -59,7 +59,7 @@ def parse_shard(text: str | None) -> tuple[int, int]:
 
 
 def make_sampling(options: ReplayOptions) -> Sampling:
-    """The sampling of every request. Raises UsageError."""
+    """The sampling that every request is sent with. Raises UsageError."""
     if twice := sorted(options.vllm.keys() & options.extra_body.keys() - {"repetition_penalty"}):
         raise UsageError(f"--extra-body: {', '.join(twice)}: has an option of its own that is given as well")
     try:
@@ -72,7 +72,7 @@ def make_sampling(options: ReplayOptions) -> Sampling:
 
 
 def make_tokenizer(options: ReplayOptions) -> Tokenizer | None:
-    """The tokenizer that renders here, if one was named. Raises UsageError."""
+    """The tokenizer that renders prompts here, if one was named. Raises UsageError."""
     path = options.prompt.tokenizer_path
     if path is not None and options.prompt.render == "server":
         raise UsageError("--tokenizer-path: the server renders; leave it out, or use --render local")
@@ -80,7 +80,7 @@ def make_tokenizer(options: ReplayOptions) -> Tokenizer | None:
 
 
 def make_endpoints(options: ReplayOptions, sampling: Sampling, say: Callable[[str], None]) -> Endpoints:
-    """The endpoints, not connected yet; `say` gets what happens to them, in words. Raises UsageError."""
+    """The endpoints, not connected yet; `say` is told in words what happens to them. Raises UsageError."""
     urls = tuple(dict.fromkeys(options.base_urls))
     if "chat_template_kwargs" in options.extra_body and options.prompt.chat_template_kwargs:
         raise UsageError("--extra-body: chat_template_kwargs are set twice; set them in one place")

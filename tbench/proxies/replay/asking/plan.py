@@ -1,4 +1,4 @@
-"""What a replay run asks: its prompts, whether they fit, its manifest; then a reply for every step that has none."""
+"""What a replay run will ask (its prompts, whether they fit, its manifest), and the asking of what is missing."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ _CONNECT_SEC, _CONNECT_SEC_OF_SEVERAL = 20.0, 5.0
 
 @dataclass(frozen=True)
 class ReplayPlan:
-    """What is settled before the first request."""
+    """Everything that is settled before the first request."""
 
     steps: Sequence[PromptedStep]
     """The steps of this shard."""
@@ -135,7 +135,7 @@ async def _connect(options: ReplayOptions, endpoints: Endpoints) -> ServedModel:
 
 
 def _prompted(options: ReplayOptions, dataset: Dataset, builder: PromptBuilder) -> list[PromptedStep]:
-    """The steps of all shards: what is said of the prompts is the same in each."""
+    """The steps of all shards, as each shard's manifest describes the prompts of all."""
     steps = [PromptedStep(record, builder.build(record)) for record in dataset.records[: options.limit]]
     raw = [step for step in steps if step.prompt.status == "raw_fallback"]
     if raw and not options.allow_raw_fallback:

@@ -35,34 +35,34 @@ SHOWN_ERRORS = 3
 
 
 class PromptOptions(Frozen):
-    """How prompts are made, as the user said it."""
+    """How prompts are made, as the user chose it."""
 
     render: Literal["server", "local"] = "server"
     tokenizer_path: str | None = None
     thinking_mode: str = "auto"
-    """on, true, 1, yes, enabled; off, false, 0, no, disabled; auto."""
+    """One of on, true, 1, yes, enabled; off, false, 0, no, disabled; auto."""
     strip_thinking_history: Switch = "auto"
     gemma4_empty_thought_channel: Switch = "auto"
     chat_template_kwargs: dict[str, Any] = Field(default={})
 
 
 class Prompt(NamedTuple):
-    """One request's own part."""
+    """The part of a request that is its own, and how it was made."""
 
     fields: dict[str, Any]
     """`messages` (and `chat_template_kwargs`), or `prompt` (and `add_special_tokens`); always encodable."""
     status: TemplateStatus
     stripped_thinking_blocks: int = 0
     error: str | None = None
-    """Why the tokenizer's template was not used, though it was tried."""
+    """Why the tokenizer's template could not be used; None where it was, or was not tried."""
     has_messages: bool = True
-    """The record carries a conversation, not just a prompt."""
+    """Whether the record carries a conversation, not just a prompt."""
 
 
 class PromptBuilder:
-    """Makes the prompts of one run; `tokenizer` only for `render=local`.
+    """Makes the prompts of one run. A `tokenizer` is needed for `render=local` only.
 
-    `model` and `root` (the path or repository behind it) name the model: rules for families look at the names.
+    The rules for model families look at the names in `model` and `root` (the path or repository behind it).
     Raises UsageError for settings that contradict each other.
     """
 
@@ -108,7 +108,7 @@ class PromptBuilder:
         max_model_len: int | None = None,
         max_tokens: int | None = None,
     ) -> PromptReport:
-        """`counts`: the prompts' tokens, of as many as were counted."""
+        """How the prompts were made; `counts` has the tokens of those that were counted."""
         statuses = Counter(prompt.status for prompt in prompts)
         errors = {prompt.error for prompt in prompts if prompt.error}
         return PromptReport(
@@ -184,7 +184,7 @@ class PromptBuilder:
         return f"<bos>{thinking}{_turns(messages, 'gemma4')}{channel}"
 
     def _deepseek(self, messages: Messages) -> str:
-        """Not among the templates of harness.rendering: nothing closes a turn but an assistant's."""
+        """The prompt in DeepSeek's form, which harness.rendering has not: only the assistant's turns are closed."""
         before = {"system": "", "user": "<｜User｜>", "tool": "<｜User｜>", "assistant": "<｜Assistant｜>"}
         turns = [
             f"{before[role]}{message['content'].strip()}{_DEEPSEEK_EOS if role == 'assistant' else ''}"
@@ -196,10 +196,10 @@ class PromptBuilder:
 
 
 def without_thinking_blocks(text: str) -> tuple[str, int]:
-    """`text` without its closed thinking blocks, white space behind them and at its front, and how many there were.
+    """`text` without closed thinking blocks and the white space behind them and at its front; and their number.
 
-    Unlike `harness.rendering.without_thinking`, as upstream: blocks anywhere, and one that never ends stays. Linear,
-    as a non-greedy pattern is not where many blocks never end.
+    Upstream's rule, unlike that of `harness.rendering.without_thinking`: blocks count anywhere, and one that never ends
+    stays. Linear, which a non-greedy pattern is not where many blocks never end.
     """
     removed = 0
     for opening, end in _THINKING:

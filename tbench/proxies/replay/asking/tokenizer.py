@@ -1,4 +1,4 @@
-"""A tokenizer with its own chat template: the part of transformers' that replay needs, and how it is loaded."""
+"""A tokenizer with its chat template: the part of transformers that replay needs, and how it is loaded."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ class Tokenizer(Protocol):
     def apply_chat_template(
         self, conversation: list[dict[str, str]], *, tokenize: bool, add_generation_prompt: bool, **kwargs: Any
     ) -> Any:
-        """With `tokenize=False` the prompt's text. May raise anything: templates refuse with exceptions."""
+        """The prompt's text, with `tokenize=False`. May raise anything, as templates refuse with exceptions."""
 
     def encode(self, text: str, *, add_special_tokens: bool) -> Sequence[int]: ...
 
 
 def load_tokenizer(path: str) -> Tokenizer:
-    """The tokenizer in a directory or of a repository's name. Raises UsageError.
+    """Load the tokenizer in a directory, or the repository of that name. Raises UsageError.
 
     Code that comes with it is not run (`trust_remote_code` stays off).
     """

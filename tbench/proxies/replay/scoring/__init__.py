@@ -1,1 +1,1 @@
-"""From stored replies to scores: the parser, the metric, results, shards put together, and the leaderboard."""
+"""Scoring: from stored replies to step scores, results and the leaderboard."""

@@ -25,23 +25,23 @@ class ScoredStep(BaseModel):
     ref_task_complete: bool = False
     pred_task_complete: bool | None = None
     pred_task_complete_true: bool = False
-    """Both say so (in v0: the reply says so)."""
+    """Whether reply and reference both claim completion (in v0: whether the reply does)."""
     ref_command_units: tuple[str, ...]
     pred_command_units: tuple[str, ...]
     first_cmd_exact: float
     command_precision: float
     command_recall: float
     command_f1: float
-    """Like the three before it, rounded to 4 digits."""
+    """A fraction rounded to 4 digits, as the three before it."""
 
     @property
     def key(self) -> str:
-        """As `Record.key`."""
+        """The `Record.key` of the step."""
         return f"{self.task_id}/{self.step_idx}"
 
 
 def aggregate(steps: Sequence[ScoredStep]) -> dict[str, Any]:
-    """The 16 fields in upstream's order (TB2-lite's replay_metrics.py); zeros where there are no steps.
+    """The 16 figures in upstream's order (TB2-lite's replay_metrics.py); zeros where there are no steps.
 
     Means are over steps, not over tasks, and over the rounded step values; percentages have one digit.
     """
@@ -87,7 +87,7 @@ def aggregate(steps: Sequence[ScoredStep]) -> dict[str, Any]:
 
 
 def score_of(figures: dict[str, Any]) -> float:
-    """What is ranked: 100 x mean F1, two digits. (`next_action_score` is the ranking score of before.)"""
+    """The score that results are ranked by: 100 x mean F1, two digits. (`next_action_score` is an earlier one.)"""
     return round(100.0 * float(figures["avg_command_f1"]), 2)
 
 

@@ -17,7 +17,7 @@ from tbench.proxies.replay.run_files import MANIFEST_NAME, RESULT_NAME
 from tbench.proxies.replay.scoring.result import read_result, scored_revision
 
 UNKNOWN = "unknown"
-"""What upstream's results do not store."""
+"""The value of what upstream's results do not store."""
 
 
 @dataclass(frozen=True)
@@ -42,7 +42,7 @@ class RankedResult:
     tolerant_score: float | None
     metric_revision: str
     dataset: str
-    """The first digits of its sha256; for upstream's results `unknown` with the file's name."""
+    """The first digits of the dataset's sha256; for upstream's results `unknown` with the file's name."""
     timestamp: str
     source: str
 
@@ -62,7 +62,7 @@ class Leaderboard:
 
 
 def leaderboard(paths: Sequence[Path], *, mixed: bool = False) -> Leaderboard:
-    """Of the results in directories (their JSON files, and result.json of the runs in them) and files.
+    """Rank result files, and those in directories: their JSON files, and the result.json of runs in them.
 
     Raises UsageError where there is no result, or where results differ in dataset or revision and not `mixed`.
     """
@@ -82,13 +82,13 @@ def leaderboard(paths: Sequence[Path], *, mixed: bool = False) -> Leaderboard:
 
 
 def _files(paths: Sequence[Path]) -> Iterable[Path]:
-    """Each file once, those of a directory by name."""
+    """Every file once, those of a directory by name. Raises UsageError."""
     seen: set[Path] = set()
     for path in paths:
         if not path.exists():
             raise UsageError(f"{path}: there is nothing; give directories with results")
         try:
-            files = _within(path) if path.is_dir() else [path]
+            files = _results_in(path) if path.is_dir() else [path]
         except OSError as error:
             raise UsageError(f"{path}: {error.strerror or error}") from None
         for found in files:
@@ -97,7 +97,7 @@ def _files(paths: Sequence[Path]) -> Iterable[Path]:
                 yield found
 
 
-def _within(directory: Path) -> list[Path]:
+def _results_in(directory: Path) -> list[Path]:
     if (directory / MANIFEST_NAME).exists():
         return [directory / RESULT_NAME]
     runs = [child / RESULT_NAME for child in directory.iterdir() if (child / MANIFEST_NAME).exists()]
@@ -137,9 +137,9 @@ def _row(path: Path) -> tuple[RankedResult, bool]:
 
 
 def display_name(document: dict[str, Any], fallback: str) -> str:
-    """A model's path, or for a path on disk its last part (with its parent for `checkpoint-…`).
+    """The model's name in the table: its path, or for a path on disk the last part (with the parent of `checkpoint-…`).
 
-    The result's short name instead where somebody chose it: for an adapter; in our results, if it is not the default.
+    A short name that somebody chose wins: an adapter's, and in our results any that is not the default.
     """
     short, path = _text(document, "model_short") or fallback, _text(document, "model_path")
     default = path.rstrip("/").rpartition("/")[2].replace(" ", "-")
@@ -158,7 +158,7 @@ def _part(document: dict[str, Any], key: str) -> dict[str, Any]:
 
 
 def _figure(figures: dict[str, Any], key: str) -> float:
-    """Raises KeyError also where it is no number that could be compared."""
+    """The number called `key`. Raises KeyError, also where it is no finite number."""
     value = _number(figures[key])
     if value is None:
         raise KeyError(key)
@@ -183,7 +183,7 @@ def _dataset(document: dict[str, Any]) -> str:
 
 
 def _newest(rows: Sequence[tuple[RankedResult, bool]]) -> list[tuple[RankedResult, bool]]:
-    """One row per name: the newest, of equally old ones the later; in the place of the name's first."""
+    """One row per name, in the place of the name's first: the newest, of equally old ones the later."""
     chosen: dict[str, tuple[RankedResult, bool]] = {}
     for row, eligible in rows:
         if row.model not in chosen or row.timestamp >= chosen[row.model][0].timestamp:
@@ -199,7 +199,7 @@ def _ranked(rows: Sequence[tuple[RankedResult, bool]]) -> Iterable[RankedResult]
 
 
 def _comparable(rows: Sequence[RankedResult], *, mixed: bool) -> Iterable[str]:
-    """Notes on rows that may not be comparable. Raises UsageError for rows that are not, unless `mixed`."""
+    """Notes on how rows differ that may not be comparable. Raises UsageError for rows that are not, unless `mixed`."""
     differing = []
     for what, values in (
         ("metric revisions", [row.metric_revision for row in rows]),

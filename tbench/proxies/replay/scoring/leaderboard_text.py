@@ -42,7 +42,7 @@ _PERCENT = ("first_cmd_exact_pct", "valid_json_pct", "answered_pct")
 
 
 def as_markdown(board: Leaderboard) -> str:
-    """A table, then what has to be known of it."""
+    """The board as a table, then the notes on it."""
     lines = [
         f"| {' | '.join(_HEADS.values())} |",
         f"| {' | '.join('---' if name in ('model', 'template', 'dataset') else '---:' for name in _HEADS)} |",
@@ -54,7 +54,7 @@ def as_markdown(board: Leaderboard) -> str:
 
 
 def as_csv(board: Leaderboard) -> str:
-    """The published columns by their names, and ours. An excluded row has `excluded` for a rank."""
+    """The board as CSV: the published columns by their names, and ours. An excluded row's rank is `excluded`."""
     out = io.StringIO()
     writer = csv.writer(out, lineterminator="\n")
     writer.writerow(COLUMNS)
@@ -63,7 +63,7 @@ def as_csv(board: Leaderboard) -> str:
 
 
 def as_json(board: Leaderboard) -> str:
-    """Rows, notes, and what was not read; an excluded row's rank is null."""
+    """The board as JSON: rows, notes, and what was not read. An excluded row's rank is null."""
     document = {
         "rows": [asdict(row) for row in board.rows],
         "notes": list(board.notes),

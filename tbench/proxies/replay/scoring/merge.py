@@ -1,4 +1,4 @@
-"""One run directory out of the shards of a replay. The shards are only read."""
+"""Puts the shards of a replay together in one run directory. The shards are only read."""
 
 from __future__ import annotations
 
@@ -28,9 +28,9 @@ from tbench.proxies.replay.scoring.score_run import dataset_of, score_directory
 _MAY_DIFFER = frozenset(
     {"shard_index", "created_at", "base_urls", "served", "records", "problems", "prompt_sha256", "dataset"}
 )
-"""Of a manifest; the dataset's path is only where it lies, its sha256 is what it is."""
+"""Fields of a manifest that may differ between shards; the dataset itself is compared by its sha256."""
 _SERVED = ("id", "root", "parent", "max_model_len")
-"""What has to be the same of the served model: the rest are times and random names."""
+"""Fields of the served model that must not differ; the others are times and random names."""
 
 
 def merge(
@@ -97,7 +97,7 @@ def _short(value: object) -> str:
 
 
 def _by_index(manifests: Mapping[Path, ReplayManifest]) -> list[Path]:
-    """The directories in the order of their shards: each of them, once."""
+    """The directories in the order of their shards. Raises UsageError unless each shard is there once."""
     found: dict[int, Path] = {}
     for directory, manifest in manifests.items():
         index, count = manifest.shard_index, manifest.shard_count
@@ -110,7 +110,7 @@ def _by_index(manifests: Mapping[Path, ReplayManifest]) -> list[Path]:
 
 
 def _check_steps(shards: Sequence[Path], manifests: Mapping[Path, ReplayManifest], records: Sequence[Record]) -> None:
-    """Every reply belongs to a step of its own shard: so none has replies in two."""
+    """Check that every reply is to a step of its own shard. Raises UsageError."""
     for directory in shards:
         own = {record.key for record in planned(records, manifests[directory])}
         if foreign := [key for key in read_responses(directory / RESPONSES_NAME).by_step if key not in own]:
@@ -138,6 +138,6 @@ def _merged(shards: Sequence[Path], manifests: Mapping[Path, ReplayManifest]) ->
 
 
 def _lines(directory: Path) -> bytes:
-    """All attempts, as they are; a torn last line is closed, so that it stays one bad line."""
+    """The lines of a shard's replies as they are; a torn last line is ended, so that it stays one bad line."""
     raw = (directory / RESPONSES_NAME).read_bytes()
     return raw if not raw or raw.endswith(b"\n") else raw + b"\n"

@@ -1,4 +1,4 @@
-"""How much the commands of a reply are those of the reference: precision, recall and F1 of one step.
+"""How alike the commands of a reply and of the reference are: precision, recall and F1 of one step.
 
 Units are lines of commands. sim(a, b) is the F1 of their multisets of shell tokens; precision is the mean over
 predicted units of the best sim with any reference unit, recall the mean over reference units of the best sim with any
@@ -25,12 +25,12 @@ _QUOTED = re.compile(r"""'([^']*)'|"((?:[^"\\]++|\\.)*+)"|\\(.)""", re.DOTALL)
 _ESCAPE_IN_QUOTES = re.compile(r'\\(["\\])')
 
 Tokens = tuple[tuple[tuple[str, int], ...], int]
-"""Distinct tokens with their counts, and how many there are in all."""
+"""Distinct tokens with their counts, and the number of all tokens."""
 
 
 @dataclass(frozen=True, slots=True)
 class StepScore:
-    """Fractions; `rounded` is what is stored and averaged."""
+    """The score of one step, in fractions; `rounded` is what is stored and averaged."""
 
     first_exact: float
     precision: float
@@ -39,7 +39,7 @@ class StepScore:
 
     @property
     def rounded(self) -> StepScore:
-        """To 4 digits, first_exact as it is."""
+        """The score rounded to 4 digits, with first_exact as it is."""
         return StepScore(self.first_exact, round(self.precision, 4), round(self.recall, 4), round(self.f1, 4))
 
 
@@ -47,7 +47,7 @@ _NOTHING, _EVERYTHING = StepScore(0.0, 0.0, 0.0, 0.0), StepScore(1.0, 1.0, 1.0, 
 
 
 def score_units(predicted: Sequence[str], reference: Sequence[str], revision: Revision = DEFAULT_REVISION) -> StepScore:
-    """The score of one step, unrounded. Nothing predicted where nothing is wanted scores 1 in v0, 0 since."""
+    """The score of one step, unrounded. Where both sides are empty it is 1 in v0, 0 since."""
     if not predicted or not reference:
         return _EVERYTHING if revision == "v0" and not predicted and not reference else _NOTHING
     predicted, reference = [normalise(unit) for unit in predicted], [normalise(unit) for unit in reference]
@@ -59,12 +59,12 @@ def score_units(predicted: Sequence[str], reference: Sequence[str], revision: Re
 
 
 def normalise(unit: str) -> str:
-    """Stripped, runs of whitespace as one blank; WAIT where nothing is left."""
+    """The unit stripped, with one blank for each run of white space; WAIT where nothing is left."""
     return " ".join(unit.split()) or WAIT
 
 
 def split_shell(text: str) -> list[str]:
-    """As shlex.split(text) does (POSIX, comments off), many times faster. Raises ValueError as it does."""
+    """The words that shlex.split(text) finds (POSIX, comments off), many times faster. Raises ValueError as it does."""
     pieces = _PIECE.findall(text)
     if sum(map(len, pieces)) != len(text):  # something was passed over: an open quote, a backslash at the end
         raise ValueError("no closing quotation or escaped character")
@@ -90,7 +90,7 @@ def _content(found: re.Match[str]) -> str:
 
 @lru_cache(maxsize=1 << 16)
 def tokens_of(unit: str) -> Tokens:
-    """Of a normalised unit; never empty."""
+    """The tokens of a normalised unit, of which there is at least one."""
     text = unit.lower()
     if text == WAIT.lower():
         words = [text]
@@ -107,7 +107,7 @@ def tokens_of(unit: str) -> Tokens:
 
 
 def _best_matches(predicted: set[str], reference: set[str]) -> tuple[dict[str, float], dict[str, float]]:
-    """For each unit of either side its best sim with the other. Only pairs that share a token are looked at."""
+    """The best sim of each unit with any of the other side. Only pairs that share a token are compared."""
     units = list(reference)
     lengths, where = _index(units)
     best_reference = [0.0] * len(units)
@@ -128,7 +128,7 @@ def _best_matches(predicted: set[str], reference: set[str]) -> tuple[dict[str, f
 
 
 def _index(units: Sequence[str]) -> tuple[list[int], dict[str, list[tuple[int, int]]]]:
-    """Lengths in tokens, and by token the units that have it (their places) with its count there."""
+    """The units' lengths in tokens, and for each token the places of the units that have it, with its count there."""
     lengths: list[int] = []
     where: dict[str, list[tuple[int, int]]] = {}
     for at, unit in enumerate(units):
@@ -140,7 +140,7 @@ def _index(units: Sequence[str]) -> tuple[list[int], dict[str, list[tuple[int, i
 
 
 def _overlaps(counted: tuple[tuple[str, int], ...], where: dict[str, list[tuple[int, int]]]) -> dict[int, int]:
-    """Size of the multiset intersection with each unit that has a token in common, by its place."""
+    """The size of the multiset intersection by place of each unit that has a token in common."""
     overlaps: dict[int, int] = {}
     for token, count in counted:
         for at, others_count in where.get(token, ()):

@@ -1,4 +1,4 @@
-"""What a reply to a replayed step says: the published evaluation's parser in its three revisions, and a tolerant one.
+"""Reads replies to replayed steps: the published evaluation's parser in its three revisions, and a tolerant one.
 
 `parse` follows the upstream tools (TB2-lite's replay_metrics.py) in every result they give, quirks included; where they
 crash on a reply, it is an invalid one. `parse_tolerant` is ours and reported apart. Both are linear in the reply.
@@ -17,13 +17,15 @@ from harness.text import Span, after_thinking, without_lone_surrogates
 from tbench.proxies.datasets.records import WAIT, lines_of
 
 Revision = Literal["v0", "v1", "v2"]
-"""v0: before the correction of May 2026; v1: the correction; v2: seen in results since June 2026."""
+"""A revision of the published evaluation: v0, before the correction of May 2026; v1, the correction; v2, seen in
+results since June 2026."""
 REVISIONS: tuple[Revision, ...] = get_args(Revision)
 DEFAULT_REVISION: Revision = "v2"
 
 Oddity = Literal["mojibake", "lone_surrogate", "not_an_object"]
-"""mojibake: the upstream fallback mangled non-ASCII text (its score is over the mangled text); lone_surrogate: half of
-a pair was replaced by U+FFFD (upstream cannot write such a result); not_an_object: JSON, but no object (it crashes)."""
+"""Something in a reply that upstream mishandles. mojibake: its fallback mangles non-ASCII text, and scores that;
+lone_surrogate: half a pair, replaced by U+FFFD (it cannot write such a result); not_an_object: JSON of another kind, on
+which it crashes."""
 
 _FENCE_START = re.compile(r"```(?:json)?\s*(?=\{)")
 _FENCE_END = re.compile(r"\}(?=\s*```)")
@@ -46,20 +48,20 @@ _DECODER = json.JSONDecoder()
 
 @dataclass(frozen=True, slots=True)
 class ParsedReply:
-    """A parsed reply. `valid_json` asks for no field: `{}` is valid."""
+    """A reply as a parser understood it. `valid_json` asks for no field: `{}` is valid."""
 
     valid_json: bool = False
     has_analysis: bool = False
     has_plan: bool = False
     task_complete: bool | None = None
-    """None where it is absent or no boolean."""
+    """The reply's claim; None where it is absent or no boolean."""
     units: tuple[str, ...] = ()
-    """Lines of keystrokes, stripped, and WAIT; not yet normalised. Always writable as UTF-8."""
+    """The stripped lines of keystrokes, and WAIT; not yet normalised. They can be written as UTF-8."""
     oddities: frozenset[Oddity] = frozenset()
 
 
 def parse(text: str | None, revision: Revision = DEFAULT_REVISION) -> ParsedReply:
-    """As the upstream tools of that revision. None, for no reply, is parsed as an empty text."""
+    """Parse a reply as the upstream tools of that revision do. None, for no reply, is an empty text."""
     text = text or ""
     value = _json_value(_braces_part(text))
     payload = value if isinstance(value, dict) else None
@@ -73,7 +75,7 @@ def parse(text: str | None, revision: Revision = DEFAULT_REVISION) -> ParsedRepl
 
 
 def parse_tolerant(text: str | None, revision: Revision = DEFAULT_REVISION) -> ParsedReply:
-    """The first JSON object after the thinking (`<think>`, `</think>`), whatever stands around it.
+    """Parse the first JSON object after the thinking (`<think>`, `</think>`), whatever stands around it.
 
     Where the first brace opens no JSON object, one that begins with a field of the format is looked for. Units follow
     the rules of the revision; the fallback sees only what follows the thinking, and decodes strings as JSON does.
@@ -108,7 +110,7 @@ def _answer(payload: Mapping[str, Any] | None, units: list[str], odd: set[Oddity
 
 
 def _braces_part(text: str) -> str:
-    """A fenced object up to the last fence behind a brace; else from the first `{` to the last `}`."""
+    """The text of a fenced object up to the last fence behind a brace; else from the first `{` to the last `}`."""
     text = text.strip()
     if (start := _FENCE_START.search(text)) and (ends := [end.end() for end in _FENCE_END.finditer(text, start.end())]):
         return text[start.end() : ends[-1]]
@@ -117,7 +119,7 @@ def _braces_part(text: str) -> str:
 
 
 def _json_value(text: str) -> object:
-    """None for `null` and for what is no JSON, which includes what is nested too deeply and too long a number."""
+    """The JSON value of `text`; None for `null` and for what is no JSON, too deeply nested, or too long a number."""
     try:
         return json.loads(text)
     except (ValueError, RecursionError):
@@ -147,7 +149,7 @@ def _object(text: str, start: int) -> tuple[dict[str, Any], int] | None:
 
 
 def _object_at(content: str, start: int) -> Span | None:
-    """How far an object reaches that a reply begins with at `start`: thinking tags in it are text."""
+    """The span of the object that begins at `start`, in which thinking tags are text; None where none does."""
     front = _OBJECT_IN_FRONT.match(content, start)
     found = _object(content, front.end()) if front else None
     return (front.end(), found[1]) if front and found else None
@@ -172,7 +174,7 @@ def _payload_units(payload: Mapping[str, Any] | None, revision: Revision) -> lis
 
 
 def _units_of_other_shapes(payload: Mapping[str, Any]) -> Iterable[str]:
-    """Commands at the top of the object, then those in its `arguments` (or `args`); only strings count."""
+    """The commands at the top of the object, then those in its `arguments` (or `args`); only strings count."""
     arguments = payload.get("arguments")
     if not isinstance(arguments, dict):
         arguments = payload.get("args")
@@ -183,7 +185,7 @@ def _units_of_other_shapes(payload: Mapping[str, Any]) -> Iterable[str]:
 
 
 def _as_text(keystrokes: object) -> str:
-    """`null` becomes the unit `None`, a number its digits: upstream takes str() of whatever is there."""
+    """The str() of whatever is there, as upstream: `null` becomes `None`, a number its digits."""
     try:
         return str(keystrokes)
     except (RecursionError, ValueError):  # nested just short of what JSON allows
@@ -202,7 +204,7 @@ def _fallback(
 
 
 def _unicode_escape(value: str, odd: set[Oddity]) -> str:
-    """Python's unicode_escape over UTF-8 bytes, as upstream: `é` becomes `Ã©`."""
+    """Decode with Python's unicode_escape over UTF-8 bytes, as upstream: `é` becomes `Ã©`."""
     try:
         decoded = value.encode().decode("unicode_escape")
     except UnicodeError:

@@ -26,9 +26,9 @@ class Recomputed:
 
     revision: Revision
     aggregate: Mapping[str, Any]
-    """All 16 fields."""
+    """The 16 figures of `aggregate`."""
     differing: Mapping[str, tuple[Any, Any]]
-    """Stored and recomputed value of each field that is not identical."""
+    """(stored, recomputed) value of each field that is not identical."""
     absent: tuple[str, ...]
     """Fields that the file does not have."""
     differing_steps: tuple[str, ...]
@@ -36,24 +36,24 @@ class Recomputed:
 
     @property
     def identical(self) -> bool:
-        """All stored fields, of aggregate and steps, and none absent."""
+        """Whether all fields of aggregate and steps are stored, and the same."""
         return not (self.differing or self.absent or self.differing_steps)
 
 
-def recompute(path: Path, document: Mapping[str, Any], wanted: Revision | None = None) -> tuple[Recomputed, ...]:
-    """By every revision that the file may be of: the one it names, or `wanted`, or all. Raises UsageError.
+def recompute(path: Path, document: Mapping[str, Any], revision: Revision | None = None) -> tuple[Recomputed, ...]:
+    """Recompute by every revision that the file may be of: the one it names, or `revision`, or all. Raises UsageError.
 
-    Revisions differ here only where nothing was wanted and nothing given: the stored units are parsed already.
+    As stored units are parsed already, revisions differ only where both reference and reply have none.
     """
     named = scored_revision(document)
-    if named is not None and wanted not in (None, named):
+    if named is not None and revision not in (None, named):
         raise UsageError(
             f"{path}: its units were parsed by {named}, and its replies are not in it; "
-            f"score the run's responses.jsonl to get {wanted}"
+            f"score the run's responses.jsonl to get {revision}"
         )
     steps = [_stored_step(path, number, entry) for number, entry in enumerate(document["per_step"])]
-    revisions = [wanted or named] if wanted or named else list(REVISIONS)
-    return tuple(_recomputed(revision, steps, document["aggregate"]) for revision in revisions if revision)
+    revisions = [revision or named] if revision or named else list(REVISIONS)
+    return tuple(_recomputed(each, steps, document["aggregate"]) for each in revisions if each)
 
 
 def _recomputed(revision: Revision, stored: Sequence[ScoredStep], figures: Mapping[str, Any]) -> Recomputed:

@@ -1,4 +1,4 @@
-"""The result of a replay as one JSON document: the fields of the upstream tools, and what theirs lack."""
+"""The result of a replay as one JSON document: the fields of the upstream tools, and those they lack."""
 
 from __future__ import annotations
 
@@ -20,30 +20,30 @@ from tbench.proxies.json_files import read_json
 from tbench.proxies.replay.responses import ReplayManifest, ReplayResponse, overall_status, token_quantiles
 from tbench.proxies.replay.scoring.aggregate import ScoredStep, aggregate, score_of
 from tbench.proxies.replay.scoring.parser import Revision
-from tbench.proxies.replay.scoring.scored_steps import Scored
+from tbench.proxies.replay.scoring.scored_steps import ScoredRun
 
 
 @dataclass(frozen=True)
 class ReplySource:
-    """Where the scored replies come from. `manifest` is None for a bare file of replies."""
+    """Where scored replies come from. `manifest` is None for a bare file of replies."""
 
     dataset: Dataset
     records: Sequence[Record]
     replies: Mapping[str, ReplayResponse]
     manifest: ReplayManifest | None = None
     name: str = ""
-    """Names the result where there is no manifest."""
+    """The result's name where there is no manifest."""
     problems: tuple[str, ...] = ()
     """Lines of the replies that were left out."""
     gen_time_sec: float | None = None
     """Wall seconds of generation; None where it is not known."""
     prompt_report: Mapping[str, Any] = field(default_factory=dict)
-    """What the run itself has stored of its prompts."""
+    """What the run itself has stored about its prompts."""
     merged_shards: tuple[str, ...] = field(default=())
 
 
-def result_of(scored: Scored, source: ReplySource) -> dict[str, Any]:
-    """The document. `aggregate` and `per_step` are upstream's; steps without a reply score 0 in them."""
+def result_of(scored: ScoredRun, source: ReplySource) -> dict[str, Any]:
+    """The result document. `aggregate` and `per_step` are upstream's; steps without a reply score 0 in them."""
     figures = aggregate(scored.steps)
     return {
         **_about_the_run(source),
@@ -75,7 +75,7 @@ def result_of(scored: Scored, source: ReplySource) -> dict[str, Any]:
 
 
 def read_result(path: Path) -> dict[str, Any]:
-    """A result document, upstream's or ours. Raises UsageError."""
+    """Read a result document, upstream's or ours. Raises UsageError."""
     document = read_json(path, "give a result file")
     if not isinstance(document, dict) or not isinstance(document.get("per_step"), list):
         raise UsageError(f"{path}: per_step: is missing; give the result file of a replay")
@@ -85,7 +85,7 @@ def read_result(path: Path) -> dict[str, Any]:
 
 
 def write_result(path: Path, result: Mapping[str, Any]) -> None:
-    """As upstream writes it: two blanks, no escapes, no final newline. Whole or not at all. Raises OSError."""
+    """Write a result in upstream's format: indented by two, no escapes, no final newline. Raises OSError."""
     text = json.dumps(result, ensure_ascii=False, indent=2)
     write_atomically(path, without_lone_surrogates(text).encode())
 
@@ -131,7 +131,7 @@ def _about_the_run(source: ReplySource) -> dict[str, Any]:
 
 
 def _naive_utc(text: str) -> str:
-    """UTC without an offset, as upstream stamps results: of `text` if it is a time, else of now."""
+    """The time in `text`, or now if it is none, in UTC without an offset: upstream's form of a timestamp."""
     try:
         moment = datetime.fromisoformat(text)
     except ValueError:
@@ -172,6 +172,6 @@ def _prompt_template(source: ReplySource) -> dict[str, Any]:
 
 
 def scored_revision(result: Mapping[str, Any]) -> Revision | None:
-    """The revision a result says it was scored with; upstream's say none."""
+    """The revision that a result was scored with; None for upstream's, which do not say it."""
     revision = result.get("metric_revision")
     return revision if revision in ("v0", "v1", "v2") else None

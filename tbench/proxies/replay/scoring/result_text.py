@@ -1,4 +1,4 @@
-"""What a replay result says, as lines of text. ASCII but for what models and datasets are called."""
+"""A replay result as lines of text, in ASCII but for the names of models and datasets."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _ODD = {
 
 
 def lines_of_result(result: Mapping[str, Any]) -> Iterator[str]:
-    """Score and coverage first, then both columns of figures, then what was odd."""
+    """The lines of a result: score and coverage, both columns of figures, then what was odd."""
     strict, tolerant, coverage = result["aggregate"], result["tolerant"], result["coverage"]
     yield plain(f"{result['model_short']}: metric {result['metric_revision']}, dataset {result['dataset_sha256'][:12]}")
     yield f"score {result['score']:.2f}; coverage {coverage['answered']}/{coverage['steps']}"
@@ -63,7 +63,7 @@ def _rows(strict: Mapping[str, Any], tolerant: Mapping[str, Any]) -> Iterator[tu
 
 
 def lines_of_recomputed(stored: Mapping[str, Any], found: Sequence[Recomputed]) -> Iterator[str]:
-    """Each aggregate field with its stored and recomputed value, per revision that the file may be of."""
+    """The lines of a recomputed result: each aggregate field with its stored and recomputed value."""
     same = [each.revision for each in found if each.identical]
     if len(found) > 1:
         tried = ", ".join(each.revision for each in found)

@@ -1,4 +1,4 @@
-"""Scores replies where they lie: a run directory, or a bare file of replies with its dataset."""
+"""Scores stored replies: those of a run directory, or of a bare file with its dataset."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from tbench.proxies.replay.scoring.scored_steps import score_steps
 
 
 def score_path(path: Path, dataset_path: Path | None = None, revision: Revision = DEFAULT_REVISION) -> dict[str, Any]:
-    """The result document of a run directory, of the replies in one, or of a file of replies. Raises UsageError."""
+    """The result document for a run directory, the replies in one, or a bare file of replies. Raises UsageError."""
     if not path.exists():
         raise UsageError(f"{path}: there is nothing; give a run of replay, its replies, or a result file")
     replies = path / RESPONSES_NAME if path.is_dir() else path
@@ -63,7 +63,7 @@ def score_directory(
         records,
         responses.by_step,
         manifest,
-        problems=(*responses.problems, *_strangers(directory / RESPONSES_NAME, responses, records)),
+        problems=(*responses.problems, *_foreign_replies(directory / RESPONSES_NAME, responses, records)),
         prompt_report=json_object(directory / PROMPTS_NAME),
         gen_time_sec=generation_seconds(directory) if gen_time_sec is None else gen_time_sec,
         merged_shards=merged_shards or tuple(map(str, before.get("merged_shards") or ())),
@@ -72,20 +72,20 @@ def score_directory(
 
 
 def score_responses(path: Path, dataset_path: Path, revision: Revision = DEFAULT_REVISION) -> dict[str, Any]:
-    """The result document of a file of replies without a manifest: about all of the dataset. Raises UsageError."""
+    """The result document of a file of replies without a manifest, over the whole dataset. Raises UsageError."""
     dataset, responses = read_dataset(dataset_path), read_responses(path)
     source = ReplySource(
         dataset,
         dataset.records,
         responses.by_step,
         name=path.stem if path.stem != "responses" else path.resolve().parent.name,
-        problems=(*responses.problems, *_strangers(path, responses, dataset.records)),
+        problems=(*responses.problems, *_foreign_replies(path, responses, dataset.records)),
     )
     return result_of(score_steps(source.records, source.replies, revision), source)
 
 
-def _strangers(path: Path, responses: Responses, records: Sequence[Record]) -> tuple[str, ...]:
-    """Replies to steps that are not to be scored, as problems. Raises UsageError where all are."""
+def _foreign_replies(path: Path, responses: Responses, records: Sequence[Record]) -> tuple[str, ...]:
+    """One problem per reply to a step that is not to be scored. Raises UsageError where all replies are such."""
     known = {record.key for record in records}
     unknown = [key for key in responses.by_step if key not in known]
     if unknown and len(unknown) == len(responses.by_step):
@@ -94,7 +94,7 @@ def _strangers(path: Path, responses: Responses, records: Sequence[Record]) -> t
 
 
 def dataset_of(directory: Path, manifest: ReplayManifest, given: Path | None) -> Dataset:
-    """The dataset that a run was made with: where it was, or `given`; its hash is checked. Raises UsageError."""
+    """The dataset that a run was made with, at its old place or at `given`. Raises UsageError, also for another one."""
     path = given or Path(manifest.dataset)
     if given is None and not path.is_absolute() and not path.exists():
         path = directory / path

@@ -1,4 +1,4 @@
-"""Joins replies with the records they answer, and scores them: upstream's way, and tolerantly."""
+"""Joins replies with the records they answer, and scores them twice: as upstream does, and tolerantly."""
 
 from __future__ import annotations
 
@@ -18,21 +18,21 @@ PREVIEW_CHARACTERS = {"v0": 500, "v1": 1200, "v2": 1200}
 
 
 @dataclass(frozen=True)
-class Scored:
+class ScoredRun:
     """Both scores of the same steps, in the dataset's order."""
 
     revision: Revision
     steps: tuple[ScoredStep, ...]
     tolerant: tuple[ScoredStep, ...]
     unanswered: Mapping[str, str]
-    """Why a step has no reply, by its name: the type of the error, `null`, `missing`. They score 0."""
+    """By key of each step without a reply, which scores 0, why: the type of the error, `null` or `missing`."""
     empty_references: tuple[str, ...]
-    """Steps whose reference has no command: nothing can be matched there."""
+    """Steps whose reference has no command, so that nothing can match it."""
     oddities: Mapping[Oddity, int]
 
     @property
     def coverage(self) -> dict[str, Any]:
-        """How many steps have a reply, and what the score is over those alone."""
+        """The `coverage` of a result: how many steps have a reply, and the score over those alone."""
         answered = [step for step in self.steps if step.key not in self.unanswered]
         figures = aggregate(answered)
         return {
@@ -46,8 +46,8 @@ class Scored:
         }
 
 
-def score_steps(records: Sequence[Record], replies: Mapping[str, ReplayResponse], revision: Revision) -> Scored:
-    """One step per record. A record without a reply is scored as an empty one, and counted in `unanswered`."""
+def score_steps(records: Sequence[Record], replies: Mapping[str, ReplayResponse], revision: Revision) -> ScoredRun:
+    """Score one step per record. A missing reply is scored as an empty one, and counted in `unanswered`."""
     steps, tolerant = [], []
     unanswered: dict[str, str] = {}
     empty: list[str] = []
@@ -58,17 +58,17 @@ def score_steps(records: Sequence[Record], replies: Mapping[str, ReplayResponse]
             unanswered[record.key] = reason
         text = None if reason or response is None else response.content
         reference = _reference(record, revision)
-        answer, kinder = parse(text, revision), parse_tolerant(text, revision)
+        strict, lenient = parse(text, revision), parse_tolerant(text, revision)
         if not reference.units:
             empty.append(record.key)
-        odd.update(answer.oddities)
-        score = score_units(answer.units, reference.units, revision).rounded
+        odd.update(strict.oddities)
+        score = score_units(strict.units, reference.units, revision).rounded
         # Mostly the same units; matching them is most of the work.
-        same = kinder.units == answer.units
-        kind = score if same else score_units(kinder.units, reference.units, revision).rounded
-        steps.append(_step(record, reference, answer, score, revision, _of_the_reply(response, text, reason, revision)))
-        tolerant.append(_step(record, reference, kinder, kind, revision, {}))
-    return Scored(revision, tuple(steps), tuple(tolerant), unanswered, tuple(empty), odd)
+        same = lenient.units == strict.units
+        tolerant_score = score if same else score_units(lenient.units, reference.units, revision).rounded
+        steps.append(_step(record, reference, strict, score, revision, _reply_fields(response, text, reason, revision)))
+        tolerant.append(_step(record, reference, lenient, tolerant_score, revision, {}))
+    return ScoredRun(revision, tuple(steps), tuple(tolerant), unanswered, tuple(empty), odd)
 
 
 def _why_unanswered(response: ReplayResponse | None) -> str | None:
@@ -80,7 +80,7 @@ def _why_unanswered(response: ReplayResponse | None) -> str | None:
 
 
 def _reference(record: Record, revision: Revision) -> ParsedReply:
-    """v0 took the units and the claim that are stored beside the reference; since v1 it is parsed like a reply."""
+    """The parsed reference: since v1 it is parsed like a reply, v0 took the units and claim stored beside it."""
     parsed = parse(record.ref_raw, revision)
     stored = record.model_extra or {}
     units = stored.get("ref_command_units")
@@ -100,7 +100,7 @@ def _step(
     revision: Revision,
     more: Mapping[str, Any],
 ) -> ScoredStep:
-    wanted, claimed = bool(reference.task_complete), answer.task_complete is True
+    expected, claimed = bool(reference.task_complete), answer.task_complete is True
     units: Iterable[str] = map(normalise, answer.units) if revision == "v0" else answer.units
     return ScoredStep(
         task_id=record.task_id,
@@ -111,9 +111,9 @@ def _step(
         valid_json=answer.valid_json,
         has_analysis=answer.has_analysis,
         has_plan=answer.has_plan,
-        ref_task_complete=wanted,
+        ref_task_complete=expected,
         pred_task_complete=answer.task_complete,
-        pred_task_complete_true=claimed if revision == "v0" else claimed and wanted,
+        pred_task_complete_true=claimed if revision == "v0" else claimed and expected,
         ref_command_units=reference.units,
         pred_command_units=tuple(units),
         first_cmd_exact=score.first_exact,
@@ -124,10 +124,10 @@ def _step(
     )
 
 
-def _of_the_reply(
+def _reply_fields(
     response: ReplayResponse | None, text: str | None, reason: str | None, revision: Revision
 ) -> dict[str, Any]:
-    """What a result keeps of a reply beside its score; the whole of it stays in responses.jsonl."""
+    """The fields of a step that a result keeps of the reply itself; the whole of it stays in responses.jsonl."""
     return {
         "pred_preview": (text or "")[: PREVIEW_CHARACTERS[revision]],
         "finish_reason": response.finish_reason if response else None,
