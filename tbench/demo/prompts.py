@@ -1,4 +1,4 @@
-"""Prompts of `/v1/completions` read back into conversations: the templates of harness.rendering."""
+"""Reads prompts of `/v1/completions` back into conversations, where a template of harness.rendering made them."""
 
 from __future__ import annotations
 

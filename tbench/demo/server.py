@@ -17,8 +17,15 @@ from pathlib import Path
 from socketserver import TCPServer
 from typing import Any, Self, cast
 
-from tbench.demo.replies import put
-from tbench.demo.requests import AnyRequest, ChatRequest, answer, read_chat_request, read_text_request, room
+from tbench.demo.replies import reply_doing
+from tbench.demo.requests import (
+    AnyRequest,
+    ChatRequest,
+    cut_to_limit,
+    read_chat_request,
+    read_text_request,
+    reply_limit,
+)
 from tbench.demo.scripts import SCRIPTS, Scripts
 from tbench.demo.wire import (
     MODEL_ID,
@@ -60,7 +67,7 @@ class DemoEndpoint:
 
     @property
     def base_url(self) -> str:
-        """With its `/v1`; known once started."""
+        """The URL with its `/v1`, known once the server has started."""
         if self._server is None:
             raise RuntimeError("the demo endpoint is not running")
         return self._server.base_url
@@ -189,13 +196,13 @@ class _Handler(BaseHTTPRequestHandler):
             self._send_json(refused.status, refused.body)
 
     def _complete(self, request: AnyRequest) -> None:
-        room(request)  # refuse before the latency
+        reply_limit(request)  # refuse before the latency
         if self.demo.stopping.wait(self.demo.latency_sec):
             self._send_json(503, error_body(503, "The demo endpoint is stopping.", "Service Unavailable"))
             return
         messages = request.conversation
         step = self.demo.scripts.step(messages, request.seed or 0)
-        reply = answer(request, put(step, messages, request.functions))
+        reply = cut_to_limit(request, reply_doing(step, messages, request.functions))
         if request.stream:
             options = request.stream_options
             self._stream(reply, include_usage=options is not None and options.include_usage)
@@ -236,7 +243,7 @@ class _Handler(BaseHTTPRequestHandler):
         self.wfile.write(body)
 
     def log_message(self, format: str, *args: Any) -> None:
-        """Say nothing."""
+        """Keep quiet: requests are not logged."""
 
 
 def _shut(connection: socket.socket) -> None:

@@ -18,7 +18,7 @@ Json = dict[str, Any]
 
 
 class RefusedError(Exception):
-    """An answer other than 200."""
+    """A request that is answered with another status than 200."""
 
     def __init__(self, status: int, body: Json) -> None:
         super().__init__(status)
@@ -27,7 +27,7 @@ class RefusedError(Exception):
 
 
 class ServedReply(NamedTuple):
-    """A reply, cut to the tokens that it may have."""
+    """A reply as it is sent: cut to the tokens that it may have, which are counted."""
 
     content: ScriptedReply
     finish_reason: str

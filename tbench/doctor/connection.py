@@ -1,4 +1,4 @@
-"""Why no engine answers: told from the address itself, not from an error's words."""
+"""Finds out why no engine answers, from its address and not from an error's words."""
 
 from __future__ import annotations
 
@@ -25,10 +25,10 @@ class Surroundings:
     """Where this process runs."""
 
     host: str
-    """DOCKER_HOST, or the default."""
+    """The value of DOCKER_HOST, or the default."""
     is_container: bool
     may_administrate: bool
-    """It has CAP_SYS_ADMIN: only then can an engine of its own mount anything."""
+    """Whether it has CAP_SYS_ADMIN, without which no engine in here can mount anything."""
     verifies_tls: bool = False
     certificates: str = ""
     patience_sec: float = 5.0
@@ -45,7 +45,7 @@ class Surroundings:
 
     @property
     def is_confined(self) -> bool:
-        """In a container without the rights to start others."""
+        """Whether it is in a container without the rights to start others."""
         return self.is_container and not self.may_administrate
 
 
@@ -58,7 +58,7 @@ def _has_capability(status: Path) -> bool:
 
 
 def look_at_address(here: Surroundings) -> CheckResult:
-    """Whether something that speaks HTTP listens where DOCKER_HOST says. Blocks for a few seconds at most."""
+    """Check that an engine answers where DOCKER_HOST says. Blocks for a few seconds at most."""
     parts = urlsplit(here.host)
     if parts.scheme == "unix" or (not parts.scheme and here.host.startswith("/")):
         return _unix(Path(parts.path), here)
@@ -70,7 +70,7 @@ def look_at_address(here: Surroundings) -> CheckResult:
 
 
 def cannot_start(words: str, here: Surroundings) -> CheckResult:
-    """An engine answers but starts no container; `words` are its own."""
+    """The result for an engine that answers but starts no container; `words` are its own."""
     denied = any(sign in words.lower() for sign in ("operation not permitted", "permission denied", "mount", "cgroup"))
     if denied and here.is_container:
         return fail(f"no container starts, and this is a container without the privileges for it: {words}", _NESTED)
@@ -100,7 +100,7 @@ def _unix(path: Path, here: Surroundings) -> CheckResult:
             return fail(f"no engine runs: {path} is left from one that ended", _how_to_start(here))
         except OSError as error:
             return fail(f"{path}: {error.strerror or error}", "restart the engine")
-        return _spoken_to(connection, str(path))
+        return _ping(connection, str(path))
 
 
 def _tcp(host: str, port: int | None, here: Surroundings) -> CheckResult:
@@ -115,7 +115,7 @@ def _tcp(host: str, port: int | None, here: Surroundings) -> CheckResult:
         return fail(f"{where}: cannot connect: {error.strerror or error}", mend)
     with plain:
         if not here.verifies_tls:
-            return _spoken_to(plain, here.host)
+            return _ping(plain, here.host)
         try:
             context = _tls(here)
         except (OSError, ssl.SSLError) as error:
@@ -123,7 +123,7 @@ def _tcp(host: str, port: int | None, here: Surroundings) -> CheckResult:
             return fail(what, "let DOCKER_CERT_PATH name the directory of ca.pem, cert.pem and key.pem")
         try:
             with context.wrap_socket(plain, server_hostname=host) as secure:
-                return _spoken_to(secure, here.host)
+                return _ping(secure, here.host)
         except (ssl.SSLError, OSError) as error:
             what = f"{where}: TLS failed: {getattr(error, 'verify_message', '') or error}"
             return fail(
@@ -139,8 +139,8 @@ def _tls(here: Surroundings) -> ssl.SSLContext:
     return context
 
 
-def _spoken_to(connection: socket.socket, where: str) -> CheckResult:
-    """Engines answer /_ping with OK, whoever asks."""
+def _ping(connection: socket.socket, where: str) -> CheckResult:
+    """Ask /_ping, which an engine answers with 200 for everybody."""
     try:
         connection.sendall(b"GET /_ping HTTP/1.1\r\nHost: engine\r\nConnection: close\r\n\r\n")
         answer = connection.recv(4096)

@@ -1,4 +1,4 @@
-"""Whether the endpoint serves the model, how fast it answers, and whether its clock agrees with ours."""
+"""Checks that the endpoint serves the model, that it answers fast, and that its clock agrees with ours."""
 
 from __future__ import annotations
 
@@ -77,7 +77,10 @@ async def look_at_date(base_url: str) -> CheckResult:
 
 
 def _clock_ahead_sec(base_url: str) -> float | None:
-    """From the Date of any answer, a refusal included; nothing secret is sent."""
+    """Seconds by which the endpoint's clock is ahead, from the Date of any answer, also a refusal; None without one.
+
+    No key is sent.
+    """
     parts = urlsplit(base_url)
     kind = http.client.HTTPSConnection if parts.scheme == "https" else http.client.HTTPConnection
     connection = kind(parts.hostname or "", parts.port, timeout=_CONNECT_SEC)

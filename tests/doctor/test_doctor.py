@@ -40,7 +40,7 @@ from tbench.doctor.machine import (
     judge_certificates,
     judge_disk,
     look_at_clock,
-    look_at_engine_s_disk,
+    look_at_engine_disk,
     look_at_runs,
 )
 from tbench.doctor.probe import run_probe
@@ -370,8 +370,8 @@ def test_certificates_that_only_this_machine_trusts_are_told_from_broken_ones(ce
 
 
 @pytest.mark.engine
-async def test_the_engine_s_disk_and_a_container_s_clock_can_be_asked(engine: Engine) -> None:
-    assert "GB free" in (await look_at_engine_s_disk(engine)).what
+async def test_the_engine_s_disk_and_a_container_clock_can_be_asked(engine: Engine) -> None:
+    assert "GB free" in (await look_at_engine_disk(engine)).what
     assert "the same in a container" in (await look_at_clock(engine)).what
 
 
