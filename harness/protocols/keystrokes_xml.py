@@ -39,6 +39,8 @@ _ENTITY = re.compile("&(?:lt|gt|amp|quot|apos);")
 
 @dataclass(frozen=True)
 class _Element:
+    """One `<keystrokes>` element: its attributes and its text."""
+
     attributes: str
     text: str
 
@@ -50,7 +52,7 @@ class _ResponseParts:
     start: int
     end: int = 0
     names: list[str] = field(default_factory=list)
-    """Of all tags at the top level, in order."""
+    """The names of all tags at the top level, in order."""
     elements: list[_Element] | None = None
     """The keystrokes; None without a `<commands>` section."""
     task_complete: str | None = None
@@ -59,14 +61,14 @@ class _ResponseParts:
 
 
 class _Ahead:
-    """Where a tag comes next: no stretch of the text is searched twice for it, however often it is asked for."""
+    """Finds the next tag of each name; no stretch of the text is searched twice for the same one."""
 
     def __init__(self, text: str) -> None:
         self._text = text
         self._found: dict[str, int] = {}
 
     def find(self, tag: str, start: int) -> int:
-        """The next one from `start` on, which never goes back; the end of the text where there is none."""
+        """The place of the next `tag` from `start` on, which never goes back; the text's end where there is none."""
         if self._found.get(tag, -1) < start:
             found = self._text.find(tag, start)
             self._found[tag] = found if found >= 0 else len(self._text)
@@ -115,7 +117,7 @@ def _find_response(text: str) -> _ResponseParts:
 
 
 def _scan(text: str, response: _ResponseParts) -> _ResponseParts:
-    """Fill in the parts from `response.end` on. Raises FormatError. Only ever goes forward."""
+    """Fill in the parts from `response.end` on, never going back. Raises FormatError."""
     ahead = _Ahead(text)
     position = response.end
     while tag := _TAG.search(text, position):
@@ -146,7 +148,7 @@ def _is_blank(text: str, start: int, end: int) -> bool:
 
 
 def _section(tag: re.Match[str], ahead: _Ahead, response: _ResponseParts) -> int:
-    """Take the section that `tag` opens; where it ends."""
+    """Take the section that `tag` opens, and return where it ends."""
     name, start, text = tag["name"], tag.end(), tag.string
     if name == "commands":
         _take(response, name, "")
@@ -174,7 +176,7 @@ def _take(response: _ResponseParts, name: str, text: str) -> None:
 
 
 def _commands(text: str, position: int, response: _ResponseParts) -> int:
-    """Take the keystrokes from `position` on; where the section ends."""
+    """Take the keystrokes from `position` on, and return where the section ends."""
     assert response.elements is not None
     while item := _ITEM.match(text, position):
         position = item.end()

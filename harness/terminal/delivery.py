@@ -39,15 +39,16 @@ _BEFORE = (
 _SHOWN_CHARS = 2000
 _MAY_END_EARLY = re.compile(r"\$\{!?(?:\w+(?:\[[^\n]*?\])?|[@*#?$!-]):?\?|\bset\b[^;\n]*-\w*u|\bnounset\b")
 _SUBSTITUTES = re.compile(r"[$<>]\(")
-"""An unfinished one makes bash 5.2 write beyond its memory later: it is tried in a copy of the shell."""
+"""The start of a process substitution. An unfinished one makes bash 5.2 write beyond its memory later, so it is tried
+in a copy of the shell."""
 _NOT_SHOWN = re.compile(r"[^\t\n\x20-\x7e\xa0-\U0010ffff]")
 _FIRST_LOOK_SEC, _LONGEST_PAUSE_SEC = 0.05, 1.0
 _ASKED_AT_MOST = 4
 _DIRECTORY = b"display-message -p -t main '#{pane_current_path}'\n"
 _PROBE, _PROBE_SEC = "/opt/tbench/bin/busybox stty sane </dev/tty", 3.0
-"""Whatever was killed may have left the terminal in a mode of its own."""
+"""The command that proves a shell to be of use; what was killed may have left the terminal in a mode of its own."""
 _AFTER_END_SEC = 1.0
-"""How long the prompt behind a command's end is waited for."""
+"""Longest wait for the prompt behind a command's end."""
 _NEW_SHELL_SEC = 10.0
 _SHELL_HUNG = "shell_restarted: The command did not react, so its shell was ended."
 _SHELL_REFUSES = "shell_restarted: The shell did not take commands any more, so it was ended before this one."
@@ -60,14 +61,14 @@ class _CommandEnd(Enum):
     """How a command came to its end."""
 
     REPORTED = 1
-    """By its own mark."""
+    """It reported its end by its own mark."""
     ABANDONED = 2
-    """The shell is back at its prompt without it: an interrupt, or an error that drops a whole line."""
+    """The shell is back at its prompt without that mark: an interrupt, or an error that drops a whole line."""
     SHELL_ENDED = 3
     LIMIT = 4
     UNKNOWN = 5
     REFUSED = 6
-    """The shell is at its prompt, and does not take it: something has made what picks commands up useless."""
+    """The shell is at its prompt and does not take it: something has disabled what picks commands up."""
 
 
 class Delivery:
@@ -96,15 +97,15 @@ class Delivery:
         self._id = random.randrange(1 << 30)
         self._notes: list[str] = []
         self._has_missed = False
-        """Something of the present command has passed unseen, its end perhaps."""
+        """Whether something of the present command has passed unseen, perhaps its end."""
         self._uncharged_sec = 0.0
-        """How long the way was cut while the present command ran."""
+        """Time for which the way was cut while the present command ran."""
         self.session_ended = False
 
     async def run(self, command: str, limit_sec: float) -> CommandResult:
-        """Run shell text to its end, or its limit, and return exactly what it printed.
+        """Run shell text to its end or its limit, and return exactly what it printed.
 
-        Where the session ended under it, `session_ended` is set, and a new one is attached.
+        Where the session ended under it, `session_ended` is set and a new session is attached.
         """
         self._notes, self._has_missed = [], False
         started_at, self._uncharged_sec, self.session_ended = _now(), 0.0, False
@@ -146,7 +147,7 @@ class Delivery:
         )
 
     async def _after(self, end: _CommandEnd) -> None:
-        """Until the shell, or a new one, is ready for the next command."""
+        """Wait until the shell, or a new one, is ready for the next command."""
         if end is _CommandEnd.LIMIT:
             if self._watch.capture.shell_ended is not None:
                 await self._new_shell(_SHELL_HUNG)
@@ -167,7 +168,7 @@ class Delivery:
     # -- asking ----------------------------------------------------------------------------------
 
     async def _ask_and_wait(self, command: str, ends_at: float, how: str | None = None) -> _CommandEnd:
-        """Ask the shell for the command, again where nothing comes of it; then wait for its end."""
+        """Ask the shell for the command, again where nothing comes of it, then wait for its end."""
         self._id += 1
         self._watch.capture.expect(self._id)
         files, reattached = self._files(command, how or self._how(command)), self._link.reattached
@@ -188,7 +189,7 @@ class Delivery:
         return "tried" if _SUBSTITUTES.search(command) else "line"
 
     def _files(self, command: str, how: str) -> list[bytes]:
-        """What writes the text and the script."""
+        """The tmux commands that write the text and the script."""
         text = control_mode.write_file(f"{self._at}.text", (command or "\n").encode("utf-8", "replace"))
         return [*text, *control_mode.write_file(self._at, self._script(command, how))]
 
@@ -212,7 +213,7 @@ class Delivery:
         return f"{_BEFORE} {assignments}\n{_SCRIPT}".encode("utf-8", "replace")
 
     async def _until_begun(self, ends_at: float) -> bool:
-        """Whether the command began; not where the shell is at its prompt again without having taken it."""
+        """Wait until the command begins; False where the shell is at its prompt again without having taken it."""
         capture, pause_sec = self._watch.capture, _FIRST_LOOK_SEC
         while _now() < ends_at:
             wait_sec = min(pause_sec, ends_at - _now())
@@ -268,7 +269,7 @@ class Delivery:
             self._uncharged_sec += _now() - cut_at
 
     async def _catch_up(self) -> None:
-        """The way was cut: what has passed unseen of the command is in a file, too."""
+        """Read from its file what has passed unseen of the command while the way was cut."""
         capture = self._watch.capture
         loaded, shown = await self._link.commands(*control_mode.read_file(f"{self._at}.state"))
         words = reply_text(shown.lines).split() if loaded.ok else []
@@ -282,7 +283,7 @@ class Delivery:
             capture.take(Mark("D", exit_code=int(words[1]), id=self._id))
 
     async def _stop(self, started_at: float) -> None:
-        """End what has outlived its limit, gently first, and what is left of it in other sessions."""
+        """End a command that has outlived its limit, gently first, and what is left of it in other sessions."""
         self._remark("the command has outlived its limit: it is interrupted")
         if not await self._is_over_after_keys():
             self._remark("the command does not react: it is killed")
@@ -293,7 +294,7 @@ class Delivery:
             self._note(f"terminal_cleared: Left over, and killed: {', '.join(killed)}.")
 
     async def _prove(self) -> None:
-        """Before the next command: the shell takes and ends one, or it is started anew."""
+        """Prove that the shell takes and ends a command, or start a new one."""
         if not (await self._is_back() and await self._is_usable()):
             await self._start_anew(_SHELL_HUNG)
 
@@ -322,11 +323,11 @@ class Delivery:
         return False
 
     async def _is_back(self) -> bool:
-        """Whether the shell has the terminal again; a key that came while it drew its prompt leaves that open."""
+        """Whether the shell has the terminal again, which a key that came while it drew its prompt leaves open."""
         return self._waiting.at_prompt or (self._watch.capture.is_left and await self._is_idle())
 
     async def _new_shell(self, why: str) -> None:
-        """Until it is ready; told of with what it has of the one before."""
+        """Wait until a new shell is ready, and note what it has of the one before."""
         await self._settled(_NEW_SHELL_SEC)
         (reply,) = await self._link.commands(_DIRECTORY)
         self._note(
@@ -336,7 +337,7 @@ class Delivery:
 
 
 def _shown(command: str) -> str:
-    """What the screen shows of a command."""
+    """The part of a command that the screen shows."""
     shown = command[:_SHOWN_CHARS].rstrip("\n")
     more = len(command) - len(shown)
     return _NOT_SHOWN.sub("�", shown) + (f"\n[... {more} characters more]" if more > 1 else "")

@@ -20,19 +20,19 @@ from harness.terminal.waiting import Waiting
 from harness.terminal.watch import Watch
 
 _TAKEN_SEC = 1.0
-"""How long a shell may take to say what becomes of a line; on an idle machine it takes a millisecond."""
+"""Longest time for a shell to say what becomes of a line; on an idle machine it takes a millisecond."""
 _READS_SEC = 5.0
-"""How long the lines behind a command wait for it to read; then they are typed ahead."""
+"""Longest time that the lines behind a command wait for it to read; then they are typed ahead."""
 _PROMPT_SEC = 0.1
-"""How long a pause may be before a line editor that has told of no prompt is taken to have none."""
+"""Longest pause before a line editor that has reported no prompt is taken to have none."""
 _FIRST_LOOK_SEC, _LONGEST_PAUSE_SEC = 0.015, 0.25
 _CONTROLS = re.compile(r"[\x00-\x08\x0b-\x1f\x7f]")
 _MANY, _USED_TO = 64, 16
-"""More lines than these are typed at once where the same one has read as many as those."""
+"""Texts of more lines than the first are typed at once, where the same reader has read as many as the second."""
 
 
 class _InputReader(Enum):
-    """Who reads what is typed next."""
+    """What reads what is typed next."""
 
     EDITOR = 1
     """A shell's line editor, at its prompt or in the middle of a command."""
@@ -41,7 +41,7 @@ class _InputReader(Enum):
     KEYS = 3
     """A program that reads keys."""
     NOBODY = 4
-    """Nobody yet."""
+    """Nothing yet."""
 
 
 _AT_ONCE = {
@@ -52,7 +52,7 @@ _AT_ONCE = {
     _InputReader.KEYS: re.compile(r"[^\n]+|\n"),
     _InputReader.NOBODY: re.compile(r".*", re.DOTALL),
 }
-"""What is typed before the next look at who reads."""
+"""The piece of text that is typed before it is looked at again what reads."""
 _AT_ONCE_OF_MANY = {
     _InputReader.EDITOR: re.compile(r".*", re.DOTALL),
     _InputReader.LINES: re.compile(r"[^\x03\x04\x1a\x1c]*[\x03\x04\x1a\x1c]?"),
@@ -72,11 +72,11 @@ class Keyboard:
         self._watcher = watcher
         self._show = show
         self._typed_to: Foreground | None = None
-        """Who was going to read when something was typed that wakes him."""
+        """The foreground that was going to read when something was typed that wakes it."""
 
     @property
     def at_line_editor(self) -> bool:
-        """A shell's line editor reads what is typed next."""
+        """Whether a shell's line editor reads what is typed next."""
         return self._waiting.recognised or self._watch.shell.edits
 
     async def press(self, key: str) -> None:
@@ -88,7 +88,7 @@ class Keyboard:
         await self._link.type([control_mode.press_key("main", key)])
 
     async def type(self, text: str, ends_at: float) -> None:
-        """Type text, of which each newline is Enter; all of it by `ends_at` (the event loop's time)."""
+        """Type text, in which each newline is Enter; all of it by `ends_at`, in the event loop's time."""
         await self._until_taken()
         self._show(text)
         text = text.replace("\r\n", "\n").replace("\r", "\n")
@@ -116,14 +116,14 @@ class Keyboard:
         await self._link.type(control_mode.type_bytes("main", data))
 
     async def _until_taken(self) -> None:
-        """A line that was entered before is taken out of the line editor's hands."""
+        """Wait until the line editor has handed over a line that was entered before."""
         ends_at, watch = _now() + _TAKEN_SEC, self._watch
         while watch.shell.was_asked and not self._link.is_cut and _now() < ends_at:
             watch.output_matters = True
             await watch.changes(ends_at)
 
     async def _present_reader(self, text: str) -> _InputReader:
-        """Who reads now; as this text's first line is typed in any case, somebody does."""
+        """What reads now; as this text's first line is typed in any case, something does."""
         if text.find("\n") <= 0:
             return _InputReader.LINES
         try:
@@ -133,7 +133,7 @@ class Keyboard:
             return await self._reader_after_gap(error)
 
     async def _next_reader(self, ends_at: float) -> _InputReader:
-        """Who reads behind what was just typed, once somebody does."""
+        """What reads behind the text that was just typed, once something does."""
         shell, pause_sec = self._watch.shell, _FIRST_LOOK_SEC
         ends_at = min(ends_at, _now() + _READS_SEC)
         # What is typed before a line editor has let go of the terminal may not have the line ends of who reads next.
@@ -159,7 +159,7 @@ class Keyboard:
             return await self._reader_after_gap(error)
 
     async def _reads(self, now: Foreground | None) -> bool:
-        """Whether who has the foreground waits for what is typed next."""
+        """Whether the foreground waits for what is typed next."""
         if now is None:
             return True
         if not now.is_at_rest or now.is_still(self._typed_to):
@@ -177,7 +177,7 @@ class Keyboard:
 
 
 def _reader(now: Foreground | None) -> _InputReader | None:
-    """Whom a look at the foreground finds reading."""
+    """What is reading, by a look at the foreground; None where nothing is."""
     if now is None:
         return _InputReader.LINES
     if now.edits_line:

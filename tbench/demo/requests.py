@@ -192,14 +192,14 @@ def cut_to_limit(request: AnyRequest, reply: ScriptedReply) -> ServedReply:
     """The reply as far as there is room for it: a tool call that does not fit becomes text, cut in its middle."""
     limit = reply_limit(request)
     written = reply.text if reply.command is None else f"{reply.text}\n<tool_call>\n{_written_call(reply.command)}"
-    prompt, wanted = prompt_tokens(request), count_tokens(written)
-    completion = min(wanted, limit)
+    prompt, needed = prompt_tokens(request), count_tokens(written)
+    completion = min(needed, limit)
     usage = {
         "prompt_tokens": prompt,
         "total_tokens": prompt + completion,
         "completion_tokens": completion,
     }
-    if wanted > limit:
+    if needed > limit:
         return ServedReply(ScriptedReply(written[: limit * CHARACTERS_PER_TOKEN]), "length", usage)
     return ServedReply(reply, "stop" if reply.command is None else "tool_calls", usage)
 

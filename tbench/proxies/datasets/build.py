@@ -157,14 +157,14 @@ def _write_dev(beside: Path, built: Built, dev: int, seed: int) -> None:
     if built.dev_path is None:
         return
     built.dev_task_ids = select_dev_tasks(built.tasks, dev, seed)
-    wanted = {json.dumps(task_id).encode() for task_id in built.dev_task_ids}
+    chosen = {json.dumps(task_id).encode() for task_id in built.dev_task_ids}
     digest = hashlib.sha256()
     partial = built.dev_path.with_name(f".{built.dev_path.name}.writing")
     try:
         with beside.open("rb") as records, partial.open("wb") as file:
             for line in records:
                 # The id is the first value of every line.
-                if line.removeprefix(b'{"task_id": ').partition(b",")[0] in wanted:
+                if line.removeprefix(b'{"task_id": ').partition(b",")[0] in chosen:
                     file.write(line)
                     digest.update(line)
                     built.dev_records += 1
