@@ -124,7 +124,7 @@ def read_completion(data: object, *, max_tokens: int, context_tokens: int | None
 
 
 def read_raw_reply(data: object) -> RawReply:
-    """The same reply, not interpreted. Raises TransientError when there is no whole one."""
+    """The reply in the body of an HTTP 200, not interpreted. Raises TransientError when there is no whole one."""
     completion, choice = _whole(data)
     message, usage, stop = choice.message, completion.usage or _WireUsage(), choice.stop_reason
     reasoning = message.reasoning or message.reasoning_content

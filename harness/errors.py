@@ -1,4 +1,4 @@
-"""What can go wrong on the agent side.
+"""The errors of the agent side.
 
 HarnessError
 ├── EndpointError          the endpoint gave no usable answer

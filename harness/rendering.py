@@ -27,7 +27,7 @@ class _TurnFormat(NamedTuple):
     """How a template writes each role's turn. The reply's opening is also the end of every prompt."""
 
     marks: Mapping[str, tuple[str, str]]
-    """By role, what stands before and after its content."""
+    """The text before and after a content, by role."""
     stop: tuple[str, ...]
     """The strings that end a reply: base models run on into the next turn."""
     strips: bool = False

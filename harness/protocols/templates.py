@@ -16,7 +16,7 @@ from jinja2.sandbox import SandboxedEnvironment
 from harness.text import without_lone_surrogates
 
 Samples = Mapping[str, Mapping[str, object]]
-"""By block name, the variables that the block may use, with a sample value each."""
+"""The variables that a block may use, with a sample value each, by the block's name."""
 
 _RENDER_ERRORS = (TemplateError, ArithmeticError, AttributeError, LookupError, TypeError, ValueError)
 

@@ -42,7 +42,7 @@ class ShellState:
         self.commands = 0
         """Number of marks C so far."""
         self._read: dict[int, int] = {}
-        """By shell's pid, the lines that it had read when things last settled, as shells nest."""
+        """Number of lines that a shell had read when things last settled, by its pid, as shells nest."""
         self._last: tuple[int | None, int | None] = (None, None)
         self._typed = 0
         self._answers = 0

@@ -1,4 +1,4 @@
-"""One score per model, out of whatever holds it: results of replay, other result files, tables, run directories.
+"""Reads one score per model from whatever holds it: results of proxies, tables, run directories.
 
 Only reads. A model that a side has twice is an error: which of the two counts is not ours to guess.
 """

@@ -27,7 +27,7 @@ VERBS: Mapping[str, str] = {
     "tar": r"tar(?:balls?)?\b|archiv|(?:de|un)?compress|extract",
     "wc": r"count(?:s|ed|ing)?\b|how many|number of (?:lines|words)",
 }
-"""By verb, a regular expression for what a request says that asks for it: at the start of a word, in any case."""
+"""Regular expression by verb for what a request that asks for it says, at the start of a word, in any case."""
 
 Counting = Literal["distinct", "occurrences", "literal"]
 Shape = Literal["step", "linear", "negative"]

@@ -1,4 +1,4 @@
-"""What a reply is worth as a reply: strict, extractable, syntactic. Nothing is executed."""
+"""The levels of a reply: strict, extractable, syntactic. Nothing is executed."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What an extraction asks: its manifest, made before the first request, and the directory that it goes into."""
+"""Prepares an extraction: its manifest, made before the first request, and the directory that it goes into."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Whether bash accepts a command, asked of `bash -n`: it reads and parses, and executes nothing.
+"""Asks `bash -n` whether bash accepts a command: it reads and parses, and executes nothing.
 
 The command comes on stdin, in an empty environment (no BASH_ENV, no exported functions or options), without start-up
 files, in `/`, bounded in length and time.

@@ -1,4 +1,4 @@
-"""What a model answered to the steps of a dataset: raw, so that any revision of the metric can score it again.
+"""The data of a replay run: above all the raw replies, which any revision of the metric can score again.
 
 A run of replay is a directory: `replay.json` (ReplayManifest), `responses.jsonl` (one ReplayResponse per line, appended
 as they come; of several for one step the last without an error counts), `prompt_template.json` (PromptReport), and

@@ -27,7 +27,7 @@ class PromptedStep(NamedTuple):
 
 
 class CompletionEndpoint(Protocol):
-    """What replies come from: `tbench.proxies.replay.asking.endpoints.Endpoints`, or a fake."""
+    """The endpoint that replies come from: `tbench.proxies.replay.asking.endpoints.Endpoints`, or a fake."""
 
     @property
     def gave_up(self) -> str | None: ...

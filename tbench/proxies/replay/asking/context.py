@@ -1,4 +1,4 @@
-"""Whether every prompt and its reply fit the model's context, found out before anything is asked."""
+"""Checks that every prompt and its reply fit the model's context, before anything is asked."""
 
 from __future__ import annotations
 

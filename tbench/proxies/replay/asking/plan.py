@@ -1,4 +1,4 @@
-"""What a replay run will ask (its prompts, whether they fit, its manifest), and the asking of what is missing."""
+"""Plans a replay run (its prompts, whether they fit, its manifest), then asks for the replies that are missing."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is sent for a record: chat messages for the server's template, or a prompt rendered here.
+"""Makes what is sent for a record: chat messages for the server's template, or a prompt rendered here.
 
 The rules of local rendering are those of the TB2-lite evaluation published by LLM-OS-Models: which models lose earlier
 thinking, when a tokenizer's own template is passed over, what stands in where it fails, and what that means for rank.

@@ -1,4 +1,4 @@
-"""How alike the commands of a reply and of the reference are: precision, recall and F1 of one step.
+"""Compares the commands of a reply with those of the reference: precision, recall and F1 of one step.
 
 Units are lines of commands. sim(a, b) is the F1 of their multisets of shell tokens; precision is the mean over
 predicted units of the best sim with any reference unit, recall the mean over reference units of the best sim with any

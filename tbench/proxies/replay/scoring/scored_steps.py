@@ -25,7 +25,7 @@ class ScoredRun:
     steps: tuple[ScoredStep, ...]
     tolerant: tuple[ScoredStep, ...]
     unanswered: Mapping[str, str]
-    """By key of each step without a reply, which scores 0, why: the type of the error, `null` or `missing`."""
+    """Reason by key for each step without a reply, which scores 0: the type of its error, `null` or `missing`."""
     empty_references: tuple[str, ...]
     """Steps whose reference has no command, so that nothing can match it."""
     oddities: Mapping[Oddity, int]
