@@ -1,4 +1,4 @@
-"""Where an endpoint is and with which key: what a user gives, checked; what may be shown of it."""
+"""An endpoint's URL and key: what a user gives, checked, and what may be shown of it."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def full_url(base_url: str) -> str:
 
 
 def without_password(url: str) -> str:
-    """`url` as it may be stored and shown."""
+    """`url` without user name and password, as it may be stored and shown."""
     parts = urlsplit(url)
     return parts._replace(netloc=parts.netloc.rpartition("@")[2]).geturl()
 

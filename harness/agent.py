@@ -36,9 +36,9 @@ __all__ = ["SMALLEST_REPLY_TOKENS", "Agent", "AgentTerminal", "Limits"]
 
 Tools = Sequence[Mapping[str, Any]]
 SMALLEST_REPLY_TOKENS = 64
-"""Less room than this in the context is the end of the conversation: no protocol's reply fits."""
+"""Tokens of the smallest reply that there has to be room for in the context: no protocol's reply fits into less."""
 _COMPACTIONS = 2
-"""In a row, with no reply between that could be used: more would not help."""
+"""Most compactions in a row without a usable reply between them."""
 
 
 class AgentTerminal(Protocol):
@@ -52,7 +52,7 @@ class AgentTerminal(Protocol):
 
 
 class _End(Exception):
-    """The agent has come to an end."""
+    """Raised where the agent has come to an end."""
 
     def __init__(self, outcome: Outcome) -> None:
         self.outcome = outcome
@@ -131,7 +131,7 @@ class Agent:
         )
 
     def not_charged(self, seconds: float) -> None:
-        """Time for which the terminal was out of reach."""
+        """Leave `seconds`, for which the terminal was out of reach, out of the agent's time."""
         if self._clock is not None:
             self._clock.shift(seconds)
 
@@ -240,14 +240,14 @@ class Agent:
 
     @property
     def _wanted(self) -> int:
-        """max_tokens where the context has room enough."""
+        """The max_tokens of a query that the context has room enough for."""
         wanted = self._model.sampling.max_tokens
         if self._limits.completion_tokens is not None:
             wanted = min(wanted, self._limits.completion_tokens - self._usage.completion_tokens)
         return max(1, wanted)
 
     def _room(self) -> int:
-        """max_tokens for the next reply: what is asked for, or what the context has left."""
+        """The max_tokens of the next query: what is asked for, or what the context has left."""
         context = self._context_tokens
         if context is None:
             return self._wanted
@@ -267,7 +267,7 @@ class Agent:
         return left
 
     def _overflows(self, reply: Reply, cramped: bool) -> bool:
-        """The reply filled the context; where a policy can make room, also: it was cut because there was too little."""
+        """Whether the reply filled the context; where a policy can make room, also whether too little room cut it."""
         context = self._context_tokens
         left = None if context is None else context - reply.usage.prompt_tokens - reply.usage.completion_tokens
         if left is not None and (left < 0 or (reply.cut and left < SMALLEST_REPLY_TOKENS)):
@@ -275,7 +275,7 @@ class Agent:
         return reply.cut and cramped and self._limits.on_overflow != "stop"
 
     def _go_on_without(self, step: Step) -> None:
-        """The reply is in the steps; the history goes on without it, if it goes on."""
+        """Go on, where a policy can make room, with a history that lacks this step's reply."""
         if self._limits.on_overflow == "stop":
             self._history.add_reply(step.reply)
             raise _End(Outcome.CONTEXT_LIMIT)
@@ -365,7 +365,7 @@ class Agent:
             raise _End(Outcome.SUBMITTED)
 
     def _respond(self, parsed: Parsed, view: View) -> tuple[Response, tuple[str, ...]]:
-        """The protocol's response, and a warning where control tokens of the terminal's text are in it."""
+        """The protocol's response, and a warning where it holds control tokens from the terminal's text."""
         response = self._protocol.respond(parsed, view, claimed=self._claimed)
         found = special_tokens(response.message)
         if not found:
@@ -379,7 +379,7 @@ class Agent:
         return (defused if self._neutralise else response), (warning,)
 
     async def _execute(self, action: Action, pointless: set[str | None]) -> tuple[View | None, int | None]:
-        """What a command gave, and the exit code; warnings that turn out to have no meaning go into `pointless`."""
+        """Execute an action: a command's view, and the exit code. Warnings that have no meaning go into `pointless`."""
         if isinstance(action, Command):
             view = await self._terminal.run(action.command, self._limits.command_sec)
             return view, view.exit_code if isinstance(view, CommandResult) else None

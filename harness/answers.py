@@ -1,4 +1,4 @@
-"""What an OpenAI-compatible server's answers mean: replies, model lists, refusals, Retry-After.
+"""Reads the answers of OpenAI-compatible servers: replies, model lists, refusals, Retry-After.
 
 Pure functions over decoded JSON. Shapes and texts as recorded from vLLM 0.32 and read in 0.19.1.
 """
@@ -19,7 +19,7 @@ from harness.text import without_lone_surrogates
 from harness.trajectory import Frozen, Reply, ToolCall, Usage
 
 LONGEST_QUOTE = 500
-"""Characters of a server's text that go into a message of ours: some servers quote the whole prompt."""
+"""Most characters of a server's text that go into a message of ours: some servers quote the whole prompt."""
 
 _CONTEXT_REFUSAL = re.compile(
     r"maximum context length"
@@ -43,30 +43,30 @@ class _PromptDetails(BaseModel):
     cached_tokens: int | None = None
 
 
-class _Usage(BaseModel):
+class _WireUsage(BaseModel):
     prompt_tokens: int | None = None
     completion_tokens: int | None = None
     total_tokens: int | None = None
     prompt_tokens_details: _PromptDetails | None = None
 
 
-class _Message(BaseModel):
+class _WireMessage(BaseModel):
     content: str | None = None
     reasoning: str | None = None
     reasoning_content: str | None = None
     tool_calls: Any = None
-    """Read with care by `_tool_call`: a model's mistake is no fault of the answer."""
+    """The calls as they came; `_tool_call` reads them, so that a model's mistake is no fault of the answer."""
 
 
 class _Choice(BaseModel):
-    message: _Message
+    message: _WireMessage
     finish_reason: str | None = None
     stop_reason: Any = None
 
     @model_validator(mode="before")
     @classmethod
     def _of_completions(cls, choice: Any) -> Any:
-        """`/v1/completions` has a `text` in place of the message."""
+        """Take the `text` of a choice from `/v1/completions` as its message."""
         if isinstance(choice, dict) and isinstance(choice.get("text"), str):
             return {"message": {"content": choice["text"]}, **choice}
         return choice
@@ -75,7 +75,7 @@ class _Choice(BaseModel):
 class _Completion(BaseModel):
     model: str | None = None
     choices: list[_Choice] | None = None
-    usage: _Usage | None = None
+    usage: _WireUsage | None = None
 
 
 class ModelCard(BaseModel):
@@ -93,25 +93,25 @@ class _ModelList(BaseModel):
 
 
 class RawReply(Frozen):
-    """One reply as the endpoint gave it, for those who read it themselves."""
+    """One reply as the endpoint gave it, not interpreted."""
 
     content: str
-    """Verbatim, but for half surrogate pairs, which no file can hold: they are U+FFFD. A null is empty."""
+    """The text verbatim, but with U+FFFD for half surrogate pairs, which no file can hold; empty for null."""
     reasoning: str | None = None
     finish_reason: str | None = None
     stop_reason: str | int | None = None
-    """vLLM: the stop string or token that hit."""
+    """The stop string or token that ended the reply, as vLLM tells it."""
     prompt_tokens: int | None = None
     completion_tokens: int | None = None
     latency_sec: float = 0.0
-    """Wall time of the successful request."""
+    """Wall seconds of the successful request."""
     waited_sec: float = 0.0
-    """Wall time spent on failed requests and pauses before it."""
+    """Wall seconds of failed requests and pauses before it."""
     attempts: int = 1
 
 
 class TokenCount(BaseModel):
-    """What vLLM's `/tokenize` says of a prompt, however long it is."""
+    """The answer of vLLM's `/tokenize` about a prompt, however long that is."""
 
     count: int
     max_model_len: int | None = None
@@ -124,9 +124,9 @@ def read_completion(data: object, *, max_tokens: int, context_tokens: int | None
 
 
 def read_raw_reply(data: object) -> RawReply:
-    """As `read_completion`, with nothing made of it."""
+    """The reply in the body of an HTTP 200, not interpreted. Raises TransientError when there is no whole one."""
     completion, choice = _whole(data)
-    message, usage, stop = choice.message, completion.usage or _Usage(), choice.stop_reason
+    message, usage, stop = choice.message, completion.usage or _WireUsage(), choice.stop_reason
     reasoning = message.reasoning or message.reasoning_content
     return RawReply(
         content=without_lone_surrogates(message.content or ""),
@@ -139,7 +139,7 @@ def read_raw_reply(data: object) -> RawReply:
 
 
 def read_token_count(data: object) -> TokenCount | None:
-    """The count in an answer of `/tokenize`; None in that of another server, which knows no chat messages there."""
+    """The count in an answer of `/tokenize`; None in that of another server, which takes no chat messages there."""
     try:
         return TokenCount.model_validate(data)
     except ValidationError:
@@ -160,7 +160,7 @@ def _whole(data: object) -> tuple[_Completion, _Choice]:
 
 
 def _reply(completion: _Completion, choice: _Choice, max_tokens: int, context_tokens: int | None) -> Reply:
-    message, usage = choice.message, completion.usage or _Usage()
+    message, usage = choice.message, completion.usage or _WireUsage()
     reasoning = message.reasoning or message.reasoning_content
     return Reply(
         content=without_lone_surrogates(message.content or ""),
@@ -182,7 +182,7 @@ def _tool_calls(calls: object) -> tuple[ToolCall, ...]:
 
 
 def _tool_call(call: object) -> ToolCall:
-    """A malformed call is kept, without a name where it has none: the protocol tells the model what is wrong."""
+    """A tool call as the model made it. A malformed one is kept: the protocol tells the model what is wrong."""
     entry = call if isinstance(call, dict) else {}
     function = entry.get("function")
     function = function if isinstance(function, dict) else {"arguments": call}
@@ -198,20 +198,20 @@ def _text(value: object) -> str:
 
 
 def _json_text(arguments: object) -> str:
-    """Some servers hand over the decoded object."""
+    """The arguments as JSON text, which some servers hand over decoded."""
     text = arguments if isinstance(arguments, str) else json.dumps(arguments, ensure_ascii=False)
     return without_lone_surrogates(text)
 
 
-def _is_full(usage: _Usage, max_tokens: int, context_tokens: int | None) -> bool:
-    """Cut, whatever finish_reason says: a parsed tool call hides `length` (vLLM, both versions)."""
+def _is_full(usage: _WireUsage, max_tokens: int, context_tokens: int | None) -> bool:
+    """Whether max_tokens or the context was used up, which vLLM's finish_reason hides behind a parsed tool call."""
     completed = usage.completion_tokens or 0
     total = usage.total_tokens or (usage.prompt_tokens or 0) + completed
     return completed >= max_tokens or (context_tokens is not None and total >= context_tokens)
 
 
 def _error_within(data: object) -> str:
-    """Some proxies pass an error on with status 200."""
+    """The words of an error in the body of a 200, as some proxies pass errors on; empty without one."""
     return f": {server_words(data)}" if isinstance(data, dict) and data.get("error") else ""
 
 
@@ -226,8 +226,8 @@ def read_models(data: object) -> list[ModelCard]:
 def server_words(body: object) -> str:
     """The server's own message in an error body.
 
-    Four shapes: `{"error": {"message"}}`, `{"error": "…"}`, `{"detail": "…"}`, plain text.
-    A client library may have taken the `error` frame off already.
+    It comes as `{"error": {"message"}}`, `{"error": "…"}`, `{"detail": "…"}` or plain text, and a client library may
+    have taken the `error` frame off.
     """
     words = body
     for key in ("error", "message", "detail"):
@@ -237,7 +237,7 @@ def server_words(body: object) -> str:
 
 
 def is_context_refusal(status: int, body: object) -> bool:
-    """Whether a 4xx says that the prompt, or the prompt and its reply, do not fit the model's context."""
+    """Whether a 4xx says that the prompt, alone or with its reply, does not fit the model's context."""
     if status not in {400, 413, 422}:
         return False
     frame = _error_frame(body)
@@ -246,7 +246,7 @@ def is_context_refusal(status: int, body: object) -> bool:
 
 
 def refused_prompt_tokens(body: object) -> int | None:
-    """The prompt's true length in a context refusal, where it tells."""
+    """The prompt's length in tokens, where a context refusal tells it."""
     found = _PROMPT_TOKENS.search(server_words(body))
     return int(found[found.lastindex or 0]) if found else None
 
@@ -259,7 +259,7 @@ def _error_frame(body: object) -> dict[str, Any]:
 
 
 def retry_after_sec(value: str | None) -> float | None:
-    """Seconds asked for by a Retry-After header (seconds or HTTP date, RFC 9110 §10.2.3), at least 0."""
+    """The seconds that a Retry-After header asks for (seconds or HTTP date, RFC 9110 §10.2.3), at least 0."""
     if value is None:
         return None
     if value.strip().isdecimal():

@@ -1,4 +1,4 @@
-"""The model behind an OpenAI-compatible endpoint: requests, retries, and who is to blame for a failure.
+"""The model behind an OpenAI-compatible endpoint: requests, retries, and what a failure is blamed on.
 
 The only module that imports openai, and only when a ChatModel is made: the import takes about a second.
 """
@@ -55,9 +55,9 @@ __all__ = [
 T = TypeVar("T")
 
 TOKENIZE = "/tokenize"
-"""vLLM's, beside its `/v1`."""
+"""The path of vLLM's tokenizer, beside its `/v1`."""
 LISTING_TIMEOUT_SEC = 30.0
-"""`GET /v1/models` needs no model: an answer that takes longer is a failed attempt."""
+"""Time limit of one `GET /v1/models`, which takes no model's work."""
 _PLACEHOLDER_KEY = "none"  # the SDK demands a key, local servers ignore it
 _RETRIED_STATUSES = {408, 409, 429}
 _NO_SUCH_PATH = {403, 404, 405, 501}
@@ -119,7 +119,7 @@ class ChatModel:
 
     @property
     def patience_sec(self) -> float:
-        """The retry budget, the one attempt that may begin at its end, and the longest outage."""
+        """The retry budget, plus an attempt that begins at its end, plus the longest outage."""
         return self._retry.total_sec + self._timeout_sec + self.outage.policy.patience_sec(self._timeout_sec)
 
     def __repr__(self) -> str:
@@ -184,7 +184,7 @@ class ChatModel:
         )
 
     async def count_tokens(self, fields: Mapping[str, Any]) -> TokenCount | None:
-        """What the server's own tokenizer makes of the same `fields`; None where the server does not count.
+        """The prompt's tokens by the server's own tokenizer; None where the server does not count.
 
         Raises EndpointError when it cannot be asked, ContextLimitReached when it refuses to count so much.
         """
@@ -238,7 +238,7 @@ class ChatModel:
         }
 
     def _history(self, messages: Sequence[Message], tools: Sequence[Mapping[str, Any]]) -> tuple[str, dict[str, Any]]:
-        """The path that the history goes to, and the fields of the request that it makes."""
+        """The path of the request for this history, and its fields."""
         rendering = self.rendering
         if rendering.template == "server":
             fields: dict[str, Any] = {"messages": wire_messages(messages, rendering)}
@@ -259,7 +259,7 @@ class ChatModel:
         }
 
     async def _probe(self) -> None:
-        """Raises TransientError. A refusal is an answer as well."""
+        """Ask whether the endpoint is there; a refusal says yes, too. Raises TransientError."""
         try:
             await self._list_models()
         except TransientError as failure:
@@ -302,7 +302,7 @@ class ChatModel:
             self._on_wait(self._public(reason), seconds)
 
     async def _send(self, path: str, call: Awaitable[Any], timeout_sec: float) -> object:
-        """One attempt: the decoded body of a 200, or an exception of ours."""
+        """Make one attempt: the decoded body of a 200, else an exception of ours."""
         sdk = self._sdk
         failure: Exception
         try:
@@ -330,14 +330,14 @@ class ChatModel:
         return RequestRefused(f"{self._where(path)}: {self._public(words)}{_advice(status, words)}", status)
 
     def _public(self, text: str) -> str:
-        """Foreign text without key and password (some servers repeat them), and not too long."""
+        """Foreign text, cut, without key and password, which some servers repeat."""
         for secret, shown in ((self._key, "[key]"), (self._password, "[password]")):
             text = text.replace(secret, shown) if secret else text
         return shorten(text)
 
 
 def _decoded(answer: object) -> object:
-    """The SDK hands over raw text where the content type is not JSON."""
+    """The decoded body, for which the SDK gives raw text where the content type is not JSON."""
     if not isinstance(answer, str):
         return answer
     try:
@@ -356,7 +356,7 @@ def _check_template_settings(sampling: Sampling, rendering: Rendering) -> None:
 
 
 def _as_list(stop: Any) -> list[Any]:
-    """`stop` as a user may write it: a string, a list, nothing."""
+    """The stop strings in what a user may write: a string, a list, nothing."""
     return [stop] if isinstance(stop, str) else list(stop or ())
 
 

@@ -1,4 +1,4 @@
-"""An agent's wall time, from which failures of the endpoint and of the way to the terminal are not taken."""
+"""An agent's wall time, to which failures of the endpoint and of the way to the terminal do not count."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from harness.turns import take_turn
 
 
 class Clock:
-    """`async with` it around an agent: raises TimeoutError at the end of `limit_sec`; None is no limit.
+    """A context manager around an agent that raises TimeoutError at the end of `limit_sec`; None is no limit.
 
-    Failed requests and waiting are not charged: they are not the agent's doing. `waited_sec` is the sum of them, so
-    that what counts towards the limit is the wall time less `waited_sec`.
+    What counts towards the limit is the wall time less `waited_sec`: the sum of failed requests and of waiting, which
+    are not the agent's doing.
     """
 
     def __init__(self, limit_sec: float | None) -> None:
@@ -37,15 +37,15 @@ class Clock:
         return self._timeout.expired()
 
     def shift(self, seconds: float) -> None:
-        """Time that is not the agent's doing: the end comes so much later (or, where it is negative, sooner)."""
+        """Put the end off by time that is not the agent's doing; a negative one brings it closer."""
         self.waited_sec += seconds
         self._put_off(seconds)
 
     async def ask(self, query: Callable[[], Awaitable[Reply]], patience_sec: float) -> Reply:
-        """One query, on this clock.
+        """Make one query on this clock.
 
-        Meanwhile the clock allows for the model's patience, so that an outage ends as the endpoint's error and not
-        as a timeout that would be scored.
+        Meanwhile the end is put off by the model's patience, so that an outage ends as the endpoint's error and not
+        as a timeout, which would be scored.
         """
         try:
             return await self._ask(query, patience_sec)
@@ -78,7 +78,7 @@ class Clock:
         return reply
 
     def _leave_out_what_came_after(self, patience_sec: float) -> None:
-        """The clock struck when patience was at its end too: what lay beyond the limit was no work."""
+        """Count as waiting what lay beyond the limit when the clock struck at the end of patience: it was no work."""
         ends_at = self._timeout.when()
         if ends_at is not None:
             self.waited_sec += max(0.0, _now() - (ends_at - patience_sec))

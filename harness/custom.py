@@ -1,4 +1,4 @@
-"""A user's own agent: what it has to be, what it gets, and how it is kept to its limits and recorded."""
+"""A user's own agent: its contract, what it is given, and how it is kept to its limits and recorded."""
 
 from __future__ import annotations
 
@@ -26,28 +26,28 @@ from harness.trajectory import Message, Outcome, Reply, Step, Trajectory, Usage
 Seen = TypeVar("Seen", View, ScreenView, Settled)
 
 _STOPPING_SEC = 10.0
-"""How long an agent may take to end when it is cancelled; then it is left alone."""
+"""Longest time that a cancelled agent is waited for; then it is left alone."""
 
 
 @dataclass(frozen=True)
 class Assignment:
-    """What a user's agent gets for one trial."""
+    """What a user's agent is given for one trial."""
 
     instruction: str
     terminal: AgentTerminal
-    """`send(Keys)`, `run(command, limit_sec)`, `view()`: see docs/terminal.md. Already open; closed for you."""
+    """The open terminal, closed for you: `send(Keys)`, `run(command, limit_sec)`, `view()`; see docs/terminal.md."""
     model: AgentModel | None
     """The endpoint; None where the run has none."""
     seed: int
     limits: Limits
-    """`steps` (queries), `completion_tokens` and `timeout_sec` are enforced from outside. The rest is yours to keep."""
+    """Limits, of which `steps` (queries), `completion_tokens` and `timeout_sec` are enforced from outside."""
 
 
 class CustomAgent(Protocol):
     """A user's agent. The class is called without arguments, once per trial."""
 
     async def run(self, assignment: Assignment) -> Outcome | None:
-        """Work until done. None counts as Outcome.FINISHED.
+        """Work until done. Returning None counts as Outcome.FINISHED.
 
         TerminalLost and ContextLimitReached may be left to become outcomes; any other exception is an error of
         the trial. It must not block the event loop.
@@ -66,7 +66,7 @@ class AgentModel:
 
     @property
     def context_tokens(self) -> int | None:
-        """Prompt and reply together, as the server says; None if unknown."""
+        """Most tokens of prompt and reply together, as the server says; None if unknown."""
         return self._model.context_tokens
 
     @property
@@ -143,10 +143,10 @@ class CustomRun:
         self._clock: Clock | None = None
         self._one_at_a_time = asyncio.Lock()
         self._outside: list[Exception] = []
-        """What the terminal raised: not the agent's doing, whatever comes out of it."""
+        """What the terminal raised, which is not the agent's doing."""
 
     async def run(self, instruction: str) -> Trajectory:
-        """Until the agent has come to an end. Raises EndpointError, AgentCrashed, and what the terminal raised."""
+        """Run the agent to its end. Raises EndpointError, AgentCrashed, and what the terminal raised."""
         self._clock = Clock(self._limits.timeout_sec)
         self._ended: asyncio.Future[Outcome] = asyncio.get_running_loop().create_future()
         work = asyncio.create_task(self._work(instruction), name=f"agent {self._name}")
@@ -179,7 +179,7 @@ class CustomRun:
         )
 
     def not_charged(self, seconds: float) -> None:
-        """Time for which the terminal was out of reach."""
+        """Leave `seconds`, for which the terminal was out of reach, out of the agent's time."""
         if self._clock is not None:
             self._clock.shift(seconds)
 
@@ -231,7 +231,7 @@ class CustomRun:
         return reply
 
     async def _end(self, why: Outcome | EndpointError) -> Reply:
-        """Whatever the agent would do about it: it is over."""
+        """End the trial, whatever the agent would do about it."""
         if not self._ended.done():
             if isinstance(why, Outcome):
                 self._ended.set_result(why)
@@ -245,7 +245,7 @@ class CustomRun:
             self._on_step_done(self._steps[-1])
 
     def _note(self, action: str | None, started: float, view: View | Settled | None) -> None:
-        """What was typed, and what came of it, goes to the latest step."""
+        """Add what was typed, and what came of it, to the latest step."""
         exit_code = view.exit_code if isinstance(view, CommandResult | Settled) else None
         text = "\n".join(seen(view)) if isinstance(view, ScreenView | CommandResult) else None
         if text and special_tokens(text):
@@ -259,7 +259,7 @@ class CustomRun:
 
 
 class _WatchedTerminal:
-    """A terminal that tells what was done with it."""
+    """A terminal that reports what is done with it."""
 
     def __init__(
         self,
@@ -315,7 +315,7 @@ def _outcome(work: asyncio.Task[object], outside: Sequence[Exception]) -> Outcom
 
 
 def crashed(error: BaseException) -> AgentCrashed:
-    """What to tell of an exception that came out of a user's code: its place is the innermost one."""
+    """The error for an exception that came out of a user's code, with its innermost place there."""
     frames = traceback.extract_tb(error.__traceback__)
     place = f" ({frames[-1].filename}:{frames[-1].lineno})" if frames else ""
     return AgentCrashed(f"{type(error).__name__}: {error}{place}", "".join(traceback.format_exception(error)))
@@ -326,7 +326,7 @@ async def _for_ever() -> Reply:
 
 
 async def _stop(work: asyncio.Task[object]) -> None:
-    """End the agent's task; one that does not let itself be ended is left alone."""
+    """End the agent's task, or leave it alone where it does not end."""
     work.cancel()
     done, _ = await asyncio.wait({work}, timeout=_STOPPING_SEC)
     if not done:
@@ -336,6 +336,6 @@ async def _stop(work: asyncio.Task[object]) -> None:
 
 
 def _look_away(work: asyncio.Task[object]) -> None:
-    """Its exception, if any, has been told or does not matter any more."""
+    """Take notice of the task's exception, which has been told or does not matter any more."""
     if not work.cancelled():
         work.exception()

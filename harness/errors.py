@@ -1,4 +1,4 @@
-"""What can go wrong on the agent side.
+"""The errors of the agent side.
 
 HarnessError
 ├── EndpointError          the endpoint gave no usable answer
@@ -18,7 +18,7 @@ class HarnessError(Exception):
     """Base of everything the harness raises on purpose."""
 
     waited_sec: float = 0.0
-    """Of a query: seconds of failed requests and pauses before the one that was answered with this."""
+    """Seconds of failed requests and pauses that a query spent before the request that was answered with this."""
 
 
 class EndpointError(HarnessError):

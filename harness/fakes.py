@@ -18,7 +18,7 @@ from harness.trajectory import Message, Reply
 
 
 class ScriptExhausted(AssertionError):
-    """More was asked for than the script holds."""
+    """Raised where more is asked for than the script holds."""
 
 
 @dataclass(frozen=True)

@@ -1,4 +1,4 @@
-"""The conversation as it is sent, and its length in tokens as far as the server has told it.
+"""The conversation as it is sent, and its length in tokens, as far as the server has told it.
 
 There is no tokenizer here: the server counts every prompt, and what it has not counted yet is estimated.
 """
@@ -12,14 +12,14 @@ from harness.rendering import without_thinking
 from harness.trajectory import Message, Reply, ToolCall, Usage
 
 _TOKENS_PER_BYTE = 0.4
-"""Only for text that the server has not counted yet; errs on the high side."""
+"""Rate for text that the server has not counted yet, on the high side."""
 
 
 def size_bytes(message: Message) -> int:
-    """Bytes of a message that take room in the prompt, as if earlier thinking was left out, as most templates do.
+    """The bytes of a message that take room in the prompt, without earlier thinking, which most templates leave out.
 
-    Too little is the safe side here: the server refuses what does not fit and says by how much, while too much would
-    leave a reply too little room, and it would be cut.
+    Too low an estimate is safe: the server refuses what does not fit and says by how much. Too high a one would leave
+    a reply too little room, and it would be cut.
     """
     content = without_thinking(message.content) if message.role == "assistant" else message.content
     parts = (content, *(f"{call.name}{call.arguments}" for call in message.tool_calls))
@@ -27,13 +27,13 @@ def size_bytes(message: Message) -> int:
 
 
 class History:
-    """Messages, append-only but for `replace`. `opening` are the first ones, which no policy touches."""
+    """The messages, append-only but for `replace`. `opening` holds the first ones, which no policy touches."""
 
     def __init__(self) -> None:
         self.messages: list[Message] = []
         self.opening: tuple[Message, ...] = ()
         self._bytes = 0
-        """Of all messages: a long history is not measured anew at each step."""
+        """Size of all messages, kept so that a long history is not measured anew at each step."""
         self._counted_bytes = 0
         self._counted_tokens = 0
         self._counted_messages = 0
@@ -51,15 +51,15 @@ class History:
 
     @property
     def tokens(self) -> int:
-        """What the server has counted, and an estimate for what is newer."""
+        """The length in tokens: what the server has counted, and an estimate for what is newer."""
         return self._counted_tokens + math.ceil((self._bytes - self._counted_bytes) * _TOKENS_PER_BYTE)
 
     def estimate(self, messages: Iterable[Message]) -> int:
-        """Tokens of another version of this history, by the rate at which the server counted this one."""
+        """The tokens of another version of this history, by the rate at which the server counted this one."""
         return math.ceil(_bytes(messages) * self._tokens_per_byte)
 
     def bytes_of(self, tokens: int) -> int:
-        """About how many bytes of this history make so many tokens."""
+        """The number of bytes of this history that make about so many tokens."""
         return math.ceil(tokens / self._tokens_per_byte)
 
     def count(self, usage: Usage) -> None:
@@ -68,7 +68,7 @@ class History:
             self._learn(usage.prompt_tokens)
 
     def add_reply(self, reply: Reply, call: ToolCall | None = None) -> None:
-        """`reply` as it stays in the history: of its tool calls, the one that is acted on."""
+        """Add `reply`, with only that of its tool calls that is acted on."""
         # Thinking is counted but may not be sent back: then the next prompt is known only up to this reply.
         thinks = bool(reply.reasoning) or without_thinking(reply.content) != reply.content
         is_known = not thinks and reply.usage.completion_tokens > 0 and self._counted_messages == len(self.messages)
@@ -79,7 +79,7 @@ class History:
             self._counted_messages, self._counted_bytes = len(self.messages), self._bytes
 
     def is_at_least(self, tokens: int) -> None:
-        """The server refused this history: it is longer than it was estimated to be."""
+        """Note that the server refused this history, which is longer than estimated."""
         if self.tokens < tokens:
             self._learn(tokens)
 

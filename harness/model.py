@@ -1,4 +1,4 @@
-"""What the agent loop needs of a language model: a `Model`, and how it is sampled."""
+"""A language model as the agent loop needs it, and how it is sampled."""
 
 from __future__ import annotations
 
@@ -16,16 +16,16 @@ _OURS = {
 
 
 class Sampling(Frozen):
-    """Every parameter is sent with every request: a server's own defaults come from the model's files."""
+    """Sampling parameters, all sent with every request: a server's own defaults come from the model's files."""
 
     temperature: float = Field(default=0.7, ge=0)
     top_p: float = Field(default=0.95, gt=0, le=1)
     max_tokens: int = Field(default=16384, ge=1)
-    """Tokens per turn, thinking included."""
+    """Most tokens per turn, thinking included."""
     seed: int | None = Field(default=None, ge=0, lt=2**63)
-    """Sent when a query names no seed of its own; None sends none."""
+    """The seed of queries that name none; None sends none."""
     extra_body: dict[str, Any] = Field(default={})
-    """Merged into the top level of the request: top_k, min_p, repetition_penalty, stop,
+    """Fields merged into the top level of the request: top_k, min_p, repetition_penalty, stop,
     chat_template_kwargs … vLLM ignores a name that it does not know, silently."""
 
     @field_validator("extra_body")
@@ -45,20 +45,20 @@ class Rendering(Frozen):
     """How the history becomes the text that the model sees."""
 
     template: Template = "server"
-    """`server`: the chat endpoint, with the model's own template. The others are rendered here and sent to
-    `/v1/completions`, for base models: `chatml`, turns as of `gemma` 1 to 3 or `gemma4`, or the `contract` of
-    `### System` headings."""
+    """The form of the prompt. `server` uses the chat endpoint, with the model's own template. The others are rendered
+    here and sent to `/v1/completions`, for base models: `chatml`, the turns of `gemma` 1 to 3 or of `gemma4`, or the
+    `contract` of `### System` headings."""
     chat_template_kwargs: dict[str, Any] = Field(default={})
-    """For the server's template: enable_thinking and the like; servers ignore what a template does not know."""
+    """Arguments of the server's template, such as enable_thinking; servers ignore those it does not know."""
     strip_thinking: Literal["on", "off", "auto"] = "auto"
-    """Leave the thinking out of earlier replies. `auto`: only where the prompt is rendered here; a server's
+    """Whether the thinking is left out of earlier replies. `auto`: only where the prompt is rendered here; a server's
     template has its own rule for it."""
     send_reasoning: bool = False
-    """Send earlier reasoning that came apart from the content back, as `reasoning_content`."""
+    """Whether earlier reasoning that came apart from the content is sent back, as `reasoning_content`."""
 
     @property
     def takes_tools(self) -> bool:
-        """Only the server's own template has a place for tools; a query with both is refused."""
+        """Whether queries may have tools: only the server's own template has a place for them."""
         return self.template == "server"
 
     @model_validator(mode="after")
@@ -87,7 +87,7 @@ class Model(Protocol):
 
     @property
     def context_tokens(self) -> int | None:
-        """Prompt and reply together; None if unknown."""
+        """Most tokens of prompt and reply together; None if unknown."""
 
     @property
     def sampling(self) -> Sampling: ...

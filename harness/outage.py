@@ -1,4 +1,4 @@
-"""Whether the endpoint is away altogether: found out once for all requests of a model, and sat out by all of them.
+"""Outages of the endpoint: found out once for all requests of a model, and sat out by all of them.
 
 A request that fails says little: it may be the request. When a probe fails as well, the endpoint is away. From then on
 one prober asks for all, and nobody's retry budget is spent, until the endpoint is back or has been away for too long.
@@ -24,19 +24,19 @@ class OutagePolicy(Frozen):
     """How long an endpoint may be away, and how its return is noticed. All times in seconds."""
 
     max_sec: float = Field(default=3600.0, ge=0)
-    """Longest outage that is sat out; also the most that one request waits in all. 0: none is told apart from any
-    other failure."""
+    """Longest outage that is sat out; also the most that one request waits in all. With 0, an outage is a failure like
+    any other."""
     probe_timeout_sec: float = Field(default=10.0, gt=0)
     first_pause_sec: float = Field(default=1.0, ge=0)
-    """Before the second probe; grows by half with each."""
+    """Pause before the second probe; grows by half with each."""
     longest_pause_sec: float = Field(default=10.0, gt=0)
     spread_sec: float = Field(default=3.0, ge=0)
-    """Those who waited come back within this, so that they do not come all at once."""
+    """Time over which those who waited come back, so that they do not come all at once."""
     most: int = Field(default=5, ge=1)
-    """Outages of one request. Beyond that it is given up: it may be what brings the server down."""
+    """Most outages of one request, which is then given up: it may be what brings the server down."""
 
     def patience_sec(self, attempt_sec: float) -> float:
-        """Longest time that a request spends on outages, the attempts included that met them."""
+        """Longest time that a request spends on outages, including the attempts that met them."""
         if self.max_sec == 0:
             return 0.0
         return (
@@ -45,18 +45,18 @@ class OutagePolicy(Frozen):
 
 
 class AwayTooLongError(Exception):
-    """The endpoint was away for too long, or too often, for this request."""
+    """Raised where the endpoint was away for too long, or too often, for a request."""
 
 
 class Flight:
-    """One attempt under way. `lost` when the server that had it is gone, and another has come in its place."""
+    """One attempt under way; `lost` where the server that had it is gone, and another has come in its place."""
 
     def __init__(self) -> None:
         self.lost = False
 
 
 class Outage:
-    """Watches over one endpoint. `probe` returns when it answers, and raises TransientError when it does not.
+    """Watches one endpoint. `probe` returns where it answers, and raises TransientError where it does not.
 
     `say` is told in words when an outage begins and ends. `gave_up` says why, once an outage lasted longer than
     allowed; later ones are not sat out.
@@ -79,11 +79,11 @@ class Outage:
         return self._watch is not None and not self._watch.done()
 
     async def wait(self) -> None:
-        """Until the endpoint is there, or has been given up; at once where nothing else is known."""
+        """Wait until the endpoint is there or has been given up; returns at once where it is not known to be away."""
         await self.over(None)
 
     async def over(self, timeout_sec: float | None) -> bool:
-        """Whether the outage under way, if any, ends within `timeout_sec`; also by being given up."""
+        """Whether the outage under way, if any, ends within `timeout_sec`, or is given up."""
         watch = self._watch
         if watch is None:
             return True
@@ -93,19 +93,19 @@ class Outage:
         return bool(done)
 
     async def close(self) -> None:
-        """End the prober."""
+        """End the probing."""
         for task in (self._looking, self._watch):
             if task is not None:
                 task.cancel()
                 await asyncio.wait({task})
 
     def request(self, *, waits: bool = True) -> RequestAbsence:
-        """For the attempts of one request. One that does not wait is told at once, by AwayTooLongError."""
+        """What the attempts of one request ask about outages. One that does not wait gets AwayTooLongError at once."""
         return RequestAbsence(self, waits)
 
     @contextlib.asynccontextmanager
     async def attempt(self, timeout_sec: float) -> AsyncIterator[Flight]:
-        """Bounds one attempt. Raises TimeoutError, also when it is lost."""
+        """A context manager that bounds one attempt. Raises TimeoutError, also when the attempt is lost."""
         flight = Flight()
         async with asyncio.timeout(timeout_sec) as limit:
             self._in_flight[flight] = limit
@@ -115,11 +115,11 @@ class Outage:
                 del self._in_flight[flight]
 
     def heard(self) -> None:
-        """A request was answered."""
+        """Note that a request was answered."""
         self._heard.set()
 
     async def is_to_blame_for(self, failure: TransientError) -> bool:
-        """Whether `failure` is no wonder because the endpoint is away. Asks it, unless that is known."""
+        """Whether an attempt failed because the endpoint is away; probes it, unless that is known."""
         if self.policy.max_sec == 0 or failure.answered:
             return False
         if self.is_away:
@@ -137,7 +137,7 @@ class Outage:
         return True
 
     async def _failing(self) -> TransientError | None:
-        """What is wrong, now."""
+        """The endpoint's failure now; None where it answers."""
         try:
             async with asyncio.timeout(self.policy.probe_timeout_sec):
                 await self._probe()
@@ -183,7 +183,7 @@ class Outage:
         self._say(f"away for {seconds:.0f} s, longer than --max-outage: given up")
 
     def _lose_what_is_in_flight(self) -> None:
-        """Nobody listened there for a while, so what listens now is another process and knows nothing of them."""
+        """Mark all attempts under way as lost: what listens now is another process, which knows nothing of them."""
         now = asyncio.get_running_loop().time()
         for flight, limit in self._in_flight.items():
             if not limit.expired():
@@ -192,7 +192,7 @@ class Outage:
 
 
 class RequestAbsence:
-    """How one request lives with the endpoint being away: a `harness.retry.Absence`."""
+    """Sits outages out for one request: a `harness.retry.Absence`."""
 
     def __init__(self, outage: Outage, waits: bool = True) -> None:
         self._outage = outage
@@ -206,7 +206,7 @@ class RequestAbsence:
             await self._sit_out()
 
     async def was_away(self, failure: TransientError) -> bool:
-        """Whether that is why an attempt failed; then it has been sat out."""
+        """Whether an attempt failed because of an outage, which has then been sat out."""
         if not (failure.lost or await self._outage.is_to_blame_for(failure)):
             return False
         if failure.lost and not self._waits:

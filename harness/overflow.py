@@ -1,4 +1,4 @@
-"""What is done when the history fills the model's context: make it shorter, and say what was done.
+"""Makes a history that fills the model's context shorter, and says what was done.
 
 `drop-oldest-outputs` replaces the oldest terminal outputs by one line each. `summarize` has the model sum up its work
 and goes on with the first messages, that summary and the last output.
@@ -15,10 +15,10 @@ from harness.text import strip_thinking
 from harness.trajectory import Compaction, Message, OnOverflow, Reply
 
 Ask = Callable[[Sequence[Message], int], Awaitable[Reply]]
-"""A query without tools: messages and max_tokens."""
+"""A query without tools, of messages and max_tokens."""
 
 KEPT_SHARE = 0.5
-"""Outputs are dropped until the history is estimated to fill this share of the context."""
+"""Share of the context that the history is to fill, by estimate, once outputs are dropped."""
 SUMMARY_TOKENS = 4096
 """Most tokens of a summary, thinking included; never more than a quarter of the context."""
 DROPPED = "[Output dropped to save context.]"
@@ -104,7 +104,7 @@ def _drop_to(history: History, tokens: int) -> list[Message]:
 
 
 async def _ask_for_summary(history: History, context_tokens: int, max_tokens: int, ask: Ask) -> Reply | None:
-    """The model's reply; None where even a much shorter history does not fit with it."""
+    """Ask the model for a summary; None where even a much shorter history leaves no room for one."""
     if max_tokens < 1:
         return None
     for share in (1.0, KEPT_SHARE):
@@ -117,7 +117,7 @@ async def _ask_for_summary(history: History, context_tokens: int, max_tokens: in
 
 
 def _summary_request(history: History, tokens: int) -> list[Message]:
-    """The history with the request at its end, in about `tokens`: without the oldest outputs, then turns."""
+    """The history with the request at its end, in about `tokens`: the oldest outputs are left out first, then turns."""
     asking = _appended(history.messages, _REQUEST)
     keep_first = len(history.opening)
     estimated = history.tokens + history.estimate([Message(role="user", content=_REQUEST)])
@@ -128,7 +128,7 @@ def _summary_request(history: History, tokens: int) -> list[Message]:
 
 
 def _appended(messages: Sequence[Message], text: str) -> list[Message]:
-    """`text` at the end of the last message: templates of several models refuse two user messages in a row."""
+    """`messages` with `text` at the end of the last: templates of several models refuse two user messages in a row."""
     last = messages[-1]
     if last.role == "assistant":
         return [*messages, Message(role="user", content=text)]

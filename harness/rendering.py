@@ -1,4 +1,4 @@
-"""What the model gets to see of a history: messages for the chat endpoint, or a prompt for `/v1/completions`.
+"""Renders a history for the model: messages for the chat endpoint, or a prompt for `/v1/completions`.
 
 Pure. Only ever appends: what is rendered of a history begins what is rendered of the longer one (of `gemma`, once
 the first user message is there). Turn marks inside a content are not escaped: harness.special_tokens deals with them.
@@ -23,31 +23,31 @@ _JSON_ESCAPES = re.compile(
 )
 
 
-class _Turns(NamedTuple):
+class _TurnFormat(NamedTuple):
     """How a template writes each role's turn. The reply's opening is also the end of every prompt."""
 
     marks: Mapping[str, tuple[str, str]]
-    """Role → what stands before and after its content."""
+    """The text before and after a content, by role."""
     stop: tuple[str, ...]
-    """Strings that end a reply: base models run on into the next turn."""
+    """The strings that end a reply: base models run on into the next turn."""
     strips: bool = False
-    """Contents lose the white space around them."""
+    """Whether contents lose the white space around them."""
     folds_system: bool = False
-    """There is no system turn: the system message goes in front of the first user message."""
+    """Whether there is no system turn, so that the system message goes in front of the first user message."""
 
 
-def _turns(opening: str, closing: str, roles: Mapping[str, str], **more: Any) -> _Turns:
+def _turn_format(opening: str, closing: str, roles: Mapping[str, str], **more: Any) -> _TurnFormat:
     marks = {role: (f"{opening}{name}\n", f"{closing}\n") for role, name in roles.items()}
-    return _Turns(marks, (closing, opening), **more)
+    return _TurnFormat(marks, (closing, opening), **more)
 
 
 _CHATML_ROLES = {"system": "system", "user": "user", "tool": "user", "assistant": "assistant"}
 _GEMMA_ROLES = {"system": "user", "user": "user", "tool": "user", "assistant": "model"}
-_TEMPLATES: dict[str, _Turns] = {
-    "chatml": _turns("<|im_start|>", "<|im_end|>", _CHATML_ROLES),
-    "gemma": _turns("<start_of_turn>", "<end_of_turn>", _GEMMA_ROLES, strips=True, folds_system=True),
-    "gemma4": _turns("<|turn>", "<turn|>", _GEMMA_ROLES | {"system": "system"}, strips=True),
-    "contract": _Turns(
+_TEMPLATES: dict[str, _TurnFormat] = {
+    "chatml": _turn_format("<|im_start|>", "<|im_end|>", _CHATML_ROLES),
+    "gemma": _turn_format("<start_of_turn>", "<end_of_turn>", _GEMMA_ROLES, strips=True, folds_system=True),
+    "gemma4": _turn_format("<|turn>", "<turn|>", _GEMMA_ROLES | {"system": "system"}, strips=True),
+    "contract": _TurnFormat(
         {
             "system": ("### System: ", "\n"),
             "user": ("### Instruction: ", "\n"),
@@ -69,7 +69,7 @@ def wire_messages(messages: Sequence[Message], rendering: Rendering) -> list[dic
 def render_prompt(messages: Sequence[Message], rendering: Rendering) -> str:
     """The history as the prompt of a reply for `/v1/completions`, always encodable.
 
-    Without a `<bos>`: servers put it there themselves. Not for the template `server`.
+    It has no `<bos>`, which servers put there themselves. Not for the template `server`.
     """
     turns, strips = _TEMPLATES[rendering.template], _strips_thinking(rendering)
     spoken = [(message.role, _content(message, strips)) for message in messages]
@@ -83,7 +83,7 @@ def render_prompt(messages: Sequence[Message], rendering: Rendering) -> str:
 
 
 def stop_strings(rendering: Rendering) -> tuple[str, ...]:
-    """What ends a reply to a prompt of `render_prompt`. Not for the template `server`."""
+    """The strings that end a reply to a prompt of `render_prompt`. Not for the template `server`."""
     return _TEMPLATES[rendering.template].stop
 
 
@@ -133,5 +133,5 @@ def _wire_call(call: ToolCall) -> dict[str, Any]:
 
 
 def _decodable(json_text: str) -> str:
-    r"""Arguments without `\ud800` escapes: the server decodes them before it fills its template."""
+    r"""A call's arguments without `\ud800` escapes, which the server would decode before it fills its template."""
     return _JSON_ESCAPES.sub(lambda found: r"\ufffd" if found["lone"] else found[0], json_text)

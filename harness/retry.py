@@ -1,4 +1,4 @@
-"""How long to go on with a request that keeps failing, and how long to pause in between.
+"""Repeats a request that fails, within a budget of time, with pauses in between.
 
 Knows nothing of HTTP: the caller says with `TransientError` that another attempt may help.
 """
@@ -24,19 +24,19 @@ from harness.trajectory import Frozen
 
 T = TypeVar("T")
 OnWait = Callable[[str, float], None]
-"""Told before each pause: the reason in words, and the length of the pause in seconds."""
+"""What is called before each pause, with the reason in words and the length of the pause in seconds."""
 
 
 class RetryPolicy(Frozen):
-    """Long and patient by default: a vLLM restart or a rate limit must not end hours of work."""
+    """How long a request is repeated; patient by default: a restart or a rate limit must not end hours of work."""
 
     total_sec: float = Field(default=900.0, ge=0)
-    """No attempt starts later than this after the first one. An attempt under way is never cut by it,
-    so the whole can take `total_sec` plus one request timeout. 0 means a single attempt."""
+    """Longest time from the first attempt to the start of another. It never cuts an attempt under way, so that all can
+    take `total_sec` plus one request timeout. 0 means a single attempt."""
     initial_sec: float = Field(default=1.0, ge=0)
-    """Longest possible first pause; doubles with every attempt. The pause is random below its bound."""
+    """Bound of the first pause, which is random below it; doubles with every attempt."""
     max_sec: float = Field(default=60.0, gt=0)
-    """Longest pause of our own choosing."""
+    """Longest pause that no server has asked for."""
     reset_sec: float = Field(default=0.1, ge=0)
     """Longest first pause when the connection broke: a server closing an idle connection is no outage."""
     max_retry_after_sec: float = Field(default=300.0, ge=0)
@@ -60,17 +60,17 @@ class TransientError(Exception):
         self.reason = reason
         self.retry_after_sec = retry_after_sec
         self.broke = broke
-        """The connection was there and broke."""
+        """Whether the connection was there and broke."""
         self.refused = refused
-        """Nobody listens there."""
+        """Whether nobody listens there."""
         self.answered = answered
-        """A server that knows what it says asks to come again: it is there."""
+        """Whether a server is there, which asked to come again."""
         self.lost = lost
-        """The server that had the request went away, and is back."""
+        """Whether the server that had the request went away, and is back."""
 
 
 class BudgetSpentError(Exception):
-    """The budget is spent."""
+    """Raised where the budget is spent."""
 
     def __init__(self, reason: str, attempts: int) -> None:
         super().__init__(reason)
@@ -79,24 +79,24 @@ class BudgetSpentError(Exception):
 
 
 class Success(NamedTuple, Generic[T]):
-    """What the successful attempt gave, and what it took to get there."""
+    """The value of the successful attempt, and the time it took to get there."""
 
     value: T
     attempts: int
     latency_sec: float
-    """Wall time of the successful attempt."""
+    """Wall seconds of the successful attempt."""
     waited_sec: float
-    """Wall time of the failed attempts and the pauses."""
+    """Wall seconds of the failed attempts and the pauses."""
 
 
 class Absence(Protocol):
-    """Whether there is anybody to ask (harness.outage). Both may raise what ends the request."""
+    """Knows whether there is anybody to ask (harness.outage). Both methods may raise what ends the request."""
 
     async def until_there(self) -> None:
-        """Wait while it is known that there is nobody."""
+        """Wait while nobody is known to be there."""
 
     async def was_away(self, failure: TransientError) -> bool:
-        """Whether that is why an attempt failed; then it has been waited for."""
+        """Whether an attempt failed because nobody was there, which has then been waited for."""
         ...
 
 
@@ -106,9 +106,9 @@ async def persist(
     on_wait: OnWait | None = None,
     absence: Absence | None = None,
 ) -> Success[T]:
-    """Call until it succeeds. Raises BudgetSpentError; other exceptions pass through at once.
+    """Call `attempt` until it succeeds. Raises BudgetSpentError; other exceptions pass through at once.
 
-    A HarnessError is told in `waited_sec` how long it took to get there.
+    A HarnessError that passes has in `waited_sec` how long it took to get there.
     """
     started = time.monotonic()
     if absence is not None:
@@ -132,7 +132,7 @@ async def persist(
 
 
 class _Budget:
-    """The attempts of one request, and what they may cost. Those that met nobody cost nothing."""
+    """The attempts of one request, and the time they may cost. Those that met nobody cost nothing."""
 
     def __init__(self, policy: RetryPolicy, on_wait: OnWait | None, absence: Absence | None) -> None:
         self._policy = policy

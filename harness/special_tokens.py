@@ -1,4 +1,4 @@
-"""Control tokens of chat models in text: servers turn them into the real tokens, so a file can forge turns.
+"""Finds control tokens of chat models in text: servers turn them into the real tokens, so a file can forge turns.
 
 Pure and linear. Known are the tokens of the chat templates and tokenizers of Qwen, Llama, Gemma, DeepSeek, Mistral,
 GLM, Phi, gpt-oss and what follows their patterns. `<think>`, `<tool_call>` and `<tool_response>` are among them: in
@@ -59,7 +59,7 @@ def neutralised(view: View) -> View:
 
 
 def special_tokens_warning(tokens: Iterable[str], where: str) -> str:
-    """The warning for a step: `special_tokens: …`."""
+    """The warning `special_tokens: …` for a step."""
     found = list(tokens)
     more = f" and {len(found) - _NAMED} more" if len(found) > _NAMED else ""
     return f"special_tokens: {where} contains {', '.join(found[:_NAMED])}{more}."

@@ -12,10 +12,10 @@ class ByteStream(Protocol):
     """Both ends of a process's standard streams."""
 
     async def read(self) -> bytes:
-        """The next bytes, in any portion; b"" at the end."""
+        """The next bytes, however many; b"" at the end."""
 
     async def pass_on(self, take: Callable[[bytes], float]) -> None:
-        """Hand over all that comes until the end, as `read` would; `take` says for how long nothing shall be read."""
+        """Give `take` all that comes until the end, as `read` would; it returns for how long nothing shall be read."""
         while data := await self.read():
             if pause_sec := take(data):
                 await asyncio.sleep(pause_sec)
@@ -28,11 +28,11 @@ class ByteStream(Protocol):
 
 
 Connect = Callable[[Sequence[str], Mapping[str, str]], Awaitable[ByteStream]]
-"""Starts argv with extra environment variables where the terminal shall live."""
+"""Starts argv, with extra environment variables, where the terminal is to live."""
 
 
 class LocalProcess(ByteStream):
-    """A ByteStream over a process on this machine: what tests use, and what debugging without a container uses."""
+    """A ByteStream over a process on this machine, for tests and for debugging without a container."""
 
     def __init__(self, process: asyncio.subprocess.Process) -> None:
         self._process = process

@@ -1,4 +1,4 @@
-"""What a model writes, before anything is known of its format: thinking, half surrogate pairs.
+"""Text of models in whatever format: thinking, half surrogate pairs.
 
 Every function is linear in its input and none raises.
 """
@@ -13,7 +13,7 @@ _THINK_OPEN, _THINK_CLOSE = "<think>", "</think>"
 
 
 def strip_thinking(content: str, opaque: Iterable[Span] = ()) -> str:
-    """What follows the thinking.
+    """The text that follows the thinking.
 
     Everything up to the last `</think>` is thinking, also without its opening tag; an unclosed `<think>`
     at the front makes all of it thinking. Tags inside the `opaque` spans are text, not tags.
@@ -34,9 +34,9 @@ def masked(text: str, spans: Iterable[Span]) -> str:
 
 
 def after_thinking(content: str, reply_at: Callable[[str, int], Span | None]) -> str:
-    """What follows the thinking; a tag within the reply itself is text.
+    """The text that follows the thinking, where a tag within the reply itself is text.
 
-    `reply_at` says how far a whole reply reaches that begins at an offset: the front, or the first `</think>`.
+    `reply_at` gives the span of a whole reply that begins at an offset: the front, or behind the first `</think>`.
     """
     first = content.find(_THINK_CLOSE)
     starts = {0, first + len(_THINK_CLOSE)} if first >= 0 else {0}
@@ -44,7 +44,7 @@ def after_thinking(content: str, reply_at: Callable[[str, int], Span | None]) ->
 
 
 def without_lone_surrogates(text: str) -> str:
-    """Text that can be encoded as UTF-8: vLLM refuses lone surrogates with 400, files cannot hold them."""
+    """Text with U+FFFD for lone surrogates, which vLLM refuses with 400 and no file can hold."""
     try:
         text.encode()
     except UnicodeEncodeError:

@@ -1,4 +1,4 @@
-"""What a trial's agent side leaves behind: replies, steps, the outcome. Data only."""
+"""The record of an agent's work: replies, steps, the outcome. Data only."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class ToolCall(Frozen):
     id: str
     name: str
     arguments: str
-    """JSON text as the server handed it over: it may be no object, or no JSON at all."""
+    """The JSON text that the server handed over, which may be no object, or no JSON at all."""
 
 
 class Message(Frozen):
@@ -63,18 +63,18 @@ class Reply(Frozen):
 
     content: str
     reasoning: str | None = None
-    """Text of `message.reasoning` or `message.reasoning_content`, apart from `content`."""
+    """The text of `message.reasoning` or `message.reasoning_content`, apart from `content`."""
     tool_calls: tuple[ToolCall, ...] = ()
     finish_reason: str | None = None
     cut: bool = False
-    """Cut at max_tokens or at the end of the context, whatever finish_reason says."""
+    """Whether it was cut at max_tokens or at the end of the context, whatever finish_reason says."""
     usage: Usage = Usage()
     model: str | None = None
     """The model id that the server says it used."""
     latency_sec: float = 0.0
-    """Wall time of the successful request."""
+    """Wall seconds of the successful request."""
     waited_sec: float = 0.0
-    """Wall time spent on failed requests and backoff before it."""
+    """Wall seconds of failed requests and pauses before it."""
     attempts: int = 1
 
 
@@ -120,7 +120,7 @@ class Compaction(Frozen):
     messages_before: int
     messages_after: int
     tokens_before: int
-    """Estimated from the server's counts, as `tokens_after` is."""
+    """The history's length before, estimated from the server's counts as `tokens_after` is."""
     tokens_after: int
     summary: Reply | None = None
     """The model's answer to the request for a summary; its tokens are in the trajectory's usage."""
@@ -138,9 +138,9 @@ class Trajectory(Frozen):
     outcome: Outcome | None = None
     usage: Usage = Usage()
     warnings: dict[str, int] = {}
-    """Counts per kind of warning over all steps."""
+    """Number of warnings by kind, over all steps."""
     compactions: tuple[Compaction, ...] = ()
-    """Empty: `messages` is the whole conversation. In any case `steps` hold all of it."""
+    """Each time the history was made shorter; where it never was, `messages` is the whole conversation."""
     waited_sec: float = 0.0
     """Seconds that were not charged to the agent: failed requests, pauses, outages of endpoint or terminal."""
     model_sec: float = 0.0

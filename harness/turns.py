@@ -1,4 +1,4 @@
-"""Turns of the event loop: what hundreds of trials begin at the same moment must not hold up the rest."""
+"""Turns of the event loop, taken so that what hundreds of trials begin at the same moment holds nobody up."""
 
 from __future__ import annotations
 
@@ -37,5 +37,5 @@ _OF_LOOP: WeakKeyDictionary[asyncio.AbstractEventLoop, Turns] = WeakKeyDictionar
 
 
 async def take_turn() -> None:
-    """The same among all who ask on this event loop."""
+    """Return in a turn of this event loop that is nobody else's."""
     await _OF_LOOP.setdefault(asyncio.get_running_loop(), Turns()).take()

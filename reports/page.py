@@ -36,7 +36,7 @@ _SYMBOLS = {Status.PASS: "✓", Status.FAIL: "✗", Status.ERROR: "!", Status.MI
 
 
 @dataclass(frozen=True, slots=True)
-class Link:
+class FileLink:
     """A file of a trial, as a URL relative to the page."""
 
     label: str
@@ -50,11 +50,11 @@ class CellView:
     status: Status
     symbol: str
     words: str
-    """What the symbol means, for a reader who does not see it."""
+    """The symbol's meaning, for a reader who does not see it."""
     error: tuple[str, ...]
     """The error type in pieces between which a narrow cell may break the line; empty without an error."""
     facts: tuple[str, ...]
-    links: tuple[Link, ...]
+    links: tuple[FileLink, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,12 +136,12 @@ def _environment() -> Environment:
 
 
 def _visible(value: Any) -> Any:
-    """Text without what HTML forbids (control characters, surrogates) or what turns the reading direction."""
+    """Text without characters that HTML forbids (control characters, surrogates) or that turn the reading direction."""
     return _UNSEEN.sub("\N{REPLACEMENT CHARACTER}", value) if type(value) is str else value
 
 
 def _facts(run: StoredRun, model: object) -> dict[str, str]:
-    """What was run, in the reader's words; only what is known."""
+    """The known facts about the run, by the label that a reader sees."""
     config = run.config
     facts = {
         "Model": model,
@@ -186,7 +186,7 @@ def _cell_view(task: str, cell: Cell, run_dir: Path, page_dir: Path) -> CellView
 
 
 def _symbol(cell: Cell) -> str:
-    """A number wherever the reward is not just 0 or 1, so that nothing is rounded away."""
+    """The symbol of a trial: a number wherever the reward is neither 0 nor 1, so that nothing is rounded away."""
     if cell.reward is None or cell.reward in (0.0, 1.0):
         return _SYMBOLS[cell.status]
     text = f"{cell.reward:.2f}"
@@ -214,7 +214,7 @@ def _cell_facts(cell: Cell) -> Iterator[str]:
         yield "a human typed in it"
 
 
-def _links(task: str, cell: Cell, run_dir: Path, page_dir: Path) -> Iterator[Link]:
+def _links(task: str, cell: Cell, run_dir: Path, page_dir: Path) -> Iterator[FileLink]:
     """Links to the files that exist, and only to files inside the run: a task name may hold `..`."""
     trials = (run_dir / "trials").resolve()
     if cell.status is Status.MISSING or not task.isprintable():
@@ -226,7 +226,7 @@ def _links(task: str, cell: Cell, run_dir: Path, page_dir: Path) -> Iterator[Lin
         return
     for label, name in _TRIAL_FILES.items():
         if (trial / name).is_file():
-            yield Link(label=label, href=quote(os.path.relpath(trial / name, page_dir.resolve())))
+            yield FileLink(label=label, href=quote(os.path.relpath(trial / name, page_dir.resolve())))
 
 
 def _bar(time: TimeSplit, full_line_sec: float) -> tuple[BarPart, ...]:

@@ -9,10 +9,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from fake_tmux import FakeTmux
+
 from harness.chat import ChatModel, OutagePolicy, RetryPolicy, Sampling
 from harness.limits import Limits
 from harness.protocols import load_protocol
-from harness.terminal.fake_tmux import FakeTmux
 from harness.trajectory import Trajectory
 from tbench.agents.model_agent import ModelAgent
 from tbench.events import Event, Events

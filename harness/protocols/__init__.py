@@ -1,4 +1,4 @@
-"""The protocols by name."""
+"""Action protocols: how a model's reply becomes actions. Here they are found by name."""
 
 from __future__ import annotations
 
@@ -25,13 +25,13 @@ PROTOCOLS: dict[str, Callable[[Path | None, int], ActionProtocol]] = {
 
 
 class UnknownProtocol(ValueError):
-    """No protocol has this name."""
+    """The name of no protocol."""
 
 
 def load_protocol(
     name: str, prompt_file: Path | None = None, observation_bytes: int = OUTPUT_LIMIT_BYTES
 ) -> ActionProtocol:
-    """The protocol called `name`, its prompts taken from `prompt_file` where that defines them.
+    """The protocol called `name`, with prompts from `prompt_file` where that defines them.
 
     Observations longer than `observation_bytes` lose their middle.
 

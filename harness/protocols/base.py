@@ -1,4 +1,4 @@
-"""What a protocol is: the seam between the agent loop and the formats that models speak."""
+"""The protocol interface: the seam between the agent loop and the formats that models speak."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ ShellMode = Literal["persistent", "fresh"]
 
 @dataclass(frozen=True)
 class Keys:
-    """Keystrokes for the terminal, in the protocol's own key syntax already resolved to bytes-as-text.
+    """Keystrokes for the terminal, with the protocol's own key syntax already resolved.
 
     `keystrokes` is literal text (a newline is Enter); where `key` is set, it is one tmux key name instead.
     Empty keystrokes mean: wait the whole duration.
@@ -24,7 +24,7 @@ class Keys:
     duration_sec: float
     key: str | None = None
     shell_warning: str | None = None
-    """One of the reply's warnings that has no meaning where a full-screen program gets the keys."""
+    """The one of the reply's warnings, if any, that has no meaning where a full-screen program gets the keys."""
 
 
 @dataclass(frozen=True)
@@ -39,11 +39,11 @@ Action = Keys | Command
 
 @dataclass(frozen=True)
 class Parsed:
-    """A reply, understood."""
+    """What a protocol understood of a reply."""
 
     actions: tuple[Action, ...] = ()
     complete: bool = False
-    """The reply says that the task is complete."""
+    """Whether the reply says that the task is complete."""
     warnings: tuple[str, ...] = ()
     """One sentence per repair or oddity, `kind: what happened` (kind is counted)."""
     tool_call: ToolCall | None = None
@@ -52,14 +52,14 @@ class Parsed:
 
 @dataclass(frozen=True)
 class ScreenView:
-    """What a keystroke protocol sees after its actions."""
+    """The terminal as a keystroke protocol sees it after its actions."""
 
     screen: str
     new_output: str | None
-    """Terminal text since the last observation, from the first line that has changed; None when it cannot be told
-    (cleared, full screen)."""
+    """Text since the last observation, from the first line that has changed; None where it cannot be told (cleared,
+    full screen)."""
     elided_lines: int = 0
-    """Lines left out of the middle of `new_output` because nobody would read them all."""
+    """Number of lines left out of the middle of `new_output`, which nobody would read in full."""
     notes: tuple[str, ...] = ()
     """What happened to the terminal, `kind: sentence` each."""
 
@@ -71,7 +71,7 @@ class Gap:
     head: str
     tail: str
     elided_bytes: int
-    """In UTF-8."""
+    """Missing bytes of UTF-8."""
     elided_chars: int
 
     @property
@@ -82,10 +82,10 @@ class Gap:
 
 @dataclass(frozen=True)
 class CommandResult:
-    """What a bash protocol sees after its command."""
+    """A command's end as a bash protocol sees it."""
 
     output: str
-    """Exactly what the command printed, as plain text; where it was too long to be kept, the text of `gap`."""
+    """Exactly what the command printed, as plain text; the text of `gap` where it was too long to be kept."""
     exit_code: int | None
     timed_out: bool = False
     gap: Gap | None = None
@@ -97,7 +97,7 @@ class CommandResult:
 
     @property
     def elided_bytes(self) -> int:
-        """How much plain text is missing in `output`."""
+        """Number of bytes of plain text that are missing in `output`."""
         return self.gap.elided_bytes if self.gap else 0
 
 
@@ -110,7 +110,7 @@ class Response:
 
     message: str
     claimed: bool = False
-    """Completion was claimed and has to be confirmed by the next step."""
+    """Whether completion was claimed, which the next step has to confirm."""
     submitted: bool = False
 
 
@@ -122,15 +122,15 @@ class ActionProtocol(Protocol):
 
     @property
     def name(self) -> str:
-        """The word for it on the command line."""
+        """The protocol's name on the command line."""
 
     @property
     def types_commands(self) -> bool:
-        """Actions are shell text, not keys: the shell's history expansion is switched off for them."""
+        """Whether actions are shell text, not keys; the shell's history expansion is switched off for them."""
 
     @property
     def prompt_hash(self) -> str:
-        """sha256 over all templates in use, for the run's lock."""
+        """The sha256 over all templates in use, for the run's lock."""
 
     @property
     def tools(self) -> Sequence[Mapping[str, Any]]:
@@ -140,10 +140,10 @@ class ActionProtocol(Protocol):
         """The messages that open the conversation."""
 
     def parse(self, content: str, tool_calls: Sequence[ToolCall] = ()) -> Parsed:
-        """Understand a complete reply. Raises FormatError. Linear time, never another exception."""
+        """Understand a complete reply, in linear time. Raises FormatError, and nothing else."""
 
     def respond(self, parsed: Parsed, view: View, *, claimed: bool) -> Response:
-        """The next user message after `parsed`'s actions ran; `claimed` as the last response said."""
+        """The next user message, once the actions of `parsed` have run; `claimed` is that of the last response."""
 
     def complain(self, error_message: str, view: View | None) -> str:
         """The user message after a FormatError (or a cut reply): nothing was executed."""

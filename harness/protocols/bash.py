@@ -1,4 +1,4 @@
-"""What the bash protocols share: one command per reply, answered with its output, and how a run is submitted."""
+"""The common part of the bash protocols: one command per reply, answered with its output, and the submission."""
 
 from __future__ import annotations
 
@@ -52,19 +52,19 @@ class BashProtocol:
         self._persistent = True
 
     def in_shell(self, mode: ShellMode) -> Self:
-        """The same protocol, whose prompts say what the commands have in common: one shell, or nothing."""
+        """The same protocol with prompts that say whether its commands share one shell."""
         protocol = copy(self)
         protocol._persistent = mode == "persistent"
         return protocol
 
     @property
     def prompt_hash(self) -> str:
-        """sha256 over the prompt files in use."""
+        """The sha256 over the prompt files in use."""
         return self._prompts.hash
 
     @property
     def tools(self) -> Sequence[Mapping[str, Any]]:
-        """Replies are text, unless a protocol says otherwise."""
+        """The functions offered with every request: none, as replies are text, unless a protocol has its own."""
         return ()
 
     def first_messages(self, instruction: str, screen: str) -> list[Message]:
@@ -112,7 +112,7 @@ class BashProtocol:
 
 
 def one_command(text: str, warnings: list[str]) -> Parsed:
-    """The reply whose only action is to run `text`, which must not be blank."""
+    """A parsed reply whose only action is to run `text`, which must not be blank."""
     command = without_lone_surrogates(text)
     if command != text:
         warnings.append("lone_surrogate: Half of a surrogate pair was replaced by U+FFFD.")
@@ -124,7 +124,7 @@ def one_command(text: str, warnings: list[str]) -> Parsed:
 
 
 def check_block(block: Block) -> None:
-    """Raises FormatError for a block that is no whole command."""
+    """Refuse a block that is no whole command. Raises FormatError."""
     if not block.closed:
         raise FormatError(
             "unclosed_block", f"Found 0 complete bash blocks: no line with only {block.fence} ends the block."
@@ -150,7 +150,7 @@ def block_oddities(block: Block) -> list[str]:
 
 
 def _without_last_line_breaks(result: CommandResult) -> CommandResult:
-    """`result` as the prompts show it, which put a line break of their own behind the output."""
+    """`result` without the output's last line breaks, as the prompts put one of their own behind it."""
     if result.gap is None:
         return replace(result, output=result.output.rstrip("\n"))
     # A tail of nothing but line breaks stays: to the prompts, an empty one means that nothing is missing.

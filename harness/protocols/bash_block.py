@@ -31,7 +31,7 @@ class BashBlock(BashProtocol):
 
 
 def _only_block(found: list[Block]) -> Block:
-    """The `bash` block; where there is none, what else is labelled as a shell's."""
+    """The reply's only `bash` block, or without one the only block of another shell's label. Raises FormatError."""
     blocks = [block for block in found if block.label == "bash"] or found
     if len(blocks) == 1:
         return blocks[0]

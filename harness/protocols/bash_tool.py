@@ -33,7 +33,7 @@ class BashTool(BashProtocol):
 
     @property
     def tools(self) -> Sequence[Mapping[str, Any]]:
-        """The one function; its descriptions are prompts too."""
+        """The one function that is offered; its descriptions are prompts, too."""
         tool = self._prompts.render("tool", persistent=self._persistent)
         return (_function(tool, self._prompts.render("tool_command")),)
 
@@ -89,7 +89,7 @@ def _only_command(parsed: Parsed) -> str:
 
 
 def _fields(arguments: str, warnings: list[str]) -> Fields:
-    """The arguments' object. Raises FormatError."""
+    """The object that a call's arguments hold. Raises FormatError."""
     value = _first_value(arguments, warnings)
     if isinstance(value, str) and value.lstrip().startswith("{"):
         warnings.append("double_encoding: The arguments were a string that holds the JSON object.")

@@ -1,4 +1,4 @@
-"""Fenced code blocks: where they begin and end, and what is wrong with them. Linear, nothing raises."""
+"""Finds fenced code blocks, and what is wrong with them. Everything is linear and nothing raises."""
 
 from __future__ import annotations
 
@@ -18,24 +18,26 @@ _NESTED_OPENING = re.compile(r"^[ \t]*(`{3,})[ \t]*\w", re.MULTILINE)
 
 @dataclass(frozen=True)
 class Block:
+    """A fenced block, which may be unclosed."""
+
     label: str
-    """As written."""
+    """The label as written."""
     fence: str
     start: int
     end: int
     command: str
     alone: bool
-    """Only white space stands before the opening fence."""
+    """Whether only white space stands before the opening fence."""
     closed: bool
 
     @property
     def swallows_another(self) -> bool:
-        """A labelled block starts inside: this one was closed too early, or not at all."""
+        """Whether a labelled block starts inside, so that this one was closed too early, or not at all."""
         return any(len(found[1]) >= len(self.fence) for found in _NESTED_OPENING.finditer(self.command))
 
 
 def find_blocks(text: str, kind: re.Pattern[str]) -> list[Block]:
-    """Every block of `text` whose opening line is of that kind, in order; the last one may be unclosed.
+    """Every block of `text` whose opening line `kind` matches, in order; the last one may be unclosed.
 
     A block is ended by the first line that is its fence and nothing else.
     """
@@ -58,9 +60,9 @@ def find_blocks(text: str, kind: re.Pattern[str]) -> list[Block]:
 
 
 def whole_spans(blocks: Iterable[Block]) -> list[Span]:
-    """Where the blocks are that are certainly one block: a thinking tag in there is text.
+    """The spans of blocks that are certainly whole, in which a thinking tag is text.
 
-    One with its fence inside may be a draft in the thinking that ran into the answer's block.
+    One that holds its fence may be a draft in the thinking that ran into the answer's block.
     """
     return [(block.start, block.end) for block in blocks if block.closed and block.fence not in block.command]
 
@@ -82,6 +84,6 @@ def _block(text: str, opening: re.Match[str], span: Span, body: str, *, closed: 
 
 
 def _closing(opening: re.Match[str]) -> tuple[str, ...]:
-    """What a closing line is: the fence and nothing else, but it may be indented exactly as its opening is."""
+    """The pattern of a block's closing line: the fence and nothing else, indented not at all or as its opening is."""
     before = opening.string[: opening.start("fence")]
     return (opening["fence"], before + opening["fence"]) if before.isspace() else (opening["fence"],)

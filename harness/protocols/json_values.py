@@ -1,4 +1,4 @@
-"""JSON as models write it: an object remembers repeated fields, and nothing but FormatError is raised."""
+"""Decodes JSON as models write it: objects remember repeated fields, and only FormatError is raised."""
 
 from __future__ import annotations
 

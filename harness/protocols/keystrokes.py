@@ -1,4 +1,4 @@
-"""What the keystroke protocols share: one user message, keys with durations, completion that is said twice."""
+"""The common part of the keystroke protocols: one user message, keys with durations, completion claimed twice."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ _SAMPLES: Samples = {
 
 
 class KeystrokeProtocol(ABC):
-    """One user message with everything in it, then replies and terminal text in turn."""
+    """A protocol of one user message with everything in it, then replies and terminal text in turn."""
 
     name: str
     types_commands = False
@@ -46,7 +46,7 @@ class KeystrokeProtocol(ABC):
 
     @property
     def prompt_hash(self) -> str:
-        """sha256 over the prompt files in use."""
+        """The sha256 over the prompt files in use."""
         return self._prompts.hash
 
     def first_messages(self, instruction: str, screen: str) -> list[Message]:
@@ -55,7 +55,7 @@ class KeystrokeProtocol(ABC):
         return [Message(role="user", content=text)]
 
     def parse(self, content: str, tool_calls: Sequence[ToolCall] = ()) -> Parsed:
-        """What to type. Raises FormatError, whose message also says what was warned of."""
+        """Understand what to type. Raises FormatError, whose message also holds the warnings."""
         warnings: list[str] = []
         try:
             actions, complete = self._read(content, warnings)
@@ -65,7 +65,7 @@ class KeystrokeProtocol(ABC):
         return Parsed(actions=actions, complete=complete, warnings=tuple(warnings))
 
     def respond(self, parsed: Parsed, view: View, *, claimed: bool) -> Response:
-        """The terminal's text; completion has to be said twice in a row."""
+        """The terminal's text, or the end: completion has to be claimed twice in a row."""
         observation = self._observe(view, warning_sentences(parsed.warnings + view.notes))
         if not parsed.complete:
             return Response(observation)
@@ -84,7 +84,7 @@ class KeystrokeProtocol(ABC):
 
 
 def typed(text: str, duration_sec: float, where: str, *, is_last: bool, warnings: list[str]) -> Keys:
-    """`text` as it will be typed: a whole string that names a key is that key."""
+    """`text` as keys to type: that key where the whole string names one."""
     typeable = without_lone_surrogates(text)
     if typeable != text:
         warnings.append(f"lone_surrogate: {where}Half of a surrogate pair was replaced by U+FFFD.")
@@ -96,13 +96,13 @@ def typed(text: str, duration_sec: float, where: str, *, is_last: bool, warnings
 
 
 def missing_duration(where: str, warnings: list[str]) -> float:
-    """The default, warned of."""
+    """The default duration, and a warning about it."""
     warnings.append(f"missing_duration: {where}No duration; {DEFAULT_DURATION_SEC} seconds were used.")
     return DEFAULT_DURATION_SEC
 
 
 def checked_duration(value: object, where: str, warnings: list[str]) -> float:
-    """`value` as seconds that may be waited; the default for what is no number of seconds."""
+    """`value` as a duration that may be waited; the default for what is no number of seconds."""
     if not isinstance(value, float) or not math.isfinite(value) or value < 0:
         warnings.append(f"invalid_duration: {where}Not a number of seconds; {DEFAULT_DURATION_SEC} was used.")
         return DEFAULT_DURATION_SEC
@@ -112,7 +112,7 @@ def checked_duration(value: object, where: str, warnings: list[str]) -> float:
 
 
 def wrong_order(names: Iterable[str]) -> list[str]:
-    """The warning about required fields in another order than theirs, if they are."""
+    """The warning about required fields in a wrong order, if they are."""
     order = [name for name in dict.fromkeys(names) if name in REQUIRED]
     if order == [name for name in REQUIRED if name in order]:
         return []

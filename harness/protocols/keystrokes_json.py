@@ -50,7 +50,7 @@ def _object_in_front(content: str, start: int) -> Span | None:
 
 
 def _find_reply(text: str, warnings: list[str]) -> Fields:
-    """The reply's object: as it stands, else with its closers added, else a later or nested object."""
+    """The reply's object: as it stands, else with missing closers added, else a later or nested one."""
     if "{" not in text:
         raise _without_object(text)
     try:
@@ -87,7 +87,7 @@ def _as_it_stands(text: str, warnings: list[str]) -> Fields:
 
 
 def _reply_at(text: str, start: int = 0) -> Fields:
-    """The object at `start`, all required fields present. Raises FormatError."""
+    """The object at `start`, with all required fields. Raises FormatError."""
     reply, _ = decode(text, start)
     missing = [name for name in REQUIRED if name not in reply]
     if missing:
@@ -114,7 +114,7 @@ def _with_closers(text: str, warnings: list[str]) -> Fields | None:
 
 
 def _close(text: str) -> str | None:
-    """The object at the front of `text`, closed; None where nothing is missing or a string is open."""
+    """`text` with the missing closers of the object at its front; None where none is missing or a string is open."""
     parts: list[str] = []
     open_closers: list[str] = []
     added, copied = False, 0

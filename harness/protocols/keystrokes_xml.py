@@ -39,18 +39,20 @@ _ENTITY = re.compile("&(?:lt|gt|amp|quot|apos);")
 
 @dataclass(frozen=True)
 class _Element:
+    """One `<keystrokes>` element: its attributes and its text."""
+
     attributes: str
     text: str
 
 
 @dataclass
-class _Response:
+class _ResponseParts:
     """The parts of one response as they were found."""
 
     start: int
     end: int = 0
     names: list[str] = field(default_factory=list)
-    """Of all tags at the top level, in order."""
+    """The names of all tags at the top level, in order."""
     elements: list[_Element] | None = None
     """The keystrokes; None without a `<commands>` section."""
     task_complete: str | None = None
@@ -59,14 +61,14 @@ class _Response:
 
 
 class _Ahead:
-    """Where a tag comes next: no stretch of the text is searched twice for it, however often it is asked for."""
+    """Finds the next tag of each name; no stretch of the text is searched twice for the same one."""
 
     def __init__(self, text: str) -> None:
         self._text = text
         self._found: dict[str, int] = {}
 
     def find(self, tag: str, start: int) -> int:
-        """The next one from `start` on, which never goes back; the end of the text where there is none."""
+        """The place of the next `tag` from `start` on, which never goes back; the text's end where there is none."""
         if self._found.get(tag, -1) < start:
             found = self._text.find(tag, start)
             self._found[tag] = found if found >= 0 else len(self._text)
@@ -97,25 +99,25 @@ def _response_in_front(content: str, start: int) -> Span | None:
     if opening is None:
         return None
     try:
-        response = _scan(content, _Response(opening.start(), opening.end()))
+        response = _scan(content, _ResponseParts(opening.start(), opening.end()))
     except FormatError:
         return None
     is_whole = not response.unclosed and not response.stray_text
     return (response.start, response.end) if is_whole else None
 
 
-def _find_response(text: str) -> _Response:
+def _find_response(text: str) -> _ResponseParts:
     if opening := _RESPONSE.search(text):
-        return _scan(text, _Response(opening.start(), opening.end()))
+        return _scan(text, _ResponseParts(opening.start(), opening.end()))
     if front := _STARTS_WITH_SECTION.match(text):
-        return _scan(text, _Response(front.end(), front.end(), unclosed=["<response>"]))
+        return _scan(text, _ResponseParts(front.end(), front.end(), unclosed=["<response>"]))
     if not text.strip():
         raise FormatError("no_response", "No <response> found: there is no text after the thinking.")
     raise FormatError("no_response", "No <response> tag found.")
 
 
-def _scan(text: str, response: _Response) -> _Response:
-    """Fill in the parts from `response.end` on. Raises FormatError. Only ever goes forward."""
+def _scan(text: str, response: _ResponseParts) -> _ResponseParts:
+    """Fill in the parts from `response.end` on, never going back. Raises FormatError."""
     ahead = _Ahead(text)
     position = response.end
     while tag := _TAG.search(text, position):
@@ -145,8 +147,8 @@ def _is_blank(text: str, start: int, end: int) -> bool:
     return not text[start:end].strip()
 
 
-def _section(tag: re.Match[str], ahead: _Ahead, response: _Response) -> int:
-    """Take the section that `tag` opens; where it ends."""
+def _section(tag: re.Match[str], ahead: _Ahead, response: _ResponseParts) -> int:
+    """Take the section that `tag` opens, and return where it ends."""
     name, start, text = tag["name"], tag.end(), tag.string
     if name == "commands":
         _take(response, name, "")
@@ -164,7 +166,7 @@ def _section(tag: re.Match[str], ahead: _Ahead, response: _Response) -> int:
     return after
 
 
-def _take(response: _Response, name: str, text: str) -> None:
+def _take(response: _ResponseParts, name: str, text: str) -> None:
     if name == "task_complete":
         response.task_complete = text
     if name == "commands":
@@ -173,8 +175,8 @@ def _take(response: _Response, name: str, text: str) -> None:
         response.elements = []
 
 
-def _commands(text: str, position: int, response: _Response) -> int:
-    """Take the keystrokes from `position` on; where the section ends."""
+def _commands(text: str, position: int, response: _ResponseParts) -> int:
+    """Take the keystrokes from `position` on, and return where the section ends."""
     assert response.elements is not None
     while item := _ITEM.match(text, position):
         position = item.end()
@@ -211,7 +213,7 @@ def _element(text: str, item: re.Match[str], number: int) -> tuple[_Element, int
 # -- from the parts to keys ----------------------------------------------------------------------
 
 
-def _oddities(response: _Response, text: str) -> Iterator[str]:
+def _oddities(response: _ResponseParts, text: str) -> Iterator[str]:
     if not _is_blank(text, 0, response.start):
         yield "extra_text: There is extra text before <response>."
     if not _is_blank(text, response.end, len(text)):
@@ -226,12 +228,12 @@ def _oddities(response: _Response, text: str) -> Iterator[str]:
     yield from wrong_order(response.names)
 
 
-def _missing_sections(response: _Response) -> list[str]:
+def _missing_sections(response: _ResponseParts) -> list[str]:
     missing = [f"<{name}>" for name in REQUIRED if name not in response.names]
     return [f"missing_section: There is no {', no '.join(missing)} section."] if missing else []
 
 
-def _is_complete(response: _Response, warnings: list[str]) -> bool:
+def _is_complete(response: _ResponseParts, warnings: list[str]) -> bool:
     if response.task_complete is None:
         return False
     value = response.task_complete.strip().lower()

@@ -1,4 +1,4 @@
-"""Prompts: one Jinja file per protocol, one named block per kind of message.
+"""Prompt templates: one Jinja file per protocol, one named block per kind of message.
 
 A user's file may define some of the blocks; the others stay as shipped. What is wrong with it is said
 when it is loaded: every block is checked for unknown names and rendered once with sample values.
@@ -16,7 +16,7 @@ from jinja2.sandbox import SandboxedEnvironment
 from harness.text import without_lone_surrogates
 
 Samples = Mapping[str, Mapping[str, object]]
-"""Block name → the variables it may use, with a sample value each."""
+"""The variables that a block may use, with a sample value each, by the block's name."""
 
 _RENDER_ERRORS = (TemplateError, ArithmeticError, AttributeError, LookupError, TypeError, ValueError)
 
@@ -44,7 +44,7 @@ class Prompts:
             template = _load(path, source, samples)
             self._blocks |= dict.fromkeys(template.blocks, (path, template))
         self.hash = digest.hexdigest()
-        """sha256 over the sha256 of each file in use."""
+        """The sha256 over the sha256 of each file in use."""
 
     def render(self, block: str, **values: object) -> str:
         """The message that `block` makes of `values`, always encodable. Raises BrokenPrompt."""

@@ -1,4 +1,4 @@
-"""Text that all protocols deal with: balanced objects, key names, long output.
+"""Text functions that protocols share: balanced objects, key names, long output.
 
 Every function is linear in its input and none raises.
 """
@@ -31,7 +31,7 @@ _NO_CONTROL_KEY = frozenset('"$%&*{|}~')
 
 
 def cut_middle(text: str, limit_bytes: int = OUTPUT_LIMIT_BYTES) -> str:
-    """Keep the first and last half of `limit_bytes` of UTF-8; a line between them says how much was left out."""
+    """The first and last half of `limit_bytes` of UTF-8, around a line that says how much was left out."""
     gap = shortened(text, limit_bytes)
     return gap.text if gap else text
 
@@ -44,7 +44,7 @@ def shortened(text: str, limit_bytes: int) -> Gap | None:
 
 
 def widened(gap: Gap, limit_bytes: int) -> Gap:
-    """`gap` with ends that are cut as `shortened` cuts a text; as it is where they are short enough together."""
+    """`gap` with its ends cut as `shortened` cuts a text; unchanged where they are short enough together."""
     if _size(gap.head + gap.tail) <= limit_bytes:
         return gap
     return _without_middle(gap, *_ends(gap.head, gap.tail, limit_bytes))
@@ -57,7 +57,7 @@ def _ends(head: str, tail: str, limit_bytes: int) -> tuple[str, str]:
 
 
 def _without_middle(gap: Gap, head: str, tail: str) -> Gap:
-    """`gap` with ends that were cut to `head` and `tail`: what that took is missing too."""
+    """`gap` whose ends were cut to `head` and `tail`, counting as missing what that took."""
     before, after = gap.head + gap.tail, head + tail
     return Gap(head, tail, gap.elided_bytes + _size(before) - _size(after), gap.elided_chars + len(before) - len(after))
 
@@ -67,7 +67,7 @@ def _size(text: str) -> int:
 
 
 def first_balanced_object(text: str) -> Span | None:
-    """From the first `{` to the brace that closes it; None where there is none or it stays open.
+    """The span from the first `{` to the brace that closes it; None where there is none or it stays open.
 
     Braces inside JSON strings do not count.
     """
@@ -101,7 +101,7 @@ def key_name(text: str) -> str | None:
 
 
 def seen(view: View, limit_bytes: int = OUTPUT_LIMIT_BYTES) -> tuple[str, str]:
-    """What a keystroke protocol shows of `view`: a heading that says what it is, and the text, cut."""
+    """The heading and the text, cut, by which a keystroke protocol shows `view`."""
     if isinstance(view, CommandResult):
         gap = gap_shown(view, limit_bytes)
         return "New terminal output:", gap.text if gap else view.output
@@ -113,7 +113,7 @@ def seen(view: View, limit_bytes: int = OUTPUT_LIMIT_BYTES) -> tuple[str, str]:
 
 
 def gap_shown(result: CommandResult, limit_bytes: int) -> Gap | None:
-    """What is shown of an output that is too long, with one number for all that is missing; None for a whole one."""
+    """The form in which an output that is too long is shown, with all that is missing counted; None for a whole one."""
     if result.gap is None:
         return shortened(result.output, limit_bytes)
     return widened(result.gap, limit_bytes)
@@ -126,7 +126,7 @@ def _new_output_heading(view: ScreenView) -> str:
 
 
 def warning_sentences(warnings: tuple[str, ...], at_most: int = 10) -> list[str]:
-    """The sentences of `kind: sentence` warnings for the model, a long list shortened."""
+    """The sentences of `kind: sentence` warnings, for the model; a long list is shortened."""
     sentences = [warning.partition(": ")[2] for warning in warnings[:at_most]]
     more = len(warnings) - len(sentences)
     return [*sentences, f"... and {more} more."] if more else sentences

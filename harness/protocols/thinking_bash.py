@@ -1,4 +1,4 @@
-"""thinking-bash: a `<thinking>` section, then a bash block; several requests in turn, or a single one.
+"""thinking-bash: a `<thinking>` section, then a bash block, in one request or several in turn.
 
 The format of a small GRPO checkpoint, whose system sentence stays exactly as it was trained. The first
 block counts, as in the single-turn extraction.
@@ -25,11 +25,11 @@ _LABELS = {"bash", "sh", "shell", ""}
 
 @dataclass(frozen=True)
 class Extraction:
-    """The command of a reply, not run by anybody yet."""
+    """The command found in a reply."""
 
     command: str
     warnings: tuple[str, ...] = ()
-    """What differs from the strict form, `kind: what` each; empty for a reply of the strict form."""
+    """The reply's differences from the strict form, `kind: what` each."""
 
 
 class ThinkingBash(BashProtocol):
@@ -44,7 +44,7 @@ class ThinkingBash(BashProtocol):
 
 
 def extract(content: str) -> Extraction:
-    """The first ```` ```bash|sh|shell|(none) ```` block after an optional thinking section. Raises FormatError.
+    """Find the first ```` ```bash|sh|shell|(none) ```` block after an optional thinking section. Raises FormatError.
 
     Blocks of other labels never count.
     """
@@ -66,7 +66,7 @@ def _shell_blocks(blocks: list[Block]) -> list[Block]:
 
 
 def _thinking_end(reply: str, blocks: list[Block]) -> int:
-    """Where the thinking ends that the reply begins with; 0 where there is none in front of the first block."""
+    """The offset where the thinking at the reply's front ends; 0 where none comes before the first block."""
     tags = masked(reply, whole_spans(blocks))
     close = tags.find(_CLOSE)
     first_block = next((block.start for block in _shell_blocks(blocks)), len(reply))

@@ -8,7 +8,7 @@ from harness.terminal.marks import Mark
 from harness.terminal.plain_text import Captured, PlainText
 
 _EDITOR_TAKES, _EDITOR_LEAVES = b"\x1b[?2004h", b"\x1b[?2004l\r"
-"""Printed by readline around each line that it reads."""
+"""The sequences that readline prints around each line that it reads."""
 _HELD_BYTES = 4096
 
 
@@ -18,55 +18,55 @@ class Capture:
     def __init__(self) -> None:
         self.begun = False
         self.ended: Mark | None = None
-        """The command's own mark D."""
+        """The command's own mark D; None until it comes."""
         self.shell_ended: Mark | None = None
         self.background = ""
-        """What background processes printed between the command before and this one."""
+        """The text that background processes printed between the command before and this one."""
         self._output = PlainText()
         self._prompt: bytearray | None = None
-        """What came since the shell said, too early, that it is back at its prompt."""
+        """The output since the shell said that it is back at its prompt, though the command goes on; else None."""
         self._is_drawn = False
-        """It has drawn that prompt."""
+        """Whether the shell has drawn that prompt."""
         self._between = Between()
         self._echoes: list[bytes] = []
-        """What the terminal shows of keys that were pressed to end the command."""
+        """The echoes of keys that were pressed to end the command."""
         self._follows = False
-        """A command was delivered, so what comes behind it is to be shown with the next."""
+        """Whether a command was delivered, so that what comes behind it is shown with the next."""
         self._id: int | None = None
         self.append: Callable[[bytes], None] = _forget
-        """The pane printed something that is no mark."""
+        """Takes what the pane prints and is no mark."""
 
     @property
     def is_over(self) -> bool:
-        """The command has reported its end, or the shell has ended under it."""
+        """Whether the command has reported its end, or the shell has ended under it."""
         return self.ended is not None or self.shell_ended is not None
 
     @property
     def is_left(self) -> bool:
-        """The shell has said that it is back at its prompt, though the command has not reported its end."""
+        """Whether the shell has said that it is back at its prompt, though the command has not reported its end."""
         return self._prompt is not None
 
     def expect(self, id: int) -> None:
-        """The command with this id is going to be asked for."""
+        """Note that the command with this id is going to be asked for."""
         self._follows = True
         self._id, self.begun, self.ended, self.shell_ended = id, False, None, None
         self._output, self._prompt = PlainText(), None
         self._echoes.clear()
 
     def pressed(self, echo: bytes) -> None:
-        """A key was pressed to end the command, which the terminal may show as `echo`."""
+        """Note that a key was pressed to end the command, which the terminal may show as `echo`."""
         self._echoes.append(echo)
 
     def asked(self, echo: bytes) -> None:
-        """It was asked for now, which the shell's line editor shows as `echo`."""
+        """Note that the command was asked for, which the shell's line editor shows as `echo`."""
         self._between.asked(echo)
 
     def output(self) -> Captured:
-        """What the command printed; without a prompt that was drawn because it was abandoned."""
+        """The command's output, without a prompt that was drawn because it was abandoned."""
         return self._output.captured()
 
     def give_up(self) -> None:
-        """What comes now is no longer the command's."""
+        """Take what comes from now on as no longer the command's."""
         self._id = None
         if self.append == self._append_output:
             self.append = self._append_between
@@ -75,13 +75,13 @@ class Capture:
                 self._between.append(bytes(self._prompt))
 
     def forget_background(self) -> None:
-        """What was printed since the last command has been seen otherwise."""
+        """Drop what was printed since the last command, which has been seen otherwise."""
         if self._follows:
             self._follows, self.append = False, _forget
             self._between.take_text()
 
     def take(self, mark: Mark) -> None:
-        """A mark came out of the pane."""
+        """Take a mark that came out of the pane."""
         if mark.id is not None and mark.id == self._id:
             self._take_own(mark)
         elif not self._follows:
@@ -137,22 +137,22 @@ class Capture:
 
 
 def _forget(_: bytes) -> None:
-    """For what nobody is shown."""
+    """Drop output that nobody is shown."""
 
 
 class Between:
-    """What came out between two commands, without the prompt and the echo of what asked for the next command."""
+    """The output between two commands, without the prompt and the echo of what asked for the next command."""
 
     def __init__(self) -> None:
         self._text = PlainText()
         self._held = bytearray()
-        """What came last."""
+        """The latest output, not taken over yet."""
         self._prompt = b""
-        """The prompt as it was drawn last."""
+        """The bytes of the prompt as it was drawn last."""
         self._prompt_at: int | None = None
-        """Where in it a prompt begins, at the earliest; None where its end was told."""
+        """The earliest place in `_held` where a prompt begins; None where its end was told."""
         self._echo = b""
-        """What the line editor is still to show of what asked for the next command."""
+        """The echo that the line editor has still to show of what asked for the next command."""
 
     def append(self, data: bytes) -> None:
         self._held += data
@@ -160,11 +160,11 @@ class Between:
             self._let_go_of_all()
 
     def prompt_begins(self) -> None:
-        """The shell draws its prompt next."""
+        """Note that the shell draws its prompt next."""
         self._prompt_at = len(self._held)
 
     def prompt_ends(self) -> None:
-        """The shell has drawn its prompt."""
+        """Note that the shell has drawn its prompt."""
         if self._prompt_at is not None:
             self._drop_prompt(self._prompt_at)
             self._prompt_at = None
@@ -185,7 +185,7 @@ class Between:
         self._held[begins_at if editor_at < 0 else editor_at :] = kept
 
     def asked(self, echo: bytes) -> None:
-        """The next command was asked for, which the line editor shows as `echo`."""
+        """Note that the next command was asked for, which the line editor shows as `echo`."""
         if self._prompt_at is not None:
             # A prompt without its mark is the last, unfinished line.
             del self._held[self._held.rfind(b"\n") + 1 :]
@@ -195,7 +195,7 @@ class Between:
         self._prompt_at = 0
 
     def take_text(self) -> str:
-        """All of it, once; empty where there is nothing to see."""
+        """Take all of the text, and begin anew; empty where there is nothing to see."""
         self._let_go_of_all()
         text, self._text = self._text.captured().text, PlainText()
         self._echo, self._prompt_at = b"", None

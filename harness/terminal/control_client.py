@@ -14,18 +14,18 @@ from harness.terminal import control_mode
 from harness.terminal.control_mode import CommandReply, Output
 
 _ANSWER_SEC = 20.0
-"""Bound on any answer of tmux itself, far above the sub-millisecond it takes."""
+"""Longest time for any answer of tmux itself, which takes less than a millisecond."""
 _START_SEC = 60.0
 _BYTES_PER_SEC = 100_000
-"""What typing a large text is given on top."""
+"""The rate by which typing a large text is given more time."""
 _FLOOD_BYTES = 1 << 20
 _FLOOD_PAUSE_SEC = 0.005
-"""In a flood, bytes are left to collect in the socket for so long: fewer, larger reads cost far less. tmux stops
+"""How long bytes are left to collect in the socket during a flood: fewer, larger reads cost far less. tmux stops
 reading the pane when we fall behind, so nothing is lost and nothing piles up here."""
 
 
 class Silent(ConnectionResetError):
-    """No answer came in time."""
+    """Raised where no answer came in time."""
 
 
 @dataclass
@@ -35,15 +35,15 @@ class _Batch:
     size: int
     done: asyncio.Future[list[CommandReply]]
     due_at: float
-    """When the answer is overdue (the event loop's time)."""
+    """The event loop's time at which the answer is overdue."""
     keystrokes: bool = False
     replies: list[CommandReply] = field(default_factory=list)
 
 
 class ControlClient:
-    """Commands are answered in order; output is handed on as it comes, as it is read.
+    """A client that sends commands, which are answered in order, and hands output on as it is read.
 
-    `on_keys` is called at the moment in the stream when tmux has taken what was typed, `on_lost` when it ends.
+    `on_keys` is called at the place in the stream where tmux has taken what was typed, `on_lost` at its end.
     """
 
     def __init__(
@@ -100,14 +100,14 @@ class ControlClient:
                 await self._reader
 
     async def commands(self, *commands: bytes, replies: int | None = None) -> list[CommandReply]:
-        """Send command lines in one go; their replies, `replies` in all where a line holds more than one command.
+        """Send command lines in one go, and return their replies: `replies` in all where a line holds several commands.
 
-        Raises ConnectionError, also where none comes in time.
+        Raises ConnectionError, also where no reply comes in time.
         """
         return await (await self._send(commands, replies or len(commands), keystrokes=False))
 
     async def type(self, *commands: bytes, replies: int) -> asyncio.Future[list[CommandReply]]:
-        """Send command lines that type; what their replies come into. Raises ConnectionError."""
+        """Send command lines that type, and return the batch that their replies come into. Raises ConnectionError."""
         return await self._send(commands, replies, keystrokes=True)
 
     async def _send(
@@ -130,17 +130,17 @@ class ControlClient:
         batch = _Batch(replies, loop.create_future(), loop.time() + sec, keystrokes)
         self._waiting.append(batch)
         if self._watchdog is None:
-            self._watchdog = loop.call_at(batch.due_at, self._look_at_the_clock)
+            self._watchdog = loop.call_at(batch.due_at, self._check_overdue)
         return batch.done
 
-    def _look_at_the_clock(self) -> None:
-        """One timer for all answers: one for each, of each step, would cost more than all else that is done for it."""
+    def _check_overdue(self) -> None:
+        """End a stream whose oldest answer is overdue. One timer serves all answers: one for each would be costly."""
         self._watchdog = None
         if not self._waiting or self._stream is None:
             return
         loop, due_at = asyncio.get_running_loop(), self._waiting[0].due_at
         if due_at > loop.time():
-            self._watchdog = loop.call_at(due_at, self._look_at_the_clock)
+            self._watchdog = loop.call_at(due_at, self._check_overdue)
         else:
             # The way to it may be what hangs: whoever asked tries a new one, which tells.
             self._fail(Silent("tmux stopped answering"))

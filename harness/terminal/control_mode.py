@@ -17,7 +17,7 @@ class Output(NamedTuple):
 
 
 class CommandReply(NamedTuple):
-    """The answer to one command: the lines between %begin and %end (or %error)."""
+    """The answer to one command: the lines between %begin and %end, or %error."""
 
     ok: bool
     lines: tuple[bytes, ...]
@@ -64,7 +64,7 @@ class Parser:
         self._tail: list[bytes] = []
         self._block: list[bytes] | None = None
         self._ends: tuple[bytes, bytes] = (b"", b"")
-        """The lines that can end the block: %end and %error with its own numbers."""
+        """The lines that can end the current block: %end and %error with its own numbers."""
 
     def feed(self, data: bytes) -> list[Event]:
         """Events that `data` completes, in order."""
@@ -100,7 +100,7 @@ class Parser:
         return None
 
     def _in_block(self, block: list[bytes], lines: list[bytes], start: int, events: list[Event]) -> int:
-        """Take lines into the block from `start` on; where the next line is that does not belong to it."""
+        """Take lines into the block from `start` on, and return where the first line is that does not belong to it."""
         # A screen may show a line that looks like %end: only the one with this block's own numbers ends it.
         end = len(lines)
         for line in self._ends:
@@ -115,7 +115,7 @@ class Parser:
 
 
 def _index(lines: list[bytes], line: bytes, start: int, stop: int) -> int:
-    """Where `line` is among `lines`, from `start` on; `stop` where it is not before that."""
+    """The index of `line` among `lines` from `start` on; `stop` where it is not before that."""
     try:
         return lines.index(line, start, stop)
     except ValueError:
@@ -136,8 +136,8 @@ _CONTROL_KEYS = {
     )
     for key in keys
 }
-"""Keys that have no control character: tmux 3.3a types nothing. A VT100's keyboard sends this, as tmux 3.5 does
-(input-keys.c, input_key_vt10x)."""
+"""Bytes for keys that have no control character, for which tmux 3.3a types nothing: those of a VT100's keyboard, which
+tmux 3.5 sends, too (input-keys.c, input_key_vt10x)."""
 
 
 def type_bytes(target: str, data: bytes) -> list[bytes]:
@@ -161,7 +161,7 @@ def press_key(target: str, key: str) -> bytes:
 
 
 def write_file(path: str, data: bytes) -> list[bytes]:
-    """Command lines that make tmux write a file of exactly `data`: not empty, and without NUL. Each has one reply."""
+    """Command lines that make tmux write a file of exactly `data`, one reply each. It must not be empty or hold NUL."""
     chunks = [data[start : start + _BUFFER_BYTES] for start in range(0, len(data), _BUFFER_BYTES)]
     lines = [b'set-buffer -a -b tbench -- "%b"\n' % _quoted(chunk) for chunk in chunks]
     lines[0] = lines[0].replace(b" -a", b"", 1)
@@ -169,12 +169,12 @@ def write_file(path: str, data: bytes) -> list[bytes]:
 
 
 def read_file(path: str) -> list[bytes]:
-    """Command lines of which the last one's reply holds the lines of a small file; an error where it is not there."""
+    """Command lines whose last reply holds the lines of a small file, or is an error where that is not there."""
     return [b"load-buffer -b tbench %b\n" % path.encode(), b"show-buffer -b tbench\n"]
 
 
 def _quoted(data: bytes) -> bytes:
-    """`data` for between tmux's double quotes: everything that could mean something there in octal."""
+    """`data` as it stands between tmux's double quotes: in octal where it could mean something there."""
     data = data.replace(b"\\", b"\\134")
     for special in set(data) - _PLAIN - {0x5C}:
         data = data.replace(bytes((special,)), b"\\%03o" % special)

@@ -39,15 +39,16 @@ _BEFORE = (
 _SHOWN_CHARS = 2000
 _MAY_END_EARLY = re.compile(r"\$\{!?(?:\w+(?:\[[^\n]*?\])?|[@*#?$!-]):?\?|\bset\b[^;\n]*-\w*u|\bnounset\b")
 _SUBSTITUTES = re.compile(r"[$<>]\(")
-"""An unfinished one makes bash 5.2 write beyond its memory later: it is tried in a copy of the shell."""
+"""The start of a process substitution. An unfinished one makes bash 5.2 write beyond its memory later, so it is tried
+in a copy of the shell."""
 _NOT_SHOWN = re.compile(r"[^\t\n\x20-\x7e\xa0-\U0010ffff]")
 _FIRST_LOOK_SEC, _LONGEST_PAUSE_SEC = 0.05, 1.0
 _ASKED_AT_MOST = 4
 _DIRECTORY = b"display-message -p -t main '#{pane_current_path}'\n"
 _PROBE, _PROBE_SEC = "/opt/tbench/bin/busybox stty sane </dev/tty", 3.0
-"""Whatever was killed may have left the terminal in a mode of its own."""
+"""The command that proves a shell to be of use; what was killed may have left the terminal in a mode of its own."""
 _AFTER_END_SEC = 1.0
-"""How long the prompt behind a command's end is waited for."""
+"""Longest wait for the prompt behind a command's end."""
 _NEW_SHELL_SEC = 10.0
 _SHELL_HUNG = "shell_restarted: The command did not react, so its shell was ended."
 _SHELL_REFUSES = "shell_restarted: The shell did not take commands any more, so it was ended before this one."
@@ -56,18 +57,18 @@ _ESCALATION = (("C-c", b"^C", 0.8), ("C-\\", b"^\\", 0.4))
 _KILLED_SEC = 1.0
 
 
-class _End(Enum):
+class _CommandEnd(Enum):
     """How a command came to its end."""
 
     REPORTED = 1
-    """By its own mark."""
+    """It reported its end by its own mark."""
     ABANDONED = 2
-    """The shell is back at its prompt without it: an interrupt, or an error that drops a whole line."""
+    """The shell is back at its prompt without that mark: an interrupt, or an error that drops a whole line."""
     SHELL_ENDED = 3
     LIMIT = 4
     UNKNOWN = 5
     REFUSED = 6
-    """The shell is at its prompt, and does not take it: something has made what picks commands up useless."""
+    """The shell is at its prompt and does not take it: something has disabled what picks commands up."""
 
 
 class Delivery:
@@ -96,15 +97,15 @@ class Delivery:
         self._id = random.randrange(1 << 30)
         self._notes: list[str] = []
         self._has_missed = False
-        """Something of the present command has passed unseen, its end perhaps."""
+        """Whether something of the present command has passed unseen, perhaps its end."""
         self._uncharged_sec = 0.0
-        """How long the way was cut while the present command ran."""
+        """Time for which the way was cut while the present command ran."""
         self.session_ended = False
 
     async def run(self, command: str, limit_sec: float) -> CommandResult:
-        """Run shell text to its end, or its limit, and return exactly what it printed.
+        """Run shell text to its end or its limit, and return exactly what it printed.
 
-        Where the session ended under it, `session_ended` is set, and a new one is attached.
+        Where the session ended under it, `session_ended` is set and a new session is attached.
         """
         self._notes, self._has_missed = [], False
         started_at, self._uncharged_sec, self.session_ended = _now(), 0.0, False
@@ -114,60 +115,60 @@ class Delivery:
         self._show(command)
         try:
             end = await self._ask_and_wait(command, started_at + limit_sec)
-            if end is _End.REFUSED:
+            if end is _CommandEnd.REFUSED:
                 await self._start_anew(_SHELL_REFUSES)
                 end = await self._ask_and_wait(command, started_at + limit_sec)
-            if end is _End.REFUSED:
+            if end is _CommandEnd.REFUSED:
                 raise TerminalLost("the shell does not take commands any more")
-            if end is _End.LIMIT:
+            if end is _CommandEnd.LIMIT:
                 await self._stop(started_at)
             result = self._result(end)
             await self._after(end)
         except ConnectionError as error:
             self.session_ended = isinstance(error, KeysLost) or await self._link.reattach()
             self._note("terminal_cut: The way to the terminal was cut, and how the command ended is unknown.")
-            result = self._result(_End.UNKNOWN)
+            result = self._result(_CommandEnd.UNKNOWN)
         return dataclasses.replace(result, notes=tuple(self._notes))
 
     def _note(self, note: str) -> None:
         if note not in self._notes:
             self._notes.append(note)
 
-    def _result(self, end: _End) -> CommandResult:
+    def _result(self, end: _CommandEnd) -> CommandResult:
         capture = self._watch.capture
         printed, exit_code = capture.output(), self._exit_code(end)
         capture.give_up()
         return CommandResult(
             output=printed.text,
             exit_code=exit_code,
-            timed_out=end is _End.LIMIT,
+            timed_out=end is _CommandEnd.LIMIT,
             gap=printed.gap,
             background=capture.background,
         )
 
-    async def _after(self, end: _End) -> None:
-        """Until the shell, or a new one, is ready for the next command."""
-        if end is _End.LIMIT:
+    async def _after(self, end: _CommandEnd) -> None:
+        """Wait until the shell, or a new one, is ready for the next command."""
+        if end is _CommandEnd.LIMIT:
             if self._watch.capture.shell_ended is not None:
                 await self._new_shell(_SHELL_HUNG)
             await self._prove()
-        elif end is _End.SHELL_ENDED:
+        elif end is _CommandEnd.SHELL_ENDED:
             await self._new_shell(_SHELL_ENDED)
         else:
             await self._settled(_AFTER_END_SEC)
 
-    def _exit_code(self, end: _End) -> int | None:
+    def _exit_code(self, end: _CommandEnd) -> int | None:
         capture = self._watch.capture
-        if end is _End.REPORTED and capture.ended is not None:
+        if end is _CommandEnd.REPORTED and capture.ended is not None:
             return capture.ended.exit_code
-        if end is _End.SHELL_ENDED and capture.shell_ended is not None:
+        if end is _CommandEnd.SHELL_ENDED and capture.shell_ended is not None:
             return capture.shell_ended.exit_code
-        return self._watch.shell.exit_code if end is _End.ABANDONED and not self._has_missed else None
+        return self._watch.shell.exit_code if end is _CommandEnd.ABANDONED and not self._has_missed else None
 
     # -- asking ----------------------------------------------------------------------------------
 
-    async def _ask_and_wait(self, command: str, ends_at: float, how: str | None = None) -> _End:
-        """Ask the shell for the command, again where nothing comes of it; then wait for its end."""
+    async def _ask_and_wait(self, command: str, ends_at: float, how: str | None = None) -> _CommandEnd:
+        """Ask the shell for the command, again where nothing comes of it, then wait for its end."""
         self._id += 1
         self._watch.capture.expect(self._id)
         files, reattached = self._files(command, how or self._how(command)), self._link.reattached
@@ -178,7 +179,7 @@ class Delivery:
                 await self._catch_up()
             if await self._until_begun(ends_at) or _now() >= ends_at:
                 return await self._until_end(ends_at)
-        return _End.REFUSED
+        return _CommandEnd.REFUSED
 
     def _how(self, command: str) -> str:
         if self._fresh:
@@ -188,7 +189,7 @@ class Delivery:
         return "tried" if _SUBSTITUTES.search(command) else "line"
 
     def _files(self, command: str, how: str) -> list[bytes]:
-        """What writes the text and the script."""
+        """The tmux commands that write the text and the script."""
         text = control_mode.write_file(f"{self._at}.text", (command or "\n").encode("utf-8", "replace"))
         return [*text, *control_mode.write_file(self._at, self._script(command, how))]
 
@@ -212,7 +213,7 @@ class Delivery:
         return f"{_BEFORE} {assignments}\n{_SCRIPT}".encode("utf-8", "replace")
 
     async def _until_begun(self, ends_at: float) -> bool:
-        """Whether the command began; not where the shell is at its prompt again without having taken it."""
+        """Wait until the command begins; False where the shell is at its prompt again without having taken it."""
         capture, pause_sec = self._watch.capture, _FIRST_LOOK_SEC
         while _now() < ends_at:
             wait_sec = min(pause_sec, ends_at - _now())
@@ -246,15 +247,15 @@ class Delivery:
 
     # -- waiting ---------------------------------------------------------------------------------
 
-    async def _until_end(self, ends_at: float) -> _End:
+    async def _until_end(self, ends_at: float) -> _CommandEnd:
         capture = self._watch.capture
         while not (capture.is_over or self._waiting.at_prompt) and _now() < ends_at + self._uncharged_sec:
             await self._settled(ends_at + self._uncharged_sec - _now(), or_when=lambda: capture.is_over)
         if capture.ended is not None:
-            return _End.REPORTED
+            return _CommandEnd.REPORTED
         if capture.shell_ended is not None:
-            return _End.SHELL_ENDED
-        return _End.ABANDONED if self._waiting.at_prompt else _End.LIMIT
+            return _CommandEnd.SHELL_ENDED
+        return _CommandEnd.ABANDONED if self._waiting.at_prompt else _CommandEnd.LIMIT
 
     async def _settled(self, duration_sec: float, *, or_when: Callable[[], bool] = lambda: False) -> None:
         """Wait as `Waiting.until_settled` does, but attach again where the stream is cut. Raises KeysLost."""
@@ -268,7 +269,7 @@ class Delivery:
             self._uncharged_sec += _now() - cut_at
 
     async def _catch_up(self) -> None:
-        """The way was cut: what has passed unseen of the command is in a file, too."""
+        """Read from its file what has passed unseen of the command while the way was cut."""
         capture = self._watch.capture
         loaded, shown = await self._link.commands(*control_mode.read_file(f"{self._at}.state"))
         words = reply_text(shown.lines).split() if loaded.ok else []
@@ -282,7 +283,7 @@ class Delivery:
             capture.take(Mark("D", exit_code=int(words[1]), id=self._id))
 
     async def _stop(self, started_at: float) -> None:
-        """End what has outlived its limit, gently first, and what is left of it in other sessions."""
+        """End a command that has outlived its limit, gently first, and what is left of it in other sessions."""
         self._remark("the command has outlived its limit: it is interrupted")
         if not await self._is_over_after_keys():
             self._remark("the command does not react: it is killed")
@@ -293,14 +294,14 @@ class Delivery:
             self._note(f"terminal_cleared: Left over, and killed: {', '.join(killed)}.")
 
     async def _prove(self) -> None:
-        """Before the next command: the shell takes and ends one, or it is started anew."""
+        """Prove that the shell takes and ends a command, or start a new one."""
         if not (await self._is_back() and await self._is_usable()):
             await self._start_anew(_SHELL_HUNG)
 
     async def _is_usable(self) -> bool:
         end = await self._ask_and_wait(_PROBE, _now() + _PROBE_SEC, "line")
         await self._settled(_AFTER_END_SEC)
-        return end is _End.REPORTED
+        return end is _CommandEnd.REPORTED
 
     async def _start_anew(self, why: str) -> None:
         self._remark("the shell is started anew")
@@ -322,11 +323,11 @@ class Delivery:
         return False
 
     async def _is_back(self) -> bool:
-        """Whether the shell has the terminal again; a key that came while it drew its prompt leaves that open."""
+        """Whether the shell has the terminal again, which a key that came while it drew its prompt leaves open."""
         return self._waiting.at_prompt or (self._watch.capture.is_left and await self._is_idle())
 
     async def _new_shell(self, why: str) -> None:
-        """Until it is ready; told of with what it has of the one before."""
+        """Wait until a new shell is ready, and note what it has of the one before."""
         await self._settled(_NEW_SHELL_SEC)
         (reply,) = await self._link.commands(_DIRECTORY)
         self._note(
@@ -336,7 +337,7 @@ class Delivery:
 
 
 def _shown(command: str) -> str:
-    """What the screen shows of a command."""
+    """The part of a command that the screen shows."""
     shown = command[:_SHOWN_CHARS].rstrip("\n")
     more = len(command) - len(shown)
     return _NOT_SHOWN.sub("�", shown) + (f"\n[... {more} characters more]" if more > 1 else "")

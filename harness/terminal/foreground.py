@@ -1,4 +1,4 @@
-"""Who has the terminal's foreground, and whether he waits for input: seen from beside the terminal.
+"""Finds out, from beside the terminal, which process has its foreground, and whether it waits for input.
 
 The tools volume's `tty` (images/tools/tty.c) looks; tmux runs it. Where it cannot (an image without /bin/sh), nothing
 is known.
@@ -25,26 +25,26 @@ class Foreground:
 
     group: int
     running: int
-    """Processes that run, or wait for the disk."""
+    """Number of processes that run, or wait for the disk."""
     waiting: bool | None
-    """Whether one sleeps until something can be read; None where the kernel does not say."""
+    """Whether a process sleeps until something can be read; None where the kernel does not say."""
     cpu_ns: int
     queued: int
-    """Bytes (in canonical mode: of whole lines) that were typed and that nobody has read."""
+    """Number of bytes that were typed and not read yet; in canonical mode those of whole lines."""
     canonical: bool | None
     """Whether the terminal hands over whole lines; full-screen programs and line editors switch that off."""
     echo: bool | None
-    """Whether the terminal shows what is typed; who edits lines shows them himself."""
+    """Whether the terminal shows what is typed; line editors show it themselves."""
     crnl: bool | None
     """Whether the Enter key's carriage return becomes a line feed."""
     name: str
     """The name of the group's first process."""
     first_waits: bool | None = None
-    """Whether that one sleeps until something can be read; a shell does at its prompt."""
+    """Whether the group's first process sleeps until something can be read, as a shell does at its prompt."""
 
     @property
     def is_at_rest(self) -> bool:
-        """Nothing runs and nothing typed is left; what happens next happens because of more input, or of time."""
+        """Whether nothing runs and nothing typed is left, so that only more input, or time, makes something happen."""
         return self.running == 0 and self.waiting is not False and self.queued == 0
 
     @property
@@ -53,12 +53,12 @@ class Foreground:
 
     @property
     def edits_line(self) -> bool:
-        """A shell's line editor has the terminal; not a question of the shell's that one key answers (`read -n1`)."""
+        """Whether a shell's line editor has the terminal, and not a question that one key answers (`read -n1`)."""
         raw = self.canonical is False and self.echo is False
         return self.is_shell and raw and (self.crnl is False or self.name != "bash")
 
     def is_still(self, before: Foreground | None) -> bool:
-        """The same as `before`, which was some time ago: it did not run in between either."""
+        """Whether nothing has changed since `before`, some time ago, and nothing ran in between."""
         return before is not None and (self.group, self.cpu_ns) == (before.group, before.cpu_ns)
 
 
@@ -75,20 +75,20 @@ class Watcher:
         return _parse(await self._ask("look"))
 
     async def look_again(self) -> Foreground | None:
-        """The same a moment later: who only slept in passing has run by then, tmux has typed what it was told to."""
+        """The foreground a moment later: what only slept in passing has run by then, and tmux has typed its keys."""
         await asyncio.sleep(_BETWEEN_LOOKS_SEC)
         return await self.look()
 
     async def interrupt_shell(self) -> None:
-        """Send SIGINT to the terminal's shell, whoever has the foreground: it drops what it has still to run."""
+        """Send SIGINT to the terminal's shell, whatever has the foreground: it drops what it has still to run."""
         await self._ask("interrupt")
 
     async def kill_foreground(self) -> None:
-        """Kill what has the foreground, but not the terminal's shell."""
+        """Kill the foreground's processes, but not the terminal's shell."""
         await self._ask("kill")
 
     async def clear(self, younger_than_sec: float) -> list[str]:
-        """Kill what holds the terminal from a session of its own and is younger; the names of what was killed."""
+        """Kill younger processes that hold the terminal from sessions of their own; gives their names."""
         killed = await self._ask(f"clear #{{pane_pid}} #{{pane_tty}} {younger_than_sec:.2f}")
         return [line.decode("utf-8", "replace").partition(" ")[2] for line in killed]
 

@@ -20,19 +20,19 @@ from harness.terminal.waiting import Waiting
 from harness.terminal.watch import Watch
 
 _TAKEN_SEC = 1.0
-"""How long a shell may take to say what becomes of a line; on an idle machine it takes a millisecond."""
+"""Longest time for a shell to say what becomes of a line; on an idle machine it takes a millisecond."""
 _READS_SEC = 5.0
-"""How long the lines behind a command wait for it to read; then they are typed ahead."""
+"""Longest time that the lines behind a command wait for it to read; then they are typed ahead."""
 _PROMPT_SEC = 0.1
-"""How long a pause may be before a line editor that has told of no prompt is taken to have none."""
+"""Longest pause before a line editor that has reported no prompt is taken to have none."""
 _FIRST_LOOK_SEC, _LONGEST_PAUSE_SEC = 0.015, 0.25
 _CONTROLS = re.compile(r"[\x00-\x08\x0b-\x1f\x7f]")
 _MANY, _USED_TO = 64, 16
-"""More lines than these are typed at once where the same one has read as many as those."""
+"""Texts of more lines than the first are typed at once, where the same reader has read as many as the second."""
 
 
-class _Reader(Enum):
-    """Who reads what is typed next."""
+class _InputReader(Enum):
+    """What reads what is typed next."""
 
     EDITOR = 1
     """A shell's line editor, at its prompt or in the middle of a command."""
@@ -41,22 +41,22 @@ class _Reader(Enum):
     KEYS = 3
     """A program that reads keys."""
     NOBODY = 4
-    """Nobody yet."""
+    """Nothing yet."""
 
 
 _AT_ONCE = {
-    _Reader.EDITOR: re.compile(r"[^\n]*\n?"),
+    _InputReader.EDITOR: re.compile(r"[^\n]*\n?"),
     # Behind what may end a program, somebody else reads.
-    _Reader.LINES: re.compile(r"[^\n\x03\x04\x1a\x1c]*[\n\x03\x04\x1a\x1c]?"),
+    _InputReader.LINES: re.compile(r"[^\n\x03\x04\x1a\x1c]*[\n\x03\x04\x1a\x1c]?"),
     # It takes a moment until such a program has done what its keys say, and the Enter key is about that (fzf).
-    _Reader.KEYS: re.compile(r"[^\n]+|\n"),
-    _Reader.NOBODY: re.compile(r".*", re.DOTALL),
+    _InputReader.KEYS: re.compile(r"[^\n]+|\n"),
+    _InputReader.NOBODY: re.compile(r".*", re.DOTALL),
 }
-"""What is typed before the next look at who reads."""
+"""The piece of text that is typed before it is looked at again what reads."""
 _AT_ONCE_OF_MANY = {
-    _Reader.EDITOR: re.compile(r".*", re.DOTALL),
-    _Reader.LINES: re.compile(r"[^\x03\x04\x1a\x1c]*[\x03\x04\x1a\x1c]?"),
-    _Reader.KEYS: re.compile(r".*", re.DOTALL),
+    _InputReader.EDITOR: re.compile(r".*", re.DOTALL),
+    _InputReader.LINES: re.compile(r"[^\x03\x04\x1a\x1c]*[\x03\x04\x1a\x1c]?"),
+    _InputReader.KEYS: re.compile(r".*", re.DOTALL),
 }
 
 
@@ -72,11 +72,11 @@ class Keyboard:
         self._watcher = watcher
         self._show = show
         self._typed_to: Foreground | None = None
-        """Who was going to read when something was typed that wakes him."""
+        """The foreground that was going to read when something was typed that wakes it."""
 
     @property
     def at_line_editor(self) -> bool:
-        """A shell's line editor reads what is typed next."""
+        """Whether a shell's line editor reads what is typed next."""
         return self._waiting.recognised or self._watch.shell.edits
 
     async def press(self, key: str) -> None:
@@ -88,23 +88,23 @@ class Keyboard:
         await self._link.type([control_mode.press_key("main", key)])
 
     async def type(self, text: str, ends_at: float) -> None:
-        """Type text, of which each newline is Enter; all of it by `ends_at` (the event loop's time)."""
+        """Type text, in which each newline is Enter; all of it by `ends_at`, in the event loop's time."""
         await self._until_taken()
         self._show(text)
         text = text.replace("\r\n", "\n").replace("\r", "\n")
         self._typed_to = None
-        reader = _Reader.EDITOR if self.at_line_editor else await self._present_reader(text)
+        reader = _InputReader.EDITOR if self.at_line_editor else await self._present_reader(text)
         at, in_a_row = 0, 0
         while at < len(text):
             in_a_row += 1
             is_many = in_a_row > _USED_TO and text.count("\n", at) > _MANY
             found = (_AT_ONCE_OF_MANY if is_many else _AT_ONCE)[reader].match(text, at)
             assert found is not None
-            await self._type_at_once(found[0], b"\n" if reader is _Reader.EDITOR else b"\r")
+            await self._type_at_once(found[0], b"\n" if reader is _InputReader.EDITOR else b"\r")
             at = found.end()
             if at < len(text):
                 before, reader = reader, await self._next_reader(ends_at)
-                goes_on = reader is not _Reader.EDITOR or self._watch.shell.answer == "P"
+                goes_on = reader is not _InputReader.EDITOR or self._watch.shell.answer == "P"
                 in_a_row = in_a_row if reader is before and goes_on else 0
 
     async def _type_at_once(self, text: str, line_end: bytes) -> None:
@@ -116,24 +116,24 @@ class Keyboard:
         await self._link.type(control_mode.type_bytes("main", data))
 
     async def _until_taken(self) -> None:
-        """A line that was entered before is taken out of the line editor's hands."""
+        """Wait until the line editor has handed over a line that was entered before."""
         ends_at, watch = _now() + _TAKEN_SEC, self._watch
         while watch.shell.was_asked and not self._link.is_cut and _now() < ends_at:
             watch.output_matters = True
             await watch.changes(ends_at)
 
-    async def _present_reader(self, text: str) -> _Reader:
-        """Who reads now; as this text's first line is typed in any case, somebody does."""
+    async def _present_reader(self, text: str) -> _InputReader:
+        """What reads now; as this text's first line is typed in any case, something does."""
         if text.find("\n") <= 0:
-            return _Reader.LINES
+            return _InputReader.LINES
         try:
             self._typed_to = await self._watcher.look()
-            return _reader(self._typed_to) or _Reader.LINES
+            return _reader(self._typed_to) or _InputReader.LINES
         except ConnectionError as error:
             return await self._reader_after_gap(error)
 
-    async def _next_reader(self, ends_at: float) -> _Reader:
-        """Who reads behind what was just typed, once somebody does."""
+    async def _next_reader(self, ends_at: float) -> _InputReader:
+        """What reads behind the text that was just typed, once something does."""
         shell, pause_sec = self._watch.shell, _FIRST_LOOK_SEC
         ends_at = min(ends_at, _now() + _READS_SEC)
         # What is typed before a line editor has let go of the terminal may not have the line ends of who reads next.
@@ -143,23 +143,23 @@ class Keyboard:
                 wait_sec = min(pause_sec, (ends_at if _now() < ends_at else taken_at) - _now())
                 await self._waiting.until_settled(wait_sec, or_when=lambda: shell.answer == "P")
                 if self._waiting.at_prompt or shell.answer == "P":
-                    return _Reader.EDITOR
+                    return _InputReader.EDITOR
                 now = await self._watcher.look()
                 reader = _reader(now)
-                if reader is _Reader.EDITOR:
+                if reader is _InputReader.EDITOR:
                     # It is about to tell of its prompt; but for `read -e`, and where the prompt is empty.
                     reads = pause_sec > _PROMPT_SEC and now is not None and now.is_at_rest
                 else:
                     reads = await self._reads(now)
-                if reads or _now() >= (taken_at if reader is _Reader.EDITOR else ends_at):
+                if reads or _now() >= (taken_at if reader is _InputReader.EDITOR else ends_at):
                     self._typed_to = now
-                    return reader if reads and reader is not None else _Reader.NOBODY
+                    return reader if reads and reader is not None else _InputReader.NOBODY
                 pause_sec = min(2 * pause_sec, _LONGEST_PAUSE_SEC)
         except ConnectionError as error:
             return await self._reader_after_gap(error)
 
     async def _reads(self, now: Foreground | None) -> bool:
-        """Whether who has the foreground waits for what is typed next."""
+        """Whether the foreground waits for what is typed next."""
         if now is None:
             return True
         if not now.is_at_rest or now.is_still(self._typed_to):
@@ -170,21 +170,21 @@ class Keyboard:
         later = await self._watcher.look_again()
         return later is None or (later.is_at_rest and later.is_still(now))
 
-    async def _reader_after_gap(self, error: ConnectionError) -> _Reader:
+    async def _reader_after_gap(self, error: ConnectionError) -> _InputReader:
         if await self._link.reattach():
             raise KeysLost("the session ended while something was typed") from error
-        return _Reader.NOBODY
+        return _InputReader.NOBODY
 
 
-def _reader(now: Foreground | None) -> _Reader | None:
-    """Whom a look at the foreground finds reading."""
+def _reader(now: Foreground | None) -> _InputReader | None:
+    """What is reading, by a look at the foreground; None where nothing is."""
     if now is None:
-        return _Reader.LINES
+        return _InputReader.LINES
     if now.edits_line:
-        return _Reader.EDITOR
+        return _InputReader.EDITOR
     if not now.is_at_rest:
         return None
-    return _Reader.KEYS if now.canonical is False else _Reader.LINES
+    return _InputReader.KEYS if now.canonical is False else _InputReader.LINES
 
 
 def _now() -> float:

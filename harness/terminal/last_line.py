@@ -1,4 +1,4 @@
-"""The line that the cursor stands on, as far as the output tells; and whether a prompt on it was there before."""
+"""The line that the cursor stands on, as far as the output tells, and whether it looks like a prompt."""
 
 from __future__ import annotations
 
@@ -15,35 +15,35 @@ _PROMPT_END = re.compile(r"(?:[$#>❯»λ]|(?<!\d)%|\(\w+\)|\[\d+\]:)$")
 
 
 class LastLine:
-    """What was printed since the last line break, and whether there was one since `begin`."""
+    """The output since the last line break, and whether there was a line break since `begin`."""
 
     def __init__(self) -> None:
         self._line = b""
         self._came = b""
-        """What was printed and not looked at yet: most of it never is."""
+        """The output that was not looked at yet: most of it never is."""
         self._is_fresh = False
         self._text: str | None = ""
 
     def begin(self) -> None:
-        """Something is going to be typed."""
+        """Note that something is going to be typed."""
         self._catch_up()
         self._is_fresh = False
 
     def follow(self, data: bytes) -> None:
-        """Every byte that the pane prints passes here."""
+        """Take what the pane prints."""
         self._came += data
         if len(self._came) > _KEPT_BYTES:
             self._catch_up()
 
     @property
     def is_fresh(self) -> bool:
-        """The line began, or the screen was cleared, since `begin`."""
+        """Whether the line began, or the screen was cleared, since `begin`."""
         self._catch_up()
         return self._is_fresh
 
     @property
     def text(self) -> str:
-        """The line as it stands there."""
+        """The line as the terminal shows it."""
         self._catch_up()
         if self._text is None:
             self._text = plain_text(self._line).rstrip()

@@ -14,17 +14,17 @@ from functools import lru_cache
 from harness.terminal.spec import COLUMNS
 
 EDIT_SEQUENCE = r"\[[0-9]{0,9}(?:;[0-9;:]{0,53})?[@CDGKPX`]"
-"""What follows the ESC of the sequences that a line obeys; only their first number counts."""
+"""The pattern behind the ESC of sequences that a line obeys; only their first number counts."""
 _TOKEN = re.compile(r"[^\r\b\x1b]+|\r+|\x08+|\x1b\[([0-9]*)[0-9;:]*(.)")
 _LONGEST_LINE = 2048
-"""Cells of one line that can still be overwritten; when there are as many, the first half becomes final."""
+"""Most cells of one line that can still be overwritten; when there are as many, the first half becomes final."""
 _LONGEST_CELL = 32
-"""Combining characters beyond this many code points take a cell of their own."""
+"""Most code points of a cell; further combining characters take a cell of their own."""
 _TAB = 8
 _ERASED = "\0"
-"""A blank cell that nobody printed: at the end of a line it is nothing, elsewhere a space. No text contains it."""
+"""The content of a cell that nothing was printed in: nothing at a line's end, elsewhere a space. No text holds it."""
 _REST = ""
-"""What the further cells of a wide character or a tab hold."""
+"""The content of the further cells of a wide character or a tab."""
 
 
 def has_edits(line: str) -> bool:
@@ -32,7 +32,7 @@ def has_edits(line: str) -> bool:
     return "\r" in line or "\b" in line or "\x1b" in line
 
 
-class Line:
+class TerminalLine:
     """The cells of a line and the cursor, which overwrites them.
 
     Text may be cut into parts anywhere but within a sequence. A line without edits comes out as it went in.
@@ -43,11 +43,11 @@ class Line:
         self._cursor = 0
 
     def obey(self, text: str) -> str:
-        """Print `text`, which has no newline. Gives back the beginning of the line that is final by now."""
+        """Print `text`, which has no newline, and return the beginning of the line that is final by now."""
         return "".join([self._obey(token) for token in _TOKEN.finditer(text)])
 
     def end(self) -> str:
-        """What is left of the line; a new one begins."""
+        """Return what is left of the line, and begin a new one."""
         text = _text("".join(self._cells).rstrip(_ERASED))
         self._cells.clear()
         self._cursor = 0
@@ -67,7 +67,7 @@ class Line:
         return ""
 
     def _final(self) -> str:
-        """The first cells of a line that has grown too long. The cursor is at its end then."""
+        """Take the first cells off a line that has grown too long, at whose end the cursor is."""
         half = _LONGEST_LINE // 2
         count = max(0, (len(self._cells) - half) // half) * half
         if count == 0:
@@ -107,7 +107,7 @@ class Line:
             self._overwrite(cells)
 
     def _combine(self, cells: list[str], character: str) -> bool:
-        """Whether the character before, in `cells` or before the cursor, could take one that has no width."""
+        """Add a character of no width to the one before it; False where there is none that can take it."""
         line, end = (cells, len(cells)) if cells else (self._cells, self._cursor)
         before = end - 1
         while before > 0 and line[before] == _REST:
@@ -125,7 +125,7 @@ class Line:
         self._cursor = end
 
     def _tab(self) -> None:
-        """A tab over blank cells stays one; over others it only moves the cursor."""
+        """Print a tab, which stays one over blank cells; over others it only moves the cursor."""
         stop = (self._cursor // _TAB + 1) * _TAB
         if all(cell == _ERASED for cell in self._cells[self._cursor : stop]):
             self._overwrite(["\t", *[_REST] * (stop - self._cursor - 1)])
@@ -134,7 +134,7 @@ class Line:
             self._reach_cursor()
 
     def _split(self, place: int) -> None:
-        """Make blanks of the character whose cells lie on both sides of `place`."""
+        """Turn the character whose cells lie on both sides of `place` into blanks."""
         if place >= len(self._cells) or self._cells[place] != _REST:
             return
         start = end = place
@@ -198,13 +198,13 @@ class Line:
 
 
 def _text(cells: str) -> str:
-    """Cells, joined, as they are read."""
+    """The text of cells."""
     return cells.replace(_ERASED, " ")
 
 
 @lru_cache(maxsize=4096)
 def _width(character: str) -> int:
-    """The cells that a printable character takes, as wcwidth: 2 for East Asian wide ones, 0 for combining ones."""
+    """The number of cells of a printable character, as wcwidth: 2 for East Asian wide ones, 0 for combining ones."""
     if unicodedata.category(character) in ("Cc", "Cf", "Me", "Mn"):
         return 0
     return 2 if unicodedata.east_asian_width(character) in "FW" else 1

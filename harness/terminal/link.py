@@ -14,9 +14,9 @@ from harness.terminal.control_mode import CommandReply
 from harness.terminal.spec import TerminalSpec
 
 UNREACHABLE_SEC = 120.0
-"""How long a terminal may be out of reach, as while an engine restarts."""
+"""Longest time for which a terminal may be out of reach, as while an engine restarts."""
 _REOPENINGS = 3
-"""New sessions after the agent killed tmux."""
+"""Most new sessions after the agent killed tmux."""
 _REATTACHMENTS = 100
 _LONGEST_PAUSE_SEC = 2.0
 _WAS_HERE = b"show-options -qv -t main @tbench\n"
@@ -26,33 +26,33 @@ _SYNC = b"display-message -p ''\n"
 _CLIENTS = b"list-clients -F '#{client_pid}'\n"
 
 
-_Line = tuple[int | None, bytes]
-"""A command line, with its number where it types."""
+_NumberedLine = tuple[int | None, bytes]
+"""A command line, and its number where it types."""
 _REPLIES_OF_COUNTED = 2
 
 
 class KeysLost(ConnectionError):
-    """The session ended, and nobody can say how much of what was typed it had taken."""
+    """Raised where the session ended, and nobody can say how much of what was typed it had taken."""
 
 
 class Listener(Protocol):
-    """Who hears what comes out of the pane."""
+    """What is told about the pane."""
 
     def output(self, data: bytes) -> None:
-        """The pane printed something."""
+        """Take what the pane printed."""
 
     def keys_arrived(self) -> None:
-        """Called at the moment in the stream when tmux has taken what was typed."""
+        """Note that tmux has taken what was typed, at this place in the stream."""
 
     def cut_off(self) -> None:
-        """The stream has ended."""
+        """Note that the stream has ended."""
 
     def begin(self) -> None:
-        """A client is about to attach: what was known of the pane holds no longer."""
+        """Note that a client is about to attach: what was known of the pane holds no longer."""
 
 
 class Link:
-    """One control client at a time, on one session.
+    """Keeps one control client at a time on one session.
 
     Where the way to it is cut, it is tried again for `unreachable_sec`; `on_outage` is told of these seconds when that
     begins, and at its end, as a negative number, of those that were not needed.
@@ -76,14 +76,14 @@ class Link:
         self._remark = remark
         self._client = self._new_client()
         self._typed = 0
-        """Commands that typed, so far: the session counts them, too. Each is done as a whole, or not at all."""
-        self._unconfirmed: list[_Line] = []
-        """What was typed last, with its numbers."""
+        """Number of commands that typed so far. The session counts them, too, and does each wholly or not at all."""
+        self._unconfirmed: list[_NumberedLine] = []
+        """The commands that typed last, with their numbers."""
         self._done: asyncio.Future[list[CommandReply]] | None = None
         self.keys_lost = False
         self.reopened = 0
         self.reattached = 0
-        """How often the session was attached again."""
+        """Number of times that the session was attached again."""
 
     def _new_client(self) -> ControlClient:
         listener = self._listener
@@ -101,7 +101,7 @@ class Link:
         await self._client.lost.wait()
 
     async def open(self) -> bool:
-        """Whether the session is a new one. Raises TerminalLost, and OSError where it cannot be reached."""
+        """Attach; True where the session is a new one. Raises TerminalLost, and OSError where it cannot be reached."""
         await self._client.open(self._connect, self._spec.argv(), self._spec.variables())
         try:
             was_here, _ = await self._client.commands(_WAS_HERE, _LEAVE_TRACE)
@@ -114,11 +114,11 @@ class Link:
         await self._client.close()
 
     async def commands(self, *commands: bytes, replies: int | None = None) -> list[CommandReply]:
-        """Send command lines in one go; their replies, see ControlClient. Raises ConnectionError."""
+        """Send command lines in one go, and return their replies, see ControlClient. Raises ConnectionError."""
         return await self._client.commands(*commands, replies=replies)
 
     async def sync(self) -> None:
-        """Until tmux has answered, and all that came before its answer was handed on. Raises ConnectionError."""
+        """Wait until tmux has answered, and all that came before its answer was handed on. Raises ConnectionError."""
         await self._client.commands(_SYNC)
 
     # -- typing exactly once ---------------------------------------------------------------------
@@ -134,7 +134,7 @@ class Link:
         self._done = None
         first = self._typed + 1
         self._typed += len(commands)
-        lines: list[_Line] = [(None, command) for command in before]
+        lines: list[_NumberedLine] = [(None, command) for command in before]
         lines += [(number, _counted(command, number)) for number, command in enumerate(commands, first)]
         self._unconfirmed += lines
         try:
@@ -143,14 +143,14 @@ class Link:
             if await self.reattach():
                 raise KeysLost("the session ended while something was typed") from error
 
-    async def _send(self, lines: Sequence[_Line]) -> None:
+    async def _send(self, lines: Sequence[_NumberedLine]) -> None:
         replies = sum(1 if number is None else _REPLIES_OF_COUNTED for number, _ in lines)
         self._done = await self._client.type(*(command for _, command in lines), replies=replies)
 
     async def replies(self) -> list[CommandReply]:
-        """What tmux answered to what was sent last of what was typed; nothing where that had arrived already.
+        """The replies to the commands that typed last; none where those had arrived already.
 
-        Raises ConnectionError, also where nothing comes in time.
+        Raises ConnectionError, also where no reply comes in time.
         """
         await self.sync()
         return [] if self._done is None else self._done.result()
@@ -162,7 +162,7 @@ class Link:
         return self._done is not None and self._done.done() and self._done.exception() is None
 
     async def _send_the_rest(self) -> None:
-        """What did not arrive of what was typed. Raises ConnectionError."""
+        """Send what was typed and did not arrive. Raises ConnectionError."""
         if self._all_arrived:
             return
         await self._others_are_gone()
@@ -174,7 +174,7 @@ class Link:
             await self._send(self._unconfirmed)
 
     async def _others_are_gone(self) -> None:
-        """Until the client that was cut off is detached: what it has still to read must not be done later."""
+        """Wait until clients that were cut off are detached: what they have still to read must not be done later."""
         for pause_sec in (0.0, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0):
             await asyncio.sleep(pause_sec)
             (reply,) = await self._client.commands(_CLIENTS)
@@ -184,7 +184,7 @@ class Link:
     # -- being cut off ---------------------------------------------------------------------------
 
     async def reattach(self) -> bool:
-        """Attach again, and type what had not arrived; whether the session is a new one.
+        """Attach again, and type what had not arrived; True where the session is a new one.
 
         With a new one, `keys_lost` says whether something that was typed had not arrived.
         Raises TerminalLost, TerminalUnreachable.

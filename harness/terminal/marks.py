@@ -28,13 +28,13 @@ class Mark(NamedTuple):
     pending: bool | None = None
     """Whether another typed line already waits; None where the shell cannot tell."""
     line: int | None = None
-    """Lines that the shell has read so far (bash, on D and B)."""
+    """Number of lines that the shell has read so far (bash, on D and B)."""
     pid: int | None = None
-    """The shell's own."""
+    """The shell's process id."""
     id: int | None = None
-    """The delivered command's."""
+    """The delivered command's id."""
     number: int | None = None
-    """The prompt's (bash, on B): one higher behind each command."""
+    """The prompt's number (bash, on B): one higher behind each command."""
 
 
 class MarkScanner:
@@ -78,7 +78,7 @@ def _mark(match: re.Match[bytes]) -> Mark:
 
 
 def _unfinished(data: bytes) -> int | None:
-    """Where a mark may have begun that the next read will complete."""
+    """The place where a mark may have begun that the next read will complete."""
     start = data.rfind(_OPENING, max(0, len(data) - _LONGEST_MARK))
     if start >= 0:
         return start

@@ -12,10 +12,10 @@ import re
 from dataclasses import dataclass
 
 from harness.protocols.base import Gap
-from harness.terminal.line import EDIT_SEQUENCE, Line, has_edits
+from harness.terminal.line import EDIT_SEQUENCE, TerminalLine, has_edits
 
 _BYTES_AT_ONCE = 16 << 10
-"""Larger pieces are read in parts, so that what they are turned into stays small."""
+"""Most bytes that are read at once, so that what they are turned into stays small."""
 
 
 @dataclass(frozen=True)
@@ -23,7 +23,7 @@ class Captured:
     """Plain text, whole or with a gap in its middle."""
 
     text: str
-    """Where there is a gap, head and tail around a line that says how many bytes are missing."""
+    """The whole text, or head and tail around a line that says how many bytes are missing."""
     gap: Gap | None = None
 
 
@@ -34,23 +34,23 @@ class PlainText:
     """
 
     def __init__(self, limit_bytes: int = 64 << 10) -> None:
-        self._reader = _Reader()
+        self._reader = _OutputReader()
         self._ends = _Ends(limit_bytes)
 
     def append(self, data: bytes) -> None:
-        """Read on; the stream may be cut anywhere, also within characters and escape sequences."""
+        """Read the next piece of the output, which may be cut anywhere, also within characters and escape sequences."""
         for start in range(0, len(data), _BYTES_AT_ONCE):
             self._ends.add(self._reader.read(data[start : start + _BYTES_AT_ONCE]))
 
     def captured(self) -> Captured:
-        """The text up to here, at the end of the output: nothing may be appended after that."""
+        """The text of the output, which is at its end: nothing may be appended after that."""
         self._ends.add(self._reader.end())
         return self._ends.captured()
 
 
 def plain_text(data: bytes) -> str:
-    """All of a program's output as a reader would see it line by line."""
-    reader = _Reader()
+    """A program's output as a reader would see it line by line."""
+    reader = _OutputReader()
     parts = [reader.read(data[start : start + _BYTES_AT_ONCE]) for start in range(0, len(data), _BYTES_AT_ONCE)]
     return "".join([*parts, reader.end()])
 
@@ -94,19 +94,19 @@ class _Ends:
         return Captured(gap.text, gap)
 
 
-class _Reader:
+class _OutputReader:
     """Reads output piece by piece and gives back the plain text that later output cannot change."""
 
     def __init__(self) -> None:
         self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
         self._sequences = _Sequences()
-        self._line = Line()
+        self._line = TerminalLine()
 
     def read(self, data: bytes) -> str:
         return self._read(self._decoder.decode(data))
 
     def end(self) -> str:
-        """The rest, with a last line that has no newline."""
+        """Return the rest: the last line, without a newline."""
         return self._read(self._decoder.decode(b"", final=True)) + self._line.end()
 
     def _read(self, text: str) -> str:
@@ -162,9 +162,9 @@ _SEQUENCE = re.compile(
 )
 _EDIT = re.compile(EDIT_SEQUENCE)
 _STRINGS = ("]", "P", "X", "^", "_", "k")
-"""What follows the ESC of sequences that hold a string: OSC, DCS, SOS, PM, APC, window title."""
+"""The characters behind the ESC of sequences that hold a string: OSC, DCS, SOS, PM, APC, window title."""
 _LONGEST_EDIT = 65
-"""Characters behind the ESC of a CSI sequence that tmux obeys: 63 of parameters."""
+"""Most characters behind the ESC of a CSI sequence that tmux obeys, 63 of them parameters."""
 _CONTROLS = dict.fromkeys((*range(0x08), 0x0B, 0x0C, *range(0x0E, 0x1B), *range(0x1C, 0x20), 0x7F))
 """Control characters that do nothing to a line, for `str.translate`, which is fast for ASCII only."""
 _CONTROL = re.compile(f"[{re.escape(''.join(map(chr, _CONTROLS)))}]+")
@@ -180,10 +180,10 @@ class _Sequences:
 
     def __init__(self) -> None:
         self._open = ""
-        """The beginning of a sequence that has not ended yet; of a string, only what kind it is."""
+        """The beginning of a sequence that has not ended yet; of a string only its kind."""
 
     def remove(self, text: str) -> str:
-        """The next piece without them; what has not ended yet is kept back."""
+        """Return the next piece without sequences; one that has not ended yet is kept back."""
         if self._open or "\x1b" in text:
             text = _SEQUENCE.sub(_what_stays, self._without_open(self._open + text))
         return _without_controls(text)
@@ -206,7 +206,7 @@ def _without_controls(text: str) -> str:
 
 
 def _what_stays(found: re.Match[str]) -> str:
-    """What is left of a sequence: itself where it edits the line, and the control characters within it."""
+    """The part of a sequence that stays: itself where it edits the line, and the control characters within it."""
     if found.lastgroup is None:
         return ""
     if found.lastgroup == "edit":

@@ -1,4 +1,4 @@
-"""What an agent sees: the screen, and the text since it last looked, where that can be told.
+"""Reads what an agent sees: the screen, and the text since it last looked, where that can be told.
 
 Lines are counted from the first one of the history. All lines from the cursor's place at the last view on are new.
 Those above it are compared with what they were, because programs go back up and draw over what has been read: new
@@ -19,10 +19,10 @@ from harness.terminal.control_mode import CommandReply
 from harness.terminal.spec import COLUMNS, HISTORY_LINES, ROWS
 
 _VIEW_LINES = 5_000
-"""Lines of head and of tail that are read; an observation holds fewer."""
+"""Most lines of head and of tail that are read; an observation holds fewer."""
 _QUESTIONS = 4
-"""Questions that a view may take: one as a rule, one more where lines wrapped, one more where lines changed; the last
-is for output that keeps flowing."""
+"""Most questions to tmux for one view: one as a rule, one more where lines wrapped, one more where lines changed; the
+last is for output that keeps flowing."""
 # Harmless are titles and marks, colours, what stays within its row, character sets, and modes that draw nothing.
 _GOES_BACK = re.compile(rb"\x1b(?!\]|\\|[=>]|[()][0AB]|\[[0-9;:]*[CDGKPX@m]|\[\?(?:1|12|25|2004)[hl])")
 # Who clears the screen wants to see what is drawn on it next; and after 3J, lines are counted from zero again.
@@ -31,7 +31,7 @@ _SCROLLS_A_SCREEN = re.compile(rb"\x1b(?:\[[0-9;]*[JS]|\[\?3[hl]|c)")
 _UNFINISHED = re.compile(rb"\x1b(?:\[[0-?]{0,30})?\Z")
 _LONGEST_UNFINISHED = 32
 _JUDGED_BYTES = 1 << 16
-"""Output is judged in pieces of that size: most comes in scraps, for each of which it would cost more."""
+"""Size of the pieces in which output is judged: most comes in scraps, and judging each would cost more."""
 _POSITION = (
     b"display-message -p -t main '#{history_size} #{cursor_y} #{alternate_on}"
     b" #{scroll_region_upper} #{pane_width}x#{pane_height}'\n"
@@ -41,14 +41,14 @@ _SCREEN = b"capture-pane -p -t main\n"
 
 
 class Tmux(Protocol):
-    """Who answers tmux commands: a control client, or the link that has one."""
+    """What answers tmux commands: a control client, or the link that has one."""
 
     async def commands(self, *commands: bytes) -> list[CommandReply]:
-        """Send command lines in one go; their replies. Raises ConnectionError."""
+        """Send command lines in one go, and return their replies. Raises ConnectionError."""
 
 
 class _Plan(NamedTuple):
-    """Lines to read along with the screen. As tmux counts from the screen's top, it fits one size of the history."""
+    """The lines to read along with the screen, for one size of the history, as tmux counts from the screen's top."""
 
     history: int
     start: int
@@ -58,11 +58,11 @@ class _Plan(NamedTuple):
 
     @property
     def elided(self) -> int:
-        """How many lines are left out of the middle of the new output."""
+        """The number of lines left out of the middle of the new output."""
         return max(0, self.history + ROWS - self.start - 2 * _VIEW_LINES)
 
     def commands(self) -> list[bytes]:
-        """The new output in one piece, or head and tail; then what has scrolled off, if there is any."""
+        """The commands that read the new output, in one piece or head and tail, then what has scrolled off."""
         start = self.start - self.history
         head_end = f" -E {start + _VIEW_LINES - 1}" if self.elided else ""
         commands = [f"capture-pane -p -t main -J -S {start}{head_end}\n".encode()]
@@ -74,15 +74,15 @@ class _Plan(NamedTuple):
         return commands
 
     def new_output(self, replies: Sequence[CommandReply]) -> str:
-        """The text of it, from the replies to the commands."""
+        """The text of the new output, from the replies to the commands."""
         head = _text(replies[0].lines)
         if not self.elided:
             return head
         return f"{head}\n[… {self.elided} lines left out …]\n{_text(replies[1].lines)}"
 
 
-class _Look(NamedTuple):
-    """What tmux answered: the screen, where it stands, and what was planned to be read along with it."""
+class _Snapshot(NamedTuple):
+    """The answer of tmux: the screen, where it stands, and the lines that were to be read along with it."""
 
     history: int
     cursor: int
@@ -94,7 +94,7 @@ class _Look(NamedTuple):
     replies: Sequence[CommandReply]
 
     def scrolled_off(self, lines: range) -> Sequence[bytes] | None:
-        """The rows of these lines; None where other ones were read."""
+        """The rows of `lines`; None where other ones were read along."""
         if self.plan is None or self.plan.history != self.history or self.plan.scrolled_off != lines:
             return None
         return self.replies[-1].lines if lines else ()
@@ -109,12 +109,12 @@ class _Look(NamedTuple):
 
 @dataclass(slots=True)
 class _Printed:
-    """What the bytes of the pane may have done to lines that had been read."""
+    """What printed bytes may have done to lines that had been read."""
 
     newlines: int = 0
     scrolled_at_most: int = 0
     went_back: bool = False
-    """Lines above the cursor may have changed."""
+    """Whether lines above the cursor may have changed."""
     cleared: bool = False
 
     @classmethod
@@ -138,33 +138,33 @@ class _Printed:
 
 
 class ScreenReader:
-    """The reader keeps what the agent has read, and follows the output to know what may have happened to it."""
+    """Reads views; keeps what the agent has read, and follows the output to know what may have happened to that."""
 
     def __init__(self) -> None:
         self._top = 0
         """The line that was at the top of the screen when it was read."""
         self._above: Sequence[bytes] = ()
-        """The rows from there to the cursor, as they were then."""
+        """The rows from there to the cursor, as they were when they were read."""
         self._size = ""
         self._printed = _Printed()
         self._printed_meanwhile = _Printed()
-        """While the last question was asked; a part of the other."""
+        """The part of `_printed` that came while the last question was asked."""
         self._not_judged = bytearray()
 
     def follow(self, output: bytes) -> None:
-        """Every byte that the pane prints passes here."""
+        """Take what the pane prints."""
         self._not_judged += output
         if len(self._not_judged) > _JUDGED_BYTES:
             self._judge()
 
     def lose_place(self) -> None:
-        """Output may have passed unseen: the next view is the screen alone."""
+        """Note that output may have passed unseen, so that the next view is the screen alone."""
         self._printed.cleared = True
 
     async def note_place(self, tmux: Tmux) -> None:
-        """What is there now has been read. Raises ConnectionError, TerminalLost."""
+        """Take what is there now as read. Raises ConnectionError, TerminalLost."""
         self._judge()
-        self._keep(await self._look(tmux, None))
+        self._keep(await self._take_snapshot(tmux, None))
 
     async def is_full(self, tmux: Tmux) -> bool:
         """Whether a full-screen program has the screen: the alternate one, or the keys in their other mode."""
@@ -175,21 +175,21 @@ class ScreenReader:
         return b"1" in b"".join(reply.lines)
 
     async def read(self, tmux: Tmux) -> ScreenView:
-        """Raises ConnectionError, TerminalLost."""
+        """Read a view. Raises ConnectionError, TerminalLost."""
         self._judge()
         plan = self._expected_plan()
         for questions_left in reversed(range(_QUESTIONS)):
-            look = await self._look(tmux, plan)
-            plan = self._fitting_plan(look)
-            if plan is None or plan == look.plan:
+            snapshot = await self._take_snapshot(tmux, plan)
+            plan = self._fitting_plan(snapshot)
+            if plan is None or plan == snapshot.plan:
                 break
             if questions_left == 1:
                 # Output keeps flowing: a screen earlier, to miss nothing that scrolls while the last question is asked.
                 plan = plan._replace(start=max(0, plan.start - ROWS))
-        self._keep(look)
-        return look.view(with_new_output=plan is not None)
+        self._keep(snapshot)
+        return snapshot.view(with_new_output=plan is not None)
 
-    async def _look(self, tmux: Tmux, plan: _Plan | None) -> _Look:
+    async def _take_snapshot(self, tmux: Tmux, plan: _Plan | None) -> _Snapshot:
         self._printed_meanwhile = _Printed()
         # In one go: what is printed in between would make the position wrong for the screen. The new lines come
         # along where they are expected to be, which saves a second question in most steps.
@@ -197,15 +197,15 @@ class ScreenReader:
         position, shown, *replies = await tmux.commands(_POSITION, _SCREEN, *planned)
         self._judge()
         history, cursor, alternate, region_top, size = text(position.lines).split()
-        return _Look(int(history), int(cursor), alternate == "1", int(region_top), size, shown.lines, plan, replies)
+        return _Snapshot(int(history), int(cursor), alternate == "1", int(region_top), size, shown.lines, plan, replies)
 
-    def _keep(self, look: _Look) -> None:
-        self._top, self._above, self._size = look.history, look.rows[: look.cursor], look.size
+    def _keep(self, snapshot: _Snapshot) -> None:
+        self._top, self._above, self._size = snapshot.history, snapshot.rows[: snapshot.cursor], snapshot.size
         # What was printed meanwhile may have come behind the answer: it counts for this view and the next.
         self._printed, self._printed_meanwhile = self._printed_meanwhile, _Printed()
         # Within a scroll region, a plain line end moves lines that are above the cursor.
-        self._printed.went_back |= look.region_top > 0
-        self._printed.cleared |= look.alternate
+        self._printed.went_back |= snapshot.region_top > 0
+        self._printed.cleared |= snapshot.alternate
 
     def _judge(self) -> None:
         if not (output := self._not_judged):
@@ -218,42 +218,42 @@ class ScreenReader:
         self._not_judged = output[end:]
 
     def _expected_plan(self) -> _Plan | None:
-        """The plan that fits if no line was wrapped and none that was read has changed; None for no guess."""
+        """The plan that fits if no line has wrapped and none that was read has changed; None for no guess."""
         printed, place = self._printed, self._top + len(self._above)
         if printed.cleared or printed.newlines > _VIEW_LINES:
             return None
         history = max(self._top, place + printed.newlines - (ROWS - 1))
         return _Plan(history, place, self._scrolled_off(self._top, history) if printed.went_back else range(0))
 
-    def _fitting_plan(self, look: _Look) -> _Plan | None:
-        """The plan for what is there now, as far as `look` tells; None where new output cannot be told."""
-        top = self._top_now(look)
+    def _fitting_plan(self, snapshot: _Snapshot) -> _Plan | None:
+        """The plan for what is there now, as far as `snapshot` tells; None where new output cannot be told."""
+        top = self._top_now(snapshot)
         if top is None:
             return None
         place = top + len(self._above)
-        if not self._printed.went_back and place <= look.history + look.cursor:
-            return _Plan(look.history, place)
-        scrolled_off = self._scrolled_off(top, look.history)
-        are = [*(look.scrolled_off(scrolled_off) or self._above[: look.history - top]), *look.rows]
+        if not self._printed.went_back and place <= snapshot.history + snapshot.cursor:
+            return _Plan(snapshot.history, place)
+        scrolled_off = self._scrolled_off(top, snapshot.history)
+        are = [*(snapshot.scrolled_off(scrolled_off) or self._above[: snapshot.history - top]), *snapshot.rows]
         differ = [*map(operator.ne, self._above, are), True]
-        return _Plan(look.history, top + differ.index(True), scrolled_off)
+        return _Plan(snapshot.history, top + differ.index(True), scrolled_off)
 
     def _scrolled_off(self, top: int, history: int) -> range:
-        """Of the lines that were read, from `top` on, those that have scrolled off the screen since."""
+        """The lines that were read, from `top` on, and have scrolled off the screen since."""
         return range(top, min(top + len(self._above), history))
 
-    def _top_now(self, look: _Look) -> int | None:
-        """Where the line that was at the top is now; None where that cannot be told."""
+    def _top_now(self, snapshot: _Snapshot) -> int | None:
+        """The place now of the line that was at the top; None where that cannot be told."""
         printed, top = self._printed, self._top
-        if printed.cleared or look.alternate or look.size != self._size:
+        if printed.cleared or snapshot.alternate or snapshot.size != self._size:
             return None
         if top + printed.scrolled_at_most >= HISTORY_LINES:
             # A full history loses a tenth of its lines at once; once is seen, twice would be guessed.
             if printed.scrolled_at_most >= HISTORY_LINES // 10:
                 return None
-            if look.history < top:
+            if snapshot.history < top:
                 top -= HISTORY_LINES // 10
-        return top if top <= look.history else None
+        return top if top <= snapshot.history else None
 
 
 def _text(rows: Sequence[bytes]) -> str:

@@ -26,9 +26,9 @@ from harness.terminal.waiting import Waiting
 from harness.terminal.watch import Watch
 
 _SHELL_SEC = 10.0
-"""How long the first prompt may take; a shell without marks is used as it is."""
+"""Longest wait for the first prompt; a shell without marks is used as it is."""
 _AFTER_GAP_SEC = 5.0
-"""The mark that is waited for may have passed unseen: the wait is cut to this after the stream was lost."""
+"""Longest wait for a mark after the stream was lost, when it may have passed unseen."""
 KEYS_LOST = "keys_lost: The terminal was lost and opened again: what was typed last, or a part of it, is lost."
 REOPENED = "terminal_reopened: The terminal was lost and opened again, with a new shell."
 
@@ -40,7 +40,7 @@ class Settled:
     at_prompt: bool
     exit_code: int | None = None
     full_screen: bool = False
-    """Asked for with `Keys.shell_warning`: the keys went to a full-screen program."""
+    """Whether the keys went to a full-screen program; only told for keys with a `shell_warning`."""
 
 
 class Terminal:
@@ -187,7 +187,7 @@ class Terminal:
 
     @property
     def recording_problem(self) -> str | None:
-        """Why the recording is incomplete, where it is."""
+        """Why the recording is incomplete; None where it is whole."""
         return None if self._recording is None else self._recording.problem
 
     @property

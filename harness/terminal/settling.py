@@ -1,4 +1,4 @@
-"""When has the shell settled? A state machine over what was typed and the marks that came back. Pure, no clock.
+"""Tells when the shell has settled: a state machine over what was typed and the marks that came back. No clock.
 
 Bash says with D and B how many lines it has read (its LINENO): once these are as many as were typed, nothing
 typed is left to be run, and that is proof. Other shells answer each line with one prompt, which is counted.
@@ -12,17 +12,18 @@ import re
 from harness.terminal.marks import Mark
 
 GRACE_SEC = 0.02
-"""Settled by proof, but no prompt has been drawn, and this shell's have had no mark so far."""
+"""Wait for a prompt where settling is proved, but this shell's prompts have had no mark so far."""
 PROMPT_SEC = 1.0
-"""The same where they had one: it is on its way, unless the agent has just made a prompt of its own."""
+"""Wait where they had one: it is on its way, unless the agent has just made a prompt of its own."""
 QUIET_SEC = 0.03
-"""After a key: what it does is done."""
+"""Quiet after which what a key does is done."""
 UNPROVEN_SEC = 0.1
-"""Lines are unaccounted for, but the shell says that none waits: a program has read them, or they are still coming."""
+"""Quiet that is asked for where lines are unaccounted for, though the shell says that none waits: a program has read
+them, or they are still coming."""
 UNSEEN_SEC = 5.0
-"""The stream was cut: the mark that is waited for may have passed unseen."""
+"""Quiet that is asked for where the stream was cut: the mark that is waited for may have passed unseen."""
 UNANSWERED_SEC = 1.0
-"""The same in a shell that cannot say whether any waits: the next one may be at work."""
+"""Quiet that is asked for where a shell cannot say whether lines wait: the next one may be at work."""
 
 _LINE_KEYS = frozenset({"enter", "c-m", "c-j", "kpenter"})
 _CONTROL = "c-"
@@ -32,16 +33,16 @@ _MOST_SHELLS = 64
 
 
 class ShellState:
-    """`wait_sec` says how things stand: None while something runs, 0 settled, else settled after so much quiet."""
+    """The shell's state. `wait_sec` is None while something runs, 0 once settled, else the quiet that settles it."""
 
     def __init__(self) -> None:
         self.at_prompt = False
         self.exit_code: int | None = None
         self.wait_sec: float | None = None
         self.commands = 0
-        """Marks C so far."""
+        """Number of marks C so far."""
         self._read: dict[int, int] = {}
-        """Shell's pid → lines that it had read when things last settled: shells nest."""
+        """Number of lines that a shell had read when things last settled, by its pid, as shells nest."""
         self._last: tuple[int | None, int | None] = (None, None)
         self._typed = 0
         self._answers = 0
@@ -50,37 +51,37 @@ class ShellState:
         self._keyed = False
         self._proven = False
         self._ran = False
-        """A mark C came since the keys arrived."""
+        """Whether a mark C came since the keys arrived."""
         self._prompt: tuple[int | None, int | None] = (None, None)
-        """The last prompt's shell and number."""
+        """Shell and number of the last prompt."""
         self._is_behind_command = False
-        """A mark C came since then."""
+        """Whether a mark C came since the last prompt."""
         self._prompted_by: int | None = None
         """The shell (its pid, or 0) that drew a prompt with a mark after its last D."""
         self._mute = False
-        """Commands are no longer followed by a mark D."""
+        """Whether commands are no longer followed by a mark D."""
         self.answer: str | None = None
         """The kind of the last mark since the keys arrived."""
         self._in_line = False
-        """Text was typed at the prompt, and nothing else."""
+        """Whether text, and nothing else, was typed at the prompt."""
 
     @property
     def pid(self) -> int | None:
-        """The shell that said last that a command has ended; None where it does not tell."""
+        """The pid of the shell that said last that a command has ended; None where it does not tell."""
         return self._last[0]
 
     @property
     def was_asked(self) -> bool:
-        """A line was typed at the prompt, and the shell has not said yet what becomes of it."""
+        """Whether a line was typed at the prompt of which the shell has not said yet what becomes of it."""
         return self._from_prompt and self._typed > 0 and self.answer is None
 
     @property
     def edits(self) -> bool:
-        """The shell's line editor reads what is typed next, and no key has changed what a line's end means to it."""
+        """Whether the shell's line editor reads what is typed next, and no key has changed what a line's end means."""
         return self.at_prompt or self.answer == "P" or self._in_line
 
     def typed(self, text: str) -> None:
-        """`text` is on its way to the terminal; each newline in it ends a line."""
+        """Note that `text` is on its way to the terminal; each newline in it ends a line."""
         in_line = self.edits and "\n" not in text and not _CONTROLS.search(text)
         self._begin()
         self._in_line = in_line
@@ -90,7 +91,7 @@ class ShellState:
             self._keyed = True
 
     def pressed(self, key: str) -> None:
-        """A key is on its way. Control keys make the count of lines a guess: C-c throws typed lines away."""
+        """Note that a key is on its way. Control keys make the count of lines a guess: C-c throws typed lines away."""
         if key.lower() in _LINE_KEYS:
             self.typed("\n")
             return
@@ -107,13 +108,13 @@ class ShellState:
         self.keys_arrived()
 
     def lose_sight(self) -> None:
-        """Marks may have passed unseen, so nothing is known and counts are off until things settle again."""
+        """Note that marks may have passed unseen: nothing is known, and counts are off until things settle again."""
         self.keys_arrived()
         self._keyed = True
         self.wait_sec = UNSEEN_SEC
 
     def keys_arrived(self) -> None:
-        """The terminal has what was typed: marks that came before are older."""
+        """Note that the terminal has what was typed: marks that came before are older."""
         self.at_prompt = False
         self.wait_sec = None
         self._proven = False
@@ -121,7 +122,7 @@ class ShellState:
         self.answer = None
 
     def take(self, mark: Mark) -> None:
-        """A mark came out of the terminal."""
+        """Take a mark that came out of the terminal."""
         if mark.kind in "BCDP":
             self.answer = mark.kind
         match mark.kind:
@@ -155,7 +156,7 @@ class ShellState:
         self.wait_sec = self._quiet_sec(mark)
 
     def _take_delivered_end(self, mark: Mark) -> None:
-        """The line that asked for the command is all that was typed, and its own mark D came before the command."""
+        """Take the end of a delivered command: only the line that asked for it was typed, which has had its mark D."""
         self.exit_code = mark.exit_code
         self._ran = False
         self._proven = not self._keyed
@@ -174,13 +175,13 @@ class ShellState:
             self._take_lone_prompt(mark)
 
     def _is_copy(self, mark: Mark) -> bool:
-        """Printed by a command: a prompt behind one has a higher number than the prompt before it."""
+        """Whether a command printed this mark: a prompt behind one has a higher number than the prompt before it."""
         pid, number = self._prompt
         is_new = mark.number is None or number is None or mark.pid != pid or mark.number > number
         return self._is_behind_command and not is_new
 
     def _take_lone_prompt(self, mark: Mark) -> None:
-        """Without a D before it: PROMPT_COMMAND was unset, a history expansion failed, or a key drew the prompt."""
+        """Take a prompt without a D before it: PROMPT_COMMAND was unset, an expansion failed, or a key drew it."""
         self._mute = self._mute or self._ran
         if self._keyed:
             self.wait_sec = UNPROVEN_SEC if not self._typed else None
@@ -202,7 +203,7 @@ class ShellState:
         return self._lines_read(mark) == self._typed
 
     def _is_known(self, pid: int | None) -> bool:
-        """Not of a shell that nobody has waited for: it may have a terminal of its own in this one (expect, script)."""
+        """Whether the shell was waited for before: another may have a terminal of its own in here (expect, script)."""
         return pid is None or not self._read or pid in self._read
 
     def _quiet_sec(self, mark: Mark) -> float:
@@ -217,7 +218,7 @@ class ShellState:
         return None if before is None or mark.line is None else mark.line - before
 
     def settle(self, *, prompted: bool = False) -> None:
-        """Enough quiet, or proof: nothing typed is left to be run."""
+        """Take things as settled, by proof or enough quiet: nothing typed is left to be run."""
         if self._proven:
             self._prompted_by = (self._last[0] or 0) if prompted else None
         self.wait_sec = 0.0

@@ -1,4 +1,4 @@
-"""Where tmux and its files are, and in what surroundings the terminal's shell runs."""
+"""The places of tmux and its files, and the surroundings in which the terminal's shell runs."""
 
 from __future__ import annotations
 
@@ -36,22 +36,22 @@ UNATTENDED: Mapping[str, str] = {
 
 @dataclass(frozen=True)
 class TerminalSpec:
-    """Where tmux and its files are, on the side where the terminal lives."""
+    """The places of tmux and its files, on the side where the terminal lives, and how its shell runs."""
 
     tmux: str = "/opt/tbench/bin/tmux"
     config: str = "/opt/tbench/share/tmux.conf"
     socket: str = "/opt/tbench/run/tmux"
-    """Files with names that begin like this one belong to the terminal, too."""
+    """The socket of tmux; files whose names begin like its own belong to the terminal, too."""
     shell: Sequence[str] = ("/opt/tbench/bin/busybox", "sh", "/opt/tbench/share/shell")
-    """At least two words: one alone tmux would hand to the user's login shell, which may be nologin."""
+    """The shell's command, of at least two words: tmux hands a single one to the login shell, which may be nologin."""
     attended: bool = True
-    """Somebody sits at the keyboard, so the shell has what a person's has: history expansion, pagers, editors. Else
+    """Whether keys are typed, so that the shell has what a person's has: history expansion, pagers, editors. Else
     commands are delivered: `!` is text, and `UNATTENDED` holds."""
     shell_mode: ShellMode = "persistent"
     """`persistent`: one shell runs all commands; `fresh`: each has a process of its own, with EOF on its input, no
     terminal and the start directory."""
     watcher: str = "/opt/tbench/bin/tty"
-    """Looks at the pane's terminal from beside it (images/tools/tty.c)."""
+    """The program that looks at the pane's terminal from beside it (images/tools/tty.c)."""
     environment: Mapping[str, str] = field(
         default_factory=lambda: {
             "TERM": "tmux-256color",
@@ -66,12 +66,12 @@ class TerminalSpec:
         return f"{self.socket}.command"
 
     def variables(self) -> dict[str, str]:
-        """What tmux and with it the shell find in their environment."""
+        """The environment of tmux, and with it of the shell."""
         unattended = {} if self.attended else {**UNATTENDED, "TBENCH_HISTORY_EXPANSION": "off"}
         return {**self.environment, **unattended}
 
     def argv(self) -> list[str]:
-        """The control client: attaches to the session, or makes it where there is none."""
+        """The command of the control client, which attaches to the session, or makes it where there is none."""
         # -D: a client that lost its way must not stay attached and keep the pane waiting for it.
         session = ["new-session", "-A", "-D", "-s", "main", "-x", str(COLUMNS), "-y", str(ROWS), *self.shell]
         return [self.tmux, "-u", "-f", self.config, "-S", self.socket, "-C", *session]

@@ -1,4 +1,4 @@
-"""Waits until the shell has settled: by its marks, else by looking at who has the foreground."""
+"""Waits until the shell has settled, by its marks, else by looking at what has the foreground."""
 
 from __future__ import annotations
 
@@ -13,21 +13,21 @@ from harness.terminal.link import Link
 from harness.terminal.watch import Watch
 
 _FIRST_LOOK_SEC = 0.02
-"""So long after the last news the foreground is looked at, where the marks leave a doubt."""
+"""Time after the last news at which the foreground is looked at, where the marks leave a doubt."""
 _LONGEST_PAUSE_SEC = 0.5
 _KNOWN_PROMPT_SEC, _NEW_PROMPT_SEC = 0.15, 0.5
-"""As much quiet is asked for where the shell is behind something that only passes on, as ssh does."""
+"""Quiet that is asked for, at a known and at a new prompt, where the shell is behind something such as ssh."""
 _EDITORS = frozenset({"bash", "zsh", "fish"})
-"""Shells with a line editor, unless somebody switched it off."""
+"""Shells that have a line editor, unless it was switched off."""
 _PLAIN_PROMPT = ("$", "#")
 
 
-class _Seen(Enum):
+class _ShellActivity(Enum):
     """What a look at the foreground says about the shell."""
 
-    AT_PROMPT = 1
-    """Whose marks there are."""
-    AT_SOME_PROMPT = 2
+    AT_MARKED_PROMPT = 1
+    """The shell that prints the marks waits at its prompt."""
+    AT_UNMARKED_PROMPT = 2
     BUSY = 3
     UNKNOWN = 4
 
@@ -45,13 +45,13 @@ class Waiting:
         self._link = link
         self._watcher = watcher
         self.recognised = False
-        """The shell is at a prompt that has no marks."""
+        """Whether the shell is at a prompt that has no marks."""
         self._was_recognised = False
-        """It was, when something was typed."""
+        """Whether it was at one when something was typed."""
         self._prompt = ""
-        """What stood on the line of the last such prompt."""
+        """The line of the last such prompt."""
         self._prompt_lines: bool | None = None
-        """Whether the terminal handed over whole lines there: who edits lines at his prompt does not at a question."""
+        """Whether the terminal was in canonical mode there: what edits lines at a prompt does not at a question."""
         self._entered = False
         self._before: Foreground | None = None
         self._pause_sec = _FIRST_LOOK_SEC
@@ -59,11 +59,11 @@ class Waiting:
 
     @property
     def at_prompt(self) -> bool:
-        """The shell waits for a command."""
+        """Whether the shell waits for a command."""
         return self._watch.shell.at_prompt or self.recognised
 
     def typed(self, *, entered: bool) -> None:
-        """Something is going to be typed; `entered`: what makes a shell do something, such as a line's end."""
+        """Note that something is going to be typed; `entered`: it makes a shell do something, as a line's end does."""
         self._entered = entered or (self._entered and not self.at_prompt)
         self._was_recognised = self.recognised or (self._was_recognised and not self.at_prompt)
         self.recognised = False
@@ -72,7 +72,7 @@ class Waiting:
         self._watch.line.begin()
 
     async def until_settled(self, duration_sec: float, *, or_when: Callable[[], bool] = lambda: False) -> None:
-        """Until settled, or `or_when` holds, or the time is over. Raises ConnectionError when the stream ended."""
+        """Wait until things settle, `or_when` holds or the time is over. Raises ConnectionError for an ended stream."""
         watch, started_at = self._watch, _now()
         ends_at = started_at + duration_sec
         watch.output_matters = False
@@ -81,7 +81,7 @@ class Waiting:
                 raise ConnectionResetError(self._link.why_cut)
             if watch.shell.wait_sec == 0 or self.recognised or or_when():
                 return
-            look_at, now = self._look_at(), _now()
+            look_at, now = self._next_look_at(), _now()
             if look_at <= now:
                 await self._look()
             elif now >= ends_at:
@@ -95,8 +95,8 @@ class Waiting:
             else:
                 watch.output_matters = True
 
-    def _look_at(self) -> float:
-        """When the foreground is to be looked at next; infinite where there is no doubt."""
+    def _next_look_at(self) -> float:
+        """The time at which to look at the foreground next; infinite where there is no doubt."""
         watch = self._watch
         quiet_sec = _FIRST_LOOK_SEC
         if watch.shell.wait_sec is None:
@@ -112,11 +112,11 @@ class Waiting:
         self._looked_at = _now()
         if watch.marks != marks:
             return
-        if seen is _Seen.AT_PROMPT:
+        if seen is _ShellActivity.AT_MARKED_PROMPT:
             watch.shell.settle()
-        elif seen is _Seen.AT_SOME_PROMPT:
+        elif seen is _ShellActivity.AT_UNMARKED_PROMPT:
             self._settle_at_prompt()
-        elif seen is _Seen.BUSY:
+        elif seen is _ShellActivity.BUSY:
             self._pause_sec = self._pause_sec if is_first else min(2 * self._pause_sec, _LONGEST_PAUSE_SEC)
         elif watch.shell.wait_sec is not None and _now() >= watch.last_mark_at + watch.shell.wait_sec:
             # Nobody can say more: quiet has to do. On a busy machine it may only mean that nothing was read yet.
@@ -131,25 +131,27 @@ class Waiting:
         else:
             self.recognised = True
 
-    def _judge(self, now: Foreground | None) -> _Seen:
+    def _judge(self, now: Foreground | None) -> _ShellActivity:
         before, self._before = self._before, now
         if now is None:
-            return _Seen.UNKNOWN
+            return _ShellActivity.UNKNOWN
         if not now.is_at_rest or not (now.waiting or now.is_still(before)):
-            return _Seen.BUSY
+            return _ShellActivity.BUSY
         if self._watch.shell.wait_sec is not None and self._is_the_marks_shell(now):
-            return _Seen.AT_PROMPT
+            return _ShellActivity.AT_MARKED_PROMPT
         # Marks may also come from where a shell's number is another one, or is not known here.
         line = self._watch.line
         may_be_prompt = line.is_fresh and (bool(line.text) or now.edits_line) and now.is_still(before)
-        return _Seen.AT_SOME_PROMPT if may_be_prompt and self._is_at_some_prompt(now) else _Seen.BUSY
+        if may_be_prompt and self._is_at_some_prompt(now):
+            return _ShellActivity.AT_UNMARKED_PROMPT
+        return _ShellActivity.BUSY
 
     def _is_the_marks_shell(self, now: Foreground) -> bool:
         pid = self._watch.shell.pid
         return now.is_shell if pid is None else now.group == pid and self._reads_command(now)
 
     def _reads_command(self, now: Foreground) -> bool:
-        """Whether a shell that waits does so for a command, not for a command's input."""
+        """Whether a waiting shell waits for a command, and not for a command's input."""
         if now.first_waits is False:
             return False
         if now.canonical is None or now.edits_line:
@@ -177,7 +179,7 @@ class Waiting:
             self._prompt_lines = None if self._before is None else self._before.canonical
 
     def _remember_prompt(self) -> None:
-        """What stands there when the time is over may be a prompt: then it is known when it comes again."""
+        """Note what may be a prompt when the time is over, to know it when it comes again."""
         line = self._watch.line
         if self._entered and line.is_fresh and looks_like_prompt(line.text):
             self._know_prompt()

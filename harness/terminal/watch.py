@@ -1,4 +1,4 @@
-"""Follows what a pane prints: marks, the last line, what commands print; into the recording with all of it."""
+"""Follows what a pane prints: its marks, its last line, what commands print. All of it goes into the recording."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from harness.terminal.settling import ShellState
 
 
 class Watch:
-    """A `harness.terminal.link.Listener`: all that is known of the pane, from what it prints."""
+    """All that is known of the pane, from what it prints: a `harness.terminal.link.Listener`."""
 
     def __init__(self, screen: ScreenReader, recording: Recording | None) -> None:
         self.shell = ShellState()
@@ -25,12 +25,12 @@ class Watch:
         self.marks = 0
         self.last_output = b""
         self.output_matters = False
-        """Somebody waits for output, too, and for the beginning of commands: most of all this wakes nobody."""
+        """Whether output, and the beginning of commands, wake those who wait: mostly they need not."""
         self._screen = screen
         self._recording = recording
         self._scanner = MarkScanner()
         self._news: asyncio.Future[None] | None = None
-        """Who waits for news."""
+        """The waiter for news, if there is one."""
 
     def begin(self) -> None:
         # The marks of the session that is attached again may have passed unseen.
@@ -73,7 +73,7 @@ class Watch:
             self._news.set_result(None)
 
     async def changes(self, until: float) -> None:
-        """Wait for news: a command's end, a prompt, the stream's end, the time, or output where that matters."""
+        """Wait for a command's end, a prompt, the stream's end, the time, or output where that matters."""
         # A future and a timer: asyncio.timeout with an event, for each wait of each step, costs three times as much.
         loop = asyncio.get_running_loop()
         self._news = loop.create_future()

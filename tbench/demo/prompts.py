@@ -1,10 +1,10 @@
-"""Prompts of `/v1/completions` read back into conversations: the templates of harness.rendering."""
+"""Reads prompts of `/v1/completions` back into conversations, where a template of harness.rendering made them."""
 
 from __future__ import annotations
 
 import re
 
-from tbench.demo.scripts import Conversation
+from tbench.demo.scripts import ChatTurns
 
 _ROLES = {"model": "assistant", "System": "system", "Instruction": "user", "Output": "assistant"}
 _ACROSS_LINES = re.DOTALL | re.MULTILINE
@@ -18,7 +18,7 @@ _TEMPLATES = [
 ]
 
 
-def read_prompt(prompt: str) -> Conversation:
+def read_prompt(prompt: str) -> ChatTurns:
     """The turns of a rendered prompt, the open one at its end left out; anything else is one user message."""
     for template in _TEMPLATES:
         if turns := template.findall(prompt):

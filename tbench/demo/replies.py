@@ -1,4 +1,4 @@
-"""How `scripted-demo` puts a step: in the action protocol that a conversation's first messages ask for."""
+"""Writes a step as a reply, in the action protocol that a conversation's first messages ask for."""
 
 from __future__ import annotations
 
@@ -7,13 +7,13 @@ import re
 from collections.abc import Callable, Collection
 from typing import NamedTuple
 
-from tbench.demo.scripts import Conversation, ScriptStep
+from tbench.demo.scripts import ChatTurns, ScriptStep
 
 SUBMIT = "echo COMPLETE_TASK_AND_SUBMIT_FINAL_OUTPUT"
 BASH_TOOL = "bash"
-"""Where a function of this name is offered, it is called."""
+"""The function that is called where a request offers it."""
 TERMINAL_CONTROLLER = "You are a local OS Terminal Controller Agent"
-"""A first message that starts so asks for `<thinking>` and a bash block."""
+"""The start of a first message that asks for `<thinking>` and a bash block."""
 
 _KEY_NAMES = "Enter|Escape|Tab|BTab|BSpace|Space|Up|Down|Left|Right|Home|End|DC|IC|NPage|PPage|PageUp|PageDown|F[0-9]+"
 _KEY = rf"(?:[CMS]-)*(?:[CMS]-\S|{_KEY_NAMES})"
@@ -21,21 +21,22 @@ _ONLY_KEYS = re.compile(rf"\s*{_KEY}(?:\s+{_KEY})*\s*")
 _END = ScriptStep(analysis="The script has come to its end.", plan="Nothing is left to do.")
 
 
-class Said(NamedTuple):
-    """A reply: its text, and the command of its tool call."""
+class ScriptedReply(NamedTuple):
+    """A reply: its text, and the command of its tool call, if it makes one."""
 
     text: str
     command: str | None = None
 
 
-def put(step: ScriptStep | None, messages: Conversation, functions: Collection[str] = ()) -> Said:
+def reply_doing(step: ScriptStep | None, messages: ChatTurns, functions: Collection[str] = ()) -> ScriptedReply:
     """The reply that does `step`; None claims that the task is complete."""
     if BASH_TOOL in functions:
-        return Said(_sentence(step), _shell_commands(step))
-    return Said(_form(messages)(step))
+        return ScriptedReply(_sentence(step), _shell_commands(step))
+    return ScriptedReply(_writer(messages)(step))
 
 
-def _form(messages: Conversation) -> Callable[[ScriptStep | None], str]:
+def _writer(messages: ChatTurns) -> Callable[[ScriptStep | None], str]:
+    """What writes a step in the protocol that these messages ask for."""
     first = dict(reversed(messages))
     asked = [first.get(role, "") for role in ("system", "user")]
     if any(text.startswith(TERMINAL_CONTROLLER) for text in asked):

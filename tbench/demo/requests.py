@@ -1,4 +1,4 @@
-"""What `scripted-demo` is asked, checked as vLLM does, and how much of a reply there is room for."""
+"""Reads requests to `scripted-demo`, checks them as vLLM does, and cuts replies to the room that is left."""
 
 from __future__ import annotations
 
@@ -9,39 +9,49 @@ from typing import Literal, TypeVar
 from pydantic import BaseModel, Field, ValidationError
 
 from tbench.demo.prompts import read_prompt
-from tbench.demo.replies import BASH_TOOL, Said
-from tbench.demo.scripts import Conversation
-from tbench.demo.wire import CONTEXT_TOKENS, MODEL_ID, Answer, RefusedError, error_body
+from tbench.demo.replies import BASH_TOOL, ScriptedReply
+from tbench.demo.scripts import ChatTurns
+from tbench.demo.wire import CONTEXT_TOKENS, MODEL_ID, RefusedError, ServedReply, error_body
 
 CHARACTERS_PER_TOKEN = 4
-"""There is no tokenizer: token counts are estimates."""
+"""The rate by which tokens are estimated: there is no tokenizer."""
 
-Kind = TypeVar("Kind", bound="Request")
+Kind = TypeVar("Kind", bound="CompletionRequest")
 
 
 class TextPart(BaseModel):
+    """A part of a message's content."""
+
     type: Literal["text"]
     text: str
 
 
 class Function(BaseModel):
+    """A function that is offered or was called."""
+
     name: str
     arguments: str = ""
 
 
-class Called(BaseModel):
+class EarlierCall(BaseModel):
+    """A tool call that an earlier reply made."""
+
     id: str
     function: Function
 
 
 class Tool(BaseModel):
+    """A function that the reply may call."""
+
     function: Function
 
 
 class ChatMessage(BaseModel):
+    """A message of the conversation so far."""
+
     role: str
     content: str | list[TextPart] | None = None
-    tool_calls: list[Called] | None = None
+    tool_calls: list[EarlierCall] | None = None
     tool_call_id: str | None = None
 
     @property
@@ -52,11 +62,13 @@ class ChatMessage(BaseModel):
 
 
 class StreamOptions(BaseModel):
+    """What a stream holds besides the reply."""
+
     include_usage: bool = False
 
 
-class Request(BaseModel):
-    """The fields of a request that matter here. Others are ignored, as vLLM does."""
+class CompletionRequest(BaseModel):
+    """The fields of a request that matter here. Others are ignored, as by vLLM."""
 
     model: str | None = None
     seed: int | None = Field(default=None, lt=2**63)
@@ -65,12 +77,14 @@ class Request(BaseModel):
     stream_options: StreamOptions | None = None
 
 
-class ChatRequest(Request):
+class ChatRequest(CompletionRequest):
+    """A request to /v1/chat/completions."""
+
     messages: list[ChatMessage]
     tools: list[Tool] | None = None
 
     @property
-    def conversation(self) -> Conversation:
+    def conversation(self) -> ChatTurns:
         return [(message.role, message.text) for message in self.messages]
 
     @property
@@ -78,12 +92,14 @@ class ChatRequest(Request):
         return [tool.function.name for tool in self.tools or ()]
 
 
-class TextRequest(Request):
+class TextRequest(CompletionRequest):
+    """A request to /v1/completions."""
+
     prompt: str
     max_tokens: int | None = 16
 
     @property
-    def conversation(self) -> Conversation:
+    def conversation(self) -> ChatTurns:
         return read_prompt(self.prompt)
 
     @property
@@ -91,25 +107,25 @@ class TextRequest(Request):
         return ()
 
 
-Asked = ChatRequest | TextRequest
+AnyRequest = ChatRequest | TextRequest
 
 
 def read_chat_request(body: bytes) -> ChatRequest:
-    """A request to /v1/chat/completions. Raises RefusedError."""
+    """Read a request to /v1/chat/completions. Raises RefusedError."""
     request = _read(ChatRequest, body)
     if not request.messages:
-        raise _bad("Cannot apply chat template to an empty conversation. Provide at least one message.")
+        raise _bad_request("Cannot apply chat template to an empty conversation. Provide at least one message.")
     if request.tools == []:
-        raise _bad("tools must not be an empty array. Either provide at least one tool or leave the field out.")
+        raise _bad_request("tools must not be an empty array. Either provide at least one tool or leave the field out.")
     _check_tool_answers(request.messages)
     return request
 
 
 def read_text_request(body: bytes) -> TextRequest:
-    """A request to /v1/completions. Raises RefusedError."""
+    """Read a request to /v1/completions. Raises RefusedError."""
     request = _read(TextRequest, body)
     if request.stream:
-        raise _bad("This endpoint streams chat completions only.", "stream")
+        raise _bad_request("This endpoint streams chat completions only.", "stream")
     return request
 
 
@@ -117,33 +133,38 @@ def _read(kind: type[Kind], body: bytes) -> Kind:
     try:
         request = kind.model_validate_json(body)
     except ValidationError as error:
-        raise _invalid(error) from None
+        raise _validation_error(error) from None
     if request.model not in {None, MODEL_ID}:
         message = f"The model `{request.model}` does not exist. Valid aliases: {MODEL_ID}."
         raise RefusedError(404, error_body(404, message, "NotFoundError", "model"))
     if request.stream_options and not request.stream:
-        raise _bad("Stream options can only be defined when `stream=True`.", "stream_options")
+        raise _bad_request("Stream options can only be defined when `stream=True`.", "stream_options")
     return request
 
 
 def _check_tool_answers(messages: Sequence[ChatMessage]) -> None:
-    """vLLM leaves this to the model's template, OpenAI refuses: a client that passes here passes there."""
+    """Refuse tool calls that no message answers, as OpenAI does; vLLM leaves that to the template.
+
+    Raises RefusedError.
+    """
     unanswered: list[str] = []
     for message in [*messages, ChatMessage(role="end")]:
         if message.role == "tool":
             if message.tool_call_id not in unanswered:
-                raise _bad(f"No tool call with the id {message.tool_call_id} precedes the message that answers it.")
+                raise _bad_request(
+                    f"No tool call with the id {message.tool_call_id} precedes the message that answers it."
+                )
             unanswered.remove(message.tool_call_id)
         elif unanswered:
-            raise _bad(f"Tool calls without a message that answers them: {', '.join(unanswered)}.")
+            raise _bad_request(f"Tool calls without a message that answers them: {', '.join(unanswered)}.")
         unanswered += [call.id for call in message.tool_calls or ()]
 
 
-def room(request: Asked) -> int:
-    """How many tokens the reply may have. Raises RefusedError when there is no room for any."""
+def reply_limit(request: AnyRequest) -> int:
+    """Most tokens that the reply may have. Raises RefusedError when there is room for none."""
     prompt = prompt_tokens(request)
     if prompt > CONTEXT_TOKENS:
-        raise _bad(
+        raise _bad_request(
             f"This model's maximum context length is {CONTEXT_TOKENS} tokens. However, your prompt contains "
             f"at least {CONTEXT_TOKENS + 1} input tokens, which exceeds this limit even without any output "
             "tokens. Please reduce the length of the input prompt. "
@@ -153,34 +174,34 @@ def room(request: Asked) -> int:
     left = CONTEXT_TOKENS - prompt
     asked = left if request.max_tokens is None else request.max_tokens
     if asked > CONTEXT_TOKENS:
-        raise _bad(
+        raise _bad_request(
             f"max_tokens={asked} cannot be greater than max_model_len={CONTEXT_TOKENS}. "
             f"Please request fewer output tokens. (parameter=max_tokens, value={asked})",
             "max_tokens",
         )
     if min(asked, left) < 1:
         lowest = min(asked, left)
-        raise _bad(
+        raise _bad_request(
             f"max_tokens must be at least 1, got {lowest}. (parameter=max_tokens, value={lowest})",
             "max_tokens",
         )
     return min(asked, left)
 
 
-def answer(request: Asked, said: Said) -> Answer:
-    """The reply as far as there is room for it: a call that does not fit is the text that a parser did not get."""
-    limit = room(request)
-    written = said.text if said.command is None else f"{said.text}\n<tool_call>\n{_written_call(said.command)}"
-    prompt, wanted = prompt_tokens(request), count_tokens(written)
-    completion = min(wanted, limit)
+def cut_to_limit(request: AnyRequest, reply: ScriptedReply) -> ServedReply:
+    """The reply as far as there is room for it: a tool call that does not fit becomes text, cut in its middle."""
+    limit = reply_limit(request)
+    written = reply.text if reply.command is None else f"{reply.text}\n<tool_call>\n{_written_call(reply.command)}"
+    prompt, needed = prompt_tokens(request), count_tokens(written)
+    completion = min(needed, limit)
     usage = {
         "prompt_tokens": prompt,
         "total_tokens": prompt + completion,
         "completion_tokens": completion,
     }
-    if wanted > limit:
-        return Answer(Said(written[: limit * CHARACTERS_PER_TOKEN]), "length", usage)
-    return Answer(said, "stop" if said.command is None else "tool_calls", usage)
+    if needed > limit:
+        return ServedReply(ScriptedReply(written[: limit * CHARACTERS_PER_TOKEN]), "length", usage)
+    return ServedReply(reply, "stop" if reply.command is None else "tool_calls", usage)
 
 
 def _written_call(command: str) -> str:
@@ -188,7 +209,7 @@ def _written_call(command: str) -> str:
     return f"{json.dumps(call, ensure_ascii=False)}\n</tool_call>"
 
 
-def prompt_tokens(request: Asked) -> int:
+def prompt_tokens(request: AnyRequest) -> int:
     return sum(count_tokens(text) for _, text in request.conversation)
 
 
@@ -196,11 +217,11 @@ def count_tokens(text: str) -> int:
     return -(-len(text) // CHARACTERS_PER_TOKEN)
 
 
-def _bad(message: str, param: str | None = None) -> RefusedError:
+def _bad_request(message: str, param: str | None = None) -> RefusedError:
     return RefusedError(400, error_body(400, message, "BadRequestError", param))
 
 
-def _invalid(error: ValidationError) -> RefusedError:
+def _validation_error(error: ValidationError) -> RefusedError:
     found = error.errors(include_url=False, include_context=False, include_input=False)
     lines = [f"  {dict(each)}" for each in found]
     message = "\n".join([f"{len(found)} validation error{'s' * (len(found) > 1)}:", *lines])

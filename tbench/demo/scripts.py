@@ -15,11 +15,11 @@ from pydantic import Field
 from harness.trajectory import Frozen
 
 SCRIPTS = Path(__file__).with_name("scripts")
-Conversation = Sequence[tuple[str, str]]
-"""(role, text) pairs."""
+ChatTurns = Sequence[tuple[str, str]]
+"""The (role, text) pairs of a conversation."""
 
 
-class Command(Frozen):
+class ScriptedKeystrokes(Frozen):
     """Keystrokes as tmux takes them, and how long to wait after them."""
 
     keystrokes: str
@@ -28,22 +28,22 @@ class Command(Frozen):
 
 
 class ScriptStep(Frozen):
-    """One reply."""
+    """What one reply says and does."""
 
     analysis: str
     plan: str
-    commands: tuple[Command, ...] = ()
+    commands: tuple[ScriptedKeystrokes, ...] = ()
 
 
 class Script(Frozen):
-    """What to do in one task."""
+    """What is done in one task."""
 
     pass_rate: float = Field(ge=0, le=1)
     passing: tuple[ScriptStep, ...] = Field(default=(), alias="pass")
     failing: tuple[ScriptStep, ...] = Field(default=(), alias="fail")
 
     def steps(self, task: str, seed: int) -> tuple[ScriptStep, ...]:
-        """The steps for this seed: the same seed always takes the same way."""
+        """The steps for this seed, always the same ones."""
         return self.passing if _draw(task, seed) < self.pass_rate else self.failing
 
 
@@ -59,7 +59,7 @@ LOOK_AROUND = Script.model_validate(
         ],
     }
 )
-"""For a task without a script."""
+"""The script of a task that has none."""
 
 
 class Scripts:
@@ -74,8 +74,8 @@ class Scripts:
         self._instructions = [(name, text.strip()) for name, text in by_length if text.strip()]
         self._scripts = {name: _load(folder / f"{name}.toml") for name, _ in self._instructions}
 
-    def step(self, messages: Conversation, seed: int) -> ScriptStep | None:
-        """What comes next; None at the script's end."""
+    def step(self, messages: ChatTurns, seed: int) -> ScriptStep | None:
+        """The step that comes next in this conversation; None at the script's end."""
         opening = next((text for role, text in messages if role == "user"), "")
         task = next((name for name, text in self._instructions if text in opening), "")
         steps = self._scripts.get(task, LOOK_AROUND).steps(task, seed)

@@ -17,10 +17,26 @@ from pathlib import Path
 from socketserver import TCPServer
 from typing import Any, Self, cast
 
-from tbench.demo.replies import put
-from tbench.demo.requests import Asked, ChatRequest, answer, read_chat_request, read_text_request, room
+from tbench.demo.replies import reply_doing
+from tbench.demo.requests import (
+    AnyRequest,
+    ChatRequest,
+    cut_to_limit,
+    read_chat_request,
+    read_text_request,
+    reply_limit,
+)
 from tbench.demo.scripts import SCRIPTS, Scripts
-from tbench.demo.wire import MODEL_ID, Answer, RefusedError, chat_body, chunk_bodies, error_body, models_body, text_body
+from tbench.demo.wire import (
+    MODEL_ID,
+    RefusedError,
+    ServedReply,
+    chat_body,
+    chunk_bodies,
+    error_body,
+    models_body,
+    text_body,
+)
 
 CHAT, TEXT = "/v1/chat/completions", "/v1/completions"
 IDLE_SEC = 5.0
@@ -51,7 +67,7 @@ class DemoEndpoint:
 
     @property
     def base_url(self) -> str:
-        """With its `/v1`; known once started."""
+        """The URL with its `/v1`, known once the server has started."""
         if self._server is None:
             raise RuntimeError("the demo endpoint is not running")
         return self._server.base_url
@@ -179,21 +195,21 @@ class _Handler(BaseHTTPRequestHandler):
         except RefusedError as refused:
             self._send_json(refused.status, refused.body)
 
-    def _complete(self, request: Asked) -> None:
-        room(request)  # refuse before the latency
+    def _complete(self, request: AnyRequest) -> None:
+        reply_limit(request)  # refuse before the latency
         if self.demo.stopping.wait(self.demo.latency_sec):
             self._send_json(503, error_body(503, "The demo endpoint is stopping.", "Service Unavailable"))
             return
         messages = request.conversation
         step = self.demo.scripts.step(messages, request.seed or 0)
-        reply = answer(request, put(step, messages, request.functions))
+        reply = cut_to_limit(request, reply_doing(step, messages, request.functions))
         if request.stream:
             options = request.stream_options
             self._stream(reply, include_usage=options is not None and options.include_usage)
         else:
             self._send_json(200, chat_body(reply) if isinstance(request, ChatRequest) else text_body(reply))
 
-    def _stream(self, reply: Answer, *, include_usage: bool) -> None:
+    def _stream(self, reply: ServedReply, *, include_usage: bool) -> None:
         self._start_stream()
         for chunk in chunk_bodies(reply, include_usage):
             self._send_event(json.dumps(chunk, ensure_ascii=False))
@@ -227,7 +243,7 @@ class _Handler(BaseHTTPRequestHandler):
         self.wfile.write(body)
 
     def log_message(self, format: str, *args: Any) -> None:
-        """Say nothing."""
+        """Keep quiet: requests are not logged."""
 
 
 def _shut(connection: socket.socket) -> None:

@@ -9,7 +9,7 @@ import uuid
 from collections.abc import Iterator
 from typing import Any, NamedTuple
 
-from tbench.demo.replies import BASH_TOOL, Said
+from tbench.demo.replies import BASH_TOOL, ScriptedReply
 
 MODEL_ID = "scripted-demo"
 CONTEXT_TOKENS = 32768
@@ -18,7 +18,7 @@ Json = dict[str, Any]
 
 
 class RefusedError(Exception):
-    """An answer other than 200."""
+    """A request that is answered with another status than 200."""
 
     def __init__(self, status: int, body: Json) -> None:
         super().__init__(status)
@@ -26,10 +26,10 @@ class RefusedError(Exception):
         self.body = body
 
 
-class Answer(NamedTuple):
-    """A reply, cut to the tokens that it may have."""
+class ServedReply(NamedTuple):
+    """A reply as it is sent: cut to the tokens that it may have, which are counted."""
 
-    said: Said
+    content: ScriptedReply
     finish_reason: str
     usage: dict[str, int]
 
@@ -47,23 +47,23 @@ def models_body(created: int) -> Json:
     return {"object": "list", "data": [card]}
 
 
-def chat_body(reply: Answer) -> Json:
-    message: Json = {"role": "assistant", "content": reply.said.text, "refusal": None, "reasoning": None}
-    if reply.said.command is not None:  # vLLM has no such key where there is no call
-        message["tool_calls"] = [_call_body(reply.said.command)]
+def chat_body(reply: ServedReply) -> Json:
+    message: Json = {"role": "assistant", "content": reply.content.text, "refusal": None, "reasoning": None}
+    if reply.content.command is not None:  # vLLM has no such key where there is no call
+        message["tool_calls"] = [_call_body(reply.content.command)]
     return {**_frame("chat.completion"), "choices": [_choice(reply, {"message": message})], "usage": _usage(reply)}
 
 
-def text_body(reply: Answer) -> Json:
-    choice = _choice(reply, {"text": reply.said.text})
+def text_body(reply: ServedReply) -> Json:
+    choice = _choice(reply, {"text": reply.content.text})
     return {**_frame("text_completion"), "choices": [choice], "usage": _usage(reply)}
 
 
-def _choice(reply: Answer, content: Json) -> Json:
+def _choice(reply: ServedReply, content: Json) -> Json:
     return {"index": 0, **content, "logprobs": None, "finish_reason": reply.finish_reason, "stop_reason": None}
 
 
-def _usage(reply: Answer) -> Json:
+def _usage(reply: ServedReply) -> Json:
     return {**reply.usage, "prompt_tokens_details": None, "completion_tokens_details": None}
 
 
@@ -73,7 +73,7 @@ def _call_body(command: str) -> Json:
     return {"id": f"chatcmpl-tool-{uuid.uuid4().hex[:16]}", "type": "function", "function": function}
 
 
-def chunk_bodies(reply: Answer, include_usage: bool) -> Iterator[Json]:
+def chunk_bodies(reply: ServedReply, include_usage: bool) -> Iterator[Json]:
     """The chunks of a streamed reply, one word each, as vLLM orders them."""
     frame = _frame("chat.completion.chunk")
 
@@ -82,10 +82,10 @@ def chunk_bodies(reply: Answer, include_usage: bool) -> Iterator[Json]:
         return {**frame, "choices": [choice]}
 
     yield chunk({"role": "assistant", "content": ""})
-    for word in re.findall(r"\s*\S+|\s+$", reply.said.text):
+    for word in re.findall(r"\s*\S+|\s+$", reply.content.text):
         yield chunk({"content": word})
-    if reply.said.command is not None:
-        yield chunk({"tool_calls": [{"index": 0, **_call_body(reply.said.command)}]})
+    if reply.content.command is not None:
+        yield chunk({"tool_calls": [{"index": 0, **_call_body(reply.content.command)}]})
     yield chunk({}, reply.finish_reason)
     if include_usage:
         yield {**frame, "choices": [], "usage": reply.usage}

@@ -1,6 +1,6 @@
-"""Looks whether this machine, its engine and the endpoint can carry a run, and says what to do where they cannot.
+"""Checks whether this machine, its engine and the endpoint can carry a run, and says what to do where they cannot.
 
-Every check is bounded and on its own: one that breaks is a failed check. None leaves anything behind.
+Every check is bounded in time and on its own: one that breaks is a failed check. None leaves anything behind.
 """
 
 from __future__ import annotations
@@ -19,22 +19,22 @@ T = TypeVar("T")
 _THREADS = DaemonThreads()
 
 
-class Status(StrEnum):
-    """What came out of a check."""
+class CheckStatus(StrEnum):
+    """How a check came out."""
 
     OK = "ok"
     WARN = "warn"
-    """A run works, but something will be slow, or wrong in a case."""
+    """A run works, but something will be slow, or go wrong in some cases."""
     FAIL = "fail"
     SKIPPED = "skipped"
-    """It could not be looked at, or nobody asked."""
+    """The check could not be made, or was not asked for."""
 
 
 @dataclass(frozen=True)
-class Seen:
-    """What a check saw, and what to do about it: empty where all is well."""
+class CheckResult:
+    """What a check found, and what to do about it: empty where all is well."""
 
-    status: Status
+    status: CheckStatus
     what: str
     advice: str = ""
 
@@ -44,60 +44,62 @@ class Finding:
     """One line of `tbench doctor`."""
 
     name: str
-    status: Status
+    status: CheckStatus
     seen: str
     advice: str = ""
 
 
 @dataclass(frozen=True)
 class Check:
-    """Something to look at, within `limit_sec`."""
+    """A check by name. `run` has `limit_sec` seconds."""
 
     name: str
-    look: Callable[[], Awaitable[Seen]]
+    run: Callable[[], Awaitable[CheckResult]]
     limit_sec: float = 20.0
 
 
-def ok(what: str) -> Seen:
-    return Seen(Status.OK, what)
+def ok(what: str) -> CheckResult:
+    return CheckResult(CheckStatus.OK, what)
 
 
-def warn(what: str, advice: str) -> Seen:
-    return Seen(Status.WARN, what, advice)
+def warn(what: str, advice: str) -> CheckResult:
+    return CheckResult(CheckStatus.WARN, what, advice)
 
 
-def fail(what: str, advice: str) -> Seen:
-    return Seen(Status.FAIL, what, advice)
+def fail(what: str, advice: str) -> CheckResult:
+    return CheckResult(CheckStatus.FAIL, what, advice)
 
 
-def skipped(what: str) -> Seen:
-    return Seen(Status.SKIPPED, what)
+def skipped(what: str) -> CheckResult:
+    return CheckResult(CheckStatus.SKIPPED, what)
 
 
 async def examine(check: Check) -> Finding:
-    """Never raises but for cancellation."""
+    """Make a check. Never raises, except when cancelled."""
     try:
         async with asyncio.timeout(check.limit_sec):
-            seen = await check.look()
+            result = await check.run()
     except TimeoutError:
-        seen = fail(
+        result = fail(
             f"no answer within {check.limit_sec:.0f} s", "look whether engine and network are overloaded or hang"
         )
     except Exception as error:  # noqa: BLE001 - a check that breaks is a finding, not the end of the others
         words = one_line(f"{type(error).__name__}: {error}", 200)
-        seen = fail(f"the check itself failed: {words}", "mend what the message names; if nothing, report it as a bug")
-    return Finding(check.name, seen.status, one_line(seen.what, 400), one_line(seen.advice, 400))
+        result = fail(
+            f"the check itself failed: {words}", "mend what the message names; if nothing, report it as a bug"
+        )
+    return Finding(check.name, result.status, one_line(result.what, 400), one_line(result.advice, 400))
 
 
 async def examine_all(checks: Sequence[Check]) -> list[Finding]:
-    """All at once; in their order."""
+    """Make all checks at once; the findings come in the order of the checks."""
     return list(await asyncio.gather(*(examine(check) for check in checks)))
 
 
 async def in_thread(function: Callable[..., T], *arguments: Any) -> T:
-    """In a thread that nobody waits for: what hangs there must not outlive the check's limit."""
+    """Call `function` in a thread that nobody has to wait for: one that hangs must not outlast the check's limit."""
     return await asyncio.get_running_loop().run_in_executor(_THREADS, partial(function, *arguments))
 
 
-def not_looked_at(names: Sequence[str], why: str) -> list[Finding]:
-    return [Finding(name, Status.SKIPPED, why) for name in names]
+def skip_all(names: Sequence[str], why: str) -> list[Finding]:
+    return [Finding(name, CheckStatus.SKIPPED, why) for name in names]

@@ -1,4 +1,4 @@
-"""Why no engine answers: told from the address itself, not from an error's words."""
+"""Finds out why no engine answers, from its address and not from an error's words."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from urllib.parse import urlsplit
 
-from tbench.doctor import Seen, fail, ok
+from tbench.doctor import CheckResult, fail, ok
 
 DEFAULT = "unix:///var/run/docker.sock"
 _CAP_SYS_ADMIN = 21
@@ -25,10 +25,10 @@ class Surroundings:
     """Where this process runs."""
 
     host: str
-    """DOCKER_HOST, or the default."""
+    """The value of DOCKER_HOST, or the default."""
     is_container: bool
     may_administrate: bool
-    """It has CAP_SYS_ADMIN: only then can an engine of its own mount anything."""
+    """Whether it has CAP_SYS_ADMIN, without which no engine in here can mount anything."""
     verifies_tls: bool = False
     certificates: str = ""
     patience_sec: float = 5.0
@@ -45,7 +45,7 @@ class Surroundings:
 
     @property
     def is_confined(self) -> bool:
-        """In a container without the rights to start others."""
+        """Whether it is in a container without the rights to start others."""
         return self.is_container and not self.may_administrate
 
 
@@ -57,8 +57,8 @@ def _has_capability(status: Path) -> bool:
     return bool(int(lines.get("CapEff", "0"), 16) >> _CAP_SYS_ADMIN & 1)
 
 
-def look_at_address(here: Surroundings) -> Seen:
-    """Whether something that speaks HTTP listens where DOCKER_HOST says. Blocks for a few seconds at most."""
+def look_at_address(here: Surroundings) -> CheckResult:
+    """Check that an engine answers where DOCKER_HOST says. Blocks for a few seconds at most."""
     parts = urlsplit(here.host)
     if parts.scheme == "unix" or (not parts.scheme and here.host.startswith("/")):
         return _unix(Path(parts.path), here)
@@ -69,15 +69,15 @@ def look_at_address(here: Surroundings) -> Seen:
     return fail(f"DOCKER_HOST={here.host} is no address", "set it to unix:///PATH or tcp://HOST:PORT, or unset it")
 
 
-def cannot_start(words: str, here: Surroundings) -> Seen:
-    """An engine answers but starts no container; `words` are its own."""
+def cannot_start(words: str, here: Surroundings) -> CheckResult:
+    """The result for an engine that answers but starts no container; `words` are its own."""
     denied = any(sign in words.lower() for sign in ("operation not permitted", "permission denied", "mount", "cgroup"))
     if denied and here.is_container:
         return fail(f"no container starts, and this is a container without the privileges for it: {words}", _NESTED)
     return fail(f"no container starts: {words}", "read the engine's words and its log (journalctl -u docker)")
 
 
-def _unix(path: Path, here: Surroundings) -> Seen:
+def _unix(path: Path, here: Surroundings) -> CheckResult:
     try:
         kind = path.stat().st_mode
     except PermissionError:
@@ -100,10 +100,10 @@ def _unix(path: Path, here: Surroundings) -> Seen:
             return fail(f"no engine runs: {path} is left from one that ended", _how_to_start(here))
         except OSError as error:
             return fail(f"{path}: {error.strerror or error}", "restart the engine")
-        return _spoken_to(connection, str(path))
+        return _ping(connection, str(path))
 
 
-def _tcp(host: str, port: int | None, here: Surroundings) -> Seen:
+def _tcp(host: str, port: int | None, here: Surroundings) -> CheckResult:
     port = port or (2376 if here.verifies_tls else 2375)
     where = f"DOCKER_HOST={here.host}"
     mend = "mend DOCKER_HOST, or unset it for the engine of this machine"
@@ -115,7 +115,7 @@ def _tcp(host: str, port: int | None, here: Surroundings) -> Seen:
         return fail(f"{where}: cannot connect: {error.strerror or error}", mend)
     with plain:
         if not here.verifies_tls:
-            return _spoken_to(plain, here.host)
+            return _ping(plain, here.host)
         try:
             context = _tls(here)
         except (OSError, ssl.SSLError) as error:
@@ -123,7 +123,7 @@ def _tcp(host: str, port: int | None, here: Surroundings) -> Seen:
             return fail(what, "let DOCKER_CERT_PATH name the directory of ca.pem, cert.pem and key.pem")
         try:
             with context.wrap_socket(plain, server_hostname=host) as secure:
-                return _spoken_to(secure, here.host)
+                return _ping(secure, here.host)
         except (ssl.SSLError, OSError) as error:
             what = f"{where}: TLS failed: {getattr(error, 'verify_message', '') or error}"
             return fail(
@@ -139,8 +139,8 @@ def _tls(here: Surroundings) -> ssl.SSLContext:
     return context
 
 
-def _spoken_to(connection: socket.socket, where: str) -> Seen:
-    """Engines answer /_ping with OK, whoever asks."""
+def _ping(connection: socket.socket, where: str) -> CheckResult:
+    """Ask /_ping, which an engine answers with 200 for everybody."""
     try:
         connection.sendall(b"GET /_ping HTTP/1.1\r\nHost: engine\r\nConnection: close\r\n\r\n")
         answer = connection.recv(4096)
@@ -157,7 +157,7 @@ def _spoken_to(connection: socket.socket, where: str) -> Seen:
     return ok(where)
 
 
-def _no_permission(path: Path) -> Seen:
+def _no_permission(path: Path) -> CheckResult:
     return fail(
         f"no permission on {path}",
         "join its group ('sudo usermod -aG docker $USER', then log in again), or run as root",

@@ -1,4 +1,4 @@
-"""What an engine really does for its containers: start them, limit them, let them out, resolve names."""
+"""Checks what an engine really does for its containers: start them, limit them, let them out, resolve names."""
 
 from __future__ import annotations
 
@@ -6,9 +6,9 @@ import socket
 from collections.abc import Mapping
 from functools import partial
 
-from tbench.doctor import Check, Seen, fail, in_thread, ok, skipped, warn
+from tbench.doctor import Check, CheckResult, fail, in_thread, ok, skipped, warn
 from tbench.doctor.connection import Surroundings, cannot_start
-from tbench.doctor.probe import Said, probe_image, run_probe
+from tbench.doctor.probe import ProbeOutput, probe_image, run_probe
 from tbench.sandbox.backend import TOOLS
 from tbench.sandbox.docker.engine import Engine, EngineError
 from tbench.sandbox.docker.labels import NETWORK
@@ -16,7 +16,7 @@ from tbench.sandbox.docker.tools import tools_volume_name
 from tbench.text import one_line
 
 REACHED = ("deb.debian.org", 80)
-"""Where containers are asked to get to: what verifiers download from most often."""
+"""The host and port that containers have to reach: verifiers download from there most often."""
 _SETUP = "run 'tbench setup'"
 _MEMORY_MB, _PIDS, _CPUS = 64, 40, 0.5
 _SLOW_DRIVERS = {
@@ -43,7 +43,7 @@ _WORDS = 160
 
 
 def checks(engine: Engine) -> list[Check]:
-    """Those that need a container to start."""
+    """The checks that need a container to start."""
     return [
         Check("limits", partial(look_at_limits, engine), 40),
         Check("tools", partial(look_at_tools, engine), 30),
@@ -53,19 +53,19 @@ def checks(engine: Engine) -> list[Check]:
     ]
 
 
-async def look_at_start(engine: Engine, here: Surroundings) -> Seen:
+async def look_at_start(engine: Engine, here: Surroundings) -> CheckResult:
     try:
-        said = await run_probe(engine, "echo started")
+        output = await run_probe(engine, "echo started")
     except EngineError as error:
         if error.status == 404 and "image" in str(error).lower():
             return skipped(f"the base image {probe_image()} is not there yet; {_SETUP}")
         return cannot_start(one_line(str(error), 300), here)
-    if said.text != "started":
-        return cannot_start(f"exit code {said.exit_code}: {said.text[-_WORDS:]}", here)
+    if output.text != "started":
+        return cannot_start(f"exit code {output.exit_code}: {output.text[-_WORDS:]}", here)
     return ok("a container starts and ends")
 
 
-async def look_at_storage(engine: Engine) -> Seen:
+async def look_at_storage(engine: Engine) -> CheckResult:
     driver = engine.info.storage_driver
     if driver in _SLOW_DRIVERS:
         return warn(
@@ -74,18 +74,18 @@ async def look_at_storage(engine: Engine) -> Seen:
     return ok(driver)
 
 
-async def look_at_limits(engine: Engine) -> Seen:
+async def look_at_limits(engine: Engine) -> CheckResult:
     memory = _MEMORY_MB << 20
-    said = await run_probe(
+    output = await run_probe(
         engine, LIMITS_SCRIPT, limit_sec=30, mem_limit=memory, memswap_limit=memory, pids_limit=_PIDS,
         nano_cpus=int(_CPUS * 1e9),
     )  # fmt: skip
-    lines = (line.partition(" ") for line in said.text.splitlines())
+    lines = (line.partition(" ") for line in output.text.splitlines())
     return judge_limits({name: value.strip() for name, _, value in lines}, engine.info.cgroup_version)
 
 
-def judge_limits(seen: Mapping[str, str], version: str) -> Seen:
-    """`seen` is what the container found in its cgroup, and what became of a memory hog and of many processes."""
+def judge_limits(seen: Mapping[str, str], version: str) -> CheckResult:
+    """Judge what a container found in its cgroup, and what became of a memory hog and of many processes."""
     wrong = []
     if seen.get("memory") != str(_MEMORY_MB << 20):
         wrong.append(f"memory is {seen.get('memory') or 'unknown'} bytes instead of {_MEMORY_MB << 20}")
@@ -104,7 +104,7 @@ def judge_limits(seen: Mapping[str, str], version: str) -> Seen:
 
 
 def _is_share(text: str, cpus: float) -> bool:
-    """`quota period`, as both versions of cgroups have it."""
+    """Whether `quota period`, in the form of both versions of cgroups, comes to so many cpus."""
     try:
         quota, period = map(int, text.split())
     except ValueError:
@@ -112,7 +112,7 @@ def _is_share(text: str, cpus: float) -> bool:
     return abs(quota / period - cpus) < 0.01
 
 
-async def look_at_tools(engine: Engine, name: str | None = None) -> Seen:
+async def look_at_tools(engine: Engine, name: str | None = None) -> CheckResult:
     name = name or tools_volume_name()
     try:
         await engine.call(engine.api.inspect_volume, name)
@@ -121,30 +121,30 @@ async def look_at_tools(engine: Engine, name: str | None = None) -> Seen:
             return warn(f"volume {name} is not there yet: the first run builds it, which takes a minute", _SETUP)
         raise
     try:
-        said = await run_probe(engine, _TMUX, tools=name)
+        output = await run_probe(engine, _TMUX, tools=name)
     except EngineError as error:
         if error.status in (404, 409):
             raise  # somebody removed the container: that says nothing of the volume
         # In an empty volume, as a killed set-up leaves it, there is no place to mount anything.
-        said = Said(-1, str(error))
-    if said.exit_code != 0:
+        output = ProbeOutput(-1, str(error))
+    if output.exit_code != 0:
         return fail(
-            f"tmux in volume {name} does not start: {said.text[-_WORDS:]}",
+            f"tmux in volume {name} does not start: {output.text[-_WORDS:]}",
             f"remove it ('docker volume rm {name}') and {_SETUP}",
         )
-    return ok(f"volume {name}, tmux {said.text} starts")
+    return ok(f"volume {name}, tmux {output.text} starts")
 
 
-async def look_at_network(engine: Engine, reached: tuple[str, int] = REACHED) -> Seen:
+async def look_at_network(engine: Engine, reached: tuple[str, int] = REACHED) -> CheckResult:
     found = await engine.call(engine.api.networks, names=[f"^{NETWORK}$"])
     if not found:
         return warn(f"the bridge {NETWORK} is not there yet: the first run makes it", _SETUP)
     options = found[0].get("Options") or {}
     host, port = reached
-    said = await run_probe(
+    output = await run_probe(
         engine, f"timeout 5 bash -c 'exec 3<>/dev/tcp/{host}/{port}' && echo reached", network_mode=NETWORK
     )
-    if not said.text.endswith("reached"):
+    if not output.text.endswith("reached"):
         if not await in_thread(_host_reaches, host, port):
             return warn(f"{host}:{port} is reached neither from here nor from a container", _OFFLINE)
         return fail(f"this machine reaches {host}:{port}, a container on {NETWORK} does not", _NO_ROUTE)
@@ -157,17 +157,17 @@ async def look_at_network(engine: Engine, reached: tuple[str, int] = REACHED) ->
     return ok(f"a container on {NETWORK} reaches {host}:{port}; containers do not reach each other")
 
 
-async def look_at_builds(engine: Engine) -> Seen:
-    """Images are built on the engine's default bridge, which is not ours."""
+async def look_at_builds(engine: Engine) -> CheckResult:
+    """Check the engine's default bridge, which is not ours: images are built on it."""
     try:
-        said = await run_probe(engine, "echo started", network_mode="bridge")
+        output = await run_probe(engine, "echo started", network_mode="bridge")
     except EngineError as error:
         what = f"no container starts on the engine's default bridge: {one_line(str(error), 200)}"
         return fail(what, "images cannot be built: restart the engine, which makes that bridge anew")
     return (
         ok("a container starts on the engine's default bridge")
-        if said.text == "started"
-        else fail(f"a container on the engine's default bridge says {said.text[-_WORDS:]!r}", "read the engine's log")
+        if output.text == "started"
+        else fail(f"a container on the engine's default bridge says {output.text[-_WORDS:]!r}", "read the engine's log")
     )
 
 
@@ -175,11 +175,11 @@ _OFFLINE = "tasks that download will fail; leave them out, or give this machine 
 _NO_ROUTE = "is net.ipv4.ip_forward 1, and does the firewall (iptables FORWARD, ufw, VPN) let the engine's bridges out?"
 
 
-async def look_at_names(engine: Engine, host: str = REACHED[0]) -> Seen:
+async def look_at_names(engine: Engine, host: str = REACHED[0]) -> CheckResult:
     if not await engine.call(engine.api.networks, names=[f"^{NETWORK}$"]):
         return skipped(f"the bridge {NETWORK} is not there yet")
-    said = await run_probe(engine, f"timeout 6 getent hosts {host} && echo found", network_mode=NETWORK)
-    if said.text.endswith("found"):
+    output = await run_probe(engine, f"timeout 6 getent hosts {host} && echo found", network_mode=NETWORK)
+    if output.text.endswith("found"):
         return ok(f"{host} is found from a container")
     if not await in_thread(_host_reaches, host, None):
         return warn(f"{host} is found neither from here nor from a container", _OFFLINE)

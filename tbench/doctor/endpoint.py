@@ -1,4 +1,4 @@
-"""Whether the endpoint serves the model, how fast it answers, and whether its clock agrees with ours."""
+"""Checks that the endpoint serves the model, that it answers fast, and that its clock agrees with ours."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from urllib.parse import urlsplit
 from harness.chat import ChatModel, RetryPolicy, Sampling
 from harness.errors import EndpointError, RequestRefused
 from harness.trajectory import Message
-from tbench.doctor import Check, Seen, fail, in_thread, ok, skipped, warn
+from tbench.doctor import Check, CheckResult, fail, in_thread, ok, skipped, warn
 
 NAMES = ("endpoint", "model", "endpoint's clock")
 _CONNECT_SEC, _ANSWER_SEC = 5.0, 60.0
@@ -37,7 +37,7 @@ def _chat(base_url: str, model: str | None, api_key: str | None) -> ChatModel:
     )  # fmt: skip
 
 
-async def look_at_listing(make: Callable[[], ChatModel]) -> Seen:
+async def look_at_listing(make: Callable[[], ChatModel]) -> CheckResult:
     try:
         async with make() as chat:
             served = await chat.connect(budget_sec=_CONNECT_SEC)
@@ -51,7 +51,7 @@ async def look_at_listing(make: Callable[[], ChatModel]) -> Seen:
     return ok(words)
 
 
-async def look_at_completion(make: Callable[[], ChatModel]) -> Seen:
+async def look_at_completion(make: Callable[[], ChatModel]) -> CheckResult:
     try:
         async with make() as chat:
             await chat.connect(budget_sec=_CONNECT_SEC)
@@ -64,7 +64,7 @@ async def look_at_completion(make: Callable[[], ChatModel]) -> Seen:
     return ok(words)
 
 
-async def look_at_date(base_url: str) -> Seen:
+async def look_at_date(base_url: str) -> CheckResult:
     apart = await in_thread(_clock_ahead_sec, base_url)
     if apart is None:
         return skipped("the endpoint cannot be asked, or does not tell its time")
@@ -77,7 +77,10 @@ async def look_at_date(base_url: str) -> Seen:
 
 
 def _clock_ahead_sec(base_url: str) -> float | None:
-    """From the Date of any answer, a refusal included; nothing secret is sent."""
+    """Seconds by which the endpoint's clock is ahead, from the Date of any answer, also a refusal; None without one.
+
+    No key is sent.
+    """
     parts = urlsplit(base_url)
     kind = http.client.HTTPSConnection if parts.scheme == "https" else http.client.HTTPConnection
     connection = kind(parts.hostname or "", parts.port, timeout=_CONNECT_SEC)

@@ -1,4 +1,4 @@
-"""Everything that is looked at, in the order in which it makes sense to read it."""
+"""All checks, in the order in which their findings make sense to read."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from pathlib import Path
 
 from tbench.doctor import (
     Check,
+    CheckResult,
+    CheckStatus,
     Finding,
-    Seen,
-    Status,
     connection,
     containers,
     endpoint,
@@ -20,8 +20,8 @@ from tbench.doctor import (
     fail,
     in_thread,
     machine,
-    not_looked_at,
     ok,
+    skip_all,
 )
 from tbench.doctor.connection import Surroundings
 from tbench.errors import EngineUnavailable
@@ -33,7 +33,7 @@ _CONTAINER_NAMES = ("limits", "tools", "network", "network of builds", "dns")
 
 @dataclass(frozen=True)
 class Subject:
-    """What is to be examined besides the engine."""
+    """What is examined besides the engine."""
 
     runs: Path
     base_url: str | None = None
@@ -42,24 +42,24 @@ class Subject:
 
 
 async def examination(subject: Subject, here: Surroundings | None = None) -> list[Finding]:
-    """All findings. Leaves nothing behind."""
+    """Make all checks."""
     here = here or Surroundings.of_this_process()
-    engine, first = await _meet_engine(here)
+    engine, first = await _reach_engine(here)
     try:
-        return [*first, *await _rest(engine, subject, here)]
+        return [*first, *await _other_findings(engine, subject, here)]
     finally:
         if engine is not None:
             engine.close()
 
 
-async def _meet_engine(here: Surroundings) -> tuple[Engine | None, list[Finding]]:
-    """The address first: the SDK waits long, and says little of why."""
+async def _reach_engine(here: Surroundings) -> tuple[Engine | None, list[Finding]]:
+    """Connect to the engine; None where that fails. The address comes first: the SDK waits long and says little."""
     address = await examine(Check("engine", lambda: in_thread(connection.look_at_address, here), _CONNECT_SEC))
-    if address.status is not Status.OK:
-        return None, [address, *not_looked_at(("storage",), "no engine")]
+    if address.status is not CheckStatus.OK:
+        return None, [address, *skip_all(("storage",), "no engine")]
     met: list[Engine] = []
 
-    async def connect() -> Seen:
+    async def connect() -> CheckResult:
         try:
             engine = await in_thread(Engine.connect, 8, here.host)
         except EngineUnavailable as error:
@@ -72,15 +72,15 @@ async def _meet_engine(here: Surroundings) -> tuple[Engine | None, list[Finding]
 
     found = await examine(Check("engine", connect, _CONNECT_SEC))
     if not met:
-        return None, [found, *not_looked_at(("storage",), "no engine")]
+        return None, [found, *skip_all(("storage",), "no engine")]
     return met[0], [found, await examine(Check("storage", partial(containers.look_at_storage, met[0])))]
 
 
-async def _rest(engine: Engine | None, subject: Subject, here: Surroundings) -> list[Finding]:
-    starts = Finding("containers", Status.SKIPPED, "no engine")
+async def _other_findings(engine: Engine | None, subject: Subject, here: Surroundings) -> list[Finding]:
+    starts = Finding("containers", CheckStatus.SKIPPED, "no engine")
     if engine is not None:
         starts = await examine(Check("containers", partial(containers.look_at_start, engine, here), 30))
-    can_start = engine is not None and starts.status is Status.OK
+    can_start = engine is not None and starts.status is CheckStatus.OK
     asked: Sequence[Check] = containers.checks(engine) if engine is not None and can_start else ()
     asked = [*asked, *machine.checks(engine, subject.runs)]
     asked.append(Check("clock", partial(machine.look_at_clock, engine if can_start else None), 30))
@@ -88,8 +88,8 @@ async def _rest(engine: Engine | None, subject: Subject, here: Surroundings) -> 
         asked += endpoint.checks(subject.base_url, subject.model, subject.api_key)
     findings = [starts]
     if not can_start:
-        findings += not_looked_at(_CONTAINER_NAMES, "no container starts")
+        findings += skip_all(_CONTAINER_NAMES, "no container starts")
     findings += await examine_all(asked)
     if not subject.base_url:
-        findings += not_looked_at(endpoint.NAMES[:1], "give --base-url (and --model) to look at an endpoint")
+        findings += skip_all(endpoint.NAMES[:1], "give --base-url (and --model) to look at an endpoint")
     return findings

@@ -1,4 +1,4 @@
-"""What this machine itself has: room on its disks, certificates, a clock that is right."""
+"""Checks of this machine itself: room on its disks, certificates, a clock that is right."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ from pathlib import Path
 
 import certifi
 
-from tbench.doctor import Check, Seen, fail, in_thread, ok, skipped, warn
+from tbench.doctor import Check, CheckResult, fail, in_thread, ok, skipped, warn
 from tbench.doctor.probe import run_probe
 from tbench.sandbox.docker.engine import Engine, EngineError
 
 LOW_GB, NONE_GB = 10.0, 1.0
-"""Below the first a long run may fill the disk, below the second hardly any runs."""
+"""Free space below which a long run may fill the disk, and below which hardly any run fits."""
 TLS_HOSTS = ("pypi.org", "deb.debian.org", "github.com")
-"""Where verifiers download from."""
+"""Hosts that verifiers download from."""
 _CONNECT_SEC = 5.0
 _TIME_ERROR = 5
 _APART_SEC = 2.0
@@ -30,15 +30,15 @@ _APART_SEC = 2.0
 
 def checks(engine: Engine | None, runs: Path) -> list[Check]:
     made = [Check("disk of runs", partial(look_at_runs, runs)), Check("certificates", look_at_certificates, 30)]
-    return made if engine is None else [Check("disk of engine", partial(look_at_engine_s_disk, engine)), *made]
+    return made if engine is None else [Check("disk of engine", partial(look_at_engine_disk, engine)), *made]
 
 
-async def look_at_runs(runs: Path) -> Seen:
+async def look_at_runs(runs: Path) -> CheckResult:
     return await in_thread(_look_at_runs, runs)
 
 
-def _look_at_runs(runs: Path) -> Seen:
-    """Room and the right to write where run directories go."""
+def _look_at_runs(runs: Path) -> CheckResult:
+    """Check that run directories can be written, and that there is room for them."""
     place = next(path for path in (runs.absolute(), *runs.absolute().parents) if path.is_dir())
     try:
         with tempfile.NamedTemporaryFile(dir=place, prefix=".tbench-doctor-"):
@@ -48,8 +48,8 @@ def _look_at_runs(runs: Path) -> Seen:
     return judge_disk(str(place), _free_gb(place), _free_inodes(place), "delete old run directories, or use --output")
 
 
-async def look_at_engine_s_disk(engine: Engine) -> Seen:
-    """Asked of a container where the engine's directory is not here."""
+async def look_at_engine_disk(engine: Engine) -> CheckResult:
+    """Check the room on the engine's disk; a container is asked where its directory is not on this machine."""
     info = await engine.call(engine.api.info, deadline_sec=10)
     root = Path(info.get("DockerRootDir") or "/nowhere")
     # Also with the machine's socket in a container, whose own directory of that name would be another.
@@ -58,15 +58,15 @@ async def look_at_engine_s_disk(engine: Engine) -> Seen:
     if is_here and await in_thread(root.is_dir):
         return await in_thread(lambda: judge_disk(str(root), _free_gb(root), _free_inodes(root), advice))
     try:
-        said = await run_probe(engine, "df -Pk / | tail -n 1")
-        free_gb = int(said.text.split()[3]) / (1 << 20)
+        output = await run_probe(engine, "df -Pk / | tail -n 1")
+        free_gb = int(output.text.split()[3]) / (1 << 20)
     except (EngineError, IndexError, ValueError):
         return skipped(f"{root} is not on this machine, and no container could be asked")
     return judge_disk(f"{root} (on the engine's machine)", free_gb, None, advice)
 
 
-def judge_disk(where: str, free_gb: float, free_inodes: float | None, advice: str) -> Seen:
-    """`free_inodes` is a share; None where the file system has no such limit."""
+def judge_disk(where: str, free_gb: float, free_inodes: float | None, advice: str) -> CheckResult:
+    """Judge the room on a disk. `free_inodes` is a share of all; None where the file system has no such limit."""
     what = f"{where}: {free_gb:.1f} GB free"
     if free_inodes is not None and free_inodes < 0.05:
         what += f", {100 * free_inodes:.0f} % of its inodes"
@@ -86,15 +86,15 @@ def _free_inodes(path: Path) -> float | None:
     return found.f_favail / found.f_files if found.f_files else None
 
 
-async def look_at_certificates() -> Seen:
+async def look_at_certificates() -> CheckResult:
     public = partial(ssl.create_default_context, cafile=certifi.where())
     return await in_thread(judge_certificates, TLS_HOSTS, 443, ssl.create_default_context, public)
 
 
 def judge_certificates(
     hosts: tuple[str, ...], port: int, own: Callable[[], ssl.SSLContext], public: Callable[[], ssl.SSLContext]
-) -> Seen:
-    """Handshakes with this machine's own CAs; then with the public ones alone, which is what images bring along."""
+) -> CheckResult:
+    """Verify a host's certificate with this machine's CAs, and with the public ones alone, which images bring along."""
     for host in hosts:
         try:
             trouble, foreign = _handshake(host, port, own()), _handshake(host, port, public())
@@ -113,7 +113,7 @@ def judge_certificates(
 
 
 def _handshake(host: str, port: int, context: ssl.SSLContext) -> str:
-    """Empty when the certificate was verified, else why not. Raises OSError when nobody is reached."""
+    """Why the certificate could not be verified; empty where it was. Raises OSError when nobody is reached."""
     with socket.create_connection((host, port), _CONNECT_SEC) as connection:
         try:
             with context.wrap_socket(connection, server_hostname=host):
@@ -122,11 +122,11 @@ def _handshake(host: str, port: int, context: ssl.SSLContext) -> str:
             return error.verify_message
 
 
-async def look_at_clock(engine: Engine | None) -> Seen:
-    """Somebody should set it; and in a container it has to be the same, or make and TLS are confused."""
+async def look_at_clock(engine: Engine | None) -> CheckResult:
+    """Check that something sets the clock, and that containers have the same: make and TLS rely on it."""
     notes = []
     if engine is not None:
-        apart = await _container_s_clock(engine)
+        apart = await _container_clock(engine)
         if apart is not None and abs(apart) > _APART_SEC:
             return fail(
                 f"a container's clock is {apart:+.0f} s from this machine's",
@@ -140,13 +140,13 @@ async def look_at_clock(engine: Engine | None) -> Seen:
     return ok("; ".join(["set by NTP" if synchronised else "nothing is known against it", *notes]))
 
 
-async def _container_s_clock(engine: Engine) -> float | None:
-    """Seconds ahead of ours; None where no container can be asked."""
+async def _container_clock(engine: Engine) -> float | None:
+    """Seconds by which a container's clock is ahead of ours; None where no container can be asked."""
     try:
         began = time.time()
-        said = await run_probe(engine, "date +%s")
+        output = await run_probe(engine, "date +%s")
         ended = time.time()
-        theirs = int(said.text)
+        theirs = int(output.text)
     except (EngineError, ValueError):
         return None
     # It was asked somewhere between the two, and cuts to whole seconds.
@@ -156,7 +156,7 @@ async def _container_s_clock(engine: Engine) -> float | None:
 
 
 def is_clock_synchronised() -> bool | None:
-    """What the kernel knows (adjtimex); None where it is not asked that way."""
+    """Whether the kernel knows that something sets the clock (adjtimex); None where it cannot be asked."""
     try:
         adjtimex = ctypes.CDLL(None).adjtimex
     except (AttributeError, OSError):

@@ -1,4 +1,4 @@
-"""A small container for a moment: what it prints, and nothing of it left."""
+"""Runs a script in a small container that is removed at once, and gives back what it prints."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _REMOVE_SEC = 20.0
 
 
 @dataclass(frozen=True)
-class Said:
+class ProbeOutput:
     """How the container ended, and what it printed."""
 
     exit_code: int
@@ -30,16 +30,16 @@ def probe_image() -> str:
 
 async def run_probe(
     engine: Engine, script: str, *, limit_sec: float = 10.0, tools: str | None = None, **host_config: Any
-) -> Said:
-    """Run `script` with the base image's sh. Raises EngineError; removes the container in any case.
+) -> ProbeOutput:
+    """Run `script` with the base image's sh, and remove the container in any case. Raises EngineError.
 
-    `tools` is the volume to mount where the tools belong. It has the labels of a run, so that even a kill leaves
-    nothing for long.
+    `tools` is the volume to mount where the tools belong. The container has the labels of a run, by which it is found
+    and removed even where this process was killed.
     """
     api = engine.api
     if tools is not None:
         host_config |= {"binds": [f"{tools}:{TOOLS}:ro"], "tmpfs": {f"{TOOLS}/run": "mode=1777,size=16m"}}
-    creating = asyncio.ensure_future(
+    creation = asyncio.ensure_future(
         engine.call(
             api.create_container,
             probe_image(),
@@ -50,16 +50,16 @@ async def run_probe(
         )
     )
     try:
-        created = await asyncio.shield(creating)
+        created = await asyncio.shield(creation)
     except asyncio.CancelledError:
         # The engine goes on creating: wait for its answer, or the container would be nobody's.
-        await _remove(engine, (await creating)["Id"])
+        await _remove(engine, (await creation)["Id"])
         raise
     try:
         await engine.call(api.start, created["Id"], deadline_sec=limit_sec)
         ended = await engine.call(api.wait, created["Id"], deadline_sec=limit_sec)
         text: bytes = await engine.call(api.logs, created["Id"], deadline_sec=5.0)
-        return Said(ended["StatusCode"], text.decode("utf-8", "replace").strip())
+        return ProbeOutput(ended["StatusCode"], text.decode("utf-8", "replace").strip())
     finally:
         await asyncio.shield(_remove(engine, created["Id"]))
 

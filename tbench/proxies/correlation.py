@@ -12,11 +12,13 @@ from collections import Counter
 from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass
 
+from tbench.scores.statistics import quantile
+
 BOOTSTRAP_RESAMPLES = 5_000
 FEWEST_FOR_INTERVAL = 4
-"""Fewer models than this have so few orders that any interval would be for show."""
+"""Fewest models for any interval: fewer have so few orders that it would mean nothing."""
 FEWEST_FOR_FISHER = 10
-"""The normal approximation behind the Fisher interval is not good enough for fewer."""
+"""Fewest models for Fisher's interval, which rests on a normal approximation."""
 _Z_975 = 1.959963984540054
 
 Interval = tuple[float, float]
@@ -24,29 +26,29 @@ Coefficient = Callable[[Sequence[float], Sequence[float]], float | None]
 
 
 @dataclass(frozen=True, slots=True)
-class Bootstrap:
+class BootstrapInterval:
     """Percentile interval over resamples of models."""
 
     low: float
     high: float
     resamples: int
-    """Those in which the coefficient is defined; in the others all models had one score."""
+    """Resamples in which the coefficient is defined; in the others all models had one score."""
 
 
 @dataclass(frozen=True, slots=True)
 class Estimate:
-    """A coefficient from -1 to 1, and how certain it is. Intervals are of 95 %."""
+    """A coefficient from -1 to 1, and how certain it is, by 95 % intervals."""
 
     value: float | None
-    """None where it is not defined: fewer than two models, or one score has the same value for all."""
-    bootstrap: Bootstrap | None
+    """None for fewer than two models, and where one score has the same value for all."""
+    bootstrap: BootstrapInterval | None
     fisher: Interval | None = None
-    """For Spearman only."""
+    """Fisher's interval, which there is for Spearman's coefficient only."""
 
 
 @dataclass(frozen=True, slots=True)
 class Correlation:
-    """Both coefficients over `n` models, and what is missing and why."""
+    """Both coefficients over `n` models, and notes on what is missing and why."""
 
     n: int
     spearman: Estimate
@@ -55,9 +57,10 @@ class Correlation:
 
 
 def correlate(xs: Sequence[float], ys: Sequence[float], *, seed: int = 0) -> Correlation:
-    """Scores of the same models in the same order. The same `seed` gives the same intervals on every machine.
+    """Correlate two scores of the same models, given in the same order.
 
-    Raises ValueError for lists of different length and for a score that is not a finite number.
+    The same `seed` gives the same intervals on every machine. Raises ValueError for lists of different length and for
+    a score that is not a finite number.
     """
     if len(xs) != len(ys) or not all(map(math.isfinite, (*xs, *ys))):
         raise ValueError("two lists of finite scores of the same models are needed")
@@ -125,8 +128,11 @@ def bootstrap(
     *,
     resamples: int = BOOTSTRAP_RESAMPLES,
     seed: int = 0,
-) -> Bootstrap | None:
-    """Resample models with replacement; None for fewer than 4, and where the coefficient itself is not defined."""
+) -> BootstrapInterval | None:
+    """The interval over resamples of models, drawn with replacement.
+
+    None for fewer than 4 models, and where the coefficient itself is not defined.
+    """
     n = len(xs)
     if n < FEWEST_FOR_INTERVAL or coefficient(xs, ys) is None:
         return None
@@ -140,7 +146,7 @@ def bootstrap(
     if not values:
         return None
     values.sort()
-    return Bootstrap(_quantile(values, 0.025), _quantile(values, 0.975), len(values))
+    return BootstrapInterval(quantile(values, 0.025), quantile(values, 0.975), len(values))
 
 
 def fisher_interval(rho: float | None, n: int) -> Interval | None:
@@ -173,7 +179,7 @@ def _notes(xs: Sequence[float], ys: Sequence[float], rho: float | None) -> tuple
 
 
 def _bounded(numerator: int, square: int) -> float:
-    """numerator / sqrt(square): exactly ±1 where the whole numbers say so."""
+    """The quotient numerator / sqrt(square), exactly ±1 where the whole numbers say so."""
     if numerator * numerator >= square:
         return math.copysign(1.0, numerator)
     return numerator / math.sqrt(square)
@@ -185,10 +191,3 @@ def _pairs(n: int) -> int:
 
 def _tied(values: Sequence[Hashable]) -> int:
     return sum(_pairs(count) for count in Counter(values).values())
-
-
-def _quantile(ordered: Sequence[float], q: float) -> float:
-    position = q * (len(ordered) - 1)
-    below = math.floor(position)
-    above = min(below + 1, len(ordered) - 1)
-    return ordered[below] + (ordered[above] - ordered[below]) * (position - below)

@@ -1,4 +1,4 @@
-"""One score per model, out of whatever holds it: results of replay, other result files, tables, run directories.
+"""Reads one score per model from whatever holds it: results of proxies, tables, run directories.
 
 Only reads. A model that a side has twice is an error: which of the two counts is not ours to guess.
 """
@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from tbench.errors import UsageError
+from tbench.proxies.json_files import object_in, read_json
 from tbench.scores.statistics import score as score_of
 from tbench.scores.summary import reward_table
 from tbench.storage.read_run import StoredRun, read_run
@@ -23,38 +24,41 @@ from tbench.text import one_line
 
 By = Literal["model", "name"]
 DEFAULT_FIELDS = ("aggregate.avg_command_f1", "levels.extractable.mean")
-"""Of a replay result and of an extraction, times 100: the scores that are published."""
+"""The published score of a replay result and of an extraction, a fraction each."""
 _PROVENANCE = ("metric_revision", "dataset_sha256", "protocol", "tasks_sha256")
-"""Results that differ in these are not on one scale."""
+"""Keys of a result that say what it was made with: results that differ in them are not on one scale."""
 
 
 @dataclass(frozen=True)
 class ModelScore:
-    """A model's score on one side."""
+    """A model's score by a proxy or by execution."""
 
     model: str
     score: float
     where: str
     notes: tuple[str, ...] = ()
     provenance: tuple[tuple[str, str], ...] = ()
-    """What it has to have in common with the other scores of its side."""
+    """(key, value) pairs that all scores compared with it must have, too."""
 
 
 def proxy_scores(paths: Iterable[Path], *, by: By = "model", field: str | None = None) -> list[ModelScore]:
-    """Of result files, directories with such, and tables (CSV, JSONL) of model and score.
+    """The scores in result files, in directories of them, and in tables (CSV, JSONL) of model and score.
 
     `field` is a dotted path in a result file, or a table's column. Raises UsageError for what holds no score.
     """
-    return [score for path in paths for score in _proxy(path, by, field)]
+    return [score for path in paths for score in _scores_of_proxy(path, by, field)]
 
 
 def executed_scores(paths: Iterable[Path], *, by: By = "model") -> list[ModelScore]:
-    """Of run directories and imported results (percent, unscored trials as 0), and tables of model and score."""
-    return [score for path in paths for score in _executed(path, by)]
+    """The scores of run directories and imported results, and those in tables of model and score.
+
+    Scores of runs are percentages in which a trial without a verdict counts 0. Raises UsageError.
+    """
+    return [score for path in paths for score in _scores_of_executed(path, by)]
 
 
 def read_names(path: Path) -> dict[str, str]:
-    """A JSON object, or a CSV of two columns: the name that a file has, the name to use. Raises UsageError."""
+    """The name to use by the name that a file has, from a JSON object or a CSV of two columns. Raises UsageError."""
     text = _text(path)
     try:
         pairs = json.loads(text).items() if text.lstrip().startswith("{") else list(csv.reader(io.StringIO(text)))
@@ -69,7 +73,7 @@ def read_names(path: Path) -> dict[str, str]:
 
 
 def by_model(scores: Sequence[ModelScore], names: Mapping[str, str], side: str) -> dict[str, ModelScore]:
-    """Scores by (mapped) name. Raises UsageError for a model that occurs twice."""
+    """Score by model, whose name `names` may replace. Raises UsageError for a model that occurs twice."""
     found: dict[str, ModelScore] = {}
     for score in scores:
         model = names.get(score.model, score.model)
@@ -82,8 +86,8 @@ def by_model(scores: Sequence[ModelScore], names: Mapping[str, str], side: str) 
     return found
 
 
-def mixed(scores: Iterable[ModelScore]) -> list[str]:
-    """What scores of one side do not have in common, one phrase each."""
+def differences(scores: Iterable[ModelScore]) -> list[str]:
+    """What the provenance of these scores differs in, one phrase each."""
     values: dict[str, set[str]] = {}
     for score in scores:
         for key, value in score.provenance:
@@ -94,39 +98,32 @@ def mixed(scores: Iterable[ModelScore]) -> list[str]:
 # -- proxies ---------------------------------------------------------------------------------------
 
 
-def _proxy(path: Path, by: By, field: str | None) -> list[ModelScore]:
+def _scores_of_proxy(path: Path, by: By, field: str | None) -> list[ModelScore]:
     if path.is_dir():
         own = path / "result.json"
         files = [own] if own.is_file() else sorted({*path.glob("*/result.json"), *path.glob("*.json")})
-        found = [_result(file, by, field) for file in files if own.is_file() or _looks_like_a_result(file)]
+        found = [_score_of_result(file, by, field) for file in files if own.is_file() or _looks_like_a_result(file)]
         if not found:
             raise UsageError(f"{path}: no result.json of a proxy in it or one level below")
         return found
     if path.suffix in (".csv", ".jsonl"):
-        return _table(path, field or "score")
-    return [_result(path, by, field)]
+        return _scores_of_table(path, field or "score")
+    return [_score_of_result(path, by, field)]
 
 
 def _looks_like_a_result(file: Path) -> bool:
-    try:
-        value = json.loads(file.read_bytes())
-    except (OSError, ValueError, RecursionError):
-        return False
-    return isinstance(value, dict) and "model" in value
+    return "model" in (object_in(file) or {})
 
 
-def _result(file: Path, by: By, field: str | None) -> ModelScore:
-    try:
-        data = json.loads(_text(file))
-    except (ValueError, RecursionError) as error:
-        raise UsageError(f"{file}: not JSON ({one_line(str(error), 120)})") from None
+def _score_of_result(file: Path, by: By, field: str | None) -> ModelScore:
+    data = read_json(file, "check the path")
     if not isinstance(data, dict):
         raise UsageError(f"{file}: not a JSON object; give the result of a proxy")
-    wanted = field or next((known for known in DEFAULT_FIELDS if _is_number(_at(data, known))), DEFAULT_FIELDS[0])
-    value = _at(data, wanted)
+    used = field or next((known for known in DEFAULT_FIELDS if _is_number(_value_at(data, known))), DEFAULT_FIELDS[0])
+    value = _value_at(data, used)
     if not _is_number(value):
         hint = "" if field else "; name another score with --field, such as aggregate.valid_json_pct"
-        raise UsageError(f"{file}: {wanted} is no number{hint}")
+        raise UsageError(f"{file}: {used} is no number{hint}")
     name = data.get("model") if by == "model" else data.get("model_short") or file.parent.name
     if not isinstance(name, str) or not name:
         raise UsageError(f"{file}: does not say whose result it is (`model`)")
@@ -135,11 +132,11 @@ def _result(file: Path, by: By, field: str | None) -> ModelScore:
     if isinstance(template, dict) and template.get("rank_eligible") is False:
         notes.append("not eligible for ranking (a prompt without the model's template)")
     made = tuple((key, str(data[key])) for key in _PROVENANCE if data.get(key) is not None)
-    provenance = (("score", wanted), *made)
+    provenance = (("score", used), *made)
     return ModelScore(name, value if field else 100 * value, str(file), tuple(notes), provenance)
 
 
-def _at(data: Any, dotted: str) -> Any:
+def _value_at(data: Any, dotted: str) -> Any:
     for key in dotted.split("."):
         data = data.get(key) if isinstance(data, dict) else None
     return data
@@ -152,19 +149,19 @@ def _is_number(value: object) -> bool:
 # -- executed --------------------------------------------------------------------------------------
 
 
-def _executed(path: Path, by: By) -> list[ModelScore]:
+def _scores_of_executed(path: Path, by: By) -> list[ModelScore]:
     if path.is_file() and (path.suffix == ".csv" or _has_a_score(path)):
-        return _table(path, "score")
+        return _scores_of_table(path, "score")
     if path.is_dir() and not (path / CONFIG_NAME).is_file() and not (path / RESULTS_NAME).is_file():
         runs = sorted(each.parent for each in path.glob(f"*/{CONFIG_NAME}"))
         if not runs:
             raise UsageError(f"{path}: neither a run directory nor one that holds some")
-        return [score for run in runs for score in _of_run(read_run(run), by)]
-    return _of_run(read_run(path), by)
+        return [score for run in runs for score in _scores_of_run(read_run(run), by)]
+    return _scores_of_run(read_run(path), by)
 
 
 def _has_a_score(path: Path) -> bool:
-    """Lines of model and score, not of task, seed and reward."""
+    """Whether the lines hold model and score, and not task, seed and reward."""
     first = next((line for line in _text(path).split("\n") if line.strip()), "")
     try:
         keys = json.loads(first)
@@ -173,7 +170,7 @@ def _has_a_score(path: Path) -> bool:
     return isinstance(keys, dict) and "score" in keys and "reward" not in keys
 
 
-def _of_run(run: StoredRun, by: By) -> list[ModelScore]:
+def _scores_of_run(run: StoredRun, by: By) -> list[ModelScore]:
     models = sorted({str(result.model or run.config.get("model") or run.name) for result in run.results})
     scores = []
     if not run.planned_tasks or not run.planned_seeds:
@@ -193,7 +190,7 @@ def _of_run(run: StoredRun, by: By) -> list[ModelScore]:
 # -- tables ----------------------------------------------------------------------------------------
 
 
-def _table(path: Path, column: str) -> list[ModelScore]:
+def _scores_of_table(path: Path, column: str) -> list[ModelScore]:
     scores = []
     for where, row in _rows(path):
         model, value = row.get("model"), row.get(column)

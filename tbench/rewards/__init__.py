@@ -1,6 +1,6 @@
-"""Reward functions for reinforcement learning, in the signature that TRL's GRPOTrainer calls. Without torch.
+"""Reward functions for reinforcement learning, in the signature that TRL's GRPOTrainer calls; torch is not needed.
 
-Importing this is cheap; `tbench.rewards.executed`, which runs live trials, is imported by who wants it.
+Importing this is cheap. `tbench.rewards.executed`, which runs live trials, has to be imported by itself.
 """
 
 from __future__ import annotations

@@ -69,7 +69,7 @@ class Live:
     """How trials are run for rewards."""
 
     concurrency: int = 4
-    """Trials at once, of one call; the machine's cpus and memory may allow fewer."""
+    """Most trials at once in one call; the machine's cpus and memory may allow fewer."""
     retries: int = 1
     """Further attempts at a trial whose error another one may heal."""
     on_error: Literal["raise"] | float = "raise"
@@ -79,11 +79,11 @@ class Live:
     command_sec: float = 120.0
     """Longest run of a completion's command."""
     protocol: str = "thinking-bash"
-    """How a completion is read."""
+    """The action protocol that completions are read by."""
     verify: Verify = "shared"
     """Where the tests run; `isolated`: in a second container, which nothing the completion started can reach."""
     network: NetworkChoice = "task"
-    """`task`: as each task says."""
+    """The trials' network; `task` leaves it to each task."""
     block_host: bool = False
     """The engine's host cannot be reached from the trials."""
     on_flagged: Literal["keep"] | float = "keep"
@@ -276,7 +276,7 @@ def _rewards(results: Sequence[TrialResult | None], live: Live) -> list[float]:
 
 
 def _reward(result: TrialResult | None, live: Live) -> float | None:
-    """None: no verdict. `result` is None where there was nothing to run."""
+    """The reward of one result, which is None where there was nothing to run; None without a verdict."""
     if result is None:
         return NO_COMMAND
     if live.on_flagged != "keep" and result.reward is not None and not all(map(is_weak, result.integrity.tamper)):

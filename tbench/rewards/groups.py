@@ -12,7 +12,7 @@ GROUP_SIZE = 4
 def group_advantages(
     rewards: Sequence[float], group_size: int = GROUP_SIZE, *, ddof: int = 1, eps: float = 1e-8
 ) -> list[float]:
-    """A_i = (R_i - mean R) / (std R + eps) within each group of `group_size` rewards that follow one another.
+    """Advantages A_i = (R_i - mean R) / (std R + eps) within each group of `group_size` successive rewards.
 
     std divides by n - ddof: 1 as TRL's (torch's default), or 0. Where all rewards of a group are equal, and in a
     group of one, every advantage is 0. Raises ValueError for a size that does not divide the number of rewards, a

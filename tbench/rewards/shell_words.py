@@ -1,4 +1,4 @@
-"""Which commands a piece of shell text names: the first word of each simple command. Nothing is executed or expanded.
+"""Finds the commands that shell text names: the first word of each simple command. Executes and expands nothing.
 
 Understood: quotes, escapes, comments, line continuations; `;`, `&`, `&&`, `||`, `|`, `|&` and newlines; subshells and
 groups, `$(…)`, backticks, `<(…)`, also within double quotes and `${…}`; assignments, arrays and redirections in front
@@ -38,12 +38,12 @@ _WITH_ARGUMENT = {
 
 
 def command_words(script: str) -> list[str]:
-    """The name of every command that `script` names, in the order in which the names end, without directories."""
+    """The commands that `script` names, without directories, in the order in which their names end."""
     return _Scanner(script).scan()
 
 
 class _Frame:
-    """What is open at a place: a list of commands, the words of an array, a double quote, or `${`."""
+    """Something that was opened and not closed yet: a list of commands, an array's words, a double quote, or `${`."""
 
     __slots__ = ("cases", "closer", "expects", "in_test", "kind", "named", "opaque", "owner", "prefix", "quoted",
                  "redirection", "skips", "word")  # fmt: skip
@@ -52,21 +52,21 @@ class _Frame:
         self.kind = kind
         self.closer = closer
         self.owner = owner or self
-        """Whose word is being read: a quote and `${` have none of their own."""
+        """The frame whose word is being read: a quote and `${` have none of their own."""
         self.word: list[str] | None = None
         self.opaque = False
-        """The word is not known before it is expanded."""
+        """Whether the word holds something that is only known once it is expanded."""
         self.quoted = False
         self.expects = kind == "commands"
-        """The next word is a command's name."""
+        """Whether the next word is a command's name."""
         self.named = False
-        """The last word was one."""
+        """Whether the last word was a command's name."""
         self.prefix = ""
-        """`sudo` or `env`, whose options come next."""
+        """`sudo` or `env` while their options are read, else empty."""
         self.skips = False
-        """The next word is the argument of such an option, or a function's name."""
+        """Whether the next word is an argument of such an option, or a function's name."""
         self.redirection = ""
-        """The next word is its target."""
+        """The redirection operator whose target is the next word, else empty."""
         self.in_test = False
         self.cases: list[Literal["word", "pattern", "body"]] = []
 
@@ -87,7 +87,7 @@ class _Scanner:
         self._stack = [_Frame("commands")]
         self._found: list[str] = []
         self._documents: list[tuple[str, bool]] = []
-        """Here-documents that begin after this line: delimiter, whether leading tabs are dropped."""
+        """Delimiter of each here-document that begins after this line, and whether leading tabs are dropped."""
 
     def scan(self) -> list[str]:
         while self._at < len(self._text):
@@ -105,7 +105,7 @@ class _Scanner:
     # -- characters ------------------------------------------------------------------------------
 
     def _step(self, frame: _Frame) -> None:
-        """One token in a list of commands or words."""
+        """Read one token in a list of commands or words."""
         character = self._text[self._at]
         if found := _PLAIN.match(self._text, self._at):
             self._at = found.end()
@@ -131,7 +131,7 @@ class _Scanner:
             self._operator(frame)
 
     def _inside(self, frame: _Frame, end: str, plain: re.Pattern[str]) -> None:
-        """One token in a double quote or in `${…}`."""
+        """Read one token in a double quote or in `${…}`."""
         owner = frame.owner
         character = self._text[self._at]
         if found := plain.match(self._text, self._at):
@@ -257,7 +257,7 @@ class _Scanner:
                 below.expects = False
 
     def _skip_parentheses(self, start: int) -> None:
-        """Behind the one that closes the one at `start`, or to the end."""
+        """Go on behind the parenthesis that closes the one at `start`, or to the end."""
         depth = 0
         for found in _PARENTHESIS.finditer(self._text, start):
             depth += 1 if found[0] == "(" else -1
@@ -309,7 +309,7 @@ class _Scanner:
             self._name(frame, word)
 
     def _name(self, frame: _Frame, word: str) -> None:
-        """A word where a command's name is expected: the name, or `sudo` and `env` and their options."""
+        """Take a word where a command's name is expected: the name, or `sudo`, `env` and their options."""
         if frame.prefix and word.startswith("-"):
             frame.skips = word in _WITH_ARGUMENT[frame.prefix]
             return
@@ -324,7 +324,7 @@ class _Scanner:
 
 
 def _is_reserved(frame: _Frame, word: str) -> bool:
-    """Whether it is one of the shell's own words; what it begins or ends is noted."""
+    """Whether `word` is one of the shell's own; notes in `frame` what it begins or ends."""
     if word in _BEFORE_A_COMMAND:
         return True
     if word == "function":
@@ -343,7 +343,7 @@ def _is_reserved(frame: _Frame, word: str) -> bool:
 
 
 def _in_case(frame: _Frame, word: str) -> None:
-    """A word between `case` and `in`, or a pattern."""
+    """Take a word between `case` and `in`, or a pattern."""
     if frame.cases[-1] == "word":
         if word == "in":
             frame.cases[-1] = "pattern"

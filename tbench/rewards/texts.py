@@ -17,8 +17,8 @@ FORMATTING = 1.5
 PER_MATCH = 1.0
 CONCISE, CONCISE_CHARACTERS = 0.2, 300
 LONGEST_REPLY, MOST_LINES, LONGEST_COMMAND = 65_536, 2_048, 4_096
-"""So that no completion can hold up a training loop: the execution relevance of one with more characters or lines is 0,
-and of a longer command the first characters are read."""
+"""Limits by which no completion can hold up a training loop: with more characters or lines its execution relevance is
+0, and of a longer command only the first characters are read."""
 
 VERBS: Mapping[str, str] = {
     "docker": r"docker|container|image",
@@ -27,7 +27,7 @@ VERBS: Mapping[str, str] = {
     "tar": r"tar(?:balls?)?\b|archiv|(?:de|un)?compress|extract",
     "wc": r"count(?:s|ed|ing)?\b|how many|number of (?:lines|words)",
 }
-"""Verb -> what a request says that asks for it: a regular expression, found at the beginning of a word in any case."""
+"""Regular expression by verb for what a request that asks for it says, at the start of a word, in any case."""
 
 Counting = Literal["distinct", "occurrences", "literal"]
 Shape = Literal["step", "linear", "negative"]
@@ -44,17 +44,17 @@ class RewardFunction(Protocol):
     __name__: str
 
     def __call__(self, completions: Sequence[Any], prompts: Sequence[Any] | None = None, **columns: Any) -> list[float]:
-        """Raises ValueError where prompts are needed and missing, or their number is another."""
+        """One reward per completion. Raises ValueError where prompts are needed, but missing or of another number."""
         ...
 
 
 def formatting(completions: Sequence[Any], prompts: Sequence[Any] | None = None, **columns: Any) -> list[float]:
-    """R1: 1.5 for a completion of the strict form, else 0. In linear time."""
+    """The reward R1: 1.5 for a completion of the strict form, else 0. Linear time."""
     return _each(completions, lambda text: FORMATTING if has_strict_form(text) else 0.0)
 
 
 def has_strict_form(text: str) -> bool:
-    r"""What `re.match` says of ``^<thinking>\s*[\s\S]+?\s*</thinking>\s*```bash\n[\s\S]+?\n```$``, in linear time.
+    r"""Whether ``^<thinking>\s*[\s\S]+?\s*</thinking>\s*```bash\n[\s\S]+?\n```$`` matches, found in linear time.
 
     The pattern itself backtracks with the cube of the length. Its first and last parts can stand at one place each
     (`$` also before a last newline), `\s*[\s\S]+?\s*` is any text that is not empty, and of the places where the
@@ -70,7 +70,7 @@ def has_strict_form(text: str) -> bool:
 def make_execution_relevance(
     counting: Counting = "distinct", verbs: Mapping[str, str] = VERBS, *, per_match: float = PER_MATCH
 ) -> RewardFunction:
-    """R2: `per_match` for each verb that the request asks for and the completion uses.
+    """Make the reward R2: `per_match` for each verb that the request asks for and the completion uses.
 
     - `distinct`: verbs that are a command word of the extracted block, each counted once.
     - `occurrences`: the same, each as often as it is one.
@@ -98,7 +98,7 @@ def make_execution_relevance(
 def make_conciseness(
     shape: Shape = "step", *, limit: int = CONCISE_CHARACTERS, most: float = CONCISE
 ) -> RewardFunction:
-    """R3: at most `most`, for a completion of at most `limit` characters (len(), so code points).
+    """Make the reward R3: `most` for a completion of at most `limit` code points, less for a longer one.
 
     - `step`: `most` up to the limit, else 0.
     - `linear`: most * max(0, 1 - (len - limit) / limit), and never above `most`.
@@ -124,7 +124,7 @@ def make_conciseness(
 
 
 def combine(*functions: RewardFunction, name: str = "combined") -> RewardFunction:
-    """The sum of reward functions, as one."""
+    """One reward function that is the sum of several."""
 
     def reward(completions: Sequence[Any], prompts: Sequence[Any] | None = None, **columns: Any) -> list[float]:
         each = [function(completions, prompts, **columns) for function in functions]
@@ -139,7 +139,7 @@ def text_of(completion: object) -> str | None:
 
 
 def request_of(prompt: object) -> str:
-    """What the prompt asks for; empty where nothing can be read."""
+    """The text of what a prompt asks for; empty where none can be read."""
     if not isinstance(prompt, str):
         return _last_said(prompt, "user") or ""
     _, heading, instruction = prompt.rpartition(_INSTRUCTION)
@@ -147,7 +147,7 @@ def request_of(prompt: object) -> str:
 
 
 def _last_said(messages: object, role: str) -> str | None:
-    """The text of that role's last message; a message without a role (TRL allows it) is anybody's."""
+    """The text of that role's last message; a message without a role, which TRL allows, counts for any."""
     if not isinstance(messages, Sequence) or isinstance(messages, str | bytes):
         return None
     for message in reversed(messages):
@@ -159,7 +159,7 @@ def _last_said(messages: object, role: str) -> str | None:
 
 
 def _content(content: object) -> str | None:
-    """Text as a string, or in parts of `type` text."""
+    """The text of a message's content, which is a string or a list of parts; None where there is none."""
     if isinstance(content, str):
         return content
     if not isinstance(content, Sequence) or isinstance(content, bytes):
@@ -218,4 +218,4 @@ def _named(function: Callable[..., list[float]], name: str) -> RewardFunction:
 execution_relevance = make_execution_relevance()
 conciseness = make_conciseness()
 combined = combine(formatting, execution_relevance, conciseness)
-"""R = R1 + R2 + R3, with the defaults of each."""
+"""The reward R = R1 + R2 + R3, with the defaults of each."""

@@ -8,11 +8,11 @@ from harness.trajectory import Frozen, Outcome
 from tbench.results import HostSample, TrialResult
 
 PRESSING_LOAD = 2.0
-"""Load average per cpu above which a timeout is said to have happened under pressure: everything took twice as long."""
+"""Load average per cpu above which a timeout counts as one under pressure: everything took twice as long."""
 PRESSING_STALL = 0.2
-"""The same for the share of ten seconds in which something waited for memory."""
+"""Share of ten seconds in which something waited for memory above which a timeout counts as one under pressure."""
 PRESSING_JUMP_SEC = 5.0
-"""The same for jumps of the clock during one trial."""
+"""Jump of the clock during one trial, in seconds, above which a timeout counts as one under pressure."""
 
 
 class Pressure(Frozen):
@@ -21,15 +21,15 @@ class Pressure(Frozen):
     timeouts: int
     """Trials with the outcome agent_timeout or the error verifier_timeout."""
     under_pressure: int
-    """Those of them in which a threshold was passed: PRESSING_LOAD, PRESSING_STALL, PRESSING_JUMP_SEC."""
+    """The timeouts in which a threshold was passed: PRESSING_LOAD, PRESSING_STALL, PRESSING_JUMP_SEC."""
     load_max: float | None
     memory_stall_max: float | None
     clock_jump_sec: float
-    """The largest of one trial. Nobody's limit counts it; what ran in a container may have noticed."""
+    """The largest jump in one trial. No limit counts it, but what ran in the container may have noticed."""
 
     @property
     def words(self) -> str:
-        """One line."""
+        """The finding in one line."""
         signs = []
         if self.load_max is not None and self.load_max > PRESSING_LOAD:
             signs.append(f"load up to {self.load_max:.1f} per cpu")
@@ -42,7 +42,7 @@ class Pressure(Frozen):
 
 
 def pressure_of(results: Iterable[TrialResult]) -> Pressure | None:
-    """None when no time limit was hit on a machine under pressure, as far as is known."""
+    """The timeouts under pressure among `results`; None where none is known."""
     timeouts = [result for result in results if _hit_a_time_limit(result)]
     pressed = [result.host for result in timeouts if result.host is not None and _is_pressing(result.host)]
     if not pressed:

@@ -117,12 +117,12 @@ def per_seed_scores_scored_only(table: RewardTable) -> tuple[float | None, ...]:
 
 
 def task_means(table: RewardTable) -> tuple[float, ...]:
-    """p_t = (1/S) sum_s r[t,s], with 0 for trials without a verdict. Fractions, task order."""
+    """Mean of each task, p_t = (1/S) sum_s r[t,s], with 0 for trials without a verdict. Fractions, task order."""
     return tuple(fmean(row) for row in _rows(table.filled(0.0)))
 
 
 def score(table: RewardTable) -> float:
-    """The mean of p_t over tasks, equal to the mean of the per-seed scores; unscored = 0. A fraction."""
+    """Mean of p_t over tasks, equal to the mean of the per-seed scores; unscored = 0. A fraction."""
     return fmean(task_means(table))
 
 
@@ -133,7 +133,7 @@ def score_scored_only(table: RewardTable) -> float | None:
 
 
 def mean_std(values: Sequence[float], *, population: bool = False) -> MeanStd:
-    """m = mean of the values, std = sqrt(sum (v - m)^2 / (n - 1)); population: / n. Units of the values.
+    """Mean m, and std = sqrt(sum (v - m)^2 / (n - 1)), or / n for `population`. Units of the values.
 
     Over per-seed scores this is the "mean +- std" of a run. One value has no std. Raises ValueError for none.
     """
@@ -189,22 +189,22 @@ def bootstrap_over_tasks(
     count = len(means)
     scores = sorted(math.fsum(draw(means, k=count)) / count for _ in range(resamples))
     tail = (1.0 - level) / 2.0
-    return Bootstrap(se=stdev(scores), low=_quantile(scores, tail), high=_quantile(scores, 1.0 - tail))
+    return Bootstrap(se=stdev(scores), low=quantile(scores, tail), high=quantile(scores, 1.0 - tail))
 
 
 def solve_counts(table: RewardTable) -> tuple[int, ...]:
-    """For each task the number of seeds at which it was solved (reward >= 1). Task order."""
+    """Number of seeds at which each task was solved (reward >= 1). Task order."""
     return tuple(int(sum(row)) for row in _solved_rows(table))
 
 
 def solve_count_histogram(table: RewardTable) -> dict[int, int]:
-    """How many tasks were solved at exactly 0, 1, ... S seeds; every count from 0 to S is a key."""
+    """Number of tasks by the number of seeds at which they were solved; every count from 0 to S is a key."""
     counts = solve_counts(table)
     return {n: counts.count(n) for n in range(len(table.seeds) + 1)}
 
 
 def solved_per_seed(table: RewardTable) -> tuple[int, ...]:
-    """For each seed the number of tasks solved (reward >= 1). Seed order."""
+    """Number of tasks solved (reward >= 1) at each seed. Seed order."""
     return tuple(int(sum(column)) for column in zip(*_solved_rows(table), strict=True))
 
 
@@ -225,12 +225,20 @@ def pass_at_k(table: RewardTable, k: int) -> float:
 
 
 def pass_hat_k(table: RewardTable, k: int) -> float:
-    """pass^k, the chance that all of k trials of a task are solved: mean over t of C(c_t, k) / C(n, k).
+    """Chance that all of k trials of a task are solved, pass^k: mean over t of C(c_t, k) / C(n, k).
 
     n, c_t and what raises ValueError as in `pass_at_k` (Yao et al. 2024, "tau-bench").
     """
     n = _check_k(table, k)
     return fmean(math.comb(c, k) / math.comb(n, k) for c in solve_counts(table))
+
+
+def quantile(ordered: Sequence[float], q: float) -> float:
+    """The `q`-quantile (0 to 1) of sorted values, interpolated linearly between order statistics."""
+    position = q * (len(ordered) - 1)
+    below = math.floor(position)
+    above = min(below + 1, len(ordered) - 1)
+    return ordered[below] + (ordered[above] - ordered[below]) * (position - below)
 
 
 def _check_plan(tasks: Sequence[str], seeds: Sequence[int]) -> None:
@@ -259,10 +267,3 @@ def _columns(filled: RewardTable) -> Iterator[tuple[float, ...]]:
 
 def _solved_rows(table: RewardTable) -> Iterator[tuple[float, ...]]:
     return _rows(table.binarised().filled(0.0))
-
-
-def _quantile(ordered: Sequence[float], q: float) -> float:
-    position = q * (len(ordered) - 1)
-    below = math.floor(position)
-    above = min(below + 1, len(ordered) - 1)
-    return ordered[below] + (ordered[above] - ordered[below]) * (position - below)

@@ -29,7 +29,7 @@ from tbench.scores.statistics import (
 
 SUMMARY_SCHEMA_VERSION = 1
 NO_VERDICT = "NoVerdict"
-"""Stands for the error type of a result that has neither a reward nor an error (imported results)."""
+"""The error type shown for a result that has neither a reward nor an error (imported results)."""
 
 
 class MixedModels(UsageError, ValueError):
@@ -40,11 +40,11 @@ class Status(StrEnum):
     """What became of a planned trial."""
 
     PASS = "pass"
-    """reward >= 1"""
+    """Its reward is 1 or more."""
     PARTIAL = "partial"
-    """0 < reward < 1"""
+    """Its reward is between 0 and 1."""
     FAIL = "fail"
-    """reward <= 0"""
+    """Its reward is 0 or less."""
     ERROR = "error"
     """It ended without a verdict."""
     MISSING = "missing"
@@ -67,7 +67,7 @@ class Counts(Frozen):
     flagged: int = 0
     """Trials with a sign of tampering that is not weak."""
     weakly_flagged: int = 0
-    """Trials with none but weak ones."""
+    """Trials with none but weak signs of tampering."""
     repaired: int = 0
     regraded: int = 0
     remarked: int = 0
@@ -75,18 +75,18 @@ class Counts(Frozen):
 
 
 class Score(Frozen):
-    """Fractions from 0 to 1 (for rewards in 0..1). A trial without a verdict counts 0 unless said."""
+    """The score and its spread, as fractions (for rewards in 0..1). A trial without a verdict counts 0 unless said."""
 
     mean: float
     std: float | None
-    """Over the per-seed scores; None for one seed."""
+    """Std over the per-seed scores; None for one seed."""
     std_kind: Literal["sample", "population"]
     per_seed: tuple[float, ...]
     scored_only: float
-    """Over the trials with a verdict, each weighing the same."""
+    """The mean over the trials with a verdict, each weighing the same."""
     worst: float
     best: float
-    """The score if every trial without a verdict were 0 and 1."""
+    """`worst` and `best` are the scores if every trial without a verdict were 0, and 1."""
     expected_std: float | None
     """Sample std over seeds that any pairing of seeds across tasks has on average; None for one seed."""
     se_over_tasks: float | None
@@ -96,11 +96,11 @@ class Score(Frozen):
     solved_rate: float
     pass_at_k: dict[int, float]
     pass_hat_k: dict[int, float]
-    """k from 1 to the number of seeds; solved is reward >= 1."""
+    """Both by k, from 1 to the number of seeds; a trial is solved with a reward of 1 or more."""
 
 
 class TimeSplit(Frozen):
-    """Seconds by what they were spent on. The parts of `total_sec`, and the queue apart from them."""
+    """Seconds by what they were spent on: the parts of `total_sec`, and apart from them the queue."""
 
     model_sec: float = 0.0
     command_sec: float = 0.0
@@ -137,14 +137,14 @@ class TaskRow(Frozen):
 
     task: str
     mean_reward: float | None
-    """Over all planned seeds, unscored = 0; None when no trial of the task was scored."""
+    """The mean over all planned seeds, unscored = 0; None when no trial of the task was scored."""
     solved: int
     scored: int
     cells: tuple[Cell, ...]
     outcomes: dict[str, int]
     mean_steps: float | None
     mean_wall_sec: float | None
-    """Over trials with a final result, errors included; None without any."""
+    """Both are means over trials with a final result, errors included; None without any."""
     time: TimeSplit
 
 
@@ -156,7 +156,7 @@ class ErrorGroup(Frozen):
     blame: Blame | None
     count: int
     retryable: int
-    """How many of them a further attempt might heal."""
+    """Number of them that a further attempt might heal."""
     example_message: str
     example_trial: str
 
@@ -187,11 +187,11 @@ class Summary(Frozen):
     pressure: Pressure | None = None
     """None when no time limit was hit on a machine under pressure."""
     flags: tuple[Flag, ...] = ()
-    """The strong ones first."""
+    """Trials with signs of tampering, strong ones first."""
 
     @property
     def coverage(self) -> float:
-        """Scored / planned trials, from 0 to 1; 0 for an empty plan."""
+        """Share of the planned trials that were scored; 0 for an empty plan."""
         return self.counts.scored / self.counts.planned if self.counts.planned else 0.0
 
     @property
@@ -209,7 +209,7 @@ class Summary(Frozen):
 
     @property
     def score_lines(self) -> tuple[str, ...]:
-        """Both conventions: `score_line`, and the score over scored trials only; below full coverage the bounds too."""
+        """The score by both conventions, `score_line` and over scored trials only, with bounds below full coverage."""
         if self.score is None:
             return (self.score_line,)
         unscored = self.counts.planned - self.counts.scored
@@ -449,7 +449,7 @@ def _counts(rows: Iterable[TaskRow], other_attempts: int, unplanned: int, result
 
 
 def _error_groups(results: Iterable[TrialResult]) -> tuple[ErrorGroup, ...]:
-    """Trials without a verdict, the largest group first."""
+    """Group the trials without a verdict by what went wrong, the largest group first."""
     groups: dict[tuple[Stage | None, str, Blame | None], list[TrialResult]] = {}
     for result in results:
         if result.reward is None:
@@ -488,7 +488,7 @@ def _percent(fraction: float) -> str:
 
 
 def _with_string_keys(data: dict[str, Any]) -> dict[str, Any]:
-    """JSON has string keys only; the dict shall equal what comes back from its JSON."""
+    """`data` with strings for keys, as JSON has them: what comes back from its JSON is equal to it."""
     score = data["score"]
     if score is not None:
         for name in ("pass_at_k", "pass_hat_k"):

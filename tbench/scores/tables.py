@@ -1,4 +1,4 @@
-"""Print a summary to a rich console: a table of tasks, the score lines, errors apart. ASCII but for ±.
+"""Prints a summary to a rich console: a table of tasks, the score lines, errors apart. In ASCII but for ±.
 
 Texts from models, endpoints and tasks are printed without markup and without control characters.
 """
@@ -18,7 +18,7 @@ from tbench.text import plain
 
 FLAGS_SHOWN = 10
 PIPED_WIDTH = 100
-"""Least width of tables in a file or a pipe, where there is no terminal to fit into."""
+"""Smallest width of tables in a file or a pipe, where there is no terminal to fit into."""
 
 _HEAD_RULE = Box("    \n    \n -- \n    \n    \n    \n    \n    \n", ascii=True)
 
@@ -67,7 +67,7 @@ def _print_table(summary: Summary, console: Console) -> None:
 
 
 def _task_table(summary: Summary, width: int) -> Table:
-    """One row per task; outcomes per task only where there is room for them."""
+    """The table of tasks; it has outcomes only where there is room for them."""
     roomy = width >= PIPED_WIDTH
     table = Table(box=_HEAD_RULE, show_edge=False, padding=(0, 1, 0, 0), header_style="bold")
     table.add_column("task", overflow="fold", min_width=8, max_width=40)
@@ -102,7 +102,7 @@ def _token(cell: Cell) -> str:
 
 
 def reward_text(reward: float) -> str:
-    """A reward at two decimals, whole numbers bare; a partial one is never rounded to 0 or 1."""
+    """A reward with two decimals, whole numbers without; a partial one is never rounded to 0 or 1."""
     if reward == int(reward):
         return str(int(reward))
     if 0.0 < reward < 1.0:

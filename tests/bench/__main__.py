@@ -12,6 +12,8 @@ import tempfile
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 
+sys.path.append(str(Path(__file__).resolve().parents[1]))  # the fakes that the tests share
+
 import commands
 import lives
 import memory

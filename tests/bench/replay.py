@@ -18,11 +18,11 @@ from figures import Figures
 from harness.chat import ChatModel
 from harness.model import Sampling
 from tbench.proxies.datasets.records import Record
-from tbench.proxies.replay.client import Step, ask
+from tbench.proxies.replay.asking.client import PromptedStep, ask
+from tbench.proxies.replay.asking.endpoints import Endpoints
+from tbench.proxies.replay.asking.prompts import PromptBuilder, PromptOptions
 from tbench.proxies.replay.directory import ReplayDirectory
-from tbench.proxies.replay.endpoints import Endpoints
-from tbench.proxies.replay.prompts import PromptBuilder, PromptOptions
-from tbench.proxies.replay.responses import Manifest
+from tbench.proxies.replay.responses import ReplayManifest
 
 SEATS, LATENCY_SEC = 32, 0.16
 """Their quotient is the endpoint's 200 per second."""
@@ -33,15 +33,15 @@ MESSAGES, CHARACTERS = 9, 2900
 REPLY = '{"analysis": "a", "plan": "p", "commands": [{"keystrokes": "make report\\n", "duration": 5.0}]}' * 12
 
 
-def steps(count: int) -> list[Step]:
+def steps(count: int) -> list[PromptedStep]:
     builder = PromptBuilder(PromptOptions(), "fixed-reply")
     text = ("drwxr-xr-x 2 root root 4096 a line of some output, as commands print them\n" * 40)[:CHARACTERS]
     messages = tuple({"role": "assistant" if n % 2 else "user", "content": text} for n in range(MESSAGES))
     records = (Record(task_id=f"task-{n}", step_idx=0, ref_raw="{}", messages=messages) for n in range(count))
-    return [Step(record, builder.build(record)) for record in records]
+    return [PromptedStep(record, builder.build(record)) for record in records]
 
 
-async def bare_per_sec(base_url: str, wanted: list[Step]) -> float:
+async def bare_per_sec(base_url: str, wanted: list[PromptedStep]) -> float:
     """Replies per second of sockets that send the same requests, each made beforehand, and only wait for the answer."""
     url = urlsplit(base_url)
     requests = []
@@ -66,7 +66,7 @@ async def bare_per_sec(base_url: str, wanted: list[Step]) -> float:
 async def client_speed(place: object, figures: Figures, scratch: Path) -> None:
     """Whole replies per second, and CPU time of this process, with every reply written to its file."""
     sampling = Sampling(temperature=0, top_p=1, max_tokens=1024, extra_body={"repetition_penalty": 1.0})
-    manifest = Manifest(
+    manifest = ReplayManifest(
         model="m", model_short="m", base_urls=(), dataset="", dataset_sha256="", records=STEPS
     )  # fmt: skip
     directory = ReplayDirectory.open(scratch / "run", manifest)

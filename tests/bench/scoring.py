@@ -15,9 +15,9 @@ from figures import Figures
 from lives import NOTHING, TBENCH, wall_sec
 from small_task import Place
 
-from tbench.proxies.replay.answers import parse
-from tbench.proxies.replay.metric import score_units, tokens_of
-from tbench.proxies.replay.score_run import score_directory
+from tbench.proxies.replay.scoring.metric import score_units, tokens_of
+from tbench.proxies.replay.scoring.parser import parse
+from tbench.proxies.replay.scoring.score_run import score_directory
 
 STEPS, UNITS, ROUNDS = 303, 38, 7
 _SHAPES = (

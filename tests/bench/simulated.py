@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from endpoint import Endpoint
+from fake_tmux import Answer, FakeTmux
 from figures import Figures, p99
 from small_task import Place, make_task
 
@@ -24,7 +25,6 @@ from harness.agent import Limits
 from harness.chat import ChatModel
 from harness.model import Model, Sampling
 from harness.protocols import load_protocol
-from harness.terminal.fake_tmux import Answer, FakeTmux
 from harness.trajectory import Message, Reply, Usage
 from tbench.agents.model_agent import ModelAgent
 from tbench.events import Events

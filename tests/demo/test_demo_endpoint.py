@@ -18,7 +18,7 @@ from harness.model import Template
 from harness.rendering import render_prompt
 from harness.trajectory import Message
 from tbench.demo.prompts import read_prompt
-from tbench.demo.replies import put
+from tbench.demo.replies import reply_doing
 from tbench.demo.scripts import SCRIPTS, Scripts
 from tbench.demo.server import DemoEndpoint, serve
 
@@ -103,7 +103,9 @@ def passing_seed(scripts: Path, passing: bool = True) -> int:
     """A seed that goes the wanted way: the script's first pass step writes the file."""
     known = Scripts(INSTRUCTIONS, scripts)
     opening = [("user", INSTRUCTIONS["write"])]
-    return next(seed for seed in range(99) if ("echo hi" in put(known.step(opening, seed), opening).text) is passing)
+    return next(
+        seed for seed in range(99) if ("echo hi" in reply_doing(known.step(opening, seed), opening).text) is passing
+    )
 
 
 class TestScripts:
@@ -175,9 +177,9 @@ class TestScripts:
         steps = [step for seed in range(20) for length in range(20) if (step := known.step(talk(length), seed))]
         assert steps
         for step in steps:
-            as_xml = put(step, [("user", AS_XML)]).text
+            as_xml = reply_doing(step, [("user", AS_XML)]).text
             assert as_xml.count("</keystrokes>") == len(step.commands)
-            assert put(step, []).text.count("```") == 2
+            assert reply_doing(step, []).text.count("```") == 2
 
 
 class TestProtocols:

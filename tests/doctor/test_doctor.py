@@ -23,7 +23,7 @@ import pytest
 from fault_server import FaultServer
 
 from tbench.demo.server import DemoEndpoint
-from tbench.doctor import Check, Seen, Status, endpoint, examine, examine_all, ok
+from tbench.doctor import Check, CheckResult, CheckStatus, endpoint, examine, examine_all, ok
 from tbench.doctor.connection import DEFAULT, Surroundings, cannot_start, look_at_address
 from tbench.doctor.containers import (
     LIMITS_SCRIPT,
@@ -40,7 +40,7 @@ from tbench.doctor.machine import (
     judge_certificates,
     judge_disk,
     look_at_clock,
-    look_at_engine_s_disk,
+    look_at_engine_disk,
     look_at_runs,
 )
 from tbench.doctor.probe import run_probe
@@ -53,7 +53,7 @@ PONG = b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nOK"
 NO_TLS = b"HTTP/1.0 400 Bad Request\r\n\r\nClient sent an HTTP request to an HTTPS server.\n"
 
 
-def at(host: str, here: Surroundings = FREE, **more: Any) -> Seen:
+def at(host: str, here: Surroundings = FREE, **more: Any) -> CheckResult:
     return look_at_address(replace(here, host=host, **more))
 
 
@@ -139,15 +139,15 @@ def test_a_socket_without_permission_is_told_from_an_engine_that_does_not_run(op
         path.chmod(0)
         with as_nobody():
             seen = at(f"unix://{path}")
-    assert (seen.status, seen.what) == (Status.FAIL, f"no permission on {path}")
+    assert (seen.status, seen.what) == (CheckStatus.FAIL, f"no permission on {path}")
     assert "usermod -aG docker" in seen.advice
 
 
 def test_no_socket_means_that_no_engine_runs(tmp_path: Path) -> None:
     seen = at(f"unix://{tmp_path}/docker.sock")
-    assert (seen.status, seen.what) == (Status.FAIL, f"no engine runs: there is no {tmp_path}/docker.sock")
+    assert (seen.status, seen.what) == (CheckStatus.FAIL, f"no engine runs: there is no {tmp_path}/docker.sock")
     assert "start that engine, or unset DOCKER_HOST" in seen.advice
-    assert "systemctl start docker" in at(DEFAULT).advice or at(DEFAULT).status is Status.OK
+    assert "systemctl start docker" in at(DEFAULT).advice or at(DEFAULT).status is CheckStatus.OK
 
 
 def test_a_socket_that_an_engine_left_means_that_none_runs(tmp_path: Path) -> None:
@@ -206,7 +206,7 @@ def test_an_engine_that_takes_connections_and_does_not_answer_hangs() -> None:
 def test_tls_problems_are_told_from_each_other(certificate: Path, tmp_path: Path) -> None:
     with listening(PONG, tls=certificate) as (_, port):
         secure = {"host": f"tcp://localhost:{port}", "verifies_tls": True}
-        assert at(**secure, certificates=str(certificate)).status is Status.OK
+        assert at(**secure, certificates=str(certificate)).status is CheckStatus.OK
         assert "TLS files of /nowhere cannot be used" in at(**secure, certificates="/nowhere").what
         foreign = tmp_path / "foreign"
         shutil.copytree(certificate, foreign, ignore=shutil.ignore_patterns("foreign", "ca.pem"))
@@ -221,32 +221,32 @@ def test_tls_problems_are_told_from_each_other(certificate: Path, tmp_path: Path
 async def test_without_an_engine_the_rest_is_looked_at_all_the_same(tmp_path: Path) -> None:
     here = replace(FREE, host=f"unix://{tmp_path}/none.sock")
     found = {finding.name: finding for finding in await examination(Subject(tmp_path / "runs"), here)}
-    assert found["engine"].status is Status.FAIL
+    assert found["engine"].status is CheckStatus.FAIL
     assert {
         found[name].status
         for name in ("storage", "containers", "limits", "tools", "network", "network of builds", "dns")
-    } == {Status.SKIPPED}
-    assert found["disk of runs"].status in (Status.OK, Status.WARN)
-    assert found["endpoint"].status is Status.SKIPPED
+    } == {CheckStatus.SKIPPED}
+    assert found["disk of runs"].status in (CheckStatus.OK, CheckStatus.WARN)
+    assert found["endpoint"].status is CheckStatus.SKIPPED
 
 
 # -- every check is bounded and on its own -----------------------------------------------------------------
 
 
 async def test_a_check_that_breaks_or_hangs_is_a_finding_and_the_others_go_on() -> None:
-    async def breaks() -> Seen:
+    async def breaks() -> CheckResult:
         raise KeyError("x")
 
-    async def hangs() -> Seen:
+    async def hangs() -> CheckResult:
         await asyncio.Event().wait()
         raise AssertionError
 
-    async def works() -> Seen:
+    async def works() -> CheckResult:
         return ok("fine")
 
     made = await examine_all([Check("a", breaks), Check("b", hangs, 0.05), Check("c", works)])
     assert [(finding.name, finding.status) for finding in made] == [
-        ("a", Status.FAIL), ("b", Status.FAIL), ("c", Status.OK),
+        ("a", CheckStatus.FAIL), ("b", CheckStatus.FAIL), ("c", CheckStatus.OK),
     ]  # fmt: skip
     assert made[0].seen == "the check itself failed: KeyError: 'x'"
     assert made[1].seen == "no answer within 0 s"
@@ -271,16 +271,16 @@ GOOD = {"memory": str(64 << 20), "pids": "40", "cpu": "50000 100000", "hog": "0"
     ],
 )
 def test_a_limit_that_is_not_in_force_is_named(seen: dict[str, str], words: str) -> None:
-    assert judge_limits(GOOD, "2").status is Status.OK
+    assert judge_limits(GOOD, "2").status is CheckStatus.OK
     found = judge_limits(GOOD | seen, "2")
-    assert found.status is Status.FAIL
+    assert found.status is CheckStatus.FAIL
     assert words in found.what
 
 
 @pytest.mark.engine
 async def test_limits_are_seen_to_be_in_force_from_inside(engine: Engine) -> None:
     seen = await look_at_limits(engine)
-    assert seen.status is Status.OK, seen
+    assert seen.status is CheckStatus.OK, seen
 
 
 @pytest.mark.engine
@@ -294,11 +294,11 @@ async def test_without_limits_the_same_container_shows_that_there_are_none(engin
 
 @pytest.mark.engine
 async def test_a_container_starts_and_nothing_of_it_is_left(engine: Engine) -> None:
-    assert (await look_at_start(engine, FREE)).status is Status.OK
+    assert (await look_at_start(engine, FREE)).status is CheckStatus.OK
     mine = {"label": f"{LABEL_RUN}=doctor-{os.getpid()}"}
     assert engine.api.containers(all=True, filters=mine) == []
     check = Check("x", partial(run_probe, engine, "sleep 60"), 1.0)  # type: ignore[arg-type]
-    assert (await examine(check)).status is Status.FAIL
+    assert (await examine(check)).status is CheckStatus.FAIL
     assert engine.api.containers(all=True, filters=mine) == []
 
 
@@ -306,21 +306,21 @@ async def test_a_container_starts_and_nothing_of_it_is_left(engine: Engine) -> N
 async def test_a_slow_storage_driver_is_pointed_out(engine: Engine) -> None:
     slow = Engine(engine.api, None, replace(engine.info, storage_driver="vfs"))  # type: ignore[arg-type]
     seen = await look_at_storage(slow)
-    assert (seen.status, "overlay2" in seen.advice) == (Status.WARN, True)
+    assert (seen.status, "overlay2" in seen.advice) == (CheckStatus.WARN, True)
     assert (await look_at_storage(engine)).what == engine.info.storage_driver
 
 
 @pytest.mark.engine
 async def test_tools_that_are_missing_or_broken_are_told_apart(engine: Engine, tools_volume: str) -> None:
-    assert (await look_at_tools(engine)).status is Status.OK
+    assert (await look_at_tools(engine)).status is CheckStatus.OK
     name = f"tbench-test-empty-{os.getpid()}"
-    assert (await look_at_tools(engine, name)).status is Status.WARN
+    assert (await look_at_tools(engine, name)).status is CheckStatus.WARN
     engine.api.create_volume(name, labels={LABEL_SHARED: "test"})
     try:
         seen = await look_at_tools(engine, name)
     finally:
         engine.api.remove_volume(name)
-    assert seen.status is Status.FAIL
+    assert seen.status is CheckStatus.FAIL
     assert f"tmux in volume {name} does not start" in seen.what
 
 
@@ -330,11 +330,11 @@ async def test_a_bridge_that_lets_nothing_out_is_told_from_a_machine_without_int
 ) -> None:
     with listening(PONG) as (host, port):  # on the loopback of this machine, where no container gets
         seen = await look_at_network(engine, (host, port))
-    assert seen.status is Status.FAIL
+    assert seen.status is CheckStatus.FAIL
     assert f"this machine reaches {host}:{port}, a container on tbench does not" in seen.what
-    assert (await look_at_network(engine, ("127.0.0.1", port))).status is Status.WARN
-    assert (await look_at_names(engine, "no-such-host.invalid")).status is Status.WARN
-    assert (await look_at_names(engine, "localhost")).status is Status.OK
+    assert (await look_at_network(engine, ("127.0.0.1", port))).status is CheckStatus.WARN
+    assert (await look_at_names(engine, "no-such-host.invalid")).status is CheckStatus.WARN
+    assert (await look_at_names(engine, "localhost")).status is CheckStatus.OK
 
 
 # -- this machine ------------------------------------------------------------------------------------------
@@ -355,7 +355,7 @@ def test_looking_for_room_leaves_nothing(tmp_path: Path) -> None:
 
 async def test_a_place_for_runs_that_cannot_be_written_is_a_failure(tmp_path: Path) -> None:
     seen = await look_at_runs(Path("/proc/runs"))
-    assert (seen.status, seen.what.startswith("/proc cannot be written")) == (Status.FAIL, True)
+    assert (seen.status, seen.what.startswith("/proc cannot be written")) == (CheckStatus.FAIL, True)
     assert (await look_at_runs(tmp_path / "not" / "yet")).what.startswith(str(tmp_path))
 
 
@@ -364,15 +364,15 @@ def test_certificates_that_only_this_machine_trusts_are_told_from_broken_ones(ce
     others = partial(ssl.SSLContext, ssl.PROTOCOL_TLS_CLIENT)  # verifies, and trusts nobody
     with listening(PONG, tls=certificate) as (_, port):
         hosts = ("no-such-host.invalid", "localhost")
-        assert judge_certificates(hosts, port, own, own).status is Status.OK
-        assert judge_certificates(hosts, port, own, others).status is Status.WARN
-        assert judge_certificates(hosts, port, others, own).status is Status.FAIL
-        assert judge_certificates(hosts[:1], port, own, own).status is Status.SKIPPED
+        assert judge_certificates(hosts, port, own, own).status is CheckStatus.OK
+        assert judge_certificates(hosts, port, own, others).status is CheckStatus.WARN
+        assert judge_certificates(hosts, port, others, own).status is CheckStatus.FAIL
+        assert judge_certificates(hosts[:1], port, own, own).status is CheckStatus.SKIPPED
 
 
 @pytest.mark.engine
-async def test_the_engine_s_disk_and_a_container_s_clock_can_be_asked(engine: Engine) -> None:
-    assert "GB free" in (await look_at_engine_s_disk(engine)).what
+async def test_the_engine_s_disk_and_a_container_clock_can_be_asked(engine: Engine) -> None:
+    assert "GB free" in (await look_at_engine_disk(engine)).what
     assert "the same in a container" in (await look_at_clock(engine)).what
 
 
@@ -389,7 +389,7 @@ async def test_an_endpoint_that_works_shows_model_context_speed_and_clock() -> N
         found = await asked(demo.base_url)
     assert found["endpoint"].seen.startswith("scripted-demo")
     assert " tokens in " in found["model"].seen
-    assert {finding.status for finding in found.values()} == {Status.OK}
+    assert {finding.status for finding in found.values()} == {CheckStatus.OK}
 
 
 async def test_a_model_that_is_not_served_or_a_refused_key_says_what_to_do() -> None:
@@ -400,7 +400,7 @@ async def test_a_model_that_is_not_served_or_a_refused_key_says_what_to_do() -> 
     server.will_answer(401, {"error": {"message": "no such key sk-planted"}})
     found = await asked(server.base_url, key="sk-planted")
     server.close()
-    assert (found["endpoint"].status, "OPENAI_API_KEY" in found["endpoint"].advice) == (Status.FAIL, True)
+    assert (found["endpoint"].status, "OPENAI_API_KEY" in found["endpoint"].advice) == (CheckStatus.FAIL, True)
     assert "sk-planted" not in str(found)
 
 
@@ -410,6 +410,6 @@ async def test_a_server_with_another_time_is_pointed_out() -> None:
     server.will_answer(200, {}, headers={"date": late})
     seen = await endpoint.look_at_date(server.base_url)
     server.close()
-    assert seen.status is Status.WARN
+    assert seen.status is CheckStatus.WARN
     assert "-3600 s" in seen.what or "-3601 s" in seen.what
-    assert (await endpoint.look_at_date("http://127.0.0.1:1/v1")).status is Status.SKIPPED
+    assert (await endpoint.look_at_date("http://127.0.0.1:1/v1")).status is CheckStatus.SKIPPED

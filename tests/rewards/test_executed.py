@@ -12,8 +12,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from fake_tmux import FakeTmux
 
-from harness.terminal.fake_tmux import FakeTmux
 from tbench.agents.trial_agent import NopAgent, OracleAgent
 from tbench.errors import TaskInvalid, TrialError, UsageError
 from tbench.rewards.executed import Live, RewardUnavailable, agent_reward, executed_reward, make_executed_reward

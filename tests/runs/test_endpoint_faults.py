@@ -14,10 +14,10 @@ from typing import Any
 
 import pytest
 from endpoint_trials import CLAIM, PATIENT, QUICK, EndpointRun
+from fake_tmux import FakeTmux
 from fault_server import RECORDED, FaultServer, answer, completion
 
 from harness.chat import ChatModel
-from harness.terminal.fake_tmux import FakeTmux
 from harness.trajectory import Outcome
 from tbench.errors import KINDS
 from tbench.results import TrialResult

@@ -8,12 +8,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from fake_tmux import Answer, FakeTmux
 from full_disk import files_end_at
 
 from harness.fakes import ScriptedModel
 from harness.limits import Limits
 from harness.protocols import load_protocol
-from harness.terminal.fake_tmux import Answer, FakeTmux
 from harness.trajectory import Outcome, Reply, Step, Trajectory, Usage
 from tbench.agents.model_agent import ModelAgent
 from tbench.agents.trial_agent import AgentReport, NopAgent, OracleAgent, TrialAgent, Workplace

@@ -17,6 +17,8 @@ Side = Mapping[str, "ModelScore"]
 
 
 class By(StrEnum):
+    """What names a score, as tbench.proxies.model_scores.By."""
+
     MODEL = "model"
     NAME = "name"
 
@@ -48,8 +50,7 @@ def correlate(
     """Rank correlation of proxy scores with executed scores of the same models."""
     from tbench.errors import UsageError
     from tbench.proxies.correlation import correlate as correlation_of
-    from tbench.proxies.model_scores import by_model, executed_scores, proxy_scores, read_names
-    from tbench.proxies.model_scores import mixed as differences
+    from tbench.proxies.model_scores import by_model, differences, executed_scores, proxy_scores, read_names
 
     mapping = read_names(names) if names is not None else {}
     left = by_model(proxy_scores(proxies, by=by.value, field=field), mapping, "proxy")

@@ -80,12 +80,12 @@ def extract(
     ] = 0.0,
 ) -> None:
     """Ask for one reply per task and seed, and print how many hold a command; nothing is executed."""
-    from tbench.cli.proxies.extracted import result_of
+    from tbench.proxies.extraction.score import rewards_named, score_directory
     from tbench.proxies.extraction.text import render as as_text
 
     if score is None:
         from tbench.cli.options import ModelOptions, RunOptions
-        from tbench.cli.proxies.extracting import AskOptions, ask_and_store
+        from tbench.cli.proxies.extract_live import AskOptions, ask_and_store
 
         model_options = ModelOptions(
             base_url=base_url,
@@ -118,7 +118,9 @@ def extract(
         directory = ask_and_store(AskOptions(options, output, resume, relevance, conciseness))
     else:
         directory = score
-    result = result_of(directory, relevance, conciseness)
+    result, problems = score_directory(directory, rewards_named(relevance, conciseness))
+    for problem in problems:
+        typer.echo(f"note: left out: {problem}", err=True)
     if as_json:
         typer.echo(result.model_dump_json(indent=2))
     else:

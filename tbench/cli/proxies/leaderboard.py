@@ -10,6 +10,8 @@ import typer
 
 
 class Format(StrEnum):
+    """How the table is printed."""
+
     MARKDOWN = "markdown"
     CSV = "csv"
     JSON = "json"
@@ -29,8 +31,8 @@ def leaderboard(
     ] = False,
 ) -> None:
     """Rank results of replay: 100 x mean F1, one row per model, the newest result of each."""
-    from tbench.proxies.replay import leaderboard_text
-    from tbench.proxies.replay.leaderboard import leaderboard as rank
+    from tbench.proxies.replay.scoring import leaderboard_text
+    from tbench.proxies.replay.scoring.leaderboard import leaderboard as rank
 
     board = rank(paths, mixed=mixed)
     if form is Format.CSV:

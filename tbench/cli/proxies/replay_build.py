@@ -15,6 +15,8 @@ _SHOWN = 10
 
 
 class Only(StrEnum):
+    """Which trials are used, as tbench.proxies.datasets.conversations.Only."""
+
     PASSED = "passed"
     ALL = "all"
 

@@ -26,8 +26,8 @@ def merge(
     """Put the shards of one run together, and score the whole."""
     from tbench.cli.proxies.replay_score import show
     from tbench.errors import UsageError
-    from tbench.proxies.replay.answers import DEFAULT_REVISION
-    from tbench.proxies.replay.merge import merge as put_together
+    from tbench.proxies.replay.scoring.merge import merge as put_together
+    from tbench.proxies.replay.scoring.parser import DEFAULT_REVISION
 
     try:
         result = put_together(runs, output, dataset, metric_revision.value if metric_revision else DEFAULT_REVISION)

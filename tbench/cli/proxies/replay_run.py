@@ -91,9 +91,10 @@ def run(
     """Ask a model for its next action at every step of recorded conversations, and keep the raw replies."""
     from pathlib import Path
 
-    from tbench.cli.proxies.replay_execute import ReplayOptions, execute, parse_shard
-    from tbench.cli.proxies.replay_live import say
+    from tbench.cli.proxies.replay_run_live import execute, say
     from tbench.errors import UsageError
+    from tbench.proxies.replay.asking.options import ReplayOptions, parse_shard
+    from tbench.proxies.replay.asking.prompts import PromptOptions
     from tbench.proxies.replay.run_files import RESULT_NAME
 
     if output is None:
@@ -123,21 +124,19 @@ def run(
             **({"skip_special_tokens": False} if no_skip_special_tokens else {}),
         },
         extra_body=json_object("--extra-body", extra_body, '{"top_k": 20}') or {},
-        prompt={
-            "render": one_of(
+        prompt=PromptOptions(
+            render=one_of(
                 "--render", render or ("local" if tokenizer_path is not None else "server"), ("server", "local")
             ),
-            "tokenizer_path": tokenizer_path,
-            "thinking_mode": thinking_mode,
-            "strip_thinking_history": one_of("--strip-thinking-history", strip_thinking_history, on_off),
-            "gemma4_empty_thought_channel": one_of(
-                "--gemma4-empty-thought-channel", gemma4_empty_thought_channel, on_off
-            ),
-            "chat_template_kwargs": json_object(
+            tokenizer_path=tokenizer_path,
+            thinking_mode=thinking_mode,
+            strip_thinking_history=one_of("--strip-thinking-history", strip_thinking_history, on_off),
+            gemma4_empty_thought_channel=one_of("--gemma4-empty-thought-channel", gemma4_empty_thought_channel, on_off),
+            chat_template_kwargs=json_object(
                 "--chat-template-kwargs", chat_template_kwargs, '{"enable_thinking": false}'
             )
             or {},
-        },
+        ),
         allow_raw_fallback=allow_raw_fallback,
         max_model_len=max_model_len,
         allow_overflow=allow_overflow,

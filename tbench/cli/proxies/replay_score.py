@@ -11,11 +11,11 @@ import typer
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from tbench.proxies.replay.recompute import Recomputed
+    from tbench.proxies.replay.scoring.recompute import Recomputed
 
 
 class MetricRevision(StrEnum):
-    """As tbench.proxies.replay.answers.Revision, which is imported only when a command runs."""
+    """The revisions of tbench.proxies.replay.scoring.parser, which is imported only when a command runs."""
 
     V0 = "v0"
     V1 = "v1"
@@ -48,28 +48,14 @@ def score(
     if _is_result(path):
         _recompute(path, metric_revision, dataset, output, as_json=as_json)
         return
-    from tbench.errors import UsageError
-    from tbench.proxies.replay.answers import DEFAULT_REVISION
-    from tbench.proxies.replay.result import write_result
-    from tbench.proxies.replay.run_files import MANIFEST_NAME, RESPONSES_NAME, RESULT_NAME
-    from tbench.proxies.replay.score_run import score_directory, score_responses
+    from tbench.proxies.replay.run_files import RESULT_NAME
+    from tbench.proxies.replay.scoring.parser import DEFAULT_REVISION
+    from tbench.proxies.replay.scoring.result import replace_result
+    from tbench.proxies.replay.scoring.score_run import score_path
 
-    revision = metric_revision.value if metric_revision else DEFAULT_REVISION
-    if not path.exists():
-        raise UsageError(f"{path}: there is nothing; give a run of replay, its replies, or a result file")
-    directory = path if path.is_dir() else path.parent
-    if path.is_dir() or (path.name == RESPONSES_NAME and (directory / MANIFEST_NAME).exists()):
-        if not (directory / MANIFEST_NAME).exists() and dataset and (directory / RESPONSES_NAME).exists():
-            result = score_responses(directory / RESPONSES_NAME, dataset, revision)
-        else:
-            result = score_directory(directory, dataset, revision)
-    elif dataset is None:
-        raise UsageError(f"{path}: has no manifest beside it; say with --dataset what it answers")
-    else:
-        result = score_responses(path, dataset, revision)
-    target = output or directory / RESULT_NAME
-    _refuse_to_replace_others(target)
-    _write(target, result, write_result)
+    result = score_path(path, dataset, metric_revision.value if metric_revision else DEFAULT_REVISION)
+    target = output or (path if path.is_dir() else path.parent) / RESULT_NAME
+    replace_result(target, result)
     show(result, target, as_json=as_json)
 
 
@@ -81,7 +67,7 @@ def show(result: Mapping[str, Any], target: Path, *, as_json: bool) -> None:
         short = {key: value for key, value in result.items() if key != "per_step"}
         typer.echo(json.dumps({**short, "result": str(target)}, indent=2))  # ASCII: it fits into any terminal
         return
-    from tbench.proxies.replay.result_text import lines_of_result
+    from tbench.proxies.replay.scoring.result_text import lines_of_result
 
     for line in lines_of_result(result):
         typer.echo(line)
@@ -89,21 +75,22 @@ def show(result: Mapping[str, Any], target: Path, *, as_json: bool) -> None:
 
 
 def _is_result(path: Path) -> bool:
-    """A JSON file, unless it is the manifest of a run or a line per reply."""
+    """Whether `path` is a JSON file, but no run's manifest."""
     return path.is_file() and path.suffix == ".json" and path.name != "replay.json"
 
 
 def _recompute(
-    path: Path, wanted: MetricRevision | None, dataset: Path | None, output: Path | None, *, as_json: bool
+    path: Path, revision: MetricRevision | None, dataset: Path | None, output: Path | None, *, as_json: bool
 ) -> None:
     from tbench.errors import UsageError
-    from tbench.proxies.replay.recompute import read_result, recompute
-    from tbench.proxies.replay.result_text import lines_of_recomputed
+    from tbench.proxies.replay.scoring.recompute import recompute
+    from tbench.proxies.replay.scoring.result import read_result
+    from tbench.proxies.replay.scoring.result_text import lines_of_recomputed
 
     if dataset or output:
         raise UsageError(f"{path}: is recomputed from its own units; leave out --dataset and --output")
     document = read_result(path)
-    found = recompute(path, document, wanted.value if wanted else None)
+    found = recompute(path, document, revision.value if revision else None)
     if as_json:
         import json
 
@@ -128,28 +115,3 @@ def _as_json(each: Recomputed) -> dict[str, Any]:
 def _exit_unless_identical(found: Sequence[Recomputed]) -> None:
     if not any(each.identical for each in found):
         raise typer.Exit(3)
-
-
-def _refuse_to_replace_others(target: Path) -> None:
-    """A result that somebody else's tool has written is not ours to overwrite."""
-    if not target.exists():
-        return
-    from tbench.errors import UsageError
-    from tbench.proxies.replay.recompute import read_result
-    from tbench.proxies.replay.result import scored_revision
-
-    try:
-        ours = scored_revision(read_result(target)) is not None
-    except UsageError:
-        ours = False
-    if not ours:
-        raise UsageError(f"{target}: was not written by tbench replay; name another file with --output")
-
-
-def _write(target: Path, result: Mapping[str, Any], write: Any) -> None:
-    from tbench.errors import UsageError
-
-    try:
-        write(target, result)
-    except OSError as error:
-        raise UsageError(f"{target}: cannot be written: {error.strerror or error}") from None

@@ -1,1 +1,1 @@
-"""Datasets of recorded steps: read, and built from trajectories."""
+"""Datasets of recorded steps: reading them, and building them from recorded conversations."""

@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 from typing import Any
 
-from tbench.proxies.datasets.references import Conversation, Turn
+from tbench.proxies.datasets.references import RecordedConversation, Turn
 
 _PARSE_ERROR = "Previous response had parsing errors:"
 _ANALYSIS, _PLAN, _BETWEEN = "Analysis: ", "Plan: ", "\nPlan: "
@@ -18,11 +18,11 @@ _COMMAND, _COMPLETE = "bash_command", "mark_task_complete"
 
 
 class Refused(Exception):
-    """A recording that gives no dataset; says why, in one line without the file's name."""
+    """A recording that gives no dataset. The message says why, in one line without the file's name."""
 
 
 class _Cut(Exception):
-    """From here on it is not known what the model was shown or answered."""
+    """A step from which on it is not known what the model was shown or answered."""
 
 
 def is_atif(value: object) -> bool:
@@ -30,8 +30,8 @@ def is_atif(value: object) -> bool:
     return isinstance(value, dict) and str(value.get("schema_version", "")).startswith("ATIF")
 
 
-def read_atif(root: dict[str, Any], source: str) -> Conversation:
-    """Raises Refused for a trajectory whose replies were not Terminus-2's JSON."""
+def read_atif(root: dict[str, Any], source: str) -> RecordedConversation:
+    """Read a trajectory. Raises Refused for one whose replies were not Terminus-2's JSON."""
     steps = root.get("steps")
     if not isinstance(steps, list) or not all(isinstance(step, dict) for step in steps):
         raise Refused("ATIF without a list of steps")
@@ -45,7 +45,7 @@ def read_atif(root: dict[str, Any], source: str) -> Conversation:
     except _Cut as reason:
         cut = f"step {step.get('step_id', '?')}: {reason}"
     replies = sum(step.get("source") == "agent" for step in steps)
-    return Conversation(tuple(turns), source, total_steps=replies, cut=cut, rebuilt=rebuilt)
+    return RecordedConversation(tuple(turns), source, total_steps=replies, cut=cut, rebuilt=rebuilt)
 
 
 def _is_own_reply(step: dict[str, Any]) -> bool:
@@ -53,7 +53,7 @@ def _is_own_reply(step: dict[str, Any]) -> bool:
 
 
 def _is_rebuilt(root: dict[str, Any], steps: list[dict[str, Any]]) -> bool:
-    """Whether replies have to be put together from calls."""
+    """Whether replies have to be put together from calls. Raises Refused where that is not possible."""
     agent = root.get("agent")
     agent = agent if isinstance(agent, dict) else {}
     extra = agent.get("extra")
@@ -98,7 +98,7 @@ def _results(step: dict[str, Any]) -> list[dict[str, Any]]:
 
 
 def _shown(results: list[dict[str, Any]]) -> str:
-    """What went back to the model: one text for all commands of a reply."""
+    """The text that went back to the model: one for all commands of a reply. Raises _Cut."""
     contents = [result["content"] for result in results if result.get("content") is not None]
     if len(contents) > 1 or not all(isinstance(content, str) for content in contents):
         raise _Cut("several observations, or one that is not text: the message that the model got is not recorded")
@@ -106,7 +106,10 @@ def _shown(results: list[dict[str, Any]]) -> str:
 
 
 def _rebuilt_reply(step: dict[str, Any], text: str, shown: str) -> str:
-    """The reply as the JSON of Terminus-2's prompt. Durations are those in use, 60 at most."""
+    """The reply as the JSON of Terminus-2's prompt. Raises _Cut.
+
+    Durations are those that were used, which are 60 at most.
+    """
     if shown.startswith(_PARSE_ERROR):
         raise _Cut("a reply that could not be read is not recorded")
     analysis, plan = _analysis_and_plan(text)

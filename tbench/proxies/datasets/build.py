@@ -18,13 +18,13 @@ from harness.text import without_lone_surrogates
 from tbench import __version__
 from tbench.errors import UsageError
 from tbench.files import write_json
-from tbench.proxies.datasets.conversations import Found, Only, Source, read_all
-from tbench.proxies.datasets.references import Conversation, Inclusion, records_of
+from tbench.proxies.datasets.conversations import Candidate, Only, SourceFile, read_all
+from tbench.proxies.datasets.references import Inclusion, RecordedConversation, records_of
 
 BUILD_SCHEMA_VERSION = 1
 NOTHING_MORE = Inclusion()
 _MOST_PROBLEMS = 1000
-"""In the manifest; all are counted."""
+"""Most problems that the manifest lists; all are counted."""
 
 
 @dataclass
@@ -41,13 +41,13 @@ class Built:
     tasks: list[tuple[str, str]] = field(default_factory=list)
     """(task id, source group) of every conversation, also of those without a step that counts."""
     dev_task_ids: list[str] = field(default_factory=list)
-    sources: list[Source] = field(default_factory=list)
+    sources: list[SourceFile] = field(default_factory=list)
     dropped: Counter[str] = field(default_factory=Counter)
     """Turns that are no record, by reason."""
     problems: list[str] = field(default_factory=list)
     """`FILE:LINE: reason`, one per conversation that could not be used."""
     filtered: list[str] = field(default_factory=list)
-    """The same for trials that `only` left out."""
+    """`FILE:LINE: reason`, one per trial that `only` left out."""
     notes: list[str] = field(default_factory=list)
     """`FILE:LINE: what was tolerated`."""
     rebuilt: int = 0
@@ -65,18 +65,18 @@ def build(
     dev: int = 0,
     seed: int = 42,
 ) -> Built:
-    """Write `output`, its manifest, and with `dev` > 0 the records of that many tasks.
+    """Write a dataset to `output`, its manifest, and with `dev` > 0 a file with the records of that many tasks.
 
-    Raises UsageError where a file is in the way or cannot be written, and where there is not one record.
+    Raises UsageError for a file that exists or cannot be written, and where there is not one record.
     """
-    built = _planned(output, dev)
+    built = _new_dataset(output, dev)
     beside = output.with_name(f".{output.name}.writing")
     try:
         output.parent.mkdir(parents=True, exist_ok=True)
         try:
             _write_records(beside, read_all(inputs, only, built.sources), include, built)
             if not built.records:
-                raise UsageError(_nothing(built))
+                raise UsageError(_no_record(built))
             _write_dev(beside, built, dev, seed)
             beside.replace(output)
         finally:
@@ -88,7 +88,7 @@ def build(
 
 
 def select_dev_tasks(tasks: Iterable[tuple[str, str]], count: int, seed: int) -> list[str]:
-    """`count` task ids, spread over the source groups; the rule of LLM-OS-Models' dev_20.
+    """Choose `count` task ids, spread over the source groups, by the rule of LLM-OS-Models' dev_20.
 
     Each group, in the order in which the groups occur, is shuffled by one generator; then the groups take turns in
     sorted order, and each gives its last one.
@@ -107,7 +107,7 @@ def select_dev_tasks(tasks: Iterable[tuple[str, str]], count: int, seed: int) ->
     return sorted(chosen)
 
 
-def _planned(output: Path, dev: int) -> Built:
+def _new_dataset(output: Path, dev: int) -> Built:
     built = Built(output, output.with_name(f"{output.stem}.manifest.json"))
     if dev:
         built.dev_path = output.with_name(f"{output.stem}_dev_{dev}{output.suffix}")
@@ -117,7 +117,7 @@ def _planned(output: Path, dev: int) -> Built:
     return built
 
 
-def _write_records(beside: Path, found: Iterable[Found], include: Inclusion, built: Built) -> None:
+def _write_records(beside: Path, found: Iterable[Candidate], include: Inclusion, built: Built) -> None:
     digest = hashlib.sha256()
     with beside.open("wb") as file:
         for sample_idx, each in enumerate(found):
@@ -137,7 +137,7 @@ def _write_records(beside: Path, found: Iterable[Found], include: Inclusion, bui
 
 
 def _lines(
-    conversation: Conversation, sample_idx: int, where: str, include: Inclusion, built: Built
+    conversation: RecordedConversation, sample_idx: int, where: str, include: Inclusion, built: Built
 ) -> Iterable[bytes]:
     before = built.records
     built.tasks.append((f"task-{sample_idx:03d}", conversation.source_group))
@@ -157,14 +157,14 @@ def _write_dev(beside: Path, built: Built, dev: int, seed: int) -> None:
     if built.dev_path is None:
         return
     built.dev_task_ids = select_dev_tasks(built.tasks, dev, seed)
-    wanted = {json.dumps(task_id).encode() for task_id in built.dev_task_ids}
+    chosen = {json.dumps(task_id).encode() for task_id in built.dev_task_ids}
     digest = hashlib.sha256()
     partial = built.dev_path.with_name(f".{built.dev_path.name}.writing")
     try:
         with beside.open("rb") as records, partial.open("wb") as file:
             for line in records:
                 # The id is the first value of every line.
-                if line.removeprefix(b'{"task_id": ').partition(b",")[0] in wanted:
+                if line.removeprefix(b'{"task_id": ').partition(b",")[0] in chosen:
                     file.write(line)
                     digest.update(line)
                     built.dev_records += 1
@@ -174,7 +174,8 @@ def _write_dev(beside: Path, built: Built, dev: int, seed: int) -> None:
     built.dev_sha256 = digest.hexdigest()
 
 
-def _nothing(built: Built) -> str:
+def _no_record(built: Built) -> str:
+    """The message for a dataset without a record."""
     reasons = [*built.problems, *built.filtered, *built.notes]
     first = f"; first: {without_lone_surrogates(reasons[0])}" if reasons else ""
     hint = "; --only all takes trials that did not pass" if built.filtered and not built.tasks else ""
@@ -188,7 +189,7 @@ def _nothing(built: Built) -> str:
 def _manifest(
     built: Built, inputs: Sequence[Path], only: Only, include: Inclusion, dev: int, seed: int
 ) -> dict[str, Any]:
-    """The keys of LLM-OS-Models' task_manifest.json, then our own."""
+    """The manifest: the keys of LLM-OS-Models' task_manifest.json, then our own."""
     return {
         "input_path": ", ".join(map(str, inputs)),
         "num_tasks": len(built.tasks),

@@ -19,12 +19,14 @@ from pydantic import ValidationError
 from harness.trajectory import TRAJECTORY_SCHEMA_VERSION, Trajectory
 from tbench.errors import UsageError
 from tbench.proxies.datasets.atif import Refused, is_atif, read_atif
-from tbench.proxies.datasets.references import Conversation, Turn
+from tbench.proxies.datasets.references import RecordedConversation, Turn
+from tbench.proxies.json_files import object_in
+from tbench.storage.lines import first_problem
 from tbench.text import one_line
 
 Only = Literal["passed", "all"]
 PROTOCOL = "keystrokes-json"
-"""The only protocol of ours whose prompt asks for what a replay dataset is answered with."""
+"""Our only protocol whose prompt asks for the format that a replay dataset is answered in."""
 
 _ROLE_NAMES = {"human": "user", "gpt": "assistant"}  # as ShareGPT's `from` has them
 _TRAJECTORY = re.compile(r"trajectory(\.cont-\d+)?\.json")
@@ -33,7 +35,7 @@ _DIGITS = re.compile(r"(\d+)")
 
 
 @dataclass(frozen=True)
-class Source:
+class SourceFile:
     """One file that was read."""
 
     path: Path
@@ -41,24 +43,24 @@ class Source:
 
 
 @dataclass(frozen=True)
-class Found:
+class Candidate:
     """A place where a conversation was looked for: the conversation, or why there is none."""
 
     where: str
-    """FILE, or FILE:LINE."""
-    conversation: Conversation | None = None
+    """`FILE`, or `FILE:LINE`."""
+    conversation: RecordedConversation | None = None
     problem: str = ""
     note: str = ""
-    """What was tolerated."""
+    """What was tolerated; empty for nothing."""
     is_filtered: bool = False
-    """Left out because of its verdict, or an empty line: no mistake of the file's."""
+    """It was left out because of its verdict, or is an empty line: the file is not at fault."""
 
 
-def read_all(paths: Iterable[Path], only: Only, sources: list[Source]) -> Iterator[Found]:
-    """Every conversation in order; one per line of a JSONL file (empty lines too: a line's number names its task).
+def read_all(paths: Iterable[Path], only: Only, sources: list[SourceFile]) -> Iterator[Candidate]:
+    """Read every conversation of the files in order, and add the files to `sources` as they are read.
 
-    The files are added to `sources` as they are read. Raises UsageError for a path that cannot be read at all, and
-    for a directory without a trajectory.
+    A JSONL file holds one per line; empty lines give one, too, as a line's number names its task. Raises UsageError for
+    a path that cannot be read at all, and for a directory without a trajectory.
     """
     for path in paths:
         for file in _files(path):
@@ -66,8 +68,8 @@ def read_all(paths: Iterable[Path], only: Only, sources: list[Source]) -> Iterat
                 raw = file.read_bytes()
             except OSError as error:
                 raise UsageError(f"{file}: {error.strerror or error}; give recorded conversations") from None
-            sources.append(Source(file, hashlib.sha256(raw).hexdigest()))
-            yield from _of_file(file, raw, only)
+            sources.append(SourceFile(file, hashlib.sha256(raw).hexdigest()))
+            yield from _read_file(file, raw, only)
 
 
 # -- which files -----------------------------------------------------------------------------------
@@ -79,22 +81,22 @@ def _files(path: Path) -> list[Path]:
     found = [each for each in path.rglob("trajectory*.json") if _TRAJECTORY.fullmatch(each.name)]
     if not found:
         raise UsageError(f"{path}: no trajectory.json in it or below it; give a run directory, or files")
-    return _last_attempts(sorted(found, key=_natural))
+    return _last_attempts(sorted(found, key=_natural_order))
 
 
-def _natural(path: Path) -> list[tuple[int, str]]:
-    """seed-2 comes before seed-10."""
+def _natural_order(path: Path) -> list[tuple[int, str]]:
+    """A sort key by which seed-2 comes before seed-10."""
     return [(int(part), "") if part.isdecimal() else (-1, part) for part in _DIGITS.split(str(path))]
 
 
 def _last_attempts(files: list[Path]) -> list[Path]:
-    """Of the attempts at one of our own trials, the last one that came to an end and is final."""
+    """The files without earlier attempts: of each of our own trials the last final attempt that came to an end."""
     last: dict[Path, tuple[int, Path]] = {}
     for file in files:
         attempt = _ATTEMPT.fullmatch(file.parent.name)
         trial, number = (file.parent.parent, int(attempt[1])) if attempt else (file.parent, 1)
         trial = trial if file.name == "trajectory.json" else file  # a continuation stands for itself
-        result = _json_object(file.parent / "result.json")
+        result = object_in(file.parent / "result.json")
         is_final = result is not None and result.get("final") is not False
         rank = number if is_final else 0
         if trial not in last or rank > last[trial][0]:
@@ -105,26 +107,26 @@ def _last_attempts(files: list[Path]) -> list[Path]:
 # -- one file --------------------------------------------------------------------------------------
 
 
-def _of_file(file: Path, raw: bytes, only: Only) -> Iterator[Found]:
+def _read_file(file: Path, raw: bytes, only: Only) -> Iterator[Candidate]:
     if not raw.strip():
-        yield Found(str(file), problem="the file is empty")
+        yield Candidate(str(file), problem="the file is empty")
         return
     if file.suffix != ".jsonl":
         try:
             value = json.loads(_decoded(raw)[0])
         except (ValueError, RecursionError) as error:
             if b"\n{" not in raw.strip():
-                yield Found(str(file), problem=f"not JSON ({one_line(str(error))})")
+                yield Candidate(str(file), problem=f"not JSON ({one_line(str(error))})")
                 return
         else:
             if _is_list_of_conversations(value):
                 yield from (_conversation(f"{file}[{at}]", each, "", "") for at, each in enumerate(value))
             else:
-                yield _of_trial(file, value, only, _decoded(raw)[1])
+                yield _read_trial(file, value, only, _decoded(raw)[1])
             return
     lines = raw.removesuffix(b"\n").split(b"\n")
     for number, line in enumerate(lines, start=1):
-        yield _of_line(f"{file}:{number}", line)
+        yield _read_line(f"{file}:{number}", line)
 
 
 def _is_list_of_conversations(value: object) -> TypeGuard[list[Any]]:
@@ -134,37 +136,37 @@ def _is_list_of_conversations(value: object) -> TypeGuard[list[Any]]:
 
 
 def _decoded(raw: bytes) -> tuple[str, str]:
-    """As text, and a note where it was not UTF-8."""
+    """The text of `raw`, and a note where it was not UTF-8."""
     try:
         return raw.decode("utf-8-sig"), ""
     except UnicodeDecodeError:
         return raw.decode("utf-8-sig", "replace"), "bytes that are not UTF-8 became U+FFFD"
 
 
-def _of_line(where: str, line: bytes) -> Found:
+def _read_line(where: str, line: bytes) -> Candidate:
     if not line.strip():
-        return Found(where, is_filtered=True)
+        return Candidate(where, is_filtered=True)
     text, note = _decoded(line)
     try:
         value = json.loads(text)
     except (ValueError, RecursionError) as error:
-        return Found(where, problem=f"not JSON ({one_line(str(error), 120)})")
+        return Candidate(where, problem=f"not JSON ({one_line(str(error), 120)})")
     return _conversation(where, value, "", note)
 
 
-def _of_trial(file: Path, value: object, only: Only, note: str) -> Found:
-    """A file of its own: a trial's, whose verdict lies beside it, or above it as Harbor has it."""
+def _read_trial(file: Path, value: object, only: Only, note: str) -> Candidate:
+    """Read a trial's file, whose verdict lies beside it, or in Harbor's layout one directory above."""
     where = str(file)
     directory = file.parent.parent if file.parent.name == "agent" else file.parent
-    result = _json_object(directory / "result.json") or {}
+    result = object_in(directory / "result.json") or {}
     if only == "passed":
         reward = _reward(result)
         if reward is None:
-            return Found(
+            return Candidate(
                 where, problem="no result.json with a reward, so nothing says that it passed", is_filtered=True
             )
         if reward < 1:
-            return Found(where, problem=f"did not pass (reward {reward:g})", is_filtered=True)
+            return Candidate(where, problem=f"did not pass (reward {reward:g})", is_filtered=True)
     integrity = result.get("integrity")
     if only == "passed" and isinstance(integrity, dict) and integrity.get("tamper"):
         note = "; ".join([*([note] if note else []), "passed, with signs of tampering (its result's integrity.tamper)"])
@@ -172,7 +174,7 @@ def _of_trial(file: Path, value: object, only: Only, note: str) -> Found:
 
 
 def _reward(result: dict[str, Any]) -> float | None:
-    """Ours, or Harbor's `verifier_result.rewards.reward`."""
+    """The reward in our result.json, or Harbor's `verifier_result.rewards.reward`; None without one."""
     reward = result.get("reward")
     verifier = result.get("verifier_result")
     if isinstance(verifier, dict) and isinstance(verifier.get("rewards"), dict):
@@ -181,7 +183,7 @@ def _reward(result: dict[str, Any]) -> float | None:
 
 
 def _source(file: Path, result: dict[str, Any]) -> str:
-    """`RUN/seed-N/TASK`, Harbor's `DATASET/TASK`; the task comes last, so that it is the group."""
+    """The source `RUN/seed-N/TASK`, or Harbor's `DATASET/TASK`: the task comes last, as it is the group."""
     directory = (
         file.parent.parent if file.parent.name == "agent" or _ATTEMPT.fullmatch(file.parent.name) else file.parent
     )
@@ -194,25 +196,17 @@ def _source(file: Path, result: dict[str, Any]) -> str:
     return "/".join([*head, *seed, task.rpartition("/")[2]])
 
 
-def _json_object(path: Path) -> dict[str, Any] | None:
-    try:
-        value = json.loads(path.read_bytes())
-    except (OSError, ValueError, RecursionError):
-        return None
-    return value if isinstance(value, dict) else None
-
-
 # -- one conversation ------------------------------------------------------------------------------
 
 
-def _conversation(where: str, value: object, source: str, note: str) -> Found:
+def _conversation(where: str, value: object, source: str, note: str) -> Candidate:
     try:
-        return Found(where, _read(value, source), note=note)
+        return Candidate(where, _read(value, source), note=note)
     except Refused as reason:
-        return Found(where, problem=str(reason))
+        return Candidate(where, problem=str(reason))
 
 
-def _read(value: object, source: str) -> Conversation:
+def _read(value: object, source: str) -> RecordedConversation:
     if isinstance(value, list):
         value = {"messages": value}
     if not isinstance(value, dict):
@@ -230,8 +224,8 @@ def _named_source(value: dict[str, Any]) -> str:
     return next((each for each in found if isinstance(each, str) and each), "")
 
 
-def _read_chat(value: dict[str, Any], source: str) -> Conversation:
-    """`messages` or `conversations`, of `role` and `content` or `from` and `value`."""
+def _read_chat(value: dict[str, Any], source: str) -> RecordedConversation:
+    """Read `messages` or `conversations`, of `role` and `content` or `from` and `value`. Raises Refused."""
     messages = value.get("messages", value.get("conversations"))
     if not isinstance(messages, list) or not messages:
         raise Refused("no messages: neither `messages` nor `conversations` is a list with something in it")
@@ -242,18 +236,17 @@ def _read_chat(value: dict[str, Any], source: str) -> Conversation:
             raise Refused("its replies are tool calls; a replay dataset is answered in the JSON of Terminus-2")
         role, content = message.get("role", message.get("from")), message.get("content", message.get("value"))
         turns.append(Turn(_ROLE_NAMES.get(role, role) if isinstance(role, str) else role, content))
-    return Conversation(tuple(turns), source)
+    return RecordedConversation(tuple(turns), source)
 
 
-def _read_own(value: dict[str, Any], source: str) -> Conversation:
+def _read_own(value: dict[str, Any], source: str) -> RecordedConversation:
     version = value.get("schema_version")
     if type(version) is int and version > TRAJECTORY_SCHEMA_VERSION:
         raise Refused(f"schema_version {version} was written by a newer tbench; upgrade")
     try:
         trajectory = Trajectory.model_validate(value)
     except ValidationError as error:
-        first = error.errors(include_url=False, include_input=False)[0]
-        raise Refused(f"{'.'.join(map(str, first['loc']))}: {one_line(first['msg'])}") from None
+        raise Refused(first_problem(error, "trajectory")) from None
     if trajectory.protocol != PROTOCOL:
         raise Refused(
             f"protocol {trajectory.protocol}: its prompt does not ask for the JSON that a replay is scored by, "
@@ -264,8 +257,8 @@ def _read_own(value: dict[str, Any], source: str) -> Conversation:
     return _own_turns(trajectory, source)
 
 
-def _own_turns(trajectory: Trajectory, source: str) -> Conversation:
-    """What the model was shown: all of it, or up to the first time that the history was made shorter."""
+def _own_turns(trajectory: Trajectory, source: str) -> RecordedConversation:
+    """What the model was shown, up to the first time that the history was made shorter. Raises Refused."""
     cut, steps = "", trajectory.steps
     if trajectory.compactions:
         first = trajectory.compactions[0].step
@@ -281,4 +274,4 @@ def _own_turns(trajectory: Trajectory, source: str) -> Conversation:
         told = [(message.role, message.content) for message in trajectory.messages]
         if told != [(turn.role, turn.content) for turn in turns]:
             raise Refused("messages and steps do not tell the same conversation")
-    return Conversation(tuple(turns), source, total_steps=len(trajectory.steps), cut=cut)
+    return RecordedConversation(tuple(turns), source, total_steps=len(trajectory.steps), cut=cut)

@@ -6,7 +6,7 @@ Two forms: corrected records carry `messages`, legacy ones only the current user
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -18,6 +18,8 @@ from tbench.errors import UsageError
 from tbench.storage.lines import read_lines
 
 ROLES = ("system", "user", "assistant", "tool")
+WAIT = "<WAIT>"
+"""The unit of a command that types nothing."""
 
 
 class Record(BaseModel):
@@ -38,17 +40,17 @@ class Record(BaseModel):
 
     @property
     def key(self) -> str:
-        """Names the step within its dataset."""
+        """The step's name within its dataset."""
         return f"{self.task_id}/{self.step_idx}"
 
     @property
     def bucket(self) -> str:
-        """As `bucket_of`."""
+        """The part of the conversation that the step is in, see `bucket_of`."""
         return bucket_of(self.step_idx)
 
     @property
     def usable_messages(self) -> list[dict[str, str]]:
-        """Those of a known role with text; without any, the prompt as one user message."""
+        """The messages of a known role with text; without any, the prompt as one user message."""
         found = [
             {"role": message["role"], "content": message["content"]}
             for message in self.messages or ()
@@ -58,8 +60,19 @@ class Record(BaseModel):
 
 
 def bucket_of(step_idx: int) -> str:
-    """early (the first two steps), mid (the next three), late."""
+    """The part of a conversation: `early` for the first two steps, `mid` for the next three, else `late`."""
     return "early" if step_idx <= 1 else "mid" if step_idx <= 4 else "late"
+
+
+def transcript(messages: Iterable[Mapping[str, str]]) -> str:
+    """The messages as one text: the `prompt` of a corrected record."""
+    return "\n\n".join(f"{message['role'].upper()}:\n{message['content']}" for message in messages)
+
+
+def lines_of(text: str) -> list[str]:
+    """The lines of `text` (ended by LF, CRLF or CR), stripped, without empty ones."""
+    lines = text.replace("\r\n", "\n").replace("\r", "\n").split("\n")
+    return [stripped for line in lines if (stripped := line.strip())]
 
 
 @dataclass(frozen=True)
@@ -68,14 +81,14 @@ class Dataset:
 
     path: Path
     sha256: str
-    """Of the file's bytes."""
+    """The digest of the file's bytes."""
     records: tuple[Record, ...]
     problems: tuple[str, ...] = field(default=())
     """`FILE:LINE: what is wrong`, one per line that was left out."""
 
 
 def read_dataset(path: Path) -> Dataset:
-    """Raises UsageError for a file that cannot be read or holds no record; bad lines are counted, not fatal."""
+    """Read a dataset, whose bad lines become problems. Raises UsageError for a file without a readable record."""
     try:
         raw = path.read_bytes()
     except OSError as error:

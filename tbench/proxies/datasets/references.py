@@ -1,8 +1,8 @@
 """The records of one recorded conversation: which turns become steps, and what is stored of each reference.
 
-Rules and keys as in LLM-OS-Models' corrected replay set (`cumulative_messages`). A reference is read here as that set's
-builder does it, not as the metric reads answers: from the first `{` to the last `}`, and units from `commands` only.
-So that the same conversations give the same records; scores rest on `ref_raw` alone.
+Rules and keys are those of LLM-OS-Models' corrected replay set (`cumulative_messages`), so that the same conversations
+give the same records. A reference is read as that set's builder does it, not as the metric reads replies: from the
+first `{` to the last `}`, and units from `commands` only. Scores rest on `ref_raw` alone.
 """
 
 from __future__ import annotations
@@ -13,8 +13,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from tbench.proxies.datasets.records import ROLES
-from tbench.proxies.replay.answers import WAIT, lines_of
+from tbench.proxies.datasets.records import ROLES, WAIT, lines_of, transcript
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,18 +33,18 @@ class Turn:
 
 
 @dataclass(frozen=True)
-class Conversation:
+class RecordedConversation:
     """A conversation from its beginning, as far as what the model was shown is known."""
 
     turns: tuple[Turn, ...]
     source: str = ""
-    """A path; its last part is the group."""
+    """Where it comes from, as a path whose last part is the group."""
     total_steps: int | None = None
-    """Assistant turns of the whole conversation, where `turns` are only its beginning."""
+    """Number of assistant turns in the whole conversation, where `turns` are only its beginning."""
     cut: str = ""
-    """Why the rest is missing."""
+    """Why the rest is missing; empty for a whole conversation."""
     rebuilt: int = 0
-    """Assistant turns whose text was put together again from recorded actions."""
+    """Number of assistant turns whose text was put together again from recorded actions."""
 
     @property
     def source_group(self) -> str:
@@ -60,16 +59,16 @@ class Conversation:
 
 @dataclass(frozen=True)
 class Inclusion:
-    """References that are kept although they ask for nothing that can be compared."""
+    """Which references are kept although they ask for nothing that can be compared."""
 
     invalid: bool = False
-    """Those without a JSON object."""
+    """Keep references without a JSON object."""
     empty: bool = False
-    """Those without a command."""
+    """Keep references without a command."""
 
 
 def read_reference(text: str) -> dict[str, Any]:
-    """The object between the first `{` and the last `}`; empty where that is none."""
+    """The JSON object between the first `{` and the last `}` of a reference; empty where there is none."""
     start, end = text.find("{"), text.rfind("}")
     try:
         value = json.loads(text[start : end + 1] if 0 <= start < end else text.strip())
@@ -79,7 +78,7 @@ def read_reference(text: str) -> dict[str, Any]:
 
 
 def units_of(commands: list[Any]) -> list[str]:
-    """One unit per line typed, stripped; `<WAIT>` for a command that types nothing. What is no object is skipped."""
+    """One unit per line typed, stripped; WAIT for a command that types nothing; none for what is no object."""
     units: list[str] = []
     for command in commands:
         if not isinstance(command, dict):
@@ -89,9 +88,9 @@ def units_of(commands: list[Any]) -> list[str]:
 
 
 def records_of(
-    conversation: Conversation, sample_idx: int, include: Inclusion, dropped: Counter[str]
+    conversation: RecordedConversation, sample_idx: int, include: Inclusion, dropped: Counter[str]
 ) -> Iterator[dict[str, Any]]:
-    """The conversation's steps as records, keys in their order; why others are none is counted in `dropped`."""
+    """The conversation's steps as records, keys in stored order; `dropped` counts why other turns are none."""
     context: list[dict[str, str]] = []
     step_idx = -1
     for turn in conversation.turns:
@@ -126,7 +125,7 @@ def _why_not(turn: Turn, record: dict[str, Any] | None, include: Inclusion) -> s
 
 
 def _record(
-    conversation: Conversation, sample_idx: int, step_idx: int, context: list[dict[str, str]], text: str
+    conversation: RecordedConversation, sample_idx: int, step_idx: int, context: list[dict[str, str]], text: str
 ) -> dict[str, Any]:
     reference = read_reference(text)
     commands = reference.get("commands", [])
@@ -139,7 +138,7 @@ def _record(
         "is_final_step": step_idx == conversation.assistant_turns - 1,
         "source": conversation.source,
         "source_group": conversation.source_group,
-        "prompt": "\n\n".join(f"{message['role'].upper()}:\n{message['content']}" for message in context),
+        "prompt": transcript(context),
         "messages": list(context),
         "ref_raw": text,
         "ref_parse_ok": bool(reference),

@@ -9,8 +9,8 @@ from harness.errors import ContextLimitReached, EndpointUnavailable, RequestRefu
 from harness.model import Model
 from harness.protocols.base import ActionProtocol
 from harness.protocols.thinking_bash import ThinkingBash
-from tbench.proxies.extraction.records import Manifest, ReplyRecord, TaskEntry
-from tbench.runs.pool import run_all
+from tbench.proxies.extraction.records import ExtractionManifest, ReplyRecord, TaskEntry
+from tbench.proxies.workers import work_through
 from tbench.tasks.sources import TaskSet
 from tbench.text import one_line
 
@@ -33,7 +33,7 @@ def entries(tasks: TaskSet) -> tuple[TaskEntry, ...]:
     return tuple(both[name] for name in tasks.names)
 
 
-def still_open(manifest: Manifest, answered: Iterable[tuple[str, int]]) -> list[tuple[TaskEntry, int]]:
+def still_open(manifest: ExtractionManifest, answered: Iterable[tuple[str, int]]) -> list[tuple[TaskEntry, int]]:
     """What has no reply yet, seed by seed: an extraction cut short has whole seeds first."""
     done = set(answered)
     return [
@@ -57,7 +57,7 @@ async def ask_all(
     async def one(item: tuple[TaskEntry, int]) -> None:
         append(await ask(model, protocol, *item))
 
-    await run_all(wanted, one, concurrency)
+    await work_through(wanted, one, concurrency)
 
 
 async def ask(model: Model, protocol: ActionProtocol, task: TaskEntry, seed: int) -> ReplyRecord:

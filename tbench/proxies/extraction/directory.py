@@ -10,7 +10,7 @@ from tbench.errors import UsageError
 from tbench.proxies.extraction.records import (
     MANIFEST_NAME,
     REPLIES_NAME,
-    Manifest,
+    ExtractionManifest,
     ReplyRecord,
     read_manifest,
     read_replies,
@@ -32,7 +32,7 @@ class ExtractionDirectory:
         self._records = records
 
     @classmethod
-    def open(cls, path: Path, manifest: Manifest) -> Self:
+    def open(cls, path: Path, manifest: ExtractionManifest) -> Self:
         """A new extraction, or the one in `path` again, whose manifest has the seeds of both then.
 
         Raises UsageError, also where what decides the replies differs.
@@ -57,7 +57,7 @@ def line(record: ReplyRecord) -> str:
     return json.dumps(record.model_dump(mode="json"), separators=(",", ":"))
 
 
-def check_same(before: Manifest, now: Manifest, where: Path) -> None:
+def check_same(before: ExtractionManifest, now: ExtractionManifest, where: Path) -> None:
     """Raises UsageError that names what differs from the extraction that is to go on; further seeds do not."""
     old, new = before.semantic(), now.semantic()
     if set(old["seeds"]) <= set(new["seeds"]):

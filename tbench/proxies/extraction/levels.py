@@ -1,4 +1,4 @@
-"""What a reply is worth as a reply: strict, extractable, syntactic. Nothing is executed."""
+"""The levels of a reply: strict, extractable, syntactic. Nothing is executed."""
 
 from __future__ import annotations
 
@@ -14,19 +14,19 @@ from tbench.rewards import has_strict_form
 
 @dataclass(frozen=True)
 class Levels:
-    """Each is a question of its own: a strict reply whose command is blank is not extractable."""
+    """Which levels a reply reaches, each for itself: a strict reply with a blank command is not extractable."""
 
     strict: bool = False
     extractable: bool = False
     syntactic: bool = False
     command: str | None = None
-    """What would be run or typed."""
+    """The text that would be run or typed."""
     problem: str = ""
-    """Why it is not extractable, or what bash said of it: `kind` or `kind: words`."""
+    """Why the reply is not extractable, or what bash said of its command: `kind` or `kind: words`."""
 
 
 def read_levels(record: ReplyRecord | None, protocol: ActionProtocol, bash: BashSyntax) -> Levels:
-    """Errors, missing and empty replies fail all three.
+    """Judge a reply. Errors, missing and empty replies fail all three levels.
 
     thinking-bash: strict is the pattern of the formatting reward on the raw reply. Other protocols: the reply is
     understood without a warning. Extractable: the protocol finds something to run or to type in it that is not blank.

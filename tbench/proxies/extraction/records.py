@@ -1,7 +1,7 @@
 """What a model answered, raw, so that it can be scored again: the files of an extraction, and how they are read.
 
-`extraction.json` (Manifest), `extraction.jsonl` (one ReplyRecord per line, appended as they come; of several for one
-task and seed the last without an error counts), and `result.json`, which is made of these two and nothing else.
+`extraction.json` (ExtractionManifest), `extraction.jsonl` (one ReplyRecord per line, appended as they come; of several
+for one task and seed the last without an error counts), and `result.json`, which is made of these two and nothing else.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ class TaskEntry(Frozen):
     """Why it could not be asked at all; it counts as failed."""
 
 
-class Manifest(Frozen):
+class ExtractionManifest(Frozen):
     """What the replies are replies to; stored before the first request."""
 
     schema_version: int = SCHEMA_VERSION
@@ -81,11 +81,11 @@ class ReplyRecord(Frozen):
         return self.task, self.seed
 
 
-def read_manifest(directory: Path) -> Manifest:
+def read_manifest(directory: Path) -> ExtractionManifest:
     """Raises UsageError for a directory without a readable one."""
     path = directory / MANIFEST_NAME
     try:
-        return Manifest.model_validate_json(path.read_bytes())
+        return ExtractionManifest.model_validate_json(path.read_bytes())
     except OSError as error:
         raise UsageError(f"{path}: {error.strerror or error}; give the directory of an extraction") from None
     except ValidationError as error:

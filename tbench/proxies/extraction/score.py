@@ -10,18 +10,36 @@ import hashlib
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from pathlib import Path
+from typing import Any, cast
 
 from pydantic import Field
 
+from harness.protocols import UnknownProtocol, load_protocol
 from harness.protocols.base import ActionProtocol
 from harness.protocols.thinking_bash import ThinkingBash
 from harness.trajectory import Frozen
 from tbench import __version__
+from tbench.errors import UsageError
 from tbench.proxies.extraction.levels import Levels, read_levels
-from tbench.proxies.extraction.records import Manifest, ReplyRecord, TaskEntry
+from tbench.proxies.extraction.records import (
+    ExtractionManifest,
+    ReplyRecord,
+    TaskEntry,
+    read_manifest,
+    read_replies,
+    write_result,
+)
 from tbench.proxies.extraction.syntax import BashSyntax
-from tbench.rewards import RewardFunction, combine, conciseness, execution_relevance, formatting
+from tbench.rewards import (
+    RewardFunction,
+    combine,
+    conciseness,
+    execution_relevance,
+    formatting,
+    make_conciseness,
+    make_execution_relevance,
+)
 from tbench.scores.statistics import RewardTable, TrialReward, mean_std, per_seed_scores, score_scored_only
 
 LEVELS = ("strict", "extractable", "syntactic")
@@ -32,7 +50,7 @@ Replies = Mapping[tuple[str, int], ReplyRecord]
 
 @dataclass(frozen=True)
 class Rewards:
-    """The definitions in use; their names are in the result."""
+    """The reward functions in use; their names are in the result."""
 
     relevance: RewardFunction = execution_relevance
     concise: RewardFunction = conciseness
@@ -42,8 +60,16 @@ class Rewards:
         return {function.__name__: function for function in (*functions, combine(*functions))}
 
 
+def rewards_named(relevance: str, conciseness: str) -> Rewards:
+    """The rewards in the variants of these names. Raises UsageError."""
+    try:
+        return Rewards(make_execution_relevance(cast(Any, relevance)), make_conciseness(cast(Any, conciseness)))
+    except ValueError as error:
+        raise UsageError(f"--relevance, --conciseness: {error}") from None
+
+
 class Figure(Frozen):
-    """Over seeds: a share of all tasks, or a mean reward over all tasks."""
+    """A share of all tasks, or a mean reward over all tasks, for each seed and over seeds."""
 
     mean: float
     std: float | None
@@ -53,8 +79,8 @@ class Figure(Frozen):
     """The mean over the replies that there are; None without any."""
 
 
-class Row(Frozen):
-    """One task at one seed."""
+class ScoredReply(Frozen):
+    """The reply of one task at one seed, scored."""
 
     task: str
     seed: int
@@ -66,11 +92,11 @@ class Row(Frozen):
     cut: bool
     characters: int | None
     rewards: dict[str, float] | None
-    """By definition; None where there is no reply."""
+    """Reward by function; None where there is no reply."""
 
 
 class Result(Frozen):
-    """result.json."""
+    """The figures of an extraction: its result.json."""
 
     schema_version: int = 1
     headline: str = HEADLINE
@@ -81,7 +107,7 @@ class Result(Frozen):
     rendering: dict[str, Any]
     tasks: int
     tasks_sha256: str
-    """Over names and hashes of the tasks: figures of other tasks are not comparable."""
+    """The digest of the tasks' names and hashes: figures of other tasks are not comparable."""
     seeds: tuple[int, ...]
     planned: int
     replies: int
@@ -89,21 +115,41 @@ class Result(Frozen):
     cut: int
     levels: dict[str, Figure]
     rewards: dict[str, Figure] | None
-    """By definition in use; None for a protocol that they are not about."""
+    """Figure by reward function; None for a protocol that the rewards are not about."""
     problems: dict[str, int]
-    """Why replies are not extractable or not accepted, by kind."""
+    """Number of replies by kind of what makes them not extractable or not accepted."""
     errors: dict[str, int]
-    """Why there is no reply, by kind; those that were never asked for are `missing`."""
+    """Number of missing replies by kind of error; `missing` were never asked for."""
     example_errors: dict[str, str] = Field(default={})
     bash: str
-    rows: tuple[Row, ...]
+    rows: tuple[ScoredReply, ...]
     tbench_version: str = __version__
 
 
+def score_directory(path: Path, rewards: Rewards) -> tuple[Result, list[str]]:
+    """Score an extraction and write its result.json; gives the result, and `FILE:LINE: problem` for each bad line.
+
+    Raises UsageError.
+    """
+    manifest = read_manifest(path)
+    replies, problems = read_replies(path)
+    try:
+        protocol = load_protocol(manifest.protocol)
+    except UnknownProtocol as error:
+        raise UsageError(f"{path}: {error}") from None
+    result = score(manifest, replies, protocol, BashSyntax(), rewards)
+    write_result(path, result.model_dump(mode="json"))
+    return result, problems
+
+
 def score(
-    manifest: Manifest, replies: Replies, protocol: ActionProtocol, bash: BashSyntax, rewards: Rewards | None = None
+    manifest: ExtractionManifest,
+    replies: Replies,
+    protocol: ActionProtocol,
+    bash: BashSyntax,
+    rewards: Rewards | None = None,
 ) -> Result:
-    """Replies outside of the plan do not count. The rewards are about thinking-bash alone."""
+    """Score the replies of the plan; others do not count. The rewards are about thinking-bash alone."""
     functions = (rewards or Rewards()).by_name() if isinstance(protocol, ThinkingBash) else {}
     rows = [
         _row(task, seed, replies.get((task.name, seed)), protocol, bash, functions)
@@ -144,13 +190,13 @@ def _row(
     protocol: ActionProtocol,
     bash: BashSyntax,
     functions: Mapping[str, RewardFunction],
-) -> Row:
+) -> ScoredReply:
     levels: Levels = read_levels(record, protocol, bash)
     content = record.content if record is not None else None
     rewards = None
     if functions and content is not None:
         rewards = {name: function([content], [task.instruction])[0] for name, function in functions.items()}
-    return Row(
+    return ScoredReply(
         task=task.name,
         seed=seed,
         strict=levels.strict,
@@ -164,19 +210,21 @@ def _row(
     )
 
 
-def _answered(row: Row) -> bool:
+def _answered(row: ScoredReply) -> bool:
     return row.characters is not None
 
 
-def _is(level: str) -> Callable[[Row], float | None]:
+def _is(level: str) -> Callable[[ScoredReply], float | None]:
     return lambda row: float(getattr(row, level)) if _answered(row) else None
 
 
-def _reward(name: str) -> Callable[[Row], float | None]:
+def _reward(name: str) -> Callable[[ScoredReply], float | None]:
     return lambda row: None if row.rewards is None else row.rewards[name]
 
 
-def _figure(manifest: Manifest, rows: Sequence[Row], value: Callable[[Row], float | None]) -> Figure:
+def _figure(
+    manifest: ExtractionManifest, rows: Sequence[ScoredReply], value: Callable[[ScoredReply], float | None]
+) -> Figure:
     table = RewardTable.of(
         [TrialReward(row.task, row.seed, value(row)) for row in rows],
         [task.name for task in manifest.tasks],
@@ -188,7 +236,7 @@ def _figure(manifest: Manifest, rows: Sequence[Row], value: Callable[[Row], floa
 
 
 def _errors(
-    pairs: Iterable[tuple[Row, ReplyRecord | None]], invalid: Mapping[str, str]
+    pairs: Iterable[tuple[ScoredReply, ReplyRecord | None]], invalid: Mapping[str, str]
 ) -> tuple[dict[str, int], dict[str, str]]:
     counts: Counter[str] = Counter()
     examples: dict[str, str] = {}

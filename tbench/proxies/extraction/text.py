@@ -4,16 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from tbench.proxies.extraction.score import LEVELS, Figure, Result, Row
+from tbench.proxies.extraction.score import LEVELS, Figure, Result, ScoredReply
 from tbench.text import plain
 
 _TASK, _COMMAND = 40, 70
-"""Most characters of a cell."""
+"""Most characters of a task's name and of a command."""
 _LABELS = {"strict": "", "extractable": "headline; ", "syntactic": ""}
 
 
 def render(result: Result) -> Iterator[str]:
-    """The table, the three levels, the rewards, what is missing."""
+    """The lines of a result: the table of tasks, the three levels, the rewards, what is missing."""
     yield from _table(result)
     yield ""
     for level in LEVELS:
@@ -23,7 +23,7 @@ def render(result: Result) -> Iterator[str]:
 
 
 def _table(result: Result) -> Iterator[str]:
-    by_task: dict[str, list[Row]] = {}
+    by_task: dict[str, list[ScoredReply]] = {}
     for row in result.rows:
         by_task.setdefault(row.task, []).append(row)
     cells: list[tuple[str, ...]] = [("task", *LEVELS, "command (of the first seed that has one)")]
@@ -36,7 +36,7 @@ def _table(result: Result) -> Iterator[str]:
         yield "  ".join((name.ljust(widths[0]), *aligned, said)).rstrip()
 
 
-def _shown(rows: Sequence[Row]) -> str:
+def _shown(rows: Sequence[ScoredReply]) -> str:
     command = next((row.command for row in rows if row.command is not None), None)
     if command is not None:
         return plain(command.strip().replace("\n", " \u2424 "), _COMMAND)

@@ -8,8 +8,7 @@ from typing import Self
 
 from tbench.errors import UsageError
 from tbench.files import write_json
-from tbench.proxies.replay.prompts import PromptReport
-from tbench.proxies.replay.responses import Manifest, Response
+from tbench.proxies.replay.responses import PromptReport, ReplayManifest, ReplayResponse
 from tbench.proxies.replay.run_files import (
     MANIFEST_NAME,
     PROMPTS_NAME,
@@ -35,19 +34,19 @@ class ReplayDirectory:
 
     def __init__(self, records: RecordDirectory) -> None:
         self.path = records.path
-        self.answered: Mapping[str, Response] = read_answered(records.path / RESPONSES_NAME)
-        """What earlier starts brought, without errors, by `Response.key`."""
+        self.answered: Mapping[str, ReplayResponse] = read_answered(records.path / RESPONSES_NAME)
+        """What earlier starts brought, without errors, by `ReplayResponse.key`."""
         self._records = records
 
     @classmethod
-    def open(cls, path: Path, manifest: Manifest) -> Self:
+    def open(cls, path: Path, manifest: ReplayManifest) -> Self:
         """A new run, or the one in `path` again. Raises UsageError, also for one of other settings."""
         if REPLAY.is_new(path):
             return cls(RecordDirectory.create(path, REPLAY, manifest.model_dump(mode="json")))
         _check_same(path, manifest)
         return cls(RecordDirectory.go_on(path, REPLAY))
 
-    def append(self, response: Response) -> None:
+    def append(self, response: ReplayResponse) -> None:
         """Raises OSError; then nothing was appended."""
         self._records.append(RESPONSES_NAME, response.model_dump_json())
 
@@ -66,13 +65,13 @@ class ReplayDirectory:
         self._records.close()
 
 
-def read_answered(path: Path) -> dict[str, Response]:
+def read_answered(path: Path) -> dict[str, ReplayResponse]:
     """The steps of a responses.jsonl that have an answer; lines that are none are left to whoever scores them."""
-    lines = read_lines(path, path.read_bytes(), Response, [])
+    lines = read_lines(path, path.read_bytes(), ReplayResponse, [])
     return {response.key: response for _, response in lines if response.error is None}
 
 
-def _check_same(path: Path, manifest: Manifest) -> None:
+def _check_same(path: Path, manifest: ReplayManifest) -> None:
     before, now = (each.model_dump(mode="json") for each in (read_manifest(path), manifest))
     if words := differences(before, now, apart_from=_MAY_DIFFER):
         raise UsageError(f"{path}: holds a run of other settings: {words}; use the same, or name a new directory")

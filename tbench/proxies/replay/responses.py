@@ -1,7 +1,8 @@
-"""What a model answered to the steps of a dataset: raw, so that any revision of the metric can score it again.
+"""The data of a replay run: above all the raw replies, which any revision of the metric can score again.
 
-A run of replay is a directory: `replay.json` (Manifest), `responses.jsonl` (one Response per line, appended as they
-come; of several for one step the last without an error counts), and `result.json` in the form of the upstream tools.
+A run of replay is a directory: `replay.json` (ReplayManifest), `responses.jsonl` (one ReplayResponse per line, appended
+as they come; of several for one step the last without an error counts), `prompt_template.json` (PromptReport), and
+`result.json` in the form of the upstream tools.
 """
 
 from __future__ import annotations
@@ -18,10 +19,10 @@ TemplateStatus = Literal[
     "chat_template", "chatml_fallback", "gemma4_patched", "gemma4_fallback", "deepseek_v4_fallback", "raw_fallback",
     "server",
 ]  # fmt: skip
-"""How a prompt was rendered; `server`: chat messages, and the server's own template."""
+"""How a prompt was rendered; `server` stands for chat messages in the server's own template."""
 
 
-class Response(Frozen):
+class ReplayResponse(Frozen):
     """One reply, or why there is none."""
 
     schema_version: int = REPLAY_SCHEMA_VERSION
@@ -39,21 +40,21 @@ class Response(Frozen):
     template_status: TemplateStatus = "server"
     stripped_thinking_blocks: int = 0
     error: str | None = None
-    """`overflow: …`, `refused: …`, `unavailable: …`."""
+    """Why there is no whole reply: `overflow: …`, `refused: …` or `unavailable: …`."""
 
     @property
     def key(self) -> str:
-        """As `Record.key`."""
+        """The `Record.key` of the step that was asked for."""
         return f"{self.task_id}/{self.step_idx}"
 
 
-class Manifest(Frozen):
+class ReplayManifest(Frozen):
     """Everything about a replay run that is not in its replies: stored before the first request."""
 
     schema_version: int = REPLAY_SCHEMA_VERSION
     model: str
     model_short: str
-    """Names the result; default: last part of the model's path, blanks as dashes."""
+    """The result's name; by default the last part of the model's path, with dashes for blanks."""
     base_urls: tuple[str, ...]
     """Without user names and passwords."""
     dataset: str
@@ -65,19 +66,57 @@ class Manifest(Frozen):
     shard_count: int = 1
     limit: int | None = None
     sampling: dict[str, Any] = Field(default={})
-    """temperature, top_p, max_tokens, repetition_penalty, min_p, seed, stop, extra_body: as sent."""
+    """The fields as sent: temperature, top_p, max_tokens, repetition_penalty, min_p, seed, stop, extra_body."""
     prompt: dict[str, Any] = Field(default={})
     """How prompts were rendered: mode, thinking mode, history stripping, tokenizer."""
     prompt_sha256: str = ""
-    """Over the prompts (or messages) as sent, in the dataset's order."""
+    """The digest of all prompts (or messages) as sent, in the dataset's order."""
     served: dict[str, Any] | None = None
     tbench_version: str = ""
     created_at: str = ""
 
 
+class PromptReport(Frozen):
+    """How the prompts of a run were made: `prompt_template` of the upstream result files."""
+
+    template_status: str
+    """See `overall_status`."""
+    template_status_counts: dict[str, int]
+    rank_eligible: bool
+    """Whether the result may be ranked: no prompt is a raw_fallback."""
+    raw_fallback_errors: tuple[str, ...] = ()
+    """Why the tokenizer's template was not used, for fallbacks of any kind: the name is upstream's."""
+    chat_template_kwargs: dict[str, Any] = Field(default={})
+    prompt_options: dict[str, Any] = Field(default={})
+    stripped_thinking_blocks: int = 0
+    row_count: int = 0
+    messages_rows: int = 0
+    prompt_tokens_min: int | None = None
+    prompt_tokens_max: int | None = None
+    prompt_tokens_p50: int | None = None
+    prompt_tokens_p95: int | None = None
+    prompt_tokens_p99: int | None = None
+    prompt_tokens_rows: int = 0
+    """Number of prompts whose tokens were counted."""
+    prompt_tokens_by: str | None = None
+    """Who counted: `server` or `tokenizer`."""
+    max_model_len: int | None = None
+    max_tokens: int | None = None
+
+    def for_manifest(self) -> dict[str, Any]:
+        """The fields that are the same for all shards and servers of a run."""
+        return {
+            key: value
+            for key, value in self.model_dump(mode="json").items()
+            if key != "max_model_len" and not key.startswith("prompt_tokens_")
+        }
+
+
 def overall_status(statuses: Collection[str]) -> str:
-    """`template_status` of prompts with these: chat_template or server where all are; mixed_or_raw with any
-    raw_fallback; else model_specific_or_mixed."""
+    """The status of a run whose prompts have these statuses.
+
+    chat_template or server where all are; mixed_or_raw with any raw_fallback; else model_specific_or_mixed.
+    """
     if "raw_fallback" in statuses:
         return "mixed_or_raw"
     only = set(statuses)
@@ -85,7 +124,7 @@ def overall_status(statuses: Collection[str]) -> str:
 
 
 def token_quantiles(counts: Iterable[int]) -> dict[str, int]:
-    """Fields of `prompt_template`, by upstream's own definition of quantiles; none where nothing was counted."""
+    """The prompt_tokens fields of a PromptReport, by upstream's definition of quantiles; empty without counts."""
     known = sorted(counts)
     if not known:
         return {}

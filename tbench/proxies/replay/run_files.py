@@ -13,7 +13,7 @@ from pydantic import ValidationError
 from harness.text import without_lone_surrogates
 from tbench.errors import UsageError
 from tbench.proxies.datasets.records import Record
-from tbench.proxies.replay.responses import Manifest, Response
+from tbench.proxies.replay.responses import ReplayManifest, ReplayResponse
 from tbench.storage.lines import first_problem, read_lines
 from tbench.text import one_line
 
@@ -26,16 +26,16 @@ TIMING_NAME, PROMPTS_NAME = "timing.json", "prompt_template.json"
 class Responses:
     """The reply that counts for each step, and what was wrong with other lines."""
 
-    by_step: Mapping[str, Response]
+    by_step: Mapping[str, ReplayResponse]
     problems: tuple[str, ...] = field(default=())
     """`FILE:LINE: what is wrong`."""
 
 
-def read_manifest(directory: Path) -> Manifest:
+def read_manifest(directory: Path) -> ReplayManifest:
     """Raises UsageError."""
     path = directory / MANIFEST_NAME
     try:
-        return Manifest.model_validate(json.loads(path.read_bytes()))
+        return ReplayManifest.model_validate(json.loads(path.read_bytes()))
     except FileNotFoundError:
         words = f"is no replay run ({MANIFEST_NAME} is missing); give the directory of one, or name a new directory"
         raise UsageError(f"{directory}: {words}") from None
@@ -57,8 +57,8 @@ def read_responses(path: Path) -> Responses:
     except OSError as error:
         raise UsageError(f"{path}: {error.strerror or error}; give a file of replies (responses.jsonl)") from None
     problems: list[str] = []
-    by_step: dict[str, Response] = {}
-    for _, response in read_lines(path, raw, Response, problems, clean):
+    by_step: dict[str, ReplayResponse] = {}
+    for _, response in read_lines(path, raw, ReplayResponse, problems, clean):
         if response.error is None or by_step.get(response.key, response).error is not None:
             by_step[response.key] = response
     if problems and not by_step:
@@ -91,7 +91,7 @@ def generation_seconds(directory: Path) -> float | None:
     return None
 
 
-def planned(records: Sequence[Record], manifest: Manifest) -> tuple[Record, ...]:
+def planned(records: Sequence[Record], manifest: ReplayManifest) -> tuple[Record, ...]:
     """The records a run is about: the first `limit`, of those every `shard_count`-th from `shard_index` on."""
     return tuple(records[: manifest.limit][manifest.shard_index :: manifest.shard_count])
 

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 import pytest_asyncio
+from fake_tmux import Answer, FakeTmux, escape, scripted
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -17,7 +18,6 @@ from harness.protocols.base import CommandResult, Keys, ScreenView
 from harness.stream import Connect
 from harness.terminal import COLUMNS, Terminal, TerminalSpec
 from harness.terminal.control_mode import unescape
-from harness.terminal.fake_tmux import Answer, FakeTmux, escape, scripted
 from harness.terminal.recording import Recording
 
 LONG = 30.0

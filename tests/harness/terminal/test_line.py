@@ -10,12 +10,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from harness.terminal.line import Line
+from harness.terminal.line import TerminalLine
 from harness.terminal.screen import COLUMNS
 
 
 def shown(text: str) -> str:
-    line = Line()
+    line = TerminalLine()
     return line.obey(text) + line.end()
 
 
@@ -96,7 +96,7 @@ def test_more_combining_characters_than_a_cell_holds_are_kept() -> None:
 
 
 def test_the_beginning_of_a_very_long_line_becomes_final() -> None:
-    line = Line()
+    line = TerminalLine()
     assert line.obey("x" * 2000) == ""
     assert line.obey("\t" * 60) == "x" * 1024
     assert line.obey("\rEND") == ""
@@ -211,6 +211,6 @@ def test_a_line_is_what_a_simple_model_shows(parts: list[str]) -> None:
 
 @given(pieces, pieces)
 def test_a_line_printed_in_two_parts_is_the_same(first: list[str], second: list[str]) -> None:
-    line = Line()
+    line = TerminalLine()
     final = line.obey("".join(first)) + line.obey("".join(second)) + line.end()
     assert final == shown("".join(first + second))

@@ -19,7 +19,14 @@ from tbench.errors import UsageError
 from tbench.proxies.datasets.build import Built, build, select_dev_tasks
 from tbench.proxies.datasets.conversations import read_all
 from tbench.proxies.datasets.records import read_dataset
-from tbench.proxies.datasets.references import Conversation, Inclusion, Turn, read_reference, records_of, units_of
+from tbench.proxies.datasets.references import (
+    Inclusion,
+    RecordedConversation,
+    Turn,
+    read_reference,
+    records_of,
+    units_of,
+)
 
 SAMPLES = Path(__file__).parents[4] / "shared" / "data" / "replay"
 KEYS = [
@@ -55,7 +62,7 @@ def made(tmp_path: Path, *lines: Any, **options: Any) -> tuple[Built, list[dict[
 
 def steps(*turns: tuple[Any, Any], include: Inclusion | None = None) -> tuple[list[dict[str, Any]], Counter[str]]:
     dropped: Counter[str] = Counter()
-    conversation = Conversation(tuple(Turn(role, content) for role, content in turns))
+    conversation = RecordedConversation(tuple(Turn(role, content) for role, content in turns))
     return list(records_of(conversation, 0, include or Inclusion(), dropped)), dropped
 
 

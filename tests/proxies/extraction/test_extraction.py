@@ -15,7 +15,7 @@ from harness.protocols import load_protocol
 from tbench.errors import UsageError
 from tbench.proxies.extraction.asking import SAMPLING, ask_all, default_prompt, entries, still_open
 from tbench.proxies.extraction.directory import ExtractionDirectory, check_same, line
-from tbench.proxies.extraction.records import Manifest, ReplyRecord, TaskEntry, read_manifest, read_replies
+from tbench.proxies.extraction.records import ExtractionManifest, ReplyRecord, TaskEntry, read_manifest, read_replies
 from tbench.proxies.extraction.score import Result, Rewards, score
 from tbench.proxies.extraction.syntax import BashSyntax
 from tbench.proxies.extraction.text import render
@@ -30,17 +30,21 @@ BROKEN = "<thinking>a</thinking>\n```bash\nif\n```"
 LOOSE = "```sh\nls\n```"
 
 
-def manifest(*names: str, seeds: tuple[int, ...] = (0, 1), invalid: tuple[str, ...] = (), **more: Any) -> Manifest:
+def manifest(
+    *names: str, seeds: tuple[int, ...] = (0, 1), invalid: tuple[str, ...] = (), **more: Any
+) -> ExtractionManifest:
     known: dict[str, Any] = {
         "source": "s", "protocol": "thinking-bash", "prompt_hash": "p", "sampling": dict(SAMPLING), "rendering": {},
         "model": "m", "base_url": "http://h/v1", "seeds": seeds,
         "tasks": [TaskEntry(name=name, hash="h", instruction="Find it.") for name in names]
         + [TaskEntry(name=name, invalid="task.toml: missing") for name in invalid],
     }  # fmt: skip
-    return Manifest(**(known | more))
+    return ExtractionManifest(**(known | more))
 
 
-def scored(plan: Manifest, contents: dict[tuple[str, int], str | None], rewards: Rewards | None = None) -> Result:
+def scored(
+    plan: ExtractionManifest, contents: dict[tuple[str, int], str | None], rewards: Rewards | None = None
+) -> Result:
     replies = {
         key: ReplyRecord(
             task=key[0], seed=key[1], content=content, error=None if content is not None else "refused: no"

@@ -10,11 +10,11 @@ import pytest
 
 from tbench.errors import UsageError
 from tbench.proxies.replay.directory import ReplayDirectory
-from tbench.proxies.replay.responses import Manifest, Response
+from tbench.proxies.replay.responses import ReplayManifest, ReplayResponse
 from tbench.proxies.replay.run_files import generation_seconds, read_manifest
 
 
-def manifest(**changes: Any) -> Manifest:
+def manifest(**changes: Any) -> ReplayManifest:
     known: dict[str, Any] = {
         "model": "m",
         "model_short": "m",
@@ -27,11 +27,11 @@ def manifest(**changes: Any) -> Manifest:
         "served": {"id": "m", "context_tokens": 100, "root": "/weights"},
         "created_at": "then",
     }
-    return Manifest.model_validate(known | changes)
+    return ReplayManifest.model_validate(known | changes)
 
 
-def response(step: int, **changes: Any) -> Response:
-    return Response(task_id="t", step_idx=step, **{"content": f"reply {step} \u2028 é", **changes})
+def response(step: int, **changes: Any) -> ReplayResponse:
+    return ReplayResponse(task_id="t", step_idx=step, **{"content": f"reply {step} \u2028 é", **changes})
 
 
 def test_a_run_taken_up_again_knows_its_answers_and_asks_again_for_errors(tmp_path: Path) -> None:

@@ -1,0 +1,181 @@
+"""Asks for a reply to each of many steps, several at once, and writes each down as it comes."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple, Protocol
+
+from harness.answers import quote, shorten
+from harness.chat import RawReply
+from harness.errors import ContextLimitReached, EndpointError, EndpointUnavailable
+from tbench.proxies.datasets.records import Record
+from tbench.proxies.replay.asking.prompts import Prompt
+from tbench.proxies.replay.responses import ReplayResponse
+from tbench.proxies.workers import work_through
+
+STOP_AFTER_UNAVAILABLE = 3
+"""A run stops when this many steps were unavailable before any was answered."""
+
+
+class PromptedStep(NamedTuple):
+    """A record, and the prompt that is sent for it."""
+
+    record: Record
+    prompt: Prompt
+
+
+class CompletionEndpoint(Protocol):
+    """The endpoint that replies come from: `tbench.proxies.replay.asking.endpoints.Endpoints`, or a fake."""
+
+    @property
+    def gave_up(self) -> str | None: ...
+
+    async def complete(self, fields: Mapping[str, object]) -> RawReply: ...
+
+
+@dataclass
+class ReplayProgress:
+    """How far one start of a run has come, in steps."""
+
+    planned: int
+    answered_before: int = 0
+    """Steps that earlier starts have brought an answer to; they are not among `planned`."""
+    answered: int = 0
+    errors: int = 0
+    overflow: int = 0
+    """The errors whose prompt and reply do not fit the context."""
+    stopped: str | None = None
+    """Why the rest was not asked."""
+    seconds: float = 0.0
+
+    @property
+    def done(self) -> int:
+        return self.answered + self.errors
+
+
+async def ask(
+    steps: Sequence[PromptedStep],
+    endpoints: CompletionEndpoint,
+    write: Callable[[ReplayResponse], None],
+    *,
+    max_tokens: int,
+    max_model_len: int | None = None,
+    overflow: Mapping[str, str] | None = None,
+    concurrency: int = 16,
+    answered_before: int = 0,
+    on_progress: Callable[[ReplayProgress], None] = lambda _: None,
+) -> ReplayProgress:
+    """Ask for every step, and give each ReplayResponse to `write` as it comes; failed steps give one with an error.
+
+    `overflow` holds the steps, by key, that are not asked, and why. An exception of `write` ends all.
+    """
+    progress = ReplayProgress(len(steps), answered_before)
+    asking = _Asking(endpoints, write, progress, max_tokens, max_model_len, on_progress)
+    began = time.monotonic()
+
+    async def unless_stopped(step: PromptedStep) -> None:
+        if not asking.stopped:
+            await asking.ask_one(step, (overflow or {}).get(step.record.key))
+
+    try:
+        await work_through(steps, unless_stopped, concurrency)
+    finally:
+        progress.seconds = time.monotonic() - began
+    return progress
+
+
+class _Asking:
+    """The state of one `ask`."""
+
+    def __init__(
+        self,
+        endpoints: CompletionEndpoint,
+        write: Callable[[ReplayResponse], None],
+        progress: ReplayProgress,
+        max_tokens: int,
+        max_model_len: int | None,
+        on_progress: Callable[[ReplayProgress], None],
+    ) -> None:
+        self.progress = progress
+        self._endpoints = endpoints
+        self._write = write
+        self._max_tokens = max_tokens
+        self._max_model_len = max_model_len
+        self._on_progress = on_progress
+        self._unavailable = 0
+
+    @property
+    def stopped(self) -> bool:
+        return self.progress.stopped is not None
+
+    async def ask_one(self, step: PromptedStep, overflow: str | None) -> None:
+        response = _failed(step, overflow) if overflow else await self._answer(step)
+        self._write(response)
+        self._count(response)
+        self._on_progress(self.progress)
+
+    async def _answer(self, step: PromptedStep) -> ReplayResponse:
+        """The response to one step, errors included."""
+        try:
+            reply = await self._endpoints.complete(step.prompt.fields)
+        except ContextLimitReached as error:
+            return _failed(step, f"overflow: {error}")
+        except EndpointUnavailable as error:
+            if self._endpoints.gave_up is not None:
+                self.progress.stopped = self._endpoints.gave_up
+            return _failed(step, f"unavailable: {error}")
+        except EndpointError as error:
+            return _failed(step, f"refused: {error}")
+        return _response(step, reply, _cut_by_context(reply, self._max_tokens, self._max_model_len))
+
+    def _count(self, response: ReplayResponse) -> None:
+        progress = self.progress
+        if response.error is None:
+            progress.answered += 1
+            return
+        progress.errors += 1
+        progress.overflow += response.error.startswith("overflow:")
+        self._unavailable += response.error.startswith("unavailable:")
+        if self._unavailable >= STOP_AFTER_UNAVAILABLE and not progress.answered and progress.stopped is None:
+            progress.stopped = f"the first {STOP_AFTER_UNAVAILABLE} steps got no answer; last: {response.error}"
+
+
+def _response(step: PromptedStep, reply: RawReply, error: str | None) -> ReplayResponse:
+    return _failed(step, error).model_copy(
+        update={
+            "content": reply.content,
+            "reasoning": reply.reasoning,
+            "finish_reason": reply.finish_reason,
+            "stop_reason": reply.stop_reason,
+            "prompt_tokens": reply.prompt_tokens,
+            "completion_tokens": reply.completion_tokens,
+            "latency_sec": round(reply.latency_sec, 4),
+        }
+    )
+
+
+def _failed(step: PromptedStep, error: str | None) -> ReplayResponse:
+    record, prompt = step
+    return ReplayResponse(
+        task_id=record.task_id,
+        sample_idx=record.sample_idx,
+        step_idx=record.step_idx,
+        template_status=prompt.status,
+        stripped_thinking_blocks=prompt.stripped_thinking_blocks,
+        error=None if error is None else shorten(quote(error)),
+    )
+
+
+def _cut_by_context(reply: RawReply, max_tokens: int, max_model_len: int | None) -> str | None:
+    """The error of a reply that the end of the context cut; None for any other.
+
+    vLLM 0.32 shortens `max_tokens` to what the context has left, and says nothing of it.
+    """
+    prompt, completion = reply.prompt_tokens, reply.completion_tokens
+    if max_model_len is None or prompt is None or completion is None or reply.finish_reason != "length":
+        return None
+    if completion >= max_tokens or prompt + completion < max_model_len:
+        return None
+    return f"overflow: the reply was cut after {completion} tokens: {prompt} prompt tokens fill max_model_len"

@@ -1,0 +1,109 @@
+"""A replay run's options, and what is made of them before anything is asked: sampling, tokenizer, endpoints."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from pydantic import ValidationError
+
+from harness.chat import ChatModel, OutagePolicy, RetryPolicy, without_password
+from harness.errors import EndpointError
+from harness.model import Sampling
+from tbench.errors import UsageError
+from tbench.proxies.replay.asking.endpoints import MOVE_ON_SEC, Endpoints, WaitNotice
+from tbench.proxies.replay.asking.prompts import PromptOptions
+from tbench.proxies.replay.asking.tokenizer import Tokenizer, load_tokenizer
+from tbench.text import one_line
+
+
+@dataclass(frozen=True)
+class ReplayOptions:
+    """What the user asked of a replay run."""
+
+    dataset: Path
+    base_urls: tuple[str, ...]
+    output: Path
+    sampling: Mapping[str, Any]
+    """The fields of Sampling, except `extra_body`."""
+    vllm: Mapping[str, Any]
+    """Sampling fields that only vLLM knows, given by options of their own."""
+    extra_body: Mapping[str, Any]
+    prompt: PromptOptions
+    model: str | None = None
+    model_short: str | None = None
+    concurrency: int = 16
+    allow_raw_fallback: bool = False
+    max_model_len: int | None = None
+    allow_overflow: bool = False
+    limit: int | None = None
+    shard: tuple[int, int] = (0, 1)
+    """Index, counted from 0, and number of shards."""
+    request_timeout_sec: float = 600.0
+    retry_budget_sec: float = 900.0
+    max_outage_sec: float = 3600.0
+
+
+def parse_shard(text: str | None) -> tuple[int, int]:
+    """The shard of `I/N`, counted from 0; the only one for None. Raises UsageError."""
+    if text is None:
+        return 0, 1
+    found = re.fullmatch(r"(\d{1,6})/(\d{1,6})", text)
+    if not found or int(found[1]) >= int(found[2]):
+        raise UsageError(f"--shard {text}: must be I/N with I from 0 to N-1, e.g. 0/4 to 3/4")
+    return int(found[1]), int(found[2])
+
+
+def make_sampling(options: ReplayOptions) -> Sampling:
+    """The sampling that every request is sent with. Raises UsageError."""
+    if twice := sorted(options.vllm.keys() & options.extra_body.keys() - {"repetition_penalty"}):
+        raise UsageError(f"--extra-body: {', '.join(twice)}: has an option of its own that is given as well")
+    try:
+        return Sampling(**options.sampling, extra_body={**options.vllm, **options.extra_body})
+    except ValidationError as error:
+        problem = error.errors(include_url=False)[0]
+        key = ".".join(map(str, problem["loc"])).replace("_", "-")
+        words = one_line(problem["msg"].removeprefix("Value error, "))
+        raise UsageError(f"--{key}: {words} (got {problem['input']!r})") from None
+
+
+def make_tokenizer(options: ReplayOptions) -> Tokenizer | None:
+    """The tokenizer that renders prompts here, if one was named. Raises UsageError."""
+    path = options.prompt.tokenizer_path
+    if path is not None and options.prompt.render == "server":
+        raise UsageError("--tokenizer-path: the server renders; leave it out, or use --render local")
+    return load_tokenizer(path) if path is not None else None
+
+
+def make_endpoints(options: ReplayOptions, sampling: Sampling, say: Callable[[str], None]) -> Endpoints:
+    """The endpoints, not connected yet; `say` is told in words what happens to them. Raises UsageError."""
+    urls = tuple(dict.fromkeys(options.base_urls))
+    if "chat_template_kwargs" in options.extra_body and options.prompt.chat_template_kwargs:
+        raise UsageError("--extra-body: chat_template_kwargs are set twice; set them in one place")
+    budget_sec = min(options.retry_budget_sec, MOVE_ON_SEC) if len(urls) > 1 else options.retry_budget_sec
+    names = {url: f"endpoint {without_password(url)}" if len(urls) > 1 else "endpoint" for url in urls}
+    try:
+        chats = [_chat(options, sampling, url, budget_sec, name, say) for url, name in names.items()]
+    except EndpointError as error:
+        raise UsageError(f"endpoint: {error}") from None
+    return Endpoints(chats, lambda words: say(f"endpoint {words}"), retry_budget_sec=options.retry_budget_sec)
+
+
+def _chat(
+    options: ReplayOptions, sampling: Sampling, url: str, budget_sec: float, name: str, say: Callable[[str], None]
+) -> ChatModel:
+    return ChatModel(
+        url,
+        options.model,
+        sampling,
+        api_key=os.environ.get("OPENAI_API_KEY"),
+        request_timeout_sec=options.request_timeout_sec,
+        retry=RetryPolicy(total_sec=budget_sec),
+        on_wait=WaitNotice(name, say),
+        max_outage=OutagePolicy(max_sec=options.max_outage_sec),
+        on_outage=lambda words: say(f"{name} {words}"),
+    )

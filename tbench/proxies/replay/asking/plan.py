@@ -1,0 +1,193 @@
+"""Plans a replay run (its prompts, whether they fit, its manifest), then asks for the replies that are missing."""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import json
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Any
+
+from harness.errors import EndpointError
+from harness.model import ServedModel
+from tbench import __version__
+from tbench.errors import UsageError
+from tbench.proxies.datasets.records import Dataset
+from tbench.proxies.replay.asking.client import PromptedStep, ReplayProgress, ask
+from tbench.proxies.replay.asking.context import ContextCheck, check_context
+from tbench.proxies.replay.asking.endpoints import Endpoints
+from tbench.proxies.replay.asking.options import ReplayOptions
+from tbench.proxies.replay.asking.prompts import PromptBuilder
+from tbench.proxies.replay.asking.tokenizer import Tokenizer
+from tbench.proxies.replay.directory import ReplayDirectory
+from tbench.proxies.replay.responses import PromptReport, ReplayManifest
+
+_CONNECT_SEC, _CONNECT_SEC_OF_SEVERAL = 20.0, 5.0
+
+
+@dataclass(frozen=True)
+class ReplayPlan:
+    """Everything that is settled before the first request."""
+
+    steps: Sequence[PromptedStep]
+    """The steps of this shard."""
+    check: ContextCheck
+    report: PromptReport
+    manifest: ReplayManifest
+
+
+async def make_plan(
+    options: ReplayOptions,
+    dataset: Dataset,
+    endpoints: Endpoints,
+    tokenizer: Tokenizer | None,
+    say: Callable[[str], None],
+) -> ReplayPlan:
+    """Ask the endpoints what they serve, then make the prompts and count them. Raises UsageError."""
+    served = await _connect(options, endpoints)
+    builder = PromptBuilder(options.prompt, served.id, served.root, tokenizer)
+    everything = _prompted(options, dataset, builder)
+    steps = _of_shard(options, everything)
+    lengths = [length for length in (options.max_model_len, served.context_tokens) if length is not None]
+    check = await check_context(
+        {step.record.key: step.prompt for step in steps},
+        endpoints.connected,
+        max_tokens=options.sampling["max_tokens"],
+        max_model_len=min(lengths, default=None),
+        tokenizer=tokenizer,
+        concurrency=options.concurrency,
+        say=say,
+    )
+    report = builder.report(
+        [step.prompt for step in everything],
+        counts=check.counts.values(),
+        counted_by=check.counted_by,
+        max_model_len=check.max_model_len,
+        max_tokens=check.max_tokens,
+    )
+    return ReplayPlan(steps, check, report, _manifest(options, dataset, served, endpoints, report, everything))
+
+
+async def ask_for_missing(
+    options: ReplayOptions,
+    plan: ReplayPlan,
+    endpoints: Endpoints,
+    say: Callable[[str], None],
+    on_progress: Callable[[ReplayProgress], None],
+) -> ReplayProgress:
+    """Ask for the steps that no earlier start has brought an answer to, each written down as it comes.
+
+    Raises UsageError, also where a reply cannot be written.
+    """
+    directory = ReplayDirectory.open(options.output, plan.manifest)
+    try:
+        directory.write_report(plan.report)
+        return await _ask(options, plan, endpoints, directory, say, on_progress)
+    except OSError as error:
+        raise UsageError(
+            f"{options.output}: cannot be written: {error.strerror or error}; what was answered before is kept: "
+            "make room, then go on with the same command"
+        ) from None
+    finally:
+        directory.close()
+
+
+async def _ask(
+    options: ReplayOptions,
+    plan: ReplayPlan,
+    endpoints: Endpoints,
+    directory: ReplayDirectory,
+    say: Callable[[str], None],
+    on_progress: Callable[[ReplayProgress], None],
+) -> ReplayProgress:
+    steps, check = plan.steps, plan.check
+    missing = [step for step in steps if step.record.key not in directory.answered]
+    before = len(steps) - len(missing)
+    known = f", {before} answered before" if before else ""
+    say(f"{len(steps)} step{'s' * (len(steps) != 1)}{known}; {options.concurrency} requests at once")
+    began = time.monotonic()
+    try:
+        return await ask(
+            missing,
+            endpoints,
+            directory.append,
+            max_tokens=check.max_tokens,
+            max_model_len=check.max_model_len,
+            overflow=check.overflow,
+            concurrency=options.concurrency,
+            answered_before=before,
+            on_progress=on_progress,
+        )
+    finally:
+        with contextlib.suppress(OSError):
+            directory.add_time(time.monotonic() - began)
+
+
+async def _connect(options: ReplayOptions, endpoints: Endpoints) -> ServedModel:
+    budget_sec = _CONNECT_SEC if len(endpoints.chats) == 1 else _CONNECT_SEC_OF_SEVERAL
+    try:
+        return await endpoints.connect(min(budget_sec, options.retry_budget_sec))
+    except EndpointError as error:
+        raise UsageError(f"endpoint: {error}") from None
+
+
+def _prompted(options: ReplayOptions, dataset: Dataset, builder: PromptBuilder) -> list[PromptedStep]:
+    """The steps of all shards, as each shard's manifest describes the prompts of all."""
+    steps = [PromptedStep(record, builder.build(record)) for record in dataset.records[: options.limit]]
+    raw = [step for step in steps if step.prompt.status == "raw_fallback"]
+    if raw and not options.allow_raw_fallback:
+        raise UsageError(
+            f"{len(raw)} of {len(steps)} prompts would have no chat template ({raw[0].prompt.error}): let the server "
+            "render (--render server), give a --tokenizer-path that has one, or --allow-raw-fallback for a run "
+            "without a rank"
+        )
+    return steps
+
+
+def _of_shard(options: ReplayOptions, everything: Sequence[PromptedStep]) -> list[PromptedStep]:
+    """The steps whose index modulo the number of shards is the shard's."""
+    index, count = options.shard
+    if steps := list(everything[index::count]):
+        return steps
+    raise UsageError(f"--shard {index}/{count}: holds none of the {len(everything)} steps; use fewer shards")
+
+
+def _manifest(
+    options: ReplayOptions,
+    dataset: Dataset,
+    served: ServedModel,
+    endpoints: Endpoints,
+    report: PromptReport,
+    everything: Sequence[PromptedStep],
+) -> ReplayManifest:
+    index, count = options.shard
+    sent = {name: value for name, value in options.sampling.items() if value is not None}
+    return ReplayManifest(
+        model=served.id,
+        model_short=options.model_short or served.id.rstrip("/").rpartition("/")[2].replace(" ", "-"),
+        base_urls=tuple(chat.url for chat in endpoints.chats),
+        dataset=str(options.dataset.resolve()),
+        dataset_sha256=dataset.sha256,
+        records=len(dataset.records),
+        problems=dataset.problems,
+        shard_index=index,
+        shard_count=count,
+        limit=options.limit,
+        sampling={**sent, **options.vllm, "extra_body": dict(options.extra_body)},
+        prompt=report.for_manifest(),
+        prompt_sha256=_hash([step.prompt.fields for step in everything]),
+        served=served.model_dump(mode="json"),
+        tbench_version=__version__,
+        created_at=datetime.now(UTC).isoformat(timespec="seconds"),
+    )
+
+
+def _hash(prompts: Sequence[Mapping[str, Any]]) -> str:
+    """sha256 over one line of JSON per prompt, keys sorted, in the dataset's order."""
+    digest = hashlib.sha256()
+    for fields in prompts:
+        digest.update(json.dumps(fields, sort_keys=True, ensure_ascii=False).encode("utf-8", "replace") + b"\n")
+    return digest.hexdigest()

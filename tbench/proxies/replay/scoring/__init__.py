@@ -1,0 +1,1 @@
+"""Scoring: from stored replies to step scores, results and the leaderboard."""

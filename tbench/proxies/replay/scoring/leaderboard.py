@@ -1,0 +1,224 @@
+"""The ranking table of replay results: who may be ranked, which result of a name counts, in which order.
+
+The rule is that of the published table (TB2-lite's summarize_corrected_results.py), with one thing added: results of
+different datasets or metric revisions are not ranked together unless that is asked for.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from tbench.errors import UsageError
+from tbench.proxies.replay.run_files import MANIFEST_NAME, RESULT_NAME
+from tbench.proxies.replay.scoring.result import read_result, scored_revision
+
+UNKNOWN = "unknown"
+"""The value of what upstream's results do not store."""
+
+
+@dataclass(frozen=True)
+class RankedResult:
+    """One result. Percentages and scores are out of 100; None is what the file does not have."""
+
+    rank: int | None
+    """None where the result may not be ranked."""
+    model: str
+    score: float
+    """100 x mean F1, two digits."""
+    command_f1: float
+    precision: float
+    recall: float
+    first_cmd_exact_pct: float
+    valid_json_pct: float
+    template: str
+    sec_per_step: float | None
+    load_s: float | None
+    steps: int
+    answered_pct: float | None
+    tolerant_score: float | None
+    metric_revision: str
+    dataset: str
+    """The first digits of the dataset's sha256; for upstream's results `unknown` with the file's name."""
+    timestamp: str
+    source: str
+
+
+COLUMNS = tuple(RankedResult.__dataclass_fields__)
+
+
+@dataclass(frozen=True)
+class Leaderboard:
+    """Ranked rows first, then the excluded ones."""
+
+    rows: tuple[RankedResult, ...]
+    unreadable: tuple[str, ...] = field(default=())
+    """Files that hold no result, each with what is wrong."""
+    notes: tuple[str, ...] = field(default=())
+    """What a reader has to know of the comparison."""
+
+
+def leaderboard(paths: Sequence[Path], *, mixed: bool = False) -> Leaderboard:
+    """Rank result files, and those in directories: their JSON files, and the result.json of runs in them.
+
+    Raises UsageError where there is no result, or where results differ in dataset or revision and not `mixed`.
+    """
+    rows: list[tuple[RankedResult, bool]] = []
+    unreadable: list[str] = []
+    for path in _files(paths):
+        try:
+            rows.append(_row(path))
+        except UsageError as error:
+            unreadable.append(str(error))
+    if not rows:
+        why = f"; {unreadable[0]}" if unreadable else ""
+        raise UsageError(f"{', '.join(map(str, paths))}: no result of a replay{why}; tbench replay score makes one")
+    # Before the newest are taken: a newer shard or dev run must not silently stand for the whole one.
+    notes = _comparable([row for row, _ in rows], mixed=mixed)
+    return Leaderboard(tuple(_ranked(_newest(rows))), tuple(unreadable), tuple(notes))
+
+
+def _files(paths: Sequence[Path]) -> Iterable[Path]:
+    """Every file once, those of a directory by name. Raises UsageError."""
+    seen: set[Path] = set()
+    for path in paths:
+        if not path.exists():
+            raise UsageError(f"{path}: there is nothing; give directories with results")
+        try:
+            files = _results_in(path) if path.is_dir() else [path]
+        except OSError as error:
+            raise UsageError(f"{path}: {error.strerror or error}") from None
+        for found in files:
+            if found.resolve() not in seen:
+                seen.add(found.resolve())
+                yield found
+
+
+def _results_in(directory: Path) -> list[Path]:
+    if (directory / MANIFEST_NAME).exists():
+        return [directory / RESULT_NAME]
+    runs = [child / RESULT_NAME for child in directory.iterdir() if (child / MANIFEST_NAME).exists()]
+    return sorted([*directory.glob("*.json"), *runs])
+
+
+def _row(path: Path) -> tuple[RankedResult, bool]:
+    """A row without its rank, and whether it may have one. Raises UsageError."""
+    document = read_result(path)
+    figures = document["aggregate"]
+    template = _part(document, "prompt_template")
+    tolerant, coverage = _part(document, "tolerant"), _part(document, "coverage")
+    try:
+        row = RankedResult(
+            rank=None,
+            model=display_name(document, path.stem),
+            score=round(100 * _figure(figures, "avg_command_f1"), 2),
+            command_f1=_figure(figures, "avg_command_f1"),
+            precision=_figure(figures, "avg_command_precision"),
+            recall=_figure(figures, "avg_command_recall"),
+            first_cmd_exact_pct=_figure(figures, "first_cmd_exact_pct"),
+            valid_json_pct=_figure(figures, "valid_json_pct"),
+            template=str(template.get("template_status", UNKNOWN)),
+            sec_per_step=_number(document.get("avg_sec_per_step")),
+            load_s=_number(document.get("load_time_sec")),
+            steps=int(_figure(figures, "steps")),
+            answered_pct=_number(coverage.get("answered_pct")),
+            tolerant_score=round(100 * _figure(tolerant, "avg_command_f1"), 2) if tolerant else None,
+            metric_revision=scored_revision(document) or UNKNOWN,
+            dataset=_dataset(document),
+            timestamp=_text(document, "timestamp"),
+            source=str(path),
+        )
+    except KeyError as error:
+        raise UsageError(f"{path}: {error.args[0]}: is missing or no number") from None
+    return row, bool(template.get("rank_eligible", True))
+
+
+def display_name(document: dict[str, Any], fallback: str) -> str:
+    """The model's name in the table: its path, or for a path on disk the last part (with the parent of `checkpoint-…`).
+
+    A short name that somebody chose wins: an adapter's, and in our results any that is not the default.
+    """
+    short, path = _text(document, "model_short") or fallback, _text(document, "model_path")
+    default = path.rstrip("/").rpartition("/")[2].replace(" ", "-")
+    chosen = bool(document.get("lora_path")) or (scored_revision(document) is not None and short != default)
+    if not path or chosen:
+        return short
+    if not path.startswith("/"):
+        return path
+    name, parent = Path(path).name, Path(path).parent.name
+    return f"{parent} ({name})" if name.startswith("checkpoint-") else name
+
+
+def _part(document: dict[str, Any], key: str) -> dict[str, Any]:
+    value = document.get(key)
+    return value if isinstance(value, dict) else {}
+
+
+def _figure(figures: dict[str, Any], key: str) -> float:
+    """The number called `key`. Raises KeyError, also where it is no finite number."""
+    value = _number(figures[key])
+    if value is None:
+        raise KeyError(key)
+    return value
+
+
+def _text(document: dict[str, Any], key: str) -> str:
+    value = document.get(key)
+    return value if isinstance(value, str) else ""
+
+
+def _number(value: object) -> float | None:
+    try:
+        return float(value) if isinstance(value, int | float) and math.isfinite(value) else None
+    except OverflowError:  # an integer beyond floats
+        return None
+
+
+def _dataset(document: dict[str, Any]) -> str:
+    digest = _text(document, "dataset_sha256")
+    return digest[:12] if digest else f"{UNKNOWN} ({_text(document, 'eval_path').rpartition('/')[2] or '-'})"
+
+
+def _newest(rows: Sequence[tuple[RankedResult, bool]]) -> list[tuple[RankedResult, bool]]:
+    """One row per name, in the place of the name's first: the newest, of equally old ones the later."""
+    chosen: dict[str, tuple[RankedResult, bool]] = {}
+    for row, eligible in rows:
+        if row.model not in chosen or row.timestamp >= chosen[row.model][0].timestamp:
+            chosen[row.model] = row, eligible
+    return list(chosen.values())
+
+
+def _ranked(rows: Sequence[tuple[RankedResult, bool]]) -> Iterable[RankedResult]:
+    rank = 0
+    for row, eligible in sorted(rows, key=lambda pair: (not pair[1], -pair[0].command_f1)):
+        rank += eligible
+        yield RankedResult(**{**{name: getattr(row, name) for name in COLUMNS}, "rank": rank if eligible else None})
+
+
+def _comparable(rows: Sequence[RankedResult], *, mixed: bool) -> Iterable[str]:
+    """Notes on how rows differ that may not be comparable. Raises UsageError for rows that are not, unless `mixed`."""
+    differing = []
+    for what, values in (
+        ("metric revisions", [row.metric_revision for row in rows]),
+        ("datasets", [row.dataset for row in rows]),
+        ("numbers of steps", [str(row.steps) for row in rows]),
+    ):
+        if len(set(values)) > 1:
+            examples = (f"{value} ({rows[values.index(value)].source})" for value in dict.fromkeys(values))
+            differing.append(f"{what}: {', '.join(examples)}")
+    if differing and not mixed:
+        raise UsageError(
+            f"results that cannot be ranked together: different {'; '.join(differing)}; "
+            "leave some out, score them again with one revision, or rank them all the same with --mixed"
+        )
+    notes = [f"Mixed: different {text}." for text in differing]
+    unknown = sum(row.metric_revision == UNKNOWN for row in rows)
+    if unknown:
+        notes.append(
+            f"{unknown} of {len(rows)} results do not say by which metric revision and on which dataset (sha256) they "
+            "were made: they may differ in both."
+        )
+    return notes
