@@ -1,8 +1,10 @@
-"""Who may import whom: the arrows of the design, checked on the code itself."""
+"""Who may import whom: docs/architecture.md says it, and the code keeps to it."""
 
 from __future__ import annotations
 
 import ast
+import re
+from collections import defaultdict
 from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
@@ -10,17 +12,11 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[1]
+PAGE = (ROOT / "docs" / "architecture.md").read_text(encoding="utf-8")
 FILES = sorted(path for folder in ("tbench", "harness", "reports") for path in (ROOT / folder).rglob("*.py"))
-STARTS_THINGS = {
-    "admission", "agents", "cleaning", "cli", "container", "creating", "demo", "doctor", "engine", "exec_stream",
-    "helper", "image", "memory_watch", "network", "place", "pool", "regrade", "rewards.executed", "run", "sandbox",
-    "sandboxes", "tools", "trial", "verdict", "verifier",
-}  # fmt: skip
-ONLY_IN = {
-    "docker": {"tbench.sandbox.docker.engine", "tbench.sandbox.docker.image"},
-    "openai": {"harness.chat"},
-    "asyncio_pool": {"tbench.runs.pool"},
-}
+WORDS = "words"
+FULL_ROOM = 20
+"""Modules side by side that one can still see at a glance."""
 MAY_PRINT = "tbench.cli"
 
 
@@ -51,55 +47,165 @@ def within(name: str, package: str) -> bool:
     return name == package or name.startswith(f"{package}.")
 
 
-def arrows() -> Iterator[tuple[str, str]]:
+def section(heading: str) -> str:
+    found = re.search(rf"^## {re.escape(heading)}\n(.*?)(?=^## |\Z)", PAGE, re.MULTILINE | re.DOTALL)
+    assert found, heading
+    return found[1]
+
+
+def rows(heading: str) -> list[list[str]]:
+    """Cells of the first table of a section, without its head."""
+    found = re.search(r"^\|.*\n\|[-|]+\n((?:\|.*\n)+)", section(heading), re.MULTILINE)
+    assert found, heading
+    return [[cell.strip() for cell in line.strip("|").split("|")] for line in found[1].splitlines()]
+
+
+def named(cell: str) -> list[str]:
+    return [WORDS if word == "words" else word.strip("`").rstrip("/") for word in re.findall(r"`[^`]+`|words", cell)]
+
+
+@cache
+def allowed() -> dict[str, set[str]]:
+    """Rooms by path, top floor first, and which others each may import."""
+    table = rows("Rooms")
+    rooms = [named(cells[0])[0] for cells in table]
+    return {
+        room: set(rooms) - {room} if cells[2] == "all" else set(named(cells[2]))
+        for room, cells in zip(rooms, table, strict=True)
+    }
+
+
+@cache
+def room_of(name: str) -> str | None:
+    """The room of a module; None for what is not ours."""
+    fitting = [room for room in allowed() if room != WORDS and within(name, room.replace("/", "."))]
+    if fitting:
+        return max(fitting, key=len)
+    return WORDS if within(name, "tbench") else None
+
+
+@cache
+def arrows() -> dict[tuple[str, str], set[str]]:
+    """By room and room: which module imports what."""
+    found: defaultdict[tuple[str, str], set[str]] = defaultdict(set)
     for path in FILES:
+        here = room_of(module(path))
         for target in imports(path):
-            yield module(path), target
-
-
-def bad(source: str, targets: set[str]) -> list[str]:
-    return sorted(
-        f"{here} imports {there}"
-        for here, there in arrows()
-        if within(here, source) and any(within(there, target) for target in targets)
-    )
+            there = room_of(target)
+            if here is not None and there is not None and here != there and target != "tbench":
+                found[here, there].add(f"{module(path)} imports {target}")
+    return dict(found)
 
 
 def test_there_is_something_to_check() -> None:
     assert {"tbench.runs.run", "harness.agent", "reports.page"} <= {module(path) for path in FILES}
-    assert ("tbench.runs.run", "tbench.sandbox.docker.engine") in set(arrows())
+    assert room_of("tbench.sandbox.docker.engine") == "tbench/sandbox/docker"
+    assert room_of("tbench.errors") == WORDS
+    assert ("tbench/runs", "tbench/verify") in arrows()
 
 
-def test_the_harness_knows_neither_tasks_nor_reports() -> None:
-    assert bad("harness", {"tbench", "reports"}) == []
+def test_no_room_imports_one_that_it_may_not() -> None:
+    assert [sorted(why) for (here, there), why in sorted(arrows().items()) if there not in allowed()[here]] == []
 
 
-def test_reports_start_nothing() -> None:
-    assert bad("reports", {f"tbench.{name}" for name in STARTS_THINGS}) == []
+def test_every_arrow_that_is_drawn_is_there() -> None:
+    drawn = {(here, there) for here, rooms in allowed().items() if here != "tbench/cli" for there in rooms}
+    assert sorted(drawn - arrows().keys()) == []
 
 
-def test_only_the_command_line_makes_reports() -> None:
-    others = [arrow for arrow in bad("tbench", {"reports"}) if not arrow.startswith(MAY_PRINT)]
-    assert others == []
+def test_the_table_goes_from_the_top_floor_down() -> None:
+    order = list(allowed())
+    assert [f"{here} above {there}" for here, there in arrows() if order.index(here) > order.index(there)] == []
 
 
-def test_nothing_but_the_command_line_imports_the_command_line() -> None:
-    assert [arrow for arrow in bad("tbench", {"tbench.cli"}) if not arrow.startswith(MAY_PRINT)] == []
+def test_every_room_is_on_the_floor_that_the_page_says() -> None:
+    below: dict[str, set[str]] = {room: {there for here, there in arrows() if here == room} for room in allowed()}
+    floors: dict[str, int] = {}
+    for room in reversed(list(allowed())):
+        floors[room] = 1 + max((floors[there] for there in below[room]), default=0)
+    told = {room: int(cells[0]) for cells in rows("Floors") for room in named(cells[1])}
+    assert told == floors
 
 
-@pytest.mark.parametrize("library", ONLY_IN)
-def test_a_library_has_its_own_place(library: str) -> None:
-    users = {here for here, there in arrows() if within(there, library)}
-    assert users <= ONLY_IN[library]
+def test_rooms_that_need_little_of_the_harness_take_only_that() -> None:
+    found = [line for line in section("Floors").splitlines() if "`harness." in line]
+    for cells in ([cell.strip() for cell in line.strip("|").split("|")] for line in found):
+        (part,) = named(cells[1])
+        for room in named(cells[0]):
+            targets = {why.rpartition(" imports ")[2] for why in arrows()[room, "harness"]}
+            assert {target for target in targets if not within(target, part)} == set(), room
+    assert len(found) == 2
+
+
+@pytest.mark.parametrize(
+    ("one", "other"),
+    [
+        ("tbench.proxies.replay.asking", "tbench.proxies.replay.scoring"),
+        ("tbench.proxies.replay.scoring", "tbench.proxies.replay.asking"),
+        ("tbench.proxies.datasets", "tbench.proxies.replay"),
+        ("tbench.proxies.extraction", "tbench.proxies.replay"),
+        ("tbench.proxies.replay", "tbench.proxies.extraction"),
+    ],
+)
+def test_the_proxies_are_apart_from_each_other(one: str, other: str) -> None:
+    users = [path for path in FILES if within(module(path), one)]
+    assert users
+    assert [module(path) for path in users if any(within(target, other) for target in imports(path))] == []
+
+
+def test_the_walk_through_a_trial_names_each_room_once() -> None:
+    text = section("One trial, room by room")
+    names = [word.rstrip("/") for word in re.findall(r"`([^`]+)`|\*words\*", text)]
+    names = [name or WORDS for name in names]
+    assert {room: names.count(room) for room in allowed()} == dict.fromkeys(allowed(), 1)
+
+
+def test_no_room_is_too_full() -> None:
+    folders = {path.parent for path in FILES}
+    crowded = {
+        str(folder.relative_to(ROOT)): len(modules)
+        for folder in folders
+        if len(modules := [path for path in FILES if path.parent == folder and path.name != "__init__.py"]) > FULL_ROOM
+    }
+    assert crowded == {}
+
+
+@pytest.mark.parametrize(
+    ("library", "place"), [(named(cells[0])[0], named(cells[1])[0]) for cells in rows("Libraries")]
+)
+def test_a_library_has_its_own_place(library: str, place: str) -> None:
+    users = {module(path) for path in FILES if any(within(target, library) for target in imports(path))}
+    assert {user for user in users if not within(user, place.removesuffix(".py").replace("/", "."))} == set()
     assert users, "the rule is about nothing"
 
 
+def test_no_circle_of_modules() -> None:
+    known = {module(path): path for path in FILES}
+    uses = {
+        name: {target for target in imports(path) if target in known and target != name} for name, path in known.items()
+    }
+    done: set[str] = set()
+
+    def follow(name: str, way: tuple[str, ...]) -> None:
+        assert name not in way, " -> ".join((*way[way.index(name) :], name))
+        if name not in done:
+            for target in sorted(uses[name]):
+                # A package's own __init__ is imported with whatever is in it.
+                if not within(name, target):
+                    follow(target, (*way, name))
+            done.add(name)
+
+    for name in known:
+        follow(name, ())
+
+
 def test_nothing_imports_the_tests() -> None:
-    assert bad("tbench", {"tests"}) + bad("harness", {"tests"}) + bad("reports", {"tests"}) == []
+    assert [target for path in FILES for target in imports(path) if within(target, "tests")] == []
 
 
 def test_fakes_are_for_tests_only() -> None:
-    assert bad("tbench", {"tbench.sandbox.fake"}) == []
+    users = {module(path) for path in FILES if any(within(target, "tbench.sandbox.fake") for target in imports(path))}
+    assert users == set()
 
 
 @cache
@@ -113,9 +219,40 @@ def test_only_the_command_line_prints_and_exits(call: str) -> None:
     assert [name for name in users if not within(name, MAY_PRINT)] == []
 
 
+@pytest.mark.parametrize(
+    "call",
+    [
+        "gc.freeze",
+        "gc.unfreeze",
+        "gc.set_threshold",
+        "logging.basicConfig",
+        "signal.signal",
+        "loop.add_signal_handler",
+        "os._exit",
+    ],
+)
+def test_only_the_command_line_changes_the_whole_process(call: str) -> None:
+    users = [module(path) for path in FILES if call in calls(path)]
+    assert [name for name in users if not within(name, MAY_PRINT)] == []
+
+
 @pytest.mark.parametrize("call", ["time.sleep"])
 def test_nothing_blocks_the_event_loop(call: str) -> None:
     assert [module(path) for path in FILES if call in calls(path)] == []
+
+
+def names_of_classes() -> Iterator[tuple[str, str]]:
+    for path in FILES:
+        for node in ast.walk(tree(path)):
+            if isinstance(node, ast.ClassDef):
+                yield node.name.lstrip("_"), f"{module(path)}.{node.name}"
+
+
+def test_one_noun_is_one_class() -> None:
+    found: defaultdict[str, list[str]] = defaultdict(list)
+    for noun, where in names_of_classes():
+        found[noun].append(where)
+    assert [places for places in found.values() if len(places) > 1] == []
 
 
 def test_no_module_cleans_up_in_a_finalizer() -> None:

@@ -30,7 +30,7 @@ _SHOWN = {"", "/dev/stdout", "/dev/stderr", "/dev/tty", "/dev/fd/1", "/dev/fd/2"
 
 
 @dataclass
-class Command:
+class SimpleCommand:
     """A simple command: its words without quotes and redirections; expansions stay as text.
 
     The text that a here-document or a here-string feeds to it follows as `-c` and the text: what a shell makes of it.
@@ -41,7 +41,7 @@ class Command:
     """Its output is the script's: it is neither redirected to a file nor taken by a substitution."""
 
 
-def simple_commands(script: str) -> list[Command]:
+def simple_commands(script: str) -> list[SimpleCommand]:
     """Every simple command of `script`. Raises RecursionError for what is nested too deeply."""
     reader = _Reader(script)
     reader.read()
@@ -52,15 +52,15 @@ class _Reader:
     """One pass over a script."""
 
     def __init__(self, text: str) -> None:
-        self.commands: list[Command] = []
+        self.commands: list[SimpleCommand] = []
         self._text = text
         self._at = 0
-        self._documents: list[tuple[str, bool, Command]] = []
+        self._documents: list[tuple[str, bool, SimpleCommand]] = []
         """Here-documents that begin after this line: delimiter, whether leading tabs are dropped, whose input it is."""
 
     def read(self, closer: str = "") -> None:
         """Read on to `closer`, or to the end."""
-        command = Command()
+        command = SimpleCommand()
         while self._at < len(self._text):
             if self._take(_BLANKS) or self._take(_COMMENT) or self._take(_ARITHMETIC):
                 continue
@@ -70,7 +70,7 @@ class _Reader:
                 if found[0] == ")":
                     if closer:
                         break
-                    command = Command()  # what was read is a pattern of `case`
+                    command = SimpleCommand()  # what was read is a pattern of `case`
                 command = self._end(command, found[0])
             elif self._text.startswith(("<(", ">("), self._at):
                 self._at += 2
@@ -85,7 +85,7 @@ class _Reader:
             self._at = found.end()
         return found
 
-    def _end(self, command: Command, operator: str) -> Command:
+    def _end(self, command: SimpleCommand, operator: str) -> SimpleCommand:
         """The next command: nothing yet."""
         is_function = operator == "(" and self._text.startswith(")", self._at)
         if command.words and not is_function:
@@ -94,9 +94,9 @@ class _Reader:
             self.read(")")
         elif operator == "\n":
             self._read_documents()
-        return Command()
+        return SimpleCommand()
 
-    def _redirect(self, descriptor: str, operator: str, command: Command) -> None:
+    def _redirect(self, descriptor: str, operator: str, command: SimpleCommand) -> None:
         self._take(_BLANKS)
         target = self._word()
         if operator == "<<<":
@@ -180,5 +180,5 @@ class _Reader:
         del self.commands[known:]
 
 
-def _hidden(commands: list[Command]) -> list[Command]:
+def _hidden(commands: list[SimpleCommand]) -> list[SimpleCommand]:
     return [replace(command, is_shown=False) for command in commands]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tbench.verify.shell_commands import Command, simple_commands
+from tbench.verify.shell_commands import SimpleCommand, simple_commands
 
 
 def words(script: str) -> list[list[str]]:
@@ -43,7 +43,7 @@ def test_commands_are_told_apart_and_their_words_are_without_quotes(script: str,
     "script", ["a >f", "a >>f", "a >|f", "a &>f", "a &>>f", "a 1>f", "x=$(a)", "x=`a`", 'x="$(a)"']
 )
 def test_output_that_goes_elsewhere_is_not_shown(script: str) -> None:
-    assert Command(["a"], is_shown=False) in simple_commands(script)
+    assert SimpleCommand(["a"], is_shown=False) in simple_commands(script)
 
 
 @pytest.mark.parametrize("script", ["a", "a | b", "a 2>f", "a >&2", "a >/dev/stderr", "a <f", "if a; then b; fi"])
