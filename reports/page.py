@@ -17,7 +17,8 @@ from urllib.parse import quote
 
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
-from tbench.scores.summary import Cell, Status, Summary, TaskRow, TimeSplit, summarise
+from tbench.scores.summarise import summarise
+from tbench.scores.summary import Cell, Status, Summary, TaskRow, TimeSplit
 from tbench.storage.read_run import StoredRun, read_run
 
 PAGE_NAME = "report.html"

@@ -208,7 +208,7 @@ def print_summary(directory: Path, *, as_json: bool = False) -> None:
     """The score of a run directory, the same after a run and from disk."""
     import json
 
-    from tbench.scores.summary import summarise
+    from tbench.scores.summarise import summarise
     from tbench.scores.tables import render
     from tbench.storage.read_run import read_run
 

@@ -17,7 +17,7 @@ from typing import Any, Literal
 from tbench.errors import UsageError
 from tbench.proxies.json_files import object_in, read_json
 from tbench.scores.statistics import score as score_of
-from tbench.scores.summary import reward_table
+from tbench.scores.summarise import reward_table
 from tbench.storage.read_run import StoredRun, read_run
 from tbench.storage.run_files import CONFIG_NAME, RESULTS_NAME
 from tbench.text import one_line

@@ -21,7 +21,8 @@ from tbench.runs.plan import RunConfig, check_same_run, plan_trials
 from tbench.runs.resume import EarlierRun, RetryErrors, resume
 from tbench.runs.run import Run, RunOutcome
 from tbench.sandbox.fake import FakeBackend, FakeSandbox
-from tbench.scores.summary import Status, summarise
+from tbench.scores.summarise import summarise
+from tbench.scores.summary import Status
 from tbench.storage.read_run import read_run
 from tbench.storage.run_store import RESULTS_NAME, RunStore
 from tbench.tasks.sources import TaskSet, read_tasks

@@ -13,7 +13,8 @@ from rich.console import Console
 from harness.trajectory import Outcome, Usage
 from tbench.results import Blame, ErrorInfo, HostSample, Integrity, Stage, Timings, TrialResult
 from tbench.scores.statistics import score
-from tbench.scores.summary import NO_VERDICT, MixedModels, Status, Summary, reward_table, summarise
+from tbench.scores.summarise import NO_VERDICT, MixedModels, reward_table, summarise
+from tbench.scores.summary import Status, Summary
 from tbench.scores.tables import plain, render, reward_text
 
 TIME = datetime(2026, 1, 1, tzinfo=UTC)

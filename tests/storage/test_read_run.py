@@ -11,7 +11,7 @@ import pytest
 
 from harness.trajectory import Outcome
 from tbench.results import TrialResult
-from tbench.scores.summary import summarise
+from tbench.scores.summarise import summarise
 from tbench.storage.read_run import RunUnreadable, read_run
 
 CONFIG = {"schema_version": 1, "run": "nightly", "tasks": [{"name": "t", "hash": "x"}], "seeds": [0, 1]}
