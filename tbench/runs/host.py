@@ -1,7 +1,7 @@
-"""What this machine goes through while trials run: load, memory, clocks. Read from Linux's own files, cheaply.
+"""Watches this machine while trials run: load, memory, clocks. They are read from Linux's own files, cheaply.
 
-A suspended machine is not charged to anybody: deadlines here are counted on CLOCK_MONOTONIC, which stands still
-meanwhile. What stands in results is therefore only a warning to whoever compares times.
+Time in suspension is charged to nobody: deadlines are counted on CLOCK_MONOTONIC, which stands still meanwhile. The
+values in results are therefore only a warning to whoever compares times.
 """
 
 from __future__ import annotations

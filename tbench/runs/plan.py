@@ -73,7 +73,7 @@ class RunConfig(Frozen):
     model: str | None = None
     base_url: str | None = None
     served: dict[str, Any] | None = None
-    """What /v1/models said: id, root, context_tokens."""
+    """Model as the endpoint's /v1/models describes it: id, root, context_tokens."""
     preset: str | None = None
     """The preset that gave the values which the user did not; the values themselves stand below."""
     protocol: str | None = None
@@ -87,7 +87,7 @@ class RunConfig(Frozen):
     rendering: dict[str, Any] | None = None
     limits: dict[str, Any] | None = None
     options: dict[str, Any] | None = None
-    """What the user asked for: where `tbench resume` begins."""
+    """The options that the user gave, from which `tbench resume` begins."""
 
     def sandbox_settings(self, image_logs: Path | None = None) -> SandboxSettings:
         """Settings of the run's sandboxes; the output of builds goes into the directory `image_logs`."""

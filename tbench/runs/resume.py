@@ -23,7 +23,7 @@ from tbench.storage.run_store import RunStore
 
 @dataclass(frozen=True)
 class RetryErrors:
-    """Which trials with an error are tried again: those whose error another attempt may heal, and these types."""
+    """Choice of errors that are tried again: those that another attempt may heal, and these types."""
 
     types: frozenset[str] = frozenset()
     everything: bool = False

@@ -1,4 +1,4 @@
-"""When a run stops by itself, and why: its endpoint is gone, or never answered to begin with."""
+"""Decides when a run stops by itself, and why: its endpoint is gone, or never answered in the first place."""
 
 from __future__ import annotations
 

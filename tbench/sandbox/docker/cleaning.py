@@ -68,7 +68,7 @@ class Leftover:
 
 @dataclass
 class Cleaned:
-    """What was removed, kept and not removable: one line per thing."""
+    """The outcome of cleaning: one line per thing that was removed, kept or could not be removed."""
 
     removed: list[str] = field(default_factory=list)
     kept: list[str] = field(default_factory=list)

@@ -1,4 +1,4 @@
-"""Which network a trial has, and which addresses are closed to it.
+"""Networks of trials, and the addresses that are closed to them.
 
 `--network` overrules the tasks; `--block-host` closes the engine's host and the model endpoint to trials that have a
 network. Both change what is measured.

@@ -1,4 +1,4 @@
-"""What every engine needs once: base images and the tools volume (static tmux, busybox, terminfo).
+"""Sets up what every engine needs once: base images and the tools volume (static tmux, busybox, terminfo).
 
 The recipes lie in images/; the volume's name carries their hash, so a changed recipe makes a new volume.
 """
