@@ -56,11 +56,11 @@ from tbench.text import one_line
 
 
 class TbenchError(Exception):
-    """Base of everything that tbench raises on purpose."""
+    """Base of all errors that tbench raises on purpose."""
 
 
 class UsageError(TbenchError):
-    """One line that names file, key or host and says what to do. Exit code 2."""
+    """An error that the user can mend: one line that names file, key or host and says what to do. Exit code 2."""
 
 
 class TaskInvalid(UsageError):
@@ -68,12 +68,12 @@ class TaskInvalid(UsageError):
 
 
 class EngineUnavailable(UsageError):
-    """No container engine answers; says why and what to do."""
+    """No container engine answers; the message says why and what to do."""
 
 
 @dataclass(frozen=True)
 class Kind:
-    """What a type of error means."""
+    """What a type of error means: stage, blame, and whether another attempt may heal it."""
 
     stage: Stage
     blame: Blame
@@ -119,7 +119,7 @@ KINDS: dict[str, Kind] = {
 
 
 class TrialError(TbenchError):
-    """Keeps one trial from getting a verdict. `files` go beside its result, for whoever looks into it."""
+    """An error that keeps one trial from getting a verdict. `files` are stored beside its result, as evidence."""
 
     def __init__(
         self, type_: str, message: str, *, stage: Stage | None = None, files: Mapping[str, bytes] | None = None

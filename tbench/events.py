@@ -1,4 +1,4 @@
-"""What happens during a run, as typed events. Progress, live view and journal are subscribers."""
+"""Typed events of a run. Progress, live view and journal are subscribers."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ class TrialFinished(Frozen):
 
 
 class Note(Frozen):
-    """Something worth a line: a build, a pull, a wait for the endpoint."""
+    """A line of text for the user: a build, a pull, a wait for the endpoint."""
 
     kind: Literal["note"] = "note"
     text: str
@@ -77,12 +77,12 @@ class Events:
         self._subscribers = list(subscribers)
 
     def subscribe(self, subscriber: Subscriber) -> None:
-        """Let `subscriber` hear from now on; one that hears already hears nothing twice."""
+        """Hand events to `subscriber` from now on; one that is subscribed already hears nothing twice."""
         if subscriber not in self._subscribers:
             self._subscribers.append(subscriber)
 
     def replace(self, subscriber: Subscriber) -> None:
-        """Let only `subscriber` hear from now on."""
+        """Hand events to `subscriber` alone from now on."""
         self._subscribers = [subscriber]
 
     def emit(self, event: Event) -> None:

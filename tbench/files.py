@@ -1,4 +1,4 @@
-"""Files that are written whole or not at all, and names that are safe to write."""
+"""Writes files whole or not at all, and makes names safe to write."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _BESIDE = ".writing-"
 
 
 def write_atomically(path: Path, data: bytes) -> None:
-    """Write beside, then rename: a reader sees the old file or the new one, never half of it. Raises OSError."""
+    """Write a file beside `path`, then rename it: a reader sees the old content or the new one. Raises OSError."""
     path.parent.mkdir(parents=True, exist_ok=True)
     # Not derived from the name: names out of a container may already be as long as a file system allows.
     beside = path.with_name(f"{_BESIDE}{os.getpid()}")
@@ -33,7 +33,7 @@ def is_beside(path: Path) -> bool:
 
 
 def write_json(path: Path, value: Any) -> None:
-    """Write `value` indented. Raises OSError."""
+    """Write `value` as indented JSON. Raises OSError."""
     write_atomically(path, (json.dumps(value, indent=2, ensure_ascii=False) + "\n").encode("utf-8", "replace"))
 
 
@@ -46,6 +46,6 @@ def is_unused(path: Path) -> bool:
 
 
 def safe_relative(name: str) -> Path:
-    """A file name that came out of a container, without any way to climb out of the directory."""
+    """Relative path for a file name from a container, without any way to climb out of the directory."""
     parts = [part for part in name.split("/") if part not in ("", ".", "..")]
     return Path(*parts) if parts else Path("unnamed")

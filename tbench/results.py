@@ -12,7 +12,7 @@ from pydantic import Field, field_validator
 from harness.trajectory import Frozen, Outcome, Usage
 
 RESULT_SCHEMA_VERSION = 2
-"""2: `integrity`, `host` and `timings.waited_sec`. Lines of version 1 are read as they are."""
+"""Version of the lines. Version 2 added `integrity`, `host` and `timings.waited_sec`; version 1 is read as it is."""
 
 
 class Stage(StrEnum):
@@ -35,7 +35,7 @@ class Blame(StrEnum):
     ENDPOINT = "endpoint"
     TASK = "task"
     AGENT = "agent"
-    """It broke the rules: what it did kept the verifier from judging."""
+    """The agent broke the rules: what it did kept the verifier from a verdict."""
     HARNESS = "harness"
 
 
@@ -57,7 +57,7 @@ class Timings(Frozen):
     agent_sec: float = 0.0
     model_sec: float = 0.0
     waited_sec: float = 0.0
-    """Part of the agent's: failed requests, pauses before the next, outages of engine or endpoint. Nobody's clock."""
+    """Part of `agent_sec` that is charged to nobody: failed requests, pauses, outages of engine or endpoint."""
     command_sec: float = 0.0
     verifier_sec: float = 0.0
     teardown_sec: float = 0.0
@@ -68,7 +68,7 @@ class HostSample(Frozen):
     """What the machine went through during a trial; None where this machine does not tell."""
 
     load_max: float | None = None
-    """Highest load average over one minute, divided by the cpus: above 1 somebody waited."""
+    """Highest load average over one minute, divided by the cpus: above 1 some process waited."""
     memory_available_min_mb: float | None = None
     memory_stall_max: float | None = None
     """Highest share of ten seconds in which something waited for memory (Linux PSI, `some avg10` / 100)."""
@@ -77,7 +77,7 @@ class HostSample(Frozen):
 
 
 class Integrity(Frozen):
-    """What the verdict rests on, and what speaks against it."""
+    """Evidence for a verdict and against it."""
 
     verify: Literal["shared", "isolated", "both"] = "shared"
     """Where the verifier ran: in the agent's own container, in a copy of it, or in each."""
@@ -90,7 +90,7 @@ class Integrity(Frozen):
     regrades: int = 0
     """How often the verifier was run again, because no test had run or because somebody asked for it."""
     rewards: dict[str, float] = Field(default={})
-    """With `both`: the reward by where the verifier ran."""
+    """Reward by where the verifier ran; filled in with `both`."""
     remarks: tuple[str, ...] = ()
     """What makes the reward doubtful though it stands, `kind: what was seen` each: a 0 beside a failed download."""
 
@@ -128,7 +128,7 @@ class TrialResult(Frozen):
     human_touched: bool = False
     integrity: Integrity = Integrity()
     out_of_memory: bool = False
-    """The kernel ended a process of the container for want of memory; False also where the engine does not tell."""
+    """Whether the kernel ended a process of the container out of memory; False also where the engine does not tell."""
     host: HostSample | None = None
 
     @field_validator("reward")

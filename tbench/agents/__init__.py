@@ -1,1 +1,1 @@
-"""Who works in a sandbox: a model, the reference solution, nobody, or an agent of the user's own."""
+"""Agents, which work in a sandbox: a model, the reference solution, one that does nothing, or a user's own."""

@@ -55,12 +55,12 @@ class ModelAgent:
             seed=place.seed,
             neutralise_special_tokens=self._neutralise,
             on_step=lambda step: place.on_step(step, terminal.last_line),
-            on_step_done=lambda step: _keep(step, terminal, place),
+            on_step_done=lambda step: _store_step(step, terminal, place),
         )
-        return await _at_work(place, terminal, agent)
+        return await _work_at_terminal(place, terminal, agent)
 
     def partial(self) -> Trajectory | None:
-        """What there is of the trajectory when `work` was cut short."""
+        """The trajectory so far, for when `work` was cut short; None before it began."""
         return None if self._agent is None else self._agent.trajectory
 
 
@@ -99,10 +99,10 @@ class UserAgent:
             place.bounded(self._limits),
             seed=place.seed,
             on_step=lambda step: place.on_step(step, terminal.last_line),
-            on_step_done=lambda step: _keep(step, terminal, place),
+            on_step_done=lambda step: _store_step(step, terminal, place),
         )
         try:
-            return await _at_work(place, terminal, run)
+            return await _work_at_terminal(place, terminal, run)
         except AgentCrashed as error:
             raise _user_error(error) from error
 
@@ -111,7 +111,7 @@ class UserAgent:
 
 
 class _Conversation(Protocol):
-    """harness.agent.Agent, or a run of a user's agent."""
+    """An agent's conversation: that of harness.agent.Agent, or a run of a user's agent."""
 
     @property
     def trajectory(self) -> Trajectory: ...
@@ -126,14 +126,14 @@ def _terminal(
     return Terminal(place.sandbox.connect, spec, recording=recording, settling=settling, on_outage=on_outage)
 
 
-def _keep(step: Step, terminal: Terminal, place: Workplace) -> None:
-    """Put a step that is over on disk, and the session up to there."""
+def _store_step(step: Step, terminal: Terminal, place: Workplace) -> None:
+    """Write a finished step to disk, and the recorded session up to there."""
     terminal.flush_recording()
     place.on_step_done(step)
 
 
-async def _at_work(place: Workplace, terminal: Terminal, agent: _Conversation) -> AgentReport:
-    """`agent` from the opening of its terminal to the closing. Raises TrialError for what is not its doing."""
+async def _work_at_terminal(place: Workplace, terminal: Terminal, agent: _Conversation) -> AgentReport:
+    """Open the terminal, let `agent` work, close the terminal. Raises TrialError for what the agent did not cause."""
     try:
         await _open(terminal)
         trajectory = await agent.run(place.task.instruction)
@@ -157,18 +157,18 @@ async def _at_work(place: Workplace, terminal: Terminal, agent: _Conversation) -
 
 
 async def _after_unreachable(place: Workplace, agent: _Conversation, error: TerminalUnreachable) -> Trajectory:
-    """The agent's outcome where it left no room for a terminal. Raises TrialError where it is not its doing."""
+    """The trajectory of an agent that left no room for a terminal. Raises TrialError where it did not cause that."""
     if await _require_sandbox(place):
         raise TrialError("engine_unreachable", f"the terminal cannot be reached: {error}", stage=Stage.AGENT) from error
     return agent.trajectory.model_copy(update={"outcome": Outcome.TERMINAL_LOST})
 
 
 async def _require_sandbox(place: Workplace) -> bool:
-    """Whether a command can be started in the sandbox. Raises TrialError where the sandbox is gone, or out of reach."""
+    """Whether a command can be started in the sandbox. Raises TrialError where the sandbox is gone or unreachable."""
     try:
         await place.sandbox.shell("true", timeout_sec=30)
     except TrialError as why:
-        # It is there, but full of the agent's processes, or of its memory.
+        # The sandbox is there, but the agent used up its processes or its memory.
         if why.type == "sandbox_failed":
             return False
         raise

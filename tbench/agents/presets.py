@@ -16,7 +16,7 @@ from harness.terminal import Settling
 
 @dataclass(frozen=True)
 class Preset:
-    """What it sets, in the words of the models that take it: Sampling, Limits, Rendering."""
+    """Values that a preset sets, under the field names of Sampling, Limits and Rendering."""
 
     protocol: str
     sampling: Mapping[str, Any] = field(default_factory=dict)
@@ -80,7 +80,7 @@ THINKING_BASH = Preset(
     rendering={"template": "contract"},
     shell_state="persistent",
 )
-"""Small models trained on `### System`, `### Instruction`, `### Output` prompts, and the sampling fixed for them."""
+"""Prompts (`### System`, `### Instruction`, `### Output`) and sampling that small models were trained with."""
 
 PRESETS: dict[str, Preset] = {
     "terminus-2": TERMINUS_2,

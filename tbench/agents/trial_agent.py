@@ -1,4 +1,4 @@
-"""What an agent gets for one trial and leaves behind; the oracle, and the agent that does nothing."""
+"""The interface of agents to one trial; the oracle, and the agent that does nothing."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _SOLVE = """cd {cwd} && exec bash /solution/solve.sh >/logs/agent/oracle.txt 2>&
 
 @dataclass
 class AgentReport:
-    """How the agent ended, and its steps where it had any."""
+    """How the agent ended, and its trajectory where it has one."""
 
     outcome: Outcome
     trajectory: Trajectory | None = None
@@ -33,7 +33,7 @@ class AgentReport:
 
 @dataclass(frozen=True)
 class Workplace:
-    """What an agent gets for one trial."""
+    """What an agent gets for one trial: task, sandbox, seed, time limit, and callbacks for its steps."""
 
     task: Task
     sandbox: Sandbox
@@ -41,17 +41,17 @@ class Workplace:
     directory: Path
     timeout_sec: float | None
     on_step: Callable[[int, str], None]
-    """Told of each step that begins: its number, and the last line of the terminal."""
+    """Called when a step begins, with its number and the last line of the terminal."""
     on_step_done: Callable[[Step], None] = lambda _: None
-    """Gets each step once, in order, as it stands in the trajectory in the end. Never raises."""
+    """Called once with each finished step, in order, as it stands in the final trajectory. Never raises."""
 
     def bounded(self, limits: Limits) -> Limits:
-        """`limits` with the task's own time."""
+        """Copy of `limits` with the task's own timeout."""
         return limits.model_copy(update={"timeout_sec": self.timeout_sec})
 
 
 class TrialAgent(Protocol):
-    """One way to work on a task. Raises TrialError for what keeps the trial from a verdict."""
+    """One way to work on a task. `work` raises TrialError for what keeps the trial from a verdict."""
 
     @property
     def name(self) -> str: ...
@@ -62,7 +62,7 @@ class TrialAgent(Protocol):
 
 
 class NopAgent:
-    """Does nothing: every task must score 0 with it."""
+    """An agent that does nothing: every task must score 0 with it."""
 
     name = "nop"
 
@@ -74,7 +74,7 @@ class NopAgent:
 
 
 class OracleAgent:
-    """Runs solution/solve.sh: every task should score 1 with it. Only the oracle ever sees the solution."""
+    """An agent that runs solution/solve.sh: every task should score 1. Only the oracle ever sees the solution."""
 
     name = "oracle"
 

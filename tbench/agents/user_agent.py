@@ -1,4 +1,4 @@
-"""Finds a user's own agent class by `module:Class`, and what its code is."""
+"""Finds a user's own agent class by `module:Class`, and hashes its code."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ class AgentClass:
     """A class that fits harness.custom.CustomAgent."""
 
     name: str
-    """`module:Class`, as given."""
+    """The name `module:Class`, as given."""
     make: Callable[[], CustomAgent]
     sha256: str
-    """Of the module's file: other code is another agent. What the module imports is not in it."""
+    """sha256 of the module's file: other code is another agent. What the module imports is not in it."""
 
 
 def load_agent_class(name: str) -> AgentClass:
-    """Import it, also from the current directory. Raises UsageError."""
+    """Import the class `module:Class`, also from the current directory. Raises UsageError."""
     module_name, _, class_name = name.partition(":")
     if not all(part.isidentifier() for part in (*module_name.split("."), class_name)):
         raise UsageError(f"--agent {name}: must look like package.module:Class")
@@ -73,7 +73,7 @@ def _file(name: str, module: ModuleType) -> Path:
 
 
 def _misfit(found: Any) -> str:
-    """Why it cannot be an agent; empty where it can."""
+    """Why `found` cannot be an agent; empty where it can."""
     if not inspect.isclass(found):
         return "is not a class"
     run = getattr(found, "run", None)

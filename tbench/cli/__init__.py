@@ -54,7 +54,7 @@ def _root(
 
 
 def _with_types_joined(arguments: list[str]) -> list[str]:
-    """`--retry-errors` takes no type, one or several; what the parser gets is one word: `all`, or them with commas."""
+    """Join the types after `--retry-errors` (none, one or several) to one word for the parser: `all`, or a,b,c."""
     joined: list[str] = []
     rest = iter(arguments)
     for word in rest:

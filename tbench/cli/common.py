@@ -1,4 +1,4 @@
-"""Options that several commands have, in the same words, and how their values are read."""
+"""Options that several commands share, and how their values are read."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def log_level_of(value: str) -> str:
 
 
 def given(**values: Any) -> dict[str, Any]:
-    """Those that the user gave: only they win over a preset."""
+    """The values that the user gave: only these win over a preset."""
     return {name: value for name, value in values.items() if value is not None}
 
 

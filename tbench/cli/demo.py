@@ -1,4 +1,4 @@
-"""`tbench demo` and `tbench demo-endpoint`: the whole way without a model, by a script that says that it is one."""
+"""`tbench demo` and `tbench demo-endpoint`: a whole run without a model, by a script that says that it is one."""
 
 from __future__ import annotations
 

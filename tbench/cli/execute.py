@@ -1,4 +1,4 @@
-"""From resolved options to a finished run: connects engine and endpoint, shows progress, prints the score."""
+"""Executes a run from its resolved options: connects engine and endpoint, shows progress, prints the score."""
 
 from __future__ import annotations
 
@@ -36,14 +36,14 @@ from tbench.tasks.sources import TaskSet, read_tasks
 
 _PREFLIGHT_SEC = 20.0
 _FULL_COLLECTION_EVERY = 100
-"""Collections of the middle generation before one of everything; Python's own number is 10. What cycles can hold
-until then is about 700,000 small objects."""
+"""Collections of the middle generation before a full one; Python's own number is 10. Until then cycles can hold about
+700,000 small objects."""
 
 
 def execute(
     options: RunOptions, *, resume: bool = False, retry_errors: str | None = None, log_level: str = "info"
 ) -> RunOutcome:
-    """Run and print. Raises UsageError before anything was started, for whatever the user can mend."""
+    """Execute a run and print its score. Raises UsageError for what the user can mend, before anything was started."""
     earlier, wanted_errors = _earlier(options, resume), RetryErrors.parse(retry_errors)
     if retry_errors is not None and not resume:
         raise UsageError("--retry-errors: belongs to --resume; a new run tries again by itself (--retries)")
@@ -59,14 +59,14 @@ def execute(
             return run_interruptibly(
                 _execute(options, tasks, setup, engine, earlier, wanted_errors, log_level),
                 stopping="stopping; finished trials are kept",
-                at_once=_leave,
+                at_once=_end_at_once,
             )
     finally:
         engine.close()
 
 
 def _earlier(options: RunOptions, resume: bool) -> EarlierRun | None:
-    """What there is to go on with; a first start with --resume is a start like any other."""
+    """The run to go on with; None for a new one, also where --resume finds none yet."""
     if resume and options.output is None:
         raise UsageError("--resume: which run? Give its directory with --output, or use tbench resume RUN")
     if options.output is None:
@@ -126,7 +126,7 @@ async def _execute(
 
 
 def say_before_the_run(event: Event) -> None:
-    """Waiting for the endpoint, before there is a display."""
+    """Print notes, such as waiting for the endpoint, before there is a display."""
     if isinstance(event, Note):
         typer.echo(event.text, err=True)
 
@@ -134,7 +134,7 @@ def say_before_the_run(event: Event) -> None:
 async def connect(
     wanted: ModelOptions, setup: AgentSetup, events: Events
 ) -> tuple[ChatModel | None, ServedModel | None]:
-    """The endpoint, asked once before anything is started: a wrong URL must not cost a run."""
+    """Connect to the endpoint, before anything is started: a wrong URL must not cost a run. Raises UsageError."""
     if setup.sampling is None or wanted.base_url is None:
         return None, None
     try:
@@ -182,7 +182,7 @@ def _default_directory(options: RunOptions, served: ServedModel | None) -> str:
     return f"runs/{datetime.now():%Y-%m-%d_%H-%M-%S}_{slug}"
 
 
-def _leave() -> None:
+def _end_at_once() -> None:
     tell("not waiting; a child process removes what is left")
     leave_removing_to_a_child()
 
@@ -205,7 +205,7 @@ def few_full_collections() -> Iterator[None]:
 
 
 def print_summary(directory: Path, *, as_json: bool = False) -> None:
-    """The score of a run directory, the same after a run and from disk."""
+    """Print the score of a run directory: the same after a run as later from disk."""
     import json
 
     from tbench.scores.summarise import summarise

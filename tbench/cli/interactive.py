@@ -69,7 +69,7 @@ async def _in_sandbox(backend: Backend, task: Task, verifies: bool) -> None:
 
 
 async def _hand_over(stream: TtyStream) -> None:
-    """Connect this process's own terminal, or whatever its stdin is, with the sandbox's until that ends."""
+    """Connect this process's terminal, or other stdin, with the sandbox's until that one ends."""
     loop = asyncio.get_running_loop()
     writing: set[asyncio.Task[None]] = set()
 
@@ -95,7 +95,7 @@ async def _hand_over(stream: TtyStream) -> None:
 
 
 def _window() -> os.terminal_size:
-    """The window's own size, whatever COLUMNS and LINES say: they may be of another one."""
+    """The window's own size; COLUMNS and LINES may be those of another one."""
     try:
         return os.get_terminal_size(0)
     except OSError:
@@ -103,7 +103,7 @@ def _window() -> os.terminal_size:
 
 
 async def _type(stream: TtyStream) -> None:
-    """Pass on what comes on stdin; at its end the shell is left as by C-d."""
+    """Pass stdin on to the sandbox; at its end the shell is left as by C-d."""
     with contextlib.suppress(ConnectionError):
         async for data in _stdin():
             await stream.write(data)
@@ -111,7 +111,7 @@ async def _type(stream: TtyStream) -> None:
 
 
 async def _stdin() -> AsyncIterator[bytes]:
-    """What comes on stdin, as it comes."""
+    """Pieces of stdin, as they arrive."""
     loop, typed = asyncio.get_running_loop(), asyncio.Queue[bytes]()
     try:
         # Read where it is known to be readable: a moment later it may not be, and nothing here may block.
@@ -129,7 +129,7 @@ async def _stdin() -> AsyncIterator[bytes]:
 
 @contextlib.contextmanager
 def _raw_mode() -> Iterator[None]:
-    """Every key goes into the sandbox, C-c too; nothing is echoed here."""
+    """Raw mode for the block: every key goes into the sandbox, C-c too; nothing is echoed here."""
     if not os.isatty(0):
         yield
         return

@@ -1,4 +1,4 @@
-"""Ctrl-C, SIGTERM and a closed terminal: the first ends what is going on in order, the second at once."""
+"""Handling of Ctrl-C, SIGTERM and a closed terminal: the first ends a command in order, the second at once."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ _SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 def run_interruptibly(
     main: Coroutine[Any, Any, T], *, stopping: str = "", at_once: Callable[[], None] = lambda: None
 ) -> T:
-    """Run `main` in an event loop of its own, from its first moment to its last under the same rule for signals.
+    """Run `main` in an event loop of its own, under the same rule for signals from its start to its end.
 
-    The first one cancels it and says `stopping`; where it comes to no result of its own by that, the command ends with
-    130. At the second one `at_once` runs and all ends: files have to be whole at any moment.
+    The first signal cancels it and says `stopping`; if `main` then returns no result of its own, the command ends with
+    130. At the second signal `at_once` runs and the process ends: files have to be whole at any moment.
     """
     return asyncio.run(_interruptible(main, stopping, at_once))
 
@@ -58,7 +58,7 @@ async def _interruptible(main: Coroutine[Any, Any, T], stopping: str, at_once: C
 
 
 def tell(words: str) -> None:
-    """Say a line on stderr, wherever the cursor is."""
+    """Print a line on stderr, wherever the cursor is."""
     with contextlib.suppress(OSError):  # the terminal may be what went away
         # Where a live view has hidden the cursor, it may not come to showing it again.
         show_cursor = "\x1b[?25h" if sys.stderr.isatty() else ""

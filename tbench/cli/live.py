@@ -36,7 +36,7 @@ _SHOWN_NOTES = 4
 def progress(config: RunConfig, tasks: TaskSet) -> Iterator[Subscriber]:
     """A subscriber that shows what happens, for the duration of the block.
 
-    How many trials there are to be done, `RunStarted` says: fewer than the plan where a run is taken up again.
+    `RunStarted` says how many trials are to be done: fewer than the plan where a run is resumed.
     """
     console = Console(stderr=True, highlight=False)
     planned = len(config.seeds) * len(tasks.names)
@@ -67,7 +67,7 @@ def verdict_words(result: TrialResult) -> str:
 
 
 class PlainLines:
-    """One line per thing that happened, with the time: for logs and pipes."""
+    """Prints one line per event, with the time: for logs and pipes."""
 
     def __init__(self) -> None:
         self._planned = 0
@@ -111,7 +111,7 @@ class _Row:
 
 
 class LiveTable:
-    """The trials under way: phase, step, seconds, last screen line; below, the count and the latest notes."""
+    """A table of the trials under way (phase, step, seconds, last line); below it the count and the latest notes."""
 
     def __init__(self) -> None:
         self._planned = 0

@@ -1,4 +1,4 @@
-"""What the user asked for, and what becomes of it: presets applied, every value checked before anything starts."""
+"""The user's options, and the setup they resolve to: presets applied, every value checked before anything starts."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ _DEFAULT = Preset(
     settling="adaptive",
     shell_state="persistent",
 )
-"""What holds where neither the user nor a preset says anything; for the rest, the models' own defaults."""
+"""Values for what neither the user nor a preset sets; for the rest, the models' own defaults."""
 _OPTION_OF = {
     "template": "--render",
     "command_sec": "--command-timeout",
@@ -38,12 +38,12 @@ _OPTION_OF = {
     "strip_thinking": "--strip-thinking",
 }
 _NAMED_TOGETHER = ("send_reasoning", "strip_thinking", "chat_template_kwargs")
-"""Fields that Rendering names in words about several of them."""
+"""Fields that Rendering's messages name when they are about several fields."""
 
 
 @dataclass(frozen=True)
 class ModelOptions:
-    """What a model at the keyboard needs. What is None or left out is the preset's affair, or tbench's own."""
+    """Options for a model at the keyboard. The preset, or else tbench, decides what is None or left out."""
 
     base_url: str | None = None
     model: str | None = None
@@ -64,7 +64,7 @@ class ModelOptions:
 
 @dataclass(frozen=True)
 class RunOptions:
-    """What the user asked for."""
+    """Options of a run, as the user gave them."""
 
     source: str
     seeds: tuple[int, ...]
@@ -85,13 +85,13 @@ class RunOptions:
     model: ModelOptions = ModelOptions()
 
     def as_config(self) -> dict[str, Any]:
-        """What RunConfig has under the same name."""
+        """The options that RunConfig has under the same name."""
         elsewhere = {"patterns", "agent", "output", "model"}
         return {each.name: getattr(self, each.name) for each in fields(self) if each.name not in elsewhere}
 
 
 def as_stored(options: RunOptions) -> dict[str, Any]:
-    """What run.json keeps of it: paths whole, no user name or password; what was said of the output is left out."""
+    """The options as run.json stores them: absolute paths, no user name or password, no output directory."""
     source = options.source if options.source == BUNDLED else str(Path(options.source).resolve())
     model = replace(
         options.model,
@@ -105,7 +105,7 @@ def as_stored(options: RunOptions) -> dict[str, Any]:
 
 
 def from_stored(stored: object, output: str, of_the_model: Mapping[str, Any], **changes: Any) -> RunOptions:
-    """The options of a stored run, with what is given now (None is not given). Raises UsageError."""
+    """The options of a stored run, replaced by those given now (None is not given). Raises UsageError."""
     try:
         options = _OPTIONS.validate_python(stored)
     except ValidationError as error:
@@ -128,13 +128,13 @@ _OPTIONS: TypeAdapter[RunOptions] = TypeAdapter(RunOptions)
 
 @dataclass(frozen=True)
 class AgentSetup:
-    """The agent side, resolved, and checked as far as that goes without the endpoint.
+    """The resolved settings of the agent, checked as far as that goes without the endpoint.
 
     Without a model there is no sampling and no rendering; a protocol belongs to tbench's own loop alone.
     """
 
     name: str
-    """What run.json and every result call the agent."""
+    """The agent's name in run.json and in every result."""
     preset: str | None = None
     protocol: ActionProtocol | None = None
     user_agent: AgentClass | None = None
@@ -148,7 +148,7 @@ class AgentSetup:
 
     @classmethod
     def of(cls, options: RunOptions) -> AgentSetup:
-        """Raises UsageError."""
+        """Resolve and check the options. Raises UsageError."""
         if options.agent in ("oracle", "nop"):
             return cls(options.agent)
         if ":" in options.agent:
@@ -160,7 +160,7 @@ class AgentSetup:
         return _model_agent(options.model)
 
     def as_config(self) -> dict[str, Any]:
-        """What run.json stores of it, by RunConfig's names."""
+        """The settings by RunConfig's names, for run.json."""
         return {
             "agent": self.name,
             "agent_sha256": self.user_agent.sha256 if self.user_agent else None,
@@ -226,7 +226,7 @@ def _user_agent(name: str, wanted: ModelOptions) -> AgentSetup:
 
 
 def for_earlier_run(setup: AgentSetup, options: RunOptions, earlier: Mapping[str, Any]) -> AgentSetup:
-    """A run that goes on keeps its shell state, whatever its preset says by now; `earlier` is its run.json."""
+    """The setup of a resumed run (`earlier` is its run.json): it keeps its shell state whatever its preset says now."""
     # Without the key it is from before there was --shell-state: every shell was persistent then.
     if options.model.shell_state is None and earlier.get("shell_state") != "fresh":
         return replace(setup, shell_state=setup.shell_state and "persistent")
@@ -242,7 +242,7 @@ def _preset(wanted: ModelOptions) -> Preset:
 
 
 def _shell_state(protocol: ActionProtocol, wanted: ModelOptions, preset: Preset) -> ShellMode | None:
-    """A protocol that types keys has no shell state. Raises UsageError where the user gave it one."""
+    """The shell state; None for a protocol that types keys. Raises UsageError where the user gave that one a state."""
     if protocol.types_commands:
         return wanted.shell_state or preset.shell_state or _DEFAULT.shell_state
     if wanted.shell_state is not None:
@@ -261,7 +261,7 @@ def _protocol(name: str, prompt: str | None, observation_bytes: int) -> ActionPr
 
 
 def _checked(wanted: ModelOptions, preset: Preset) -> tuple[Sampling, Rendering, Limits]:
-    """What the user gave wins over the preset."""
+    """Sampling, rendering and limits: the user's values win over the preset's. Raises UsageError."""
     try:
         return (
             Sampling(**{**preset.sampling, **wanted.sampling}),
@@ -278,7 +278,7 @@ def _checked(wanted: ModelOptions, preset: Preset) -> tuple[Sampling, Rendering,
 
 
 def _with_options(words: str) -> str:
-    """Fields by the names that the user knows them by."""
+    """Copy of a message with options in place of field names."""
     for name in _NAMED_TOGETHER:
         option = f"--{name.replace('_', '-')}"
         words = words.replace(f"{name}=", f"{option} ").replace(name, option)

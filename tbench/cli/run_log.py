@@ -23,7 +23,8 @@ _LOG = logging.getLogger("tbench")
 
 @contextlib.contextmanager
 def run_log(directory: Path, level: str, hide: Callable[[str], str]) -> Iterator[RunLog]:
-    """A subscriber for the duration of the block. What ends the block is logged, and warnings of libraries are.
+    """A subscriber that writes run.log, for the duration of the block. An exception that ends the block is logged,
+    and so are warnings of libraries.
 
     `level` is debug, info, warning or error; `hide` takes secrets out of every record.
     """
@@ -74,7 +75,7 @@ class RunLog:
 class _FileHandler(logging.Handler):
     """Appends records to a file; those from before `begin` come first.
 
-    Neither a full disk nor a record that cannot be formatted raises into whoever logs.
+    Neither a full disk nor a record that cannot be formatted raises in the code that logs.
     """
 
     def __init__(self, path: Path, level: int, hide: Callable[[str], str]) -> None:
@@ -89,7 +90,7 @@ class _FileHandler(logging.Handler):
         self.setFormatter(formatter)
 
     def begin(self) -> None:
-        """Open the file. Never raises: where that fails, there is none."""
+        """Open the file. Never raises: if the file cannot be opened, there is no log."""
         if self._has_begun:
             return
         self._has_begun = True
@@ -120,8 +121,8 @@ class _FileHandler(logging.Handler):
             self.release()
 
 
-class _PrintedAsBefore(logging.Handler):
-    """Prints what is printed where nobody has attached a handler: warnings of libraries that have none of their own."""
+class _LastResort(logging.Handler):
+    """Prints what Python prints where no handler is attached: warnings of libraries that have none of their own."""
 
     def emit(self, record: logging.LogRecord) -> None:
         logger: logging.Logger | None = logging.getLogger(record.name)
@@ -135,9 +136,9 @@ class _PrintedAsBefore(logging.Handler):
 
 @contextlib.contextmanager
 def _attached(handler: logging.Handler) -> Iterator[None]:
-    """Records of tbench go to `handler` alone, for what they say is shown already; those of libraries go there, too."""
+    """Attach `handler` for the block: alone to tbench, whose records are shown already, and also to libraries."""
     root = logging.getLogger()
-    handlers = [handler] if root.handlers else [handler, _PrintedAsBefore(logging.WARNING)]
+    handlers = [handler] if root.handlers else [handler, _LastResort(logging.WARNING)]
     for each in handlers:
         root.addHandler(each)
     _LOG.addHandler(handler)

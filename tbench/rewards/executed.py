@@ -1,4 +1,4 @@
-"""The executed reward: completions, or whole agents, in live trials; the verifier's number is the reward.
+"""The executed reward: completions, or whole agents, run in live trials; the verifier's number is the reward.
 
 A completion becomes a trial of one step: a container for its task, the completion as the model's only reply (in the
 thinking-bash contract its command is typed), then the task's tests. Containers, terminal, admission by the machine's
@@ -50,9 +50,9 @@ NO_COMMAND = 0.0
 
 
 class RewardUnavailable(TbenchError):
-    """Trials ended without a verdict, so there is no reward for them. All the others came to their end.
+    """Some trials ended without a verdict, so there is no reward for them. All the others came to their end.
 
-    `rewards` has what there is, in the order of the completions, None for those without; `results` the trials.
+    `rewards` holds the rewards in the order of the completions, None for those without; `results` the trials.
     """
 
     def __init__(self, rewards: Sequence[float | None], results: Sequence[TrialResult | None]) -> None:
@@ -66,18 +66,18 @@ class RewardUnavailable(TbenchError):
 
 @dataclass(frozen=True)
 class Live:
-    """How trials are run for rewards."""
+    """Settings of the trials that are run for rewards."""
 
     concurrency: int = 4
     """Most trials at once in one call; the machine's cpus and memory may allow fewer."""
     retries: int = 1
     """Further attempts at a trial whose error another one may heal."""
     on_error: Literal["raise"] | float = "raise"
-    """A trial without a verdict is no failure of the completion: `raise` raises RewardUnavailable after all trials have
-    ended; a number stands for it instead, and is the caller's decision. float("nan") is what TRL makes of None, and
-    leaves out of the sum of a completion's rewards."""
+    """The reward of a trial without a verdict, which is no failure of the completion: `raise` raises RewardUnavailable
+    after all trials have ended; a number takes its place. float("nan") is what TRL makes of None, and leaves out of the
+    sum of a completion's rewards."""
     command_sec: float = 120.0
-    """Longest run of a completion's command."""
+    """Time limit of a completion's command, in seconds."""
     protocol: str = "thinking-bash"
     """The action protocol that completions are read by."""
     verify: Verify = "shared"
@@ -85,13 +85,13 @@ class Live:
     network: NetworkChoice = "task"
     """The trials' network; `task` leaves it to each task."""
     block_host: bool = False
-    """The engine's host cannot be reached from the trials."""
+    """Whether the engine's host is closed to the trials."""
     on_flagged: Literal["keep"] | float = "keep"
-    """A verdict with signs of tampering, but for weak ones: `keep` the verifier's number, or a number in its place."""
+    """The reward of a verdict with signs of tampering that are not weak: `keep` the verifier's, or another number."""
     output: Path | None = None
-    """Keeps every call's trials in a directory of its own in there; None keeps nothing."""
+    """Directory that keeps each call's trials in a directory of their own; None keeps nothing."""
     backend: MakeBackend | None = None
-    """Gives each call the backend that its sandboxes live on; by default the container engine of this machine."""
+    """Makes the backend for each call; None for the container engine of this machine."""
 
     def __post_init__(self) -> None:
         if self.on_error != "raise" and not isinstance(self.on_error, int | float):
@@ -108,7 +108,7 @@ async def executed_reward(
     live: Live = Live(),
     **columns: Any,
 ) -> list[float]:
-    """The verifier's reward of each completion, executed in a container of `task`, or of its own of as many tasks.
+    """The verifier's reward of each completion, executed in a container of `task`, or of the task at its index.
 
     A completion without a command (also None) gets 0 without a trial. Raises RewardUnavailable (see `Live.on_error`),
     UsageError for a task or a protocol that cannot be used, EngineUnavailable; ValueError for another number of tasks.
@@ -120,7 +120,7 @@ async def executed_reward(
     limits = Limits(steps=1, command_sec=live.command_sec)
 
     def agent(index: int) -> TrialAgent:
-        return ModelAgent(_Said(texts[wanted[index]] or ""), protocol, limits, name=f"completion:{protocol.name}")
+        return ModelAgent(_FixedReply(texts[wanted[index]] or ""), protocol, limits, name=f"completion:{protocol.name}")
 
     done = await run_trials([tasks[index] for index in wanted], agent, live)
     results: list[TrialResult | None] = [None] * len(completions)
@@ -135,7 +135,7 @@ async def agent_reward(
     *,
     live: Live = Live(),
 ) -> list[float]:
-    """The verifier's reward of a whole trial for each task, in order: `make_agent` makes the agent of each.
+    """The verifier's reward of a whole trial for each task, in order; `make_agent` makes an agent for each.
 
     A task that is named again is tried with the next seed, from 0. Raises as `executed_reward`.
     """
@@ -152,7 +152,7 @@ def make_executed_reward(
 ) -> Callable[..., Any]:
     """`executed_reward` for a trainer: the dataset's column `column` names tasks of the directory `tasks`.
 
-    It is a coroutine function, which TRL awaits since it knows of them; for one that does not,
+    The result is a coroutine function, which newer versions of TRL await; for a trainer that does not,
     `lambda *args, **columns: asyncio.run(reward(*args, **columns))`. Raises UsageError for a missing directory.
     """
     directory = tasks_dir() if tasks == "bundled" else Path(tasks)
@@ -169,7 +169,7 @@ def make_executed_reward(
 
 
 async def run_trials(tasks: Sequence[Task], agent: Callable[[int], TrialAgent], live: Live) -> list[TrialResult]:
-    """One trial per task, in order, errors included. `agent` makes that of the trial with this index, per attempt.
+    """Run one trial per task; returns results in order, errors included. `agent` makes the agent for a trial's index.
 
     Raises UsageError. When cancelled, removes its containers first.
     """
@@ -195,7 +195,7 @@ async def run_trials(tasks: Sequence[Task], agent: Callable[[int], TrialAgent], 
             outcome = await Run(
                 config,
                 TaskSet(tuple(named.values()), {}),
-                make_agent=lambda: _ByPlace(agent, agents),
+                make_agent=lambda: _AgentOfTrial(agent, agents),
                 backend=backend,
                 store=store,
                 events=Events(),
@@ -226,8 +226,8 @@ def _directory(output: Path | None, run: str) -> Iterator[Path]:
         yield Path(directory) / run
 
 
-class _Said:
-    """A model that has said it already: the reply is the completion."""
+class _FixedReply:
+    """A model whose only reply is a given completion."""
 
     context_tokens = None
     sampling = Sampling()
@@ -247,8 +247,8 @@ class _Said:
         return Reply(content=self._text)
 
 
-class _ByPlace:
-    """The agent that the trial's task and seed call for: a run makes its agents before it knows what for."""
+class _AgentOfTrial:
+    """An agent that becomes the one for its trial's task and seed: a run makes agents before it knows their trials."""
 
     name = "reward"
 
@@ -311,7 +311,7 @@ def _protocol(name: str) -> ActionProtocol:
 
 
 def _with_command(protocol: ActionProtocol, completion: object) -> str | None:
-    """The completion's text where it holds something to type or to run."""
+    """The completion's text; None where it holds nothing to type or to run."""
     text = text_of(completion)
     if text is None:
         return None

@@ -1,1 +1,1 @@
-"""Tasks times seeds: planned, admitted, tried, verified, stored, resumed and graded again."""
+"""Runs of tasks × seeds: their trials are planned, admitted, tried, verified, stored, resumed and graded again."""

@@ -1,7 +1,7 @@
-"""What this machine goes through while trials run: load, memory, clocks. Read from Linux's own files, cheaply.
+"""Watches this machine while trials run: load, memory, clocks. They are read from Linux's own files, cheaply.
 
-A suspended machine is not charged to anybody: deadlines here are counted on CLOCK_MONOTONIC, which stands still
-meanwhile. What stands in results is therefore only a warning to whoever compares times.
+Time in suspension is charged to nobody: deadlines are counted on CLOCK_MONOTONIC, which stands still meanwhile. The
+values in results are therefore only a warning to whoever compares times.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _CLOCK_BOOTTIME = getattr(time, "CLOCK_BOOTTIME", None)
 
 @dataclass(frozen=True)
 class Reading:
-    """One look at the machine; None where it does not tell."""
+    """What the machine reported at one moment; a field is None where the machine does not tell."""
 
     load: float | None
     """Load average over one minute / cpus."""
@@ -36,19 +36,19 @@ class Reading:
     memory_stall: float | None
     """Share of the last ten seconds in which something waited for memory."""
     suspended_sec: float
-    """Since boot."""
+    """Time that the machine was suspended since boot."""
     clock_ahead_sec: float
     """Wall clock minus the monotonic one: changes when somebody sets it, or in a suspend."""
 
 
 class Machine(Protocol):
-    """Can be looked at: the real one, or a test's."""
+    """A source of readings: this machine, or a test's."""
 
     def read(self) -> Reading: ...
 
 
 class ThisMachine:
-    """Linux's /proc. Elsewhere there is little more than the load."""
+    """Readings from Linux's /proc. Elsewhere there is little more than the load."""
 
     def __init__(self, proc: Path = Path("/proc")) -> None:
         self._proc = proc
@@ -83,10 +83,10 @@ def load_per_cpu() -> float | None:
 
 
 class Observation:
-    """The extremes since its beginning."""
+    """The highest load, least free memory and clock jumps since the observation began."""
 
-    def __init__(self, first: Reading, look: Callable[[], None]) -> None:
-        self._look = look
+    def __init__(self, first: Reading, take_reading: Callable[[], None]) -> None:
+        self._take_reading = take_reading
         self._load, self._stall = first.load, first.memory_stall
         self._available_mb = first.memory_available_mb
         self._jumps_sec = 0.0
@@ -98,8 +98,8 @@ class Observation:
         self._jumps_sec += jump_sec
 
     def sample(self) -> HostSample:
-        """Up to now."""
-        self._look()
+        """What was observed up to now, with one more reading."""
+        self._take_reading()
         return HostSample(
             load_max=_rounded(self._load, 2),
             memory_available_min_mb=_rounded(self._available_mb, 0),
@@ -109,7 +109,7 @@ class Observation:
 
 
 class HostWatch:
-    """Looks at the machine every few seconds while it is entered, and whenever a trial begins or ends."""
+    """Takes readings every few seconds while it is entered, and whenever a trial begins or ends."""
 
     def __init__(self, machine: Machine | None = None, every_sec: float = EVERY_SEC) -> None:
         self._machine = machine or ThisMachine()
@@ -131,14 +131,14 @@ class HostWatch:
                 await self._task
 
     def observe(self) -> Observation:
-        """What the machine goes through from now on, until nobody holds it any more."""
-        self.look()
-        observation = Observation(self._last, self.look)
+        """An observation that begins now and is kept up to date for as long as somebody holds it."""
+        self.take_reading()
+        observation = Observation(self._last, self.take_reading)
         self._open.add(observation)
         return observation
 
-    def look(self) -> None:
-        """One reading, for all that observe."""
+    def take_reading(self) -> None:
+        """Read the machine once, for all observations."""
         before, self._last = self._last, self._machine.read()
         jump_sec = _jump(before, self._last)
         for observation in self._open:
@@ -147,11 +147,11 @@ class HostWatch:
     async def _watch(self) -> None:
         while True:
             await asyncio.sleep(self._every_sec)
-            self.look()
+            self.take_reading()
 
 
 def _jump(before: Reading, now: Reading) -> float:
-    # A suspend moves both; the larger of the two is all of it.
+    # A suspend moves both; the larger of the two holds the whole of it.
     sizes = (now.suspended_sec - before.suspended_sec, now.clock_ahead_sec - before.clock_ahead_sec)
     largest = max(abs(size) for size in sizes)
     return largest if largest >= JUMP_SEC else 0.0

@@ -1,4 +1,4 @@
-"""What a run is made of, and which trials that makes: the configuration, what of it decides the measurement, ids."""
+"""A run's configuration and the trials that it makes: which settings decide the measurement, and trial ids."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _SEMANTIC = {
     *("settling", "shell_state", "sampling", "rendering", "limits", "verify"),
     *("network", "block_host", "no_new_privileges"),
 }
-# What could be set only later, with the value that held before: with it, ids stay what they were.
+# Settings that came later, with the value that held before: with that value, trial ids stay what they were.
 _LATER = {
     "agent_sha256": None,
     "observation_bytes": OUTPUT_LIMIT_BYTES,
@@ -43,52 +43,54 @@ _LATER_LIMITS = {"context_tokens": None, "on_overflow": "stop"}
 
 
 class RunConfig(Frozen):
-    """What a run is made of, resolved: this is what run.json stores. Secrets are not among it."""
+    """The resolved configuration of a run, as run.json stores it. It holds no secrets."""
 
     run: str
     source: str
     seeds: tuple[int, ...]
     agent: str
     agent_sha256: str | None = None
-    """Of the file of a user's own agent."""
+    """sha256 of the file of a user's own agent."""
     concurrency: int = Field(ge=1)
     cpu_overcommit: float = Field(default=1.0, gt=0)
-    """cpus of all trials under way, as a multiple of the machine's. Above 1 timed tests and timeouts may be decided
-    by the machine's load; where trials mostly wait for the model that is a fair price. Memory is never overcommitted.
+    """The cpus that all trials under way may use, as a multiple of the machine's.
+
+    Above 1 timed tests and timeouts may be decided by the machine's load; where trials mostly wait for the model that
+    is a fair price. Memory is never overcommitted.
     """
     retries: int = Field(default=0, ge=0)
     """Further attempts at a trial whose error another one may heal."""
     max_load: float | None = None
-    """No trial starts while the load average over one minute / cpus is above it, but for a first one."""
+    """Load average over one minute / cpus above which no trial starts while another is under way."""
     build: bool = False
     verify: Verify = "shared"
     keep: Keep = "none"
     snapshot: bool = False
     network: NetworkChoice = "task"
     block_host: bool = False
-    """The engine's host and the endpoint cannot be reached from the trials."""
+    """Whether the engine's host and the endpoint are closed to the trials."""
     no_new_privileges: bool = False
     model: str | None = None
     base_url: str | None = None
     served: dict[str, Any] | None = None
-    """What /v1/models said: id, root, context_tokens."""
+    """Model as the endpoint's /v1/models describes it: id, root, context_tokens."""
     preset: str | None = None
-    """Where values came from that nobody gave; they stand below."""
+    """The preset that gave the values which the user did not; the values themselves stand below."""
     protocol: str | None = None
     prompt_hash: str | None = None
     observation_bytes: int | None = None
     neutralise_special_tokens: bool | None = None
     settling: str | None = None
     shell_state: ShellMode | None = None
-    """None where there is no such state, as with keystrokes."""
+    """Whether commands share a shell; None for protocols without one, such as keystrokes."""
     sampling: dict[str, Any] | None = None
     rendering: dict[str, Any] | None = None
     limits: dict[str, Any] | None = None
     options: dict[str, Any] | None = None
-    """What the user asked for: where `tbench resume` begins."""
+    """The options that the user gave, from which `tbench resume` begins."""
 
     def sandbox_settings(self, image_logs: Path | None = None) -> SandboxSettings:
-        """How the run's sandboxes are made; the output of builds goes into `image_logs`."""
+        """Settings of the run's sandboxes; the output of builds goes into the directory `image_logs`."""
         return SandboxSettings(
             run=self.run,
             build=self.build,
@@ -100,7 +102,7 @@ class RunConfig(Frozen):
         )
 
     def semantic(self) -> dict[str, Any]:
-        """The part that decides what is measured; where and how fast it runs is not in it."""
+        """The settings that decide what is measured; where and how fast the run goes is not among them."""
         parts = self.model_dump(mode="json", include=_SEMANTIC)
         if self.limits is not None:
             parts["limits"] = _without_defaults(parts["limits"], _LATER_LIMITS)
@@ -119,7 +121,7 @@ def _without_defaults(values: dict[str, Any], defaults: dict[str, Any]) -> dict[
 
 
 def check_same_run(earlier: EarlierRun, config: RunConfig, tasks: TaskSet) -> None:
-    """Raises UsageError that names what differs from the run that is to go on; more tasks or seeds do not."""
+    """Compare with the run that is to go on; more tasks or seeds are fine. Raises UsageError naming what differs."""
     where = f"{earlier.directory}: cannot be resumed"
     try:
         before = RunConfig.model_validate(
@@ -142,7 +144,7 @@ def check_same_run(earlier: EarlierRun, config: RunConfig, tasks: TaskSet) -> No
 
 
 def plan_trials(tasks: TaskSet, config: RunConfig) -> list[TrialPlan]:
-    """Tasks × seeds, seed by seed, so that a run cut short has whole seeds first. Ids are stable."""
+    """The trials of tasks × seeds, seed by seed, so that a run cut short has whole seeds first. Ids are stable."""
     by_name = {task.name: task for task in tasks.tasks}
     plans = []
     for seed in config.seeds:
@@ -161,6 +163,6 @@ def plan_trials(tasks: TaskSet, config: RunConfig) -> list[TrialPlan]:
 
 
 def trial_id(name: str, task_hash: str, seed: int, config: RunConfig) -> str:
-    """`<task>.s<seed>.<hash>`: the same plan gives the same id."""
+    """The id `<task>.s<seed>.<hash>` of a trial: the same plan gives the same id."""
     identity = json.dumps([task_hash, seed, config.semantic()], sort_keys=True)
     return f"{name}.s{seed}.{hashlib.sha256(identity.encode()).hexdigest()[:10]}"

@@ -36,7 +36,7 @@ async def run_all(items: Iterable[T], work: Callable[[T], Awaitable[None]], size
         for task in list(running):
             task.cancel()
 
-    async def one(item: T) -> None:
+    async def run_one(item: T) -> None:
         if stopping:
             return
         task = asyncio.current_task()
@@ -58,7 +58,7 @@ async def run_all(items: Iterable[T], work: Callable[[T], Awaitable[None]], size
     pool = AioPool(size=size)
     try:
         for item in items:
-            pool.spawn_n(one(item))
+            pool.spawn_n(run_one(item))
         await pool.join()
     except asyncio.CancelledError:
         stop()

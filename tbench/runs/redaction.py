@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from tbench.tasks.task import Task, host_variables
 
 _SHORTEST = 8
-"""Characters. A shorter value is more likely a word that stands there in its own right, such as the key `none`."""
+"""Fewest characters of a secret. A shorter value is more likely an ordinary word, such as the key `none`."""
 _PASSWORD = re.compile(r"(://)[^/\s@:]*:[^/\s@]+@")
 
 
@@ -19,7 +19,7 @@ def hide(text: str, *tasks: Task | None, host: Mapping[str, str] | None = None) 
 
 
 def hiding(tasks: Iterable[Task | None], *, host: Mapping[str, str] | None = None) -> Callable[[str], str]:
-    """`hide` for many texts about the same tasks: what is to be hidden is found out once."""
+    """A function that does what `hide` does, for many texts about the same tasks: the secrets are collected once."""
     secrets = list(_secrets(tasks, os.environ if host is None else host))
 
     def hide_in(text: str) -> str:

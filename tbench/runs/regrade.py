@@ -25,7 +25,7 @@ from tbench.verify.verifier import VerifierFailed, with_earlier
 
 @dataclass(frozen=True)
 class Change:
-    """What became of one trial; without `after` nothing did, and `why_not` says why."""
+    """What became of one trial; without `after` it was not verified again, and `why_not` says why."""
 
     before: TrialResult
     after: TrialResult | None = None
@@ -47,7 +47,7 @@ async def regrade(
 ) -> list[Change]:
     """Verify the kept trials of a run again, one after the other; each verdict is stored at once.
 
-    `patterns` (globs of task names) and `seed` narrow them down. Raises UsageError before anything is changed.
+    `patterns` (globs of task names) and `seed` choose among them. Raises UsageError before anything is changed.
     """
     stored = read_run(run_dir)
     if stored.imported:
@@ -75,7 +75,7 @@ async def regrade(
 async def _changes(
     stored: StoredRun, store: RunStore, kept: Sequence[_Kept], backend: Reopens, say: Say
 ) -> AsyncIterator[Change]:
-    source = (stored.config.get("options") or stored.config)["source"]  # the options' is a whole path
+    source = (stored.config.get("options") or stored.config)["source"]  # in the options it is an absolute path
     tasks = {task.name: task for task in read_tasks(source, ()).tasks}
     hashes = {task["name"]: task.get("hash") for task in stored.config["tasks"]}
     for each in kept:
@@ -84,11 +84,11 @@ async def _changes(
             yield Change(each.result, why_not="its task is gone or has changed since")
             continue
         say(f"{task.name} seed {each.result.seed}: verifying again")
-        yield await _one(backend, store, each, task, stored.config.get("verify") or "shared")
+        yield await _verify_again(backend, store, each, task, stored.config.get("verify") or "shared")
 
 
 def _settings(stored: StoredRun) -> SandboxSettings:
-    """What the run's sandboxes were made with; older runs do not say all of it."""
+    """Settings that the run's sandboxes were made with; older runs do not store all of them."""
     known = {
         key: stored.config[key] for key in ("network", "no_new_privileges", "block_host") if stored.config.get(key)
     }
@@ -104,7 +104,7 @@ def _kept(store: RunStore, result: TrialResult) -> _Kept | None:
     return _Kept(result, directory, left.get("container"), left.get("image"))
 
 
-async def _one(backend: Reopens, store: RunStore, kept: _Kept, task: Task, verify_in: Verify) -> Change:
+async def _verify_again(backend: Reopens, store: RunStore, kept: _Kept, task: Task, verify_in: Verify) -> Change:
     result = kept.result
     try:
         sandbox, is_new = await _sandbox(backend, kept, task)
@@ -130,7 +130,7 @@ async def _one(backend: Reopens, store: RunStore, kept: _Kept, task: Task, verif
 
 
 async def _sandbox(backend: Reopens, kept: _Kept, task: Task) -> tuple[Sandbox, bool]:
-    """The kept container, or a new one of the snapshot."""
+    """The kept container, or a new one made from the snapshot; and whether it is new."""
     trial = kept.result.trial
     if kept.container is not None:
         try:
@@ -144,7 +144,7 @@ async def _sandbox(backend: Reopens, kept: _Kept, task: Task) -> tuple[Sandbox, 
 
 
 def _store(store: RunStore, directory: Path, after: TrialResult, files: Mapping[str, bytes]) -> None:
-    """The old verifier's files are kept beside the new ones."""
+    """Store a new verdict; the old verifier's files are kept beside the new ones."""
     if (directory / "verifier").is_dir():
         number = 1
         while (directory / f"verifier-{number}").exists():

@@ -1,6 +1,6 @@
-"""Going on with a run: what stands, what is left to do, and what must not have changed in the meantime.
+"""Resuming a run: which results stand, which trials are left to do, which earlier settings it is compared with.
 
-A trial is known by its id, which task, seed and semantic configuration make: the same plan gives the same ids, so
+A trial is known by its id, made of task, seed and semantic configuration: the same plan gives the same ids, so
 what is left is a set difference. Nothing that was ever measured is deleted; attempts are numbered on.
 """
 
@@ -23,14 +23,14 @@ from tbench.storage.run_store import RunStore
 
 @dataclass(frozen=True)
 class RetryErrors:
-    """Which trials with an error are tried again: those whose error another attempt may heal, and these types."""
+    """Choice of errors that are tried again: those that another attempt may heal, and these types."""
 
     types: frozenset[str] = frozenset()
     everything: bool = False
 
     @classmethod
     def parse(cls, text: str | None) -> RetryErrors:
-        """`all`, or types separated by commas. Raises UsageError for a type that does not exist."""
+        """Read `all`, or types separated by commas. Raises UsageError for a type that does not exist."""
         if text is None:
             return cls()
         types = frozenset(filter(None, (word.strip() for word in text.split(","))))
@@ -50,18 +50,18 @@ class EarlierRun:
 
     directory: Path
     document: dict[str, Any]
-    """run.json"""
+    """The content of run.json."""
 
     @classmethod
     def read(cls, directory: Path) -> EarlierRun:
-        """Raises UsageError where there is no run to go on with."""
+        """Read run.json in `directory`. Raises UsageError where there is no run to go on with."""
         if not (directory / CONFIG_NAME).is_file():
             raise UsageError(f"{directory}: no {CONFIG_NAME} in it, so there is no run to go on with; check the path")
         return cls(directory, read_config(directory / CONFIG_NAME))
 
     @property
     def hashes(self) -> dict[str, str | None]:
-        """The planned tasks, with the content that they had."""
+        """Content hash by name of the planned tasks; None for one that could not be read."""
         return {task["name"]: task.get("hash") for task in self.document["tasks"]}
 
     @property
@@ -72,7 +72,7 @@ class EarlierRun:
 def resume(
     store: RunStore, plans: Sequence[TrialPlan], retry_errors: RetryErrors
 ) -> tuple[list[TrialPlan], list[TrialResult]]:
-    """(Trials that are left to do, results that stand.) Raises UsageError for results that cannot be read.
+    """Split the plan into trials that are left to do and results that stand.
 
     A verdict whose line was lost with the process is taken from the trial's own result.json. Results that another
     attempt will follow are marked as not final. Raises UsageError for results that cannot be read.
@@ -108,7 +108,7 @@ def _by_task_and_seed(path: Path) -> dict[tuple[str, int], list[TrialResult]]:
 
 
 def _lost_lines(plan: TrialPlan, on_disk: Mapping[int, Path], known: set[int]) -> Iterator[TrialResult]:
-    """Whole results of this very trial that have no line: the process ended between the file and the line."""
+    """Results of this very trial that have a file but no line: the process ended between writing the two."""
     for attempt, directory in sorted(on_disk.items()):
         if attempt in known:
             continue

@@ -57,7 +57,7 @@ class Run:
         plans: Sequence[TrialPlan] | None = None,
         gate: Gate | None = None,
     ) -> None:
-        """`backend` is open. `plans`: not all tasks × seeds of the configuration, but these."""
+        """`backend` is open already. `plans` replaces all tasks × seeds of the configuration."""
 
         def say(text: str) -> None:
             events.emit(Note(text=text))
@@ -81,12 +81,12 @@ class Run:
         events.subscribe(self._stopping.on_event)
 
     async def execute(self) -> RunOutcome:
-        """All trials; when cancelled, cleans up and returns what there is."""
+        """Run all trials; when cancelled, clean up and return the results so far."""
         self._events.emit(RunStarted(run=self._config.run, trials=len(self._plans)))
         interrupted = False
         try:
             async with self._host or contextlib.nullcontext():
-                await run_all(self._plans, self._one, self._config.concurrency)
+                await run_all(self._plans, self._run_trial, self._config.concurrency)
         except asyncio.CancelledError:
             interrupted = True
         finally:
@@ -97,8 +97,8 @@ class Run:
         self._events.emit(RunEnded(interrupted=interrupted or stopped is not None))
         return RunOutcome(self._results, interrupted, stopped)
 
-    async def _one(self, plan: TrialPlan) -> None:
-        """Attempts at one trial, until one is final."""
+    async def _run_trial(self, plan: TrialPlan) -> None:
+        """Attempt one trial until a result is final."""
         most = plan.attempt + self._config.retries
         for attempt in range(plan.attempt, most + 1):
             result = await self._attempt(replace(plan, attempt=attempt), most)
@@ -106,7 +106,7 @@ class Run:
                 return
 
     async def _attempt(self, plan: TrialPlan, most: int) -> TrialResult | None:
-        """Its result; None where the run is stopping."""
+        """The result of one attempt; None where the run is stopping."""
         self._events.emit(TrialPhase(trial=plan.trial, task=plan.task_name, seed=plan.seed, phase="queued"))
         trial = Trial(
             plan,
@@ -155,15 +155,15 @@ def _demand(plan: TrialPlan, verify: Verify) -> Demand:
     if plan.task is None:
         return Demand(0, 0)
     environment = plan.task.file.environment
-    # The copy that it is verified in has the same memory once more; the agent's own container hardly works meanwhile.
+    # The copy for the verifier has the same memory once more; the agent's own container hardly works meanwhile.
     containers = 1 if verify == "shared" else 2
     return Demand(environment.cpus, containers * environment.memory_mb)
 
 
 def run_document(config: RunConfig, tasks: TaskSet, backend: Backend, earlier: Mapping[str, Any]) -> dict[str, Any]:
-    """run.json: the resolved configuration, versions, and the lock (task hashes, image ids, prompt hash).
+    """The content of run.json: resolved configuration, versions, and the lock (task hashes, image ids, prompt hash).
 
-    `earlier` is the run.json of a run that goes on: when it began, and the images that it used.
+    `earlier` is the run.json of a run that goes on; when it began and which images it used is taken from there.
     """
     now = datetime.now(UTC).isoformat()
     known = {task["name"]: task.get("image_id") for task in earlier.get("tasks", ())} | dict(backend.image_ids)
@@ -193,10 +193,10 @@ async def execute_run(
     retry_errors: RetryErrors | None = None,
     gate: Gate | None = None,
 ) -> RunOutcome:
-    """The whole of a run: directory, backend, trials, run.json's last word. Raises UsageError.
+    """Execute a run from start to end: directory, backend, trials, final run.json. Raises UsageError.
 
     With `earlier` it goes on where that ended: with the trials that have no verdict, and those that `retry_errors`
-    names. When cancelled it cleans up and returns what there is.
+    names. When cancelled it cleans up and returns the results so far.
     """
 
     def say(text: str) -> None:
@@ -240,7 +240,7 @@ async def execute_run(
 
 
 def require_capabilities(config: RunConfig, backend: Backend) -> None:
-    """Raises UsageError where the backend's sandboxes lack what the configuration asks for."""
+    """Check that the backend's sandboxes can do what the configuration asks for. Raises UsageError."""
     if config.verify != "shared":
         require(backend, Copies, f"--verify {config.verify}")
     if config.snapshot:
@@ -256,7 +256,7 @@ def _status(outcome: RunOutcome) -> str:
 
 
 def _close(store: RunStore, document: dict[str, Any], say: Callable[[str], None]) -> None:
-    """Write run.json for the last time. A full disk is told, and is no reason to lose the score."""
+    """Write run.json for the last time. A full disk is reported, and is no reason to lose the score."""
     try:
         store.write_config(document | {"ended_at": datetime.now(UTC).isoformat()})
     except OSError as error:

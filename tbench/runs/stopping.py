@@ -1,4 +1,4 @@
-"""When a run stops by itself, and why: its endpoint is gone, or never answered to begin with."""
+"""Decides when a run stops by itself, and why: its endpoint is gone, or never answered in the first place."""
 
 from __future__ import annotations
 
@@ -8,38 +8,38 @@ from typing import Protocol
 from tbench.events import Event, TrialStep, TrialVerdict
 
 FIRST_TRIALS = 3
-"""So many trials that end with an endpoint's error before any request was answered: there is no point in going on."""
+"""Number of first trials that, all ended by the endpoint's errors with no request answered, stop the run."""
 _ENDPOINT_ERRORS = {"endpoint_refused", "endpoint_unavailable"}
 
 
 class Gate(Protocol):
-    """What has to be there before a trial starts: `harness.outage.Outage`."""
+    """The endpoint's availability, which trials wait for before they start: `harness.outage.Outage`."""
 
     gave_up: str | None
-    """Why it will not be there any more."""
+    """Why the endpoint was given up; None while it was not."""
 
     async def wait(self) -> None:
-        """Until it is there, or has been given up."""
+        """Return when the endpoint is there or has been given up."""
 
 
 class Stopping:
-    """Asked before each trial; told of what happens as a subscriber. Trials under way are not its affair."""
+    """Decides whether another trial may start, from the events of a run. Trials under way are never stopped."""
 
     def __init__(self, planned: int, gate: Gate | None = None, say: Callable[[str], None] = lambda _: None) -> None:
-        """`planned`: how many trials the run has. `say` hears once that it stops."""
+        """`planned` is how many trials the run has; `say` is called once, when it stops."""
         self._planned = planned
         self._gate = gate
         self._say = say
         self._answered = False
         self._failed: set[str] = set()
         self._ended: set[str] = set()
-        self._hopeless: str | None = None
-        self._said = False
+        self._never_answered: str | None = None
+        self._has_said_so = False
 
     @property
     def reason(self) -> str | None:
         """Why the run stops; None while it goes on."""
-        return (self._gate.gave_up if self._gate is not None else None) or self._hopeless
+        return (self._gate.gave_up if self._gate is not None else None) or self._never_answered
 
     async def may_start(self) -> bool:
         """Whether another trial may start; waits while the endpoint is away."""
@@ -47,8 +47,8 @@ class Stopping:
             await self._gate.wait()
         if self.reason is None:
             return True
-        if not self._said:
-            self._said = True
+        if not self._has_said_so:
+            self._has_said_so = True
             self._say(f"stopping: {self.reason}; trials under way come to their end first")
         return False
 
@@ -62,14 +62,14 @@ class Stopping:
             self._ended.add(result.trial)
             if result.error is not None and result.error.type in _ENDPOINT_ERRORS:
                 self._failed.add(result.trial)
-                self._judge(result.error.message)
+                self._give_up_if_never_answered(result.error.message)
 
-    def _judge(self, words: str) -> None:
-        # Trials that ended otherwise say nothing of the endpoint, and need not be waited for.
+    def _give_up_if_never_answered(self, last_error: str) -> None:
+        # Trials that ended in another way say nothing about the endpoint, and need not be waited for.
         enough = min(FIRST_TRIALS, self._planned - len(self._ended - self._failed))
-        if self._answered or self._hopeless is not None or len(self._failed) < enough:
+        if self._answered or self._never_answered is not None or len(self._failed) < enough:
             return
         trials = "trial" if len(self._failed) == 1 else f"{len(self._failed)} trials"
-        self._hopeless = (
-            f"the first {trials} ended with the endpoint's errors and no request was answered; last: {words}"
+        self._never_answered = (
+            f"the first {trials} ended with the endpoint's errors and no request was answered; last: {last_error}"
         )

@@ -32,7 +32,7 @@ _GONE = {"sandbox_lost", "engine_unreachable"}
 
 @dataclass(frozen=True)
 class TrialPlan:
-    """A task and a seed: what is to be done. `task` is None for a directory that could not be read."""
+    """One trial to be done: a task and a seed. `task` is None for a directory that could not be read."""
 
     trial: str
     task_name: str
@@ -45,7 +45,7 @@ class TrialPlan:
 
 @dataclass
 class _Progress:
-    """What a trial has so far; an error leaves the rest as it is."""
+    """What a trial has yielded so far; an error leaves the rest as it is."""
 
     reward: float | None = None
     report: AgentReport | None = None
@@ -60,9 +60,9 @@ class _Progress:
 
 
 class Trial:
-    """One attempt at a plan, and its result. `run` never raises but for cancellation.
+    """One attempt at a plan, and its result. `run` never raises except when it is cancelled.
 
-    `is_last`, asked at the end: no other attempt follows, whatever came of this one.
+    `is_last` is asked at the end: whether no other attempt follows, whatever the result of this one.
     """
 
     def __init__(
@@ -80,7 +80,7 @@ class Trial:
         policy: VerifyPolicy | None = None,
     ) -> None:
         self.result: TrialResult | None = None
-        """Once the verdict is on disk."""
+        """The result; None until the verdict is on disk."""
         self._plan = plan
         self._is_last = is_last
         self._policy = policy or VerifyPolicy()
@@ -98,40 +98,40 @@ class Trial:
         self._progress = _Progress()
 
     async def run(self, queue_sec: float) -> Callable[[], Awaitable[TrialResult]]:
-        """Until the verdict is on disk; what is returned tears down, off the caller's concurrency slot."""
+        """Work until the verdict is on disk. The returned function tears down, off the caller's concurrency slot."""
         started_at, started = datetime.now(UTC), time.monotonic()
         self._observed = self._host.observe() if self._host else None
         try:
-            await self._until_verdict()
+            await self._reach_verdict()
         except TrialError as error:
             self._progress.error = self._public(error)
             self._progress.files.update(error.files)
-            self._hide_in_traceback()
+            self._hide_secrets_in_traceback()
         except asyncio.CancelledError:
             await self._remove()
             raise
         except Exception as error:  # noqa: BLE001 - a bug costs its trial, is shown, and makes the run exit with 1
             self._progress.error = self._public(TrialError("internal", f"{type(error).__name__}: {error}"))
             self._progress.files["traceback.txt"] = traceback.format_exc().encode("utf-8", "replace")
-            self._hide_in_traceback()
+            self._hide_secrets_in_traceback()
         try:
             return await self._conclude(started_at, started, queue_sec)
         except BaseException:
-            # Whoever fails to hear of the verdict (a full disk under the journal): the container must go all the same.
+            # A subscriber failed at the verdict (a full disk under the journal): the container must go all the same.
             await self._remove()
             raise
 
     def _public(self, error: TrialError) -> ErrorInfo:
-        # Before it is cut: half a secret is one, too.
+        # Before the message is cut: half a secret is still one.
         message = one_line(self._hide(str(error)))
         return error.info().model_copy(update={"message": message})
 
-    def _hide_in_traceback(self) -> None:
+    def _hide_secrets_in_traceback(self) -> None:
         if text := self._progress.files.get("traceback.txt"):
             shown = self._hide(text.decode("utf-8", "replace"))
             self._progress.files["traceback.txt"] = shown.encode("utf-8", "replace")
 
-    async def _until_verdict(self) -> None:
+    async def _reach_verdict(self) -> None:
         plan = self._plan
         if plan.task is None:
             raise TrialError("task_invalid", plan.invalid)
@@ -185,7 +185,7 @@ class Trial:
         self._progress.reward = verdict.reward
 
     async def _verdict(self, task: Task, sandbox: Sandbox) -> Verdict:
-        """Once more where the agent left no room for a verifier, and some could be made."""
+        """Run the verifier, a second time where the agent left no room for it and some could be made."""
         try:
             return await verify_by(self._policy.verify, task, sandbox)
         except TrialError as error:
@@ -195,7 +195,7 @@ class Trial:
             if not self._progress.repairs:
                 raise
             began = isinstance(error, VerifierFailed)
-        # Where the first one began, what lies where tests and reward belong is our own.
+        # If the first verifier began, the files in the places of tests and reward are our own.
         return await verify_by(self._policy.verify, task, sandbox, again=began)
 
     async def _conclude(
@@ -236,7 +236,7 @@ class Trial:
         return error is None or not error.retryable or self._is_last()
 
     async def _keep(self) -> None:
-        """Say in kept.json what is left on the engine of this trial; the container only where the agent worked."""
+        """Keep the container, if the agent worked in it; kept.json says what of this trial is left on the engine."""
         progress = self._progress
         wanted = progress.report is not None and self._policy.keeps(progress.reward)
         if wanted and isinstance(self._sandbox, Keeps):

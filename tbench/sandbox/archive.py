@@ -24,7 +24,7 @@ class FileEntry:
 
 
 def tree_at(target: str, tree: Mapping[str, TreeEntry]) -> dict[str, FileEntry]:
-    """A folder of a task as entries to be put at the directory `target`, which comes first."""
+    """Entries that put a task's folder at the directory `target`, which comes first."""
     entries = {target: FileEntry(None, 0o755)}
     return entries | {f"{target}/{name}": FileEntry(entry.data, entry.mode) for name, entry in tree.items()}
 
@@ -47,9 +47,9 @@ def pack(files: Mapping[str, FileEntry]) -> bytes:
 
 
 def unpack(stream: IO[bytes], limit_bytes: int) -> dict[str, bytes]:
-    """Regular files of an archive by path without its first part; cut where the limit ends.
+    """Regular files of an archive, by path without its first part; cut where the limit ends.
 
-    An archive that breaks off gives the files before the break; of a file that comes twice the first counts.
+    A truncated archive gives the files before the break; of a file that comes twice the first counts.
     """
     found: dict[str, bytes] = {}
     try:

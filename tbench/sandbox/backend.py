@@ -1,7 +1,7 @@
 """The seam between runs and whatever holds their containers: what a backend and its sandboxes can do.
 
-`Backend` and `Sandbox` are what every one has. What only some have (copying, keeping, making room, a tty) is a protocol
-of its own: a mode asks for it with `require` before anything is started, and is refused in words where it is missing.
+Every backend implements `Backend` and `Sandbox`. What only some can do (copying, keeping, making room, a tty) is a
+protocol of its own: a mode asks for it with `require` before anything is started; a missing one is a UsageError.
 """
 
 from __future__ import annotations
@@ -21,19 +21,19 @@ from tbench.tasks.task import Task
 
 TOOLS = "/opt/tbench"
 BUSYBOX = f"{TOOLS}/bin/busybox"
-"""The tools' own shell and utilities, which every sandbox has: images need not have any."""
+"""Path of busybox in every sandbox: shell and utilities of our own, as images need not have any."""
 NOT_STAGED = 97
-"""Exit code of our scripts when what they were given could not be put into the sandbox."""
+"""Exit code of our scripts when their files could not be put into the sandbox."""
 
 LOG_DIRECTORIES = {
     path: FileEntry(None, 0o777) for path in ("/logs", "/logs/agent", "/logs/verifier", "/logs/artifacts")
 }
-"""Every task may rely on them."""
+"""Directories for logs that every task may rely on."""
 
 NetworkChoice = Literal["task", "none", "bridge"]
-"""As the task says; none for anybody; a network for everybody."""
+"""Which trials have a network: `task` (as the task says), `none`, or `bridge` (all of them)."""
 Say = Callable[[str], None]
-"""Hears, in words, of what takes long: a build, a pull."""
+"""Called with one line of text about something that takes long: a build, a pull."""
 
 
 @dataclass(frozen=True)
@@ -58,10 +58,10 @@ class Sandbox(Protocol):
 
     @property
     def ran_out_of_memory(self) -> bool:
-        """Whether the kernel has ended a process of it out of memory, as far as that was heard."""
+        """Whether the kernel has ended one of its processes because it was out of memory, as far as is known."""
 
     async def connect(self, argv: Sequence[str], environment: Mapping[str, str]) -> ByteStream:
-        """Start argv as the agent's user; its standard streams."""
+        """Start `argv` as the agent's user; returns its standard streams."""
 
     async def shell(
         self,
@@ -72,16 +72,16 @@ class Sandbox(Protocol):
         environment: Mapping[str, str] | None = None,
         stdin: bytes = b"",
     ) -> ExecResult:
-        """Run a POSIX shell script in `/` with the tools' shell."""
+        """Run a POSIX shell script in `/` with busybox's shell."""
 
     async def put(self, files: Mapping[str, FileEntry]) -> None:
         """Write files by absolute path, owned by root."""
 
     async def fetch(self, directory: str, limit_bytes: int) -> dict[str, bytes]:
-        """Regular files below `directory` by relative path; files that would pass the limit are cut."""
+        """Read the regular files below `directory`, by relative path; files that would exceed the limit are cut."""
 
     async def remove(self) -> None:
-        """End it, forced and bounded. Never raises."""
+        """Remove the sandbox by force, in bounded time. Never raises."""
 
 
 @runtime_checkable
@@ -89,7 +89,7 @@ class Copies(Protocol):
     """A sandbox that can be copied."""
 
     async def copy(self) -> Sandbox:
-        """Another with this one's files as they are now and its network, but none of its processes."""
+        """Make a sandbox with this one's current files and its network, but none of its processes."""
 
 
 @runtime_checkable
@@ -97,7 +97,7 @@ class Snapshots(Protocol):
     """A sandbox whose files can be kept as an image."""
 
     async def snapshot(self) -> str:
-        """The files as they are now as an image that stays; its id."""
+        """Save the current files as an image that stays; returns its id."""
 
 
 @runtime_checkable
@@ -105,7 +105,7 @@ class Keeps(Protocol):
     """A sandbox that can outlive its run."""
 
     async def keep(self) -> str:
-        """Let it outlive its process: no reaper touches it. The id by which its backend finds it again."""
+        """Let the sandbox outlive this process, safe from cleaning; returns the id for `Reopens.reopen`."""
 
 
 @runtime_checkable
@@ -113,9 +113,9 @@ class MakesRoom(Protocol):
     """A sandbox whose limits can be lifted from outside."""
 
     async def make_room(self) -> tuple[str, ...]:
-        """Where its processes or its memory are used up, make it possible to start a command again.
+        """Make it possible to start a command again where processes or memory are used up.
 
-        What was done, `kind: what` each; empty where nothing was used up.
+        Returns what was done, `kind: what` each; empty where nothing was used up.
         """
 
 
@@ -123,7 +123,7 @@ class TtyStream(ByteStream, Protocol):
     """Both ends of a terminal in the sandbox."""
 
     async def resize(self, rows: int, columns: int) -> None:
-        """Tell it the size of the window that it is shown in."""
+        """Set the terminal's size to that of the window that shows it."""
 
 
 @runtime_checkable
@@ -131,17 +131,17 @@ class HasTty(Protocol):
     """A sandbox in which a human can sit at a terminal."""
 
     async def open_tty(self, argv: Sequence[str], environment: Mapping[str, str], rows: int, columns: int) -> TtyStream:
-        """Start argv as the agent's user on a terminal of its own."""
+        """Start `argv` as the agent's user on a terminal of its own."""
 
 
 @dataclass(frozen=True)
 class Capacity:
-    """What the sandboxes of a backend may use together."""
+    """The cpus and memory that the sandboxes of a backend may use together."""
 
     cpus: float
     memory_mb: float
     is_this_machine: bool = False
-    """Its load is the load of the machine that this process runs on."""
+    """Whether the sandboxes run on the machine of this process, so that its load is theirs."""
 
 
 class Backend(Protocol):
@@ -149,41 +149,41 @@ class Backend(Protocol):
 
     @property
     def name(self) -> str:
-        """What messages call it."""
+        """The backend's name in messages."""
 
     @property
     def sandbox_type(self) -> type:
-        """The class of its sandboxes: which of the optional protocols they have."""
+        """The class of its sandboxes, which tells the optional protocols that they implement."""
 
     @property
     def image_ids(self) -> Mapping[str, str]:
         """Image id by task name; filled in as images are resolved."""
 
     async def open(self, say: Say) -> None:
-        """Make ready for sandboxes; what dead runs left is removed. Raises UsageError."""
+        """Get ready to make sandboxes, and remove what dead runs left. Raises UsageError."""
 
     async def sandbox(self, task: Task, trial: str, on_phase: Callable[[Phase], None] = lambda _: None) -> Sandbox:
-        """A new sandbox for a trial, healthy. Raises TrialError, and leaves nothing behind when it does."""
+        """Start a sandbox for a trial and wait until it is healthy. Raises TrialError; then nothing is left behind."""
 
     def capacity(self) -> Capacity:
-        """What all sandboxes may use together."""
+        """The cpus and memory that all sandboxes may use together."""
 
     def describe(self) -> dict[str, Any]:
-        """What run.json keeps of it: plain JSON."""
+        """What run.json stores about the backend, as plain JSON."""
 
     async def close(self) -> None:
-        """Let go of everything but the sandboxes. Never raises."""
+        """Release everything but the sandboxes. Never raises."""
 
 
 @runtime_checkable
 class Reopens(Protocol):
-    """A backend that finds again what was kept of a trial."""
+    """A backend that can find kept sandboxes and snapshots again."""
 
     async def reopen(self, task: Task, trial: str, kept: str) -> Sandbox:
-        """A sandbox that was kept. Raises TrialError (sandbox_lost) when it is gone."""
+        """Find a kept sandbox by its id `kept`. Raises TrialError (sandbox_lost) when it is gone."""
 
     async def from_snapshot(self, task: Task, trial: str, image_id: str) -> Sandbox:
-        """A new sandbox with the files of a snapshot. Raises TrialError."""
+        """Start a sandbox with the files of a snapshot. Raises TrialError."""
 
 
 @dataclass(frozen=True)
@@ -192,20 +192,20 @@ class SandboxSettings:
 
     run: str
     build: bool = False
-    """Images are built even where they exist."""
+    """Whether images are built even where they exist."""
     network: NetworkChoice = "task"
     block_host: bool = False
-    """Neither the backend's host nor the endpoint can be reached from them."""
+    """Whether the backend's host and the endpoint are closed to the sandboxes."""
     no_new_privileges: bool = False
-    """sudo, su and other setuid programs have no effect."""
+    """Whether sudo, su and other setuid programs have no effect."""
     base_url: str | None = None
-    """The endpoint, for `block_host`."""
+    """URL of the endpoint that `block_host` closes."""
     image_logs: Path | None = None
     """Directory for the output of builds."""
 
 
 MakeBackend = Callable[[SandboxSettings], Backend]
-"""Gives a run its backend."""
+"""Makes the backend for a run."""
 Opened = TypeVar("Opened", bound=Backend)
 _LACKING: dict[type, str] = {
     Copies: "cannot copy a sandbox",
@@ -217,7 +217,7 @@ _LACKING: dict[type, str] = {
 
 
 def require(backend: Backend, capability: type, wanted: str) -> None:
-    """Raises UsageError where the backend's sandboxes lack what `wanted` (an option, a command) needs."""
+    """Check that the backend's sandboxes have what `wanted` (an option, a command) needs. Raises UsageError."""
     if not issubclass(backend.sandbox_type, capability):
         raise UsageError(f"{wanted}: {backend.name} {_LACKING[capability]}; leave it out, or use another backend")
 

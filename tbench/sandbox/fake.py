@@ -31,7 +31,7 @@ class Call:
 
 
 class FakeSandbox:
-    """Implements `Sandbox`, and all that is optional but a tty.
+    """A `Sandbox` without a container, with all optional protocols but a tty.
 
     `logs` is what lies below /logs whenever it is fetched; `answers` are given to `shell` one by one, exceptions
     among them raised, and when they are used up every command ends with 0. `calls`, `files` and `removed` tell
@@ -58,7 +58,7 @@ class FakeSandbox:
         self.copies: list[FakeSandbox] = []
         self.ran_out_of_memory = False
         self.repairs: tuple[str, ...] = ()
-        """What the next `make_room` does."""
+        """What the next `make_room` says that it did."""
         self._logs = logs
         self._connect = connect
 
@@ -79,13 +79,13 @@ class FakeSandbox:
         if self.removed:
             raise TrialError("sandbox_lost", "this fake was removed")
         self.calls.append(Call(script, user, dict(environment or {}), stdin, timeout_sec))
-        answer = self.answers.popleft() if self.answers else self._by_default(script)
+        answer = self.answers.popleft() if self.answers else self._default_answer(script)
         if isinstance(answer, Exception):
             raise answer
         return answer
 
-    def _by_default(self, script: str) -> ExecResult:
-        """Every command succeeds; whoever asks for what a verifier left gets it in the way of tbench.verify."""
+    def _default_answer(self, script: str) -> ExecResult:
+        """A success for every command; the verifier's script also gets a report, as tbench.verify expects it."""
         if "/tests/test.sh" not in script and "tar -cf -" not in script:
             return ExecResult(0)
         return ExecResult(
@@ -123,7 +123,7 @@ class FakeSandbox:
 
 
 class FakeBackend:
-    """Makes the sandboxes of a run, as `make` says (it may raise what an engine would), and keeps them by trial."""
+    """A `Backend` whose sandboxes `make` makes (it may raise what an engine would); `made` keeps them by trial."""
 
     name = "the fake backend"
     sandbox_type: type = FakeSandbox

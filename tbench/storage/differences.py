@@ -1,4 +1,4 @@
-"""What differs between the settings of two starts, in words."""
+"""Describes what differs between the settings of two starts."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ _ABSENT = "nothing"
 
 
 def differences(old: Mapping[str, Any], new: Mapping[str, Any], *, apart_from: Collection[str] = ()) -> str:
-    """`key: old → new` for the values that differ, joined by `; `; empty where none does. Null is as good as absent.
+    """The values that differ, as `key: old → new` joined by `; `; empty where none does. Null is as good as absent.
 
-    Keys of nested objects have dots; `apart_from` names some that may differ.
+    Keys of nested objects have dots; `apart_from` names keys that may differ.
     """
     found = [words for key, words in _differing(old, new) if key not in apart_from]
     more = [f"and {len(found) - _SHOWN} more"] if len(found) > _SHOWN else []

@@ -1,4 +1,4 @@
-"""Files of JSON lines: appended to so that no line is ever half a line, and read with a place for each problem."""
+"""Files of JSON lines: only whole lines are appended, and each problem in reading names its file and line."""
 
 from __future__ import annotations
 
@@ -22,8 +22,10 @@ _CHUNK_BYTES = 1 << 16
 def read_lines(
     path: Path, raw: bytes, model: type[Model], problems: list[str], mend: Callable[[Any], Any] = lambda value: value
 ) -> Iterator[tuple[str, Model]]:
-    """`FILE:LINE` and the object, for each line of `raw` that is one; of the others `FILE:LINE: what is wrong` is added
-    to `problems`. Blank lines are nothing. `mend` gets the decoded value before it is looked at."""
+    """Yield `FILE:LINE` and the object for each valid line of `raw`; blank lines are skipped.
+
+    For each other line `FILE:LINE: what is wrong` is added to `problems`. `mend` may change a decoded value before it
+    is validated."""
     for number, line in enumerate(raw.split(b"\n"), start=1):
         if not line.strip():
             continue
@@ -37,16 +39,16 @@ def read_lines(
 
 
 def first_problem(error: ValidationError, whole: str = "line") -> str:
-    """Where and what, in one line; `whole` stands for the place where all of it is wrong."""
+    """The place and nature of the first problem, in one line; `whole` names the place where no single key is wrong."""
     first = error.errors(include_url=False, include_input=False)[0]
     return f"{'.'.join(map(str, first['loc'])) or whole}: {one_line(first['msg'])}"
 
 
 class LineFile:
-    """Appends whole lines to a file: what a full disk cuts short is taken back."""
+    """Appends whole lines to a file: a line that a full disk cuts short is taken back."""
 
     def __init__(self, path: Path, *, locked: bool = False) -> None:
-        """A last line that a killed process left torn is mended.
+        """Open the file and mend a last line that a killed process left torn.
 
         Raises OSError, BlockingIOError where `locked` and another process has locked it.
         """
@@ -55,13 +57,13 @@ class LineFile:
             if locked:
                 # Before anything else: a torn last line may be one that a living process is just writing.
                 fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            _mend(path)
+            _mend_last_line(path)
         except OSError:
             self._file.close()
             raise
 
     def append(self, line: str) -> None:
-        """Raises OSError; then nothing was appended."""
+        """Append one line. Raises OSError; then nothing was appended."""
         data = line.encode("utf-8", "replace") + b"\n"
         size = os.fstat(self._file.fileno()).st_size
         try:
@@ -73,12 +75,12 @@ class LineFile:
             raise
 
     def close(self) -> None:
-        """Give up the lock, too."""
+        """Close the file and give up its lock."""
         self._file.close()
 
 
-def _mend(path: Path) -> None:
-    """A last line without its end: ended where it is whole, else removed."""
+def _mend_last_line(path: Path) -> None:
+    """Mend a last line without its line end: end it where it is whole, else remove it."""
     with path.open("r+b") as file:
         torn = _torn_end(file)
         if not torn:
@@ -93,7 +95,7 @@ def _mend(path: Path) -> None:
 
 
 def _torn_end(file: BinaryIO) -> bytes:
-    """What follows the last line end; of a long file only the end is read."""
+    """The bytes after the last line end; of a long file only the end is read."""
     start = file.seek(0, os.SEEK_END)
     torn = b""
     while start > 0 and b"\n" not in torn:

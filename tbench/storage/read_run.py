@@ -1,7 +1,7 @@
 """Read a stored run: run.json, results.jsonl and a trial's steps, or bare lines with task, seed, reward.
 
-Only reads. A torn last line is tolerated, and noted of results.jsonl; anything else unreadable is an error
-that names the file, the line and what to do.
+Nothing is written. A torn last line is tolerated, with a note if it is in results.jsonl; anything else unreadable is an
+error that names the file, the line and what to do.
 """
 
 from __future__ import annotations
@@ -23,14 +23,14 @@ from tbench.storage.run_files import CONFIG_NAME, RESULTS_NAME, STEPS_NAME, TRAJ
 from tbench.text import one_line
 
 UNKNOWN_TIME = datetime(1970, 1, 1, tzinfo=UTC)
-"""Stands for "not recorded" in imported results."""
+"""The time that stands for "not recorded" in imported results."""
 
 _IMPORT_KEYS = frozenset({"task", "seed", "reward"})
 _OWN_KEYS = frozenset(TrialResult.model_fields) - {"schema_version"}
 
 
 class RunUnreadable(UsageError, ValueError):
-    """A path is not a run, or a file in it cannot be understood. One line: where, what, what to do."""
+    """A path is not a run, or a file in it cannot be understood. The message is one line: where, what, what to do."""
 
 
 class StoredRun(Frozen):
@@ -40,7 +40,7 @@ class StoredRun(Frozen):
     config: dict[str, Any]
     results: list[TrialResult]
     imported: bool = False
-    """There is no run.json: tasks and seeds are those that occur in the results."""
+    """Whether there is no run.json, so that tasks and seeds are those that occur in the results."""
     notes: tuple[str, ...] = ()
     """What was tolerated while reading, one sentence each."""
 
@@ -77,7 +77,7 @@ def read_run(run_dir: Path) -> StoredRun:
 
 
 def read_results(file: Path) -> list[TrialResult]:
-    """The lines of a results.jsonl of our own. Raises RunUnreadable."""
+    """The results in a results.jsonl of tbench's own. Raises RunUnreadable."""
     return [_own_result(line) for line in _lines(file, [])]
 
 
@@ -134,7 +134,7 @@ def _read_import(results_file: Path, run_dir: Path, name: str) -> StoredRun:
 
 
 def read_config(file: Path) -> dict[str, Any]:
-    """run.json, with its plan checked. Raises RunUnreadable."""
+    """The content of run.json, with its plan checked. Raises RunUnreadable."""
     try:
         config = json.loads(_read_bytes(file))
     except ValueError as error:  # JSONDecodeError and UnicodeDecodeError alike
@@ -156,7 +156,7 @@ def _names_a_task(task: object) -> bool:
 
 
 def _lines(file: Path, notes: list[str]) -> Iterator[_Line]:
-    """The JSON objects of a .jsonl file. A last line that is not JSON was torn: noted, left out."""
+    """The JSON objects of a .jsonl file. A last line that is not JSON was torn: it is noted and left out."""
     numbered = [(n, raw) for n, raw in enumerate(_read_bytes(file).split(b"\n"), start=1) if raw.strip()]
     for position, (number, raw) in enumerate(numbered, start=1):
         where = f"{file}:{number}"
@@ -198,7 +198,7 @@ def _own_result(line: _Line) -> TrialResult:
 
 
 def _imported_result(line: _Line, run: str, left_out: Counter[str]) -> TrialResult:
-    """A line of anyone's making: what fits our fields is kept, the rest is counted in `left_out`."""
+    """The result in a line of other origin: values that fit our fields are kept, the rest is counted in `left_out`."""
     missing = sorted(_IMPORT_KEYS - line.data.keys())
     if missing:
         raise RunUnreadable(f"{line.where}: no {', '.join(missing)}; a result needs task, seed and reward")
@@ -235,7 +235,7 @@ def _seconds_between(start: object, end: object) -> float:
 
 
 def _refuse_repeat(result: TrialResult, where: str, seen: dict[tuple[object, ...], str]) -> None:
-    """Two imported lines for one trial would mix runs or models into one score."""
+    """Refuse a second imported line for one trial: it would mix runs or models into one score."""
     key = (result.model, result.task, result.seed, result.attempt)
     if key in seen:
         raise RunUnreadable(

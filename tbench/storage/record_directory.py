@@ -1,6 +1,6 @@
 """A directory that one process at a time adds to: a manifest, and files of JSON lines, the first of which is locked.
 
-Runs, replays and extractions are such directories. What their manifests and lines say is their own affair.
+Runs, replays and extractions are such directories; each decides what its manifest and lines say.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from tbench.storage.lines import LineFile
 
 @dataclass(frozen=True)
 class Layout:
-    """Which files make a directory of records, and what messages call it."""
+    """The files that make a directory of records, and its name in messages."""
 
     noun: str
     manifest: str
@@ -27,9 +27,9 @@ class Layout:
     """Files of JSON lines. Whoever adds to any of them holds the lock of the first."""
 
     def is_new(self, path: Path) -> bool:
-        """Whether nothing is at `path`, or no more than a start leaves that was killed before it had a manifest.
+        """Whether `path` holds nothing, or only what a start leaves that was killed before it wrote a manifest.
 
-        Raises UsageError for what cannot be read.
+        Raises UsageError where it cannot be read.
         """
         return is_unused(path) or (path.is_dir() and all(self._is_of_a_killed_start(each) for each in path.iterdir()))
 
@@ -37,7 +37,7 @@ class Layout:
         return is_beside(path) or (path.name in self.lines and path.is_file() and path.stat().st_size == 0)
 
     def refuse_to_overwrite(self, path: Path) -> None:
-        """Raises UsageError for a directory that holds anything."""
+        """Check that the directory holds nothing. Raises UsageError."""
         if not self.is_new(path):
             raise UsageError(
                 f"{path}: is not empty; name a new directory with --output (nothing is overwritten), "
@@ -49,16 +49,16 @@ class RecordDirectory:
     """A directory of records, open for adding to it. Close it to give up the lock."""
 
     def __init__(self, path: Path, layout: Layout) -> None:
-        """Lock it. Raises UsageError where another process adds to it, or where it cannot be written."""
+        """Lock the directory. Raises UsageError where another process adds to it, or where it cannot be written."""
         self.path = path
         self._layout = layout
         self._files: dict[str, LineFile] = {}
-        with self._telling():
+        with self._with_usage_errors():
             self._open(layout.lines[0])
 
     @classmethod
     def create(cls, path: Path, layout: Layout, manifest: Mapping[str, Any]) -> Self:
-        """Begin a new one. Raises UsageError where the directory holds anything, or cannot be written."""
+        """Begin a new directory. Raises UsageError where it holds anything, or cannot be written."""
         layout.refuse_to_overwrite(path)
         with writable(path):
             path.mkdir(parents=True, exist_ok=True)
@@ -72,7 +72,7 @@ class RecordDirectory:
 
     @classmethod
     def go_on(cls, path: Path, layout: Layout, manifest: Mapping[str, Any] | None = None) -> Self:
-        """Open an existing one, with another manifest where one is given. Raises UsageError as the constructor does.
+        """Open an existing directory, with a new manifest if one is given. Raises UsageError as the constructor does.
 
         A line that a killed process left torn is mended.
         """
@@ -84,7 +84,7 @@ class RecordDirectory:
         return directory
 
     def write_manifest(self, manifest: Mapping[str, Any]) -> None:
-        """Raises OSError."""
+        """Write the manifest. Raises OSError."""
         write_json(self.path / self._layout.manifest, manifest)
 
     def append(self, name: str, line: str) -> None:
@@ -111,7 +111,7 @@ class RecordDirectory:
         self._files[name] = LineFile(self.path / name, locked=name == self._layout.lines[0])
 
     @contextlib.contextmanager
-    def _telling(self) -> Iterator[None]:
+    def _with_usage_errors(self) -> Iterator[None]:
         try:
             with writable(self.path):
                 yield
@@ -122,7 +122,7 @@ class RecordDirectory:
     @contextlib.contextmanager
     def _closed_on_failure(self) -> Iterator[None]:
         try:
-            with self._telling():
+            with self._with_usage_errors():
                 yield
         except BaseException:
             self.close()
@@ -131,7 +131,7 @@ class RecordDirectory:
 
 @contextlib.contextmanager
 def writable(path: Path) -> Iterator[None]:
-    """Turns an OSError of the block into the UsageError that `path` cannot be written; BlockingIOError passes."""
+    """Turn an OSError of the block into the UsageError that `path` cannot be written; BlockingIOError passes."""
     try:
         yield
     except BlockingIOError:

@@ -12,13 +12,13 @@ RUN = Layout("run", CONFIG_NAME, (JOURNAL_NAME, RESULTS_NAME))
 
 
 def trial_directory(run: Path, task: str, seed: int, attempt: int = 1) -> Path:
-    """Where an attempt at a trial keeps its files; those after the first lie in the directory of the first."""
+    """The directory of an attempt at a trial; that of a later attempt lies in that of the first."""
     first = run / "trials" / task / f"seed-{seed}"
     return first if attempt == 1 else first / f"attempt-{attempt}"
 
 
 def attempts(run: Path, task: str, seed: int) -> dict[int, Path]:
-    """Directories of all attempts that left anything, by number; one that was cut short has no result.json."""
+    """Directories of all attempts that left any file, by number; one that was cut short has no result.json."""
     first = trial_directory(run, task, seed)
     found = {1: first} if first.is_dir() and any(_is_not_an_attempt(path) for path in first.iterdir()) else {}
     for path in first.glob("attempt-*"):

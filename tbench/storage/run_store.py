@@ -21,7 +21,7 @@ class RunStore:
         """`hide` takes secrets out of notes, which may quote anything."""
         self.path = records.path
         self._records: RecordDirectory | None = records
-        """None after the end."""
+        """The open directory; None after `close`."""
         self._hide = hide
         self._unwritten: list[str] = []
 
@@ -32,11 +32,11 @@ class RunStore:
 
     @classmethod
     def open(cls, path: Path, hide: Callable[[str], str] = str) -> RunStore:
-        """Go on with a run. Raises UsageError when it cannot be written, or another process is at it."""
+        """Go on with a run. Raises UsageError when it cannot be written, or another process writes to it."""
         return cls(RecordDirectory.go_on(path, RUN), hide)
 
     def write_config(self, config: Mapping[str, Any]) -> None:
-        """run.json. Raises OSError."""
+        """Write run.json. Raises OSError."""
         assert self._records is not None
         self._records.write_manifest(config)
 
@@ -44,13 +44,13 @@ class RunStore:
         return trial_directory(self.path, task, seed, attempt)
 
     def attempts(self, task: str, seed: int) -> dict[int, Path]:
-        """Directories of all attempts that left anything, by number."""
+        """Directories of all attempts that left any file, by number."""
         return attempts(self.path, task, seed)
 
     def on_event(self, event: Event) -> None:
-        """A line of the journal for every event; a finished trial is appended to the results.
+        """Append each event to the journal, and each finished trial to the results.
 
-        Never raises: what cannot be written (a full disk) costs the journal a line, and a result waits in memory.
+        Never raises: on a full disk the journal loses a line, and a result waits in memory.
         """
         if self._records is None:
             return
@@ -62,7 +62,7 @@ class RunStore:
             self.append_result(event.result)
 
     def append_result(self, result: TrialResult) -> None:
-        """One line of results.jsonl, now or as soon as it can be written."""
+        """Append a line to results.jsonl, now or as soon as it can be written."""
         self._unwritten.append(result.model_dump_json())
         self._write_results()
 
@@ -76,11 +76,11 @@ class RunStore:
 
     @property
     def unwritten(self) -> int:
-        """Results that could not be written yet."""
+        """Number of results that could not be written yet."""
         return len(self._unwritten)
 
     def supersede(self, trials: Container[str]) -> None:
-        """The results so far of these trials (by id) are no longer final: others follow. Raises OSError."""
+        """Mark the results so far of these trials (by id) as not final: others follow. Raises OSError."""
         assert self._records is not None
         lines = [json.loads(line) for line in (self.path / RESULTS_NAME).read_bytes().split(b"\n") if line]
         for line in lines:

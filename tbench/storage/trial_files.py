@@ -13,7 +13,7 @@ from tbench.storage.lines import LineFile
 from tbench.storage.run_files import STEPS_NAME, TRAJECTORY_NAME, TRIAL_RESULT_NAME
 
 _NO_STEPS = b'\n "steps": [],'
-"""As it stands in an indented trajectory, and nowhere else: a line end within a string is escaped."""
+"""The steps of an indented trajectory without any; found nowhere else, as a line end in a string is escaped."""
 
 
 class StepLog:
@@ -29,7 +29,7 @@ class StepLog:
         self._is_over = False
 
     def append(self, step: Step) -> None:
-        """Never raises."""
+        """Append a step. Never raises."""
         if self._is_over:
             return
         try:
@@ -43,7 +43,7 @@ class StepLog:
             self.close()
 
     def close(self) -> None:
-        """Steps that come later are ignored."""
+        """Close the file; steps that come later are ignored."""
         self._is_over = True
         if self._file is not None:
             self._file.close()
@@ -52,7 +52,7 @@ class StepLog:
 def write_trial(
     directory: Path, result: TrialResult, trajectory: Trajectory | None, files: Mapping[str, bytes]
 ) -> None:
-    """The trial's files; result.json comes last, so its presence says that the rest is there.
+    """Write the trial's files; result.json comes last, so its presence says that the rest is there.
 
     Raises OSError. A path that is too long for this file system is left out, unless it is the verifier's: what an
     agent leaves in /logs/agent must not turn its verdict into an error.
@@ -69,7 +69,7 @@ def write_trial(
 
 
 def _trajectory_json(trajectory: Trajectory, steps: Path) -> bytes:
-    """With the lines of the file `steps` as they are, where it holds all steps."""
+    """The trajectory as JSON, with the lines of the file `steps` as they are if it holds all steps."""
     lines = _whole_lines(steps)
     if not lines or len(lines) != len(trajectory.steps):
         return trajectory.model_dump_json(indent=1).encode("utf-8", "replace")
@@ -79,7 +79,7 @@ def _trajectory_json(trajectory: Trajectory, steps: Path) -> bytes:
 
 
 def _whole_lines(path: Path) -> list[bytes]:
-    """Empty where the file is missing, cannot be read, or ends in half a line."""
+    """The lines of a file; empty where it is missing, cannot be read, or ends in half a line."""
     try:
         *lines, rest = path.read_bytes().split(b"\n")
     except OSError:

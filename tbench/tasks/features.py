@@ -1,6 +1,6 @@
-"""What Harbor's task format has and tbench lacks, by name: a task that needs any of it is not run.
+"""Features of Harbor's task format that tbench lacks, by name: a task that needs one of them is not run.
 
-Named is what would change how a task is run or judged. What has no such effect in Harbor either is not.
+Only what would change how a task is run or verified is named; what has no such effect in Harbor either is not.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ _ENTRYPOINT = re.compile(
     ) \S""",
     re.MULTILINE | re.IGNORECASE | re.VERBOSE,
 )
-"""Nothing, and an init that only buries orphans, are what every container here has."""
+"""An entry point that starts something: neither an empty one nor an init for orphans, which containers have here."""
 
 
 def missing_features(file: TaskFile, path: Path) -> list[str]:
@@ -37,7 +37,7 @@ def _has_allowed_hosts(file: TaskFile, _: Path) -> bool:
 
 
 def _has_bare_files(file: TaskFile, path: Path) -> bool:
-    """Whether there are files that no image is built of: Harbor copies them into the container."""
+    """Whether environment/ has files but builds no image: Harbor copies them into the container."""
     folder = path / "environment"
     if not file.environment.docker_image or not folder.is_dir():
         return False
@@ -55,7 +55,7 @@ def _has_entry_point(_: TaskFile, path: Path) -> bool:
 
 
 def _differs(mode: NetworkMode | None, file: TaskFile) -> bool:
-    """Whether a phase has a network unlike the container's; one container can have only one."""
+    """Whether a phase asks for another network than the container's; a container can have only one."""
     return mode not in (None, "allowlist", file.environment.network)
 
 

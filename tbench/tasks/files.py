@@ -34,12 +34,12 @@ class TaskFiles:
         self._not_hashed = digest_ignores(root)
 
     def digests(self, folder: str | None = None) -> dict[str, str]:
-        """sha256 of each file of the task's digest, or of those in `folder`, by relative path in order."""
+        """sha256 of each file that counts for the task's digest, or of those in `folder`, by relative path in order."""
         names = sorted(path.relative_to(self._root).as_posix() for path in self._candidates(folder))
         return {name: _sha256(self._root / name) for name in names if self._counts(name)}
 
     def tree(self, folder: str) -> dict[str, TreeEntry]:
-        """What of `folder` goes into a container, by path below it: modes kept, links followed. Empty where missing."""
+        """Entries of `folder` for a container, by path below it: modes kept, links followed. Empty if it is missing."""
         root = self._root / folder
         paths = (path for path in self._followed(root) if path.is_dir() or path.is_file())
         return {path.relative_to(root).as_posix(): _entry(path) for path in paths}
@@ -54,7 +54,7 @@ class TaskFiles:
         return self._ignored.excludes(path)
 
     def links_outside(self) -> Iterator[Path]:
-        """Links that leave the task."""
+        """Links that lead out of the task."""
         for path in self._below(self._root):
             if path.is_symlink() and not resolved(path).is_relative_to(self._root):
                 yield path
@@ -70,7 +70,7 @@ class TaskFiles:
                 yield from self._below(self._root / each)
 
     def _below(self, folder: Path) -> Iterator[Path]:
-        """Everything below that is not ignored; a linked folder is one entry."""
+        """All paths below `folder` that are not ignored; a linked folder is one entry."""
         with os.scandir(folder) as entries:
             for entry in entries:
                 path, is_link = folder / entry.name, entry.is_symlink()
@@ -80,7 +80,7 @@ class TaskFiles:
                         yield from self._below(path)
 
     def _followed(self, folder: Path, above: frozenset[Path] = frozenset()) -> Iterator[Path]:
-        """Everything below that is not ignored, also through linked folders, but not round in circles."""
+        """All paths below `folder` that are not ignored, also through linked folders, but not round in circles."""
         here = resolved(folder)
         if here in above or not folder.is_dir():
             return

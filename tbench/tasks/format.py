@@ -1,4 +1,4 @@
-"""The schema of task.toml: the keys of Harbor's format up to version 1.4, their defaults and what they may hold.
+"""The schema of task.toml: the keys of Harbor's format up to version 1.4, their defaults and their types.
 
 A key that has no effect here is read all the same: tbench.tasks.features says by name which tasks cannot run for it.
 """
@@ -19,14 +19,14 @@ NetworkMode = Literal["public", "no-network", "allowlist"]
 
 
 class _Section(BaseModel):
-    """Part of a file that others own: unknown keys are tolerated, and reported by `tbench task check`."""
+    """A table of task.toml. Unknown keys are tolerated, and reported by `tbench task check`: others own the format."""
 
     # TOML has inf and nan; as a limit neither can be given to an engine or a clock.
     model_config = ConfigDict(frozen=True, extra="ignore", allow_inf_nan=False)
 
 
 class TaskTable(_Section):
-    """[task]: what a registry of tasks shows."""
+    """[task]: name and description for a registry of tasks."""
 
     name: str | None = None
     version: Any = None
@@ -45,7 +45,7 @@ class AgentSection(_Section):
 
 
 class SolutionSection(_Section):
-    """[solution]: what solve.sh gets."""
+    """[solution]: the environment of solve.sh."""
 
     env: dict[str, str] = {}
 
@@ -58,7 +58,7 @@ class Healthcheck(_Section):
     timeout_sec: float = Field(default=30.0, gt=0)
     start_period_sec: float = Field(default=0.0, ge=0)
     start_interval_sec: float = Field(default=5.0, gt=0)
-    """Between checks of the start period."""
+    """Time between checks in the start period."""
     retries: int = Field(default=3, ge=1)
 
 
@@ -87,7 +87,7 @@ class EnvironmentSection(_Section):
     @model_validator(mode="before")
     @classmethod
     def _legacy_sizes(cls, values: Any) -> Any:
-        """`memory = "2G"` and `storage = "10G"` of version 1.0 files."""
+        """Translate `memory = "2G"` and `storage = "10G"` of version 1.0 files."""
         if not isinstance(values, dict):
             return values
         values = dict(values)
@@ -137,7 +137,7 @@ class VerifierSection(_Section):
 
 
 class TaskFile(_Section):
-    """task.toml."""
+    """The content of task.toml."""
 
     version: Any = None
     schema_version: Any = None
@@ -154,7 +154,7 @@ class TaskFile(_Section):
 
 
 def first_problem(error: ValidationError) -> str:
-    """The key that is wrong, why, and what it holds."""
+    """The first wrong key, why it is wrong, and its value."""
     problem = error.errors(include_url=False)[0]
     key = ".".join(str(part) for part in problem["loc"]) or "file"
     shown = "" if isinstance(problem["input"], dict) else f" (got {problem['input']!r})"

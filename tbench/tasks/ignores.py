@@ -1,4 +1,4 @@
-"""Which files of a task do not count, by Harbor's rules.
+"""Rules, as Harbor has them, for which files of a task do not count.
 
 A .gitignore at the task's top replaces the usual ignores of its digest. Below tests/ and solution/, what .harborignore
 files exclude (gitignore syntax) belongs neither to the digest nor into a container; they themselves never do.
@@ -21,7 +21,7 @@ _SCOPES = ("tests", "solution")
 
 
 def digest_ignores(root: Path) -> PathSpec[Any]:
-    """Matches the relative paths that the digest of the task at `root` leaves out. Raises TaskInvalid."""
+    """A matcher of the relative paths that the digest of the task at `root` leaves out. Raises TaskInvalid."""
     path = root / ".gitignore"
     try:
         return PathSpec.from_lines("gitignore", _lines(path) if path.exists() else _USUAL_IGNORES)
@@ -30,9 +30,9 @@ def digest_ignores(root: Path) -> PathSpec[Any]:
 
 
 class HarborIgnore:
-    """What the .harborignore files of the task at `root`, an absolute path without links, exclude.
+    """Tells what the .harborignore files of the task at `root`, an absolute path without links, exclude.
 
-    Each is read once. Raises TaskInvalid for one that cannot be used.
+    Each file is read once. Raises TaskInvalid for one that cannot be used.
     """
 
     def __init__(self, root: Path) -> None:
@@ -40,7 +40,7 @@ class HarborIgnore:
         self._by_folder: dict[Path, GitIgnoreSpec | None] = {}
 
     def excludes(self, path: Path, *, is_linked: bool = True) -> bool:
-        """Whether `path` is excluded, or what it leads to where links are on the way (`is_linked`; costs time)."""
+        """Whether `path` is excluded, or, with `is_linked` (which costs time), the file that its links lead to."""
         if self._matches(path):
             return True
         target = resolved(path) if is_linked else path

@@ -23,10 +23,10 @@ _TEMPLATE = re.compile(r"\$\{(\w+)(?::-(.*))?\}")
 
 
 class Task:
-    """One task directory. `hash` names its content, and all that is handed out is that content.
+    """One task directory. `hash` names its content, and only that content is handed out.
 
-    The hash is taken once, when it is first needed. What is read later is compared with it and kept: a file that has
-    changed since raises TrialError(task_changed), and one that changes afterwards has no effect.
+    The hash is taken once, when it is first needed. Files that are read later are compared with it and kept: one that
+    has changed since then raises TrialError(task_changed), and one that changes afterwards has no effect.
     """
 
     def __init__(self, path: Path, toml: bytes, file: TaskFile, raw: Mapping[str, Any]) -> None:
@@ -39,7 +39,7 @@ class Task:
 
     @classmethod
     def read(cls, path: Path) -> Task:
-        """Raises TaskInvalid, naming file and key."""
+        """Read and check the task directory at `path`. Raises TaskInvalid, naming file and key."""
         path = path.resolve()
         toml = path / "task.toml"
         if not toml.is_file():
@@ -75,7 +75,7 @@ class Task:
 
     @property
     def dockerfile(self) -> Path:
-        """environment/Dockerfile, which need not exist where task.toml names an image."""
+        """Path of environment/Dockerfile, which need not exist where task.toml names an image."""
         return self.path / "environment" / "Dockerfile"
 
     @cached_property
@@ -94,7 +94,7 @@ class Task:
 
     @cached_property
     def instruction(self) -> str:
-        """instruction.md without leading canary lines and the blanks after them.
+        """Text of instruction.md without leading canary lines and the blanks after them.
 
         Raises TrialError(task_changed), and TaskInvalid where a task of an unsupported form has none.
         """
@@ -105,17 +105,17 @@ class Task:
             if name not in self._digests:
                 raise TaskInvalid(f"{self.path / name}: missing") from None
             raise self._changed(name, f"cannot be read any more ({error.strerror})") from error
-        self._compare(name, {name: _sha256(content)} if self._files.is_hashed(name) else {})
+        self._require_same(name, {name: _sha256(content)} if self._files.is_hashed(name) else {})
         return _without_canary(_text(content))
 
     @cached_property
     def tests(self) -> Mapping[str, TreeEntry]:
-        """What goes to /tests, by path below tests/. Raises TrialError(task_changed)."""
+        """Entries for /tests, by path below tests/. Raises TrialError(task_changed)."""
         return self._tree("tests")
 
     @property
     def test_script(self) -> bytes:
-        """tests/test.sh. Raises TrialError(task_changed)."""
+        """Content of tests/test.sh. Raises TrialError(task_changed)."""
         entry = self.tests.get("test.sh")
         if entry is None or entry.data is None:
             raise self._changed("tests/test.sh", "is gone")
@@ -123,7 +123,7 @@ class Task:
 
     @cached_property
     def solution(self) -> Mapping[str, TreeEntry]:
-        """What goes to /solution, by path below solution/; empty without one. Raises TrialError(task_changed)."""
+        """Entries for /solution, by path below solution/; empty without one. Raises TrialError(task_changed)."""
         return self._tree("solution")
 
     @property
@@ -133,12 +133,12 @@ class Task:
         return path.is_file() and not self._files.is_ignored(path)
 
     def require_unchanged(self, folder: str) -> None:
-        """Compare the files of a folder that is used in place. Raises TrialError(task_changed)."""
+        """Compare the files of a folder that is used in place with the hash. Raises TrialError(task_changed)."""
         try:
             now = self._files.digests(folder)
         except OSError as error:
             raise self._unreadable(error, folder) from error
-        self._compare(folder, now)
+        self._require_same(folder, now)
 
     def _tree(self, folder: str) -> Mapping[str, TreeEntry]:
         try:
@@ -147,11 +147,11 @@ class Task:
             raise self._unreadable(error, folder) from error
         contents = {f"{folder}/{name}": entry.data for name, entry in tree.items() if entry.data is not None}
         hashed = {name: _sha256(data) for name, data in contents.items() if self._files.is_hashed(name)}
-        self._compare(folder, hashed)
+        self._require_same(folder, hashed)
         return tree
 
-    def _compare(self, part: str, now: Mapping[str, str]) -> None:
-        """Raises TrialError(task_changed) where the digests of a file or folder are not those of the hash."""
+    def _require_same(self, part: str, now: Mapping[str, str]) -> None:
+        """Compare the digests of a file or folder with those of the hash. Raises TrialError(task_changed)."""
         then = {name: digest for name, digest in self._digests.items() if name == part or name.startswith(f"{part}/")}
         for name in sorted(then.keys() | now.keys()):
             if name not in now:
@@ -179,7 +179,7 @@ class Task:
 
 
 def resolve_env(env: Mapping[str, str], host: Mapping[str, str] | None = None) -> dict[str, str]:
-    """Values of the form `${VAR}` or `${VAR:-default}` from the host's environment.
+    """Copy of `env` with values `${VAR}` and `${VAR:-default}` taken from the host's environment.
 
     Raises TrialError(env_missing) for a variable that is neither set nor has a default.
     """
@@ -199,7 +199,7 @@ def resolve_env(env: Mapping[str, str], host: Mapping[str, str] | None = None) -
 
 
 def host_variables(task: Task) -> set[str]:
-    """Names of what its `env` tables take from tbench's own environment."""
+    """Names of the variables that the task's `env` tables take from tbench's own environment."""
     file = task.file
     tables = (file.environment.env, file.verifier.env, file.solution.env)
     return {match[1] for table in tables for value in table.values() if (match := _TEMPLATE.fullmatch(value))}

@@ -1,1 +1,1 @@
-"""Whether a task was solved: the verifier runs, its reward is read, and what speaks against it is told."""
+"""Finds out whether a task was solved: runs the verifier, reads its reward, and tells what speaks against it."""

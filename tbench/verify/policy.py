@@ -18,12 +18,12 @@ Keep = Literal["none", "failed", "all"]
 
 @dataclass(frozen=True)
 class VerifyPolicy:
-    """Where verifiers run, and what of a trial is kept on the engine for a later look."""
+    """Where verifiers run, and what of a trial is kept on the engine for later."""
 
     verify: Verify = "shared"
     keep: Keep = "none"
     snapshot: bool = False
-    """The files before the verifier began, as an image."""
+    """Whether the files before the verifier began are kept as an image."""
 
     def keeps(self, reward: float | None) -> bool:
         """Whether the container of a trial with this reward, None for no verdict, is kept."""
@@ -39,16 +39,16 @@ async def verify_by(policy: Verify, task: Task, sandbox: Sandbox, *, again: bool
         return await verify(task, sandbox, again=again)
     seen = await examine(task, sandbox)
     try:
-        isolated = await _in_a_copy(task, sandbox, again)
+        isolated = await _verify_in_a_copy(task, sandbox, again)
     except VerifierFailed as failure:
-        integrity = _joined(failure.integrity, seen, policy)
+        integrity = _join_integrity(failure.integrity, seen, policy)
         raise VerifierFailed(failure.type, str(failure), failure.files, integrity) from None
     if policy == "isolated":
-        return Verdict(isolated.reward, isolated.files, _joined(isolated.integrity, seen, policy))
-    return await _compared(task, sandbox, isolated, again)
+        return Verdict(isolated.reward, isolated.files, _join_integrity(isolated.integrity, seen, policy))
+    return await _compare_with_shared(task, sandbox, isolated, again)
 
 
-async def _in_a_copy(task: Task, sandbox: Sandbox, again: bool) -> Verdict:
+async def _verify_in_a_copy(task: Task, sandbox: Sandbox, again: bool) -> Verdict:
     if not isinstance(sandbox, Copies):
         raise TrialError("verifier_failed", "this sandbox cannot be copied, so nothing can be verified in a copy")
     copy = await sandbox.copy()
@@ -58,8 +58,8 @@ async def _in_a_copy(task: Task, sandbox: Sandbox, again: bool) -> Verdict:
         await asyncio.shield(copy.remove())
 
 
-async def _compared(task: Task, sandbox: Sandbox, isolated: Verdict, again: bool) -> Verdict:
-    """The isolated verdict counts; that another one was to be had from the agent's own container speaks against it."""
+async def _compare_with_shared(task: Task, sandbox: Sandbox, isolated: Verdict, again: bool) -> Verdict:
+    """The isolated verdict, which counts; another verdict from the agent's own container is a sign against it."""
     rewards = {"isolated": isolated.reward}
     try:
         shared = await verify(task, sandbox, again=again)
@@ -67,7 +67,7 @@ async def _compared(task: Task, sandbox: Sandbox, isolated: Verdict, again: bool
         seen, files, words = shared.integrity, shared.files, f"{shared.reward:g}"
     except VerifierFailed as failure:
         seen, files, words = failure.integrity, failure.files, failure.type
-    integrity = _joined(isolated.integrity, seen, "both").model_copy(update={"rewards": rewards})
+    integrity = _join_integrity(isolated.integrity, seen, "both").model_copy(update={"rewards": rewards})
     if words != f"{isolated.reward:g}":
         disagreement = f"disagreement: {isolated.reward:g} in a copy, {words} in the agent's own container"
         integrity = integrity.model_copy(update={"tamper": (*integrity.tamper, disagreement)})
@@ -75,8 +75,8 @@ async def _compared(task: Task, sandbox: Sandbox, isolated: Verdict, again: bool
     return Verdict(isolated.reward, {**isolated.files, **beside}, integrity)
 
 
-def _joined(counted: Integrity, seen: Integrity, policy: Verify) -> Integrity:
-    """What the verdict that counts rests on, with what was seen besides in the agent's own container."""
+def _join_integrity(counted: Integrity, seen: Integrity, policy: Verify) -> Integrity:
+    """The integrity of the verdict that counts, with what was seen besides in the agent's own container."""
     return counted.model_copy(
         update={
             "verify": policy,

@@ -16,9 +16,9 @@ from tbench.verify.shell_commands import Words, simple_commands
 _ASSIGNMENT = re.compile(r"\w+(?:\[[^]]*\])?\+?=(?!=)")
 _BEFORE_A_COMMAND = {"if", "then", "else", "elif", "do", "while", "until", "!", "{", "coproc"}
 _PYTEST = re.compile(r"(?:pytest|py\.test)(?:-?3(?:\.\d+)?)?(?:[=@<>~!\[].*)?")
-"""The command, also with the version that uvx and pipx take."""
+"""Names of the pytest command, also with the version that uvx and pipx take."""
 _PYTHON = re.compile(r"python[\d.]*|pypy[\d.]*|\$.*")
-"""Or a variable: what stands for a command and is followed by `-m pytest` is one."""
+"""Names of Python, or a variable: one that stands for a command and is followed by `-m pytest` is Python."""
 _MODULE = re.compile(r"-[bBdEiIOPqsSuvx]*m(.*)|--module(?:=(.*))?")
 _SHELL_TEXT = re.compile(r"-[A-Za-z]*c|--command")
 _ONLY_ASKS = {"-h", "--help", "-V", "--version"}
@@ -29,9 +29,9 @@ class _Launcher:
     """A program that runs the command it is given."""
 
     options: frozenset[str]
-    """Those that take the next word as their argument."""
+    """Options that take the next word as their argument."""
     operands: int = 0
-    """How many words stand before the command."""
+    """Number of words before the command, besides options."""
     subcommands: tuple[Words, ...] = ([],)
 
 
@@ -103,7 +103,7 @@ def _runs_pytest(words: Words) -> bool:
 
 
 def _without_prefix(words: Words) -> Words:
-    """Behind the shell's own words and assignments."""
+    """The words of a command without leading shell keywords and assignments."""
     at = 0
     while at < len(words):
         if words[at] == "function":
@@ -116,7 +116,7 @@ def _without_prefix(words: Words) -> Words:
 
 
 def _shell_texts(arguments: Words) -> Words:
-    """What shells are given to run as one word."""
+    """The scripts that a shell is given as one word, such as after `-c`."""
     texts = [text for option, text in pairwise(arguments) if _SHELL_TEXT.fullmatch(option)]
     return texts + [word.partition("=")[2] for word in arguments if word.startswith("--command=")]
 
@@ -131,7 +131,7 @@ def _python_runs_pytest(arguments: Words) -> bool:
 
 
 def _launched(launcher: _Launcher, arguments: Words) -> Words:
-    """The command that a launcher runs; nothing where it does something else."""
+    """The command that a launcher runs; empty where it does something else."""
     rest = _behind_options(launcher, arguments)
     for subcommand in launcher.subcommands:
         if rest[: len(subcommand)] == subcommand:
@@ -140,7 +140,7 @@ def _launched(launcher: _Launcher, arguments: Words) -> Words:
 
 
 def _behind_options(launcher: _Launcher, words: Sequence[str]) -> Words:
-    """The first word that is no option and what follows; where a module is named, that in its place."""
+    """The words from the first that is no option; a module that an option names takes its place."""
     rest = list(words)
     while rest and rest[0].startswith("-"):
         option = rest.pop(0)

@@ -1,4 +1,4 @@
-"""What the verifier's script saw in the container: the facts that a verdict and the tamper signals rest on."""
+"""Reads the report of the verifier's script: the facts that a verdict and the tamper signals rest on."""
 
 from __future__ import annotations
 
@@ -15,26 +15,26 @@ class Suspect:
 
     path: str
     real: str
-    """Where a link ends; the rest is about that file."""
+    """Path of the file that a link leads to; the rest is about that file."""
     is_new: bool
-    """It changed too: a new link may lead to an old file."""
+    """Whether the file at `real` changed, too: a new link may lead to an old file."""
     md5: str = ""
     sha256: str = ""
     known: tuple[str, ...] = ()
-    """What dpkg's and pip's records say of such a file."""
+    """Lines of dpkg's and pip's records about such a file."""
     head: bytes = b""
 
 
 @dataclass(frozen=True)
 class Facts:
-    """What the verifier's script saw in the container."""
+    """Facts that the verifier's script saw in the container."""
 
     exit_code: int | None = None
     timed_out: bool = False
     leftovers: int = 0
-    """Processes of the agent, besides the terminal's own, when the verifier began."""
+    """Number of the agent's processes, besides the terminal's own, when the verifier began."""
     forged: tuple[str, ...] = ()
-    """Why test.sh was not run, a sentence each."""
+    """Reasons why test.sh was not run, a sentence each."""
     evidence: tuple[str, ...] = ()
     repairs: tuple[str, ...] = ()
     changed_tests: tuple[str, ...] = ()
@@ -42,11 +42,11 @@ class Facts:
     """Lines of /etc/hosts about servers that verifiers download from."""
     suspects: tuple[Suspect, ...] = ()
     is_complete: bool = False
-    """The report came to its end: nobody ended the verifier's shell."""
+    """Whether the report came to its end, so that nobody ended the verifier's shell."""
 
 
 def read_report(output: bytes, limit_bytes: int) -> tuple[Facts, dict[str, bytes]]:
-    """The facts, and the files below /logs and of the evidence, cut at the limit, from what the script printed."""
+    """The facts and the files (below /logs, and evidence; cut at the limit) from what the script printed."""
     report, _, archive = output.partition(b"\0")
     files = unpack(io.BytesIO(archive), limit_bytes)
     heads = {name: files.pop(name) for name in list(files) if name.startswith("suspects/")}

@@ -56,7 +56,7 @@ def read_reward(logs: Logs, *, calls_pytest: bool = False) -> float:
 
 
 def remarks(logs: Logs, reward: float) -> tuple[str, ...]:
-    """What a reader of this verdict should know, `kind: what was seen` each: a 0 that a failed tool may have made."""
+    """Doubts about a verdict that stands, `kind: what was seen` each: a 0 that a failed tool may have caused."""
     if reward != 0.0 or _tests_ran(logs) or (failure := _tool_failure(logs)) is None:
         return ()
     return (f"tool-failure: {failure}",)
@@ -98,7 +98,7 @@ def _is_finite_number(value: object) -> bool:
 
 
 def _tests_ran(logs: Logs) -> bool:
-    """Whether there is a sign of it: a ctrf.json with tests, or a test runner's words in the output."""
+    """Whether there is a sign that tests ran: a ctrf.json with tests, or a test runner's words in the output."""
     output = _output(logs)
     found = _PYTEST_SUMMARY.search(output) or _OTHER_RUNNERS.search(output)
     return found is not None or _ctrf_has_tests(logs.get("ctrf.json"))

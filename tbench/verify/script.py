@@ -1,4 +1,4 @@
-"""The script around a task's verifier, verifier.sh, and what it is told through its environment."""
+"""The script around a task's verifier, verifier.sh, and the variables that tell it what to do."""
 
 from __future__ import annotations
 
@@ -12,11 +12,12 @@ from typing import Literal
 from tbench.sandbox.archive import FileEntry
 
 Part = Literal["whole", "examine", "prepare", "run", "collect"]
-"""`whole` is all of it, for root. Where another user runs the tests, root prepares and collects; `examine` looks."""
+"""Part of the script: `whole` is all of it, for root. For another user root runs `prepare` and `collect`, and the user
+`run`; `examine` only looks for signs of tampering."""
 FORGED = 96
 """Exit code of `prepare` when test.sh must not be run; the report says why."""
 _MEND_SEC = 200.0
-"""How long mending may take."""
+"""Time limit of mending."""
 
 
 @dataclass(frozen=True)
@@ -24,29 +25,29 @@ class VerifierScript:
     """One run of verifier.sh. Units: seconds."""
 
     stage: str
-    """A directory of its own in the container, where the tests arrive."""
+    """Path of a new directory in the container, where the tests arrive."""
     tests: Mapping[str, FileEntry]
-    """By path in `stage`, below its directory `tests`."""
+    """Entries of the tests by path, all below the directory `tests` of `stage`."""
     workdir: str
     timeout_sec: float
     watched: Sequence[str] = ()
     """Globs of files that test.sh depends on."""
     again: bool = False
-    """A verifier ran there before: what lies at /tests and /logs/verifier is our own."""
+    """Whether a verifier ran there before, so that the files at /tests and /logs/verifier are our own."""
     uses_apt: bool = False
 
     @property
     def limit_sec(self) -> float:
-        """How long all parts may take together, mending included."""
+        """Time limit of all parts together, mending included."""
         return self.timeout_sec + 60.0 + (_MEND_SEC if self.again or self.uses_apt else 0.0)
 
     @property
     def text(self) -> str:
-        """What the tools volume's shell runs: the same text for every task and every part."""
+        """Text of the script for busybox's shell: the same for every task and every part."""
         return _script_text()
 
     def environment(self, part: Part, *, code: int | None = None, late: bool = False) -> dict[str, str]:
-        """Variables that the script takes out of its environment. For `collect`: how test.sh ended."""
+        """Variables that the script reads. `code` and `late` tell `collect` how test.sh ended."""
         values = {
             "PART": part,
             "STAGE": self.stage,
@@ -68,7 +69,7 @@ def _script_text() -> str:
 
 
 def _digest(tests: Mapping[str, FileEntry], stage: str) -> str:
-    """The sha256 of the sorted sums of all files below /tests, when they are what was sent."""
+    """sha256 of the sorted sums that the files below /tests have when they are those that were sent."""
     lines = sorted(
         f"{hashlib.sha256(entry.data).hexdigest()}  {path.removeprefix(stage)}".encode()
         for path, entry in tests.items()

@@ -1,4 +1,4 @@
-"""Reads which commands stand in a shell script, with their arguments. Pure: nothing is executed or expanded.
+"""Reads the commands of a shell script, with their arguments. Pure: nothing is executed or expanded.
 
 Understood: quotes, comments, line continuations, here-documents, subshells, substitutions (also within double quotes),
 patterns of `case`, arrays. The shell's own words (`if`, `!`, `{` …) and assignments are left where they stand.
@@ -24,9 +24,9 @@ _ANSI_QUOTES = re.compile(r"\$'((?:[^'\\]|\\.)*)'?", re.DOTALL)
 _BACKTICKS = re.compile(r"`((?:[^`\\]|\\.)*)`?", re.DOTALL)
 _PARAMETER = re.compile(r"\$(?:\{[^}]*\}?)?")
 _BEFORE_PARENTHESIS = re.compile(r"[=?*+@!]$")
-"""Of an array, or of a pattern."""
+"""End of a word before the parenthesis of an array or a pattern."""
 _SHOWN = {"", "/dev/stdout", "/dev/stderr", "/dev/tty", "/dev/fd/1", "/dev/fd/2"}
-"""Files that output is not lost in; the first stands for a process substitution, such as `>(tee log)`."""
+"""Targets whose output is still shown; the first stands for a process substitution, such as `>(tee log)`."""
 
 
 @dataclass
@@ -38,7 +38,7 @@ class SimpleCommand:
 
     words: Words = field(default_factory=list)
     is_shown: bool = True
-    """Its output is the script's: it is neither redirected to a file nor taken by a substitution."""
+    """Whether its output is the script's: neither redirected to a file nor taken by a substitution."""
 
 
 def simple_commands(script: str) -> list[SimpleCommand]:
@@ -71,22 +71,22 @@ class _Reader:
                     if closer:
                         break
                     command = SimpleCommand()  # what was read is a pattern of `case`
-                command = self._end(command, found[0])
+                command = self._end_command(command, found[0])
             elif self._text.startswith(("<(", ">("), self._at):
                 self._at += 2
                 self.read(")")
                 command.words.append("")
             else:
                 command.words.append(self._word())
-        self._end(command, "")
+        self._end_command(command, "")
 
     def _take(self, pattern: re.Pattern[str]) -> re.Match[str] | None:
         if found := pattern.match(self._text, self._at):
             self._at = found.end()
         return found
 
-    def _end(self, command: SimpleCommand, operator: str) -> SimpleCommand:
-        """The next command: nothing yet."""
+    def _end_command(self, command: SimpleCommand, operator: str) -> SimpleCommand:
+        """Finish a command at `operator`; returns the next one, still empty."""
         is_function = operator == "(" and self._text.startswith(")", self._at)
         if command.words and not is_function:
             self.commands.append(command)
@@ -151,7 +151,7 @@ class _Reader:
         return "".join(pieces)
 
     def _expansion(self) -> str:
-        """What an escape stands for, and an expansion as it is; the commands of a substitution are read."""
+        """Read an escape (returns what it stands for) or an expansion (returns it as it is, and reads its commands)."""
         if self._text.startswith("\\", self._at):
             self._at += 2
             return self._text[self._at - 1 : self._at].removesuffix("\n")
@@ -173,7 +173,7 @@ class _Reader:
         return found[0]
 
     def _skip_parentheses(self) -> None:
-        """An array, or a pattern: no commands."""
+        """Skip an array or a pattern, which holds no commands."""
         known = len(self.commands)
         self._at += 1
         self.read(")")

@@ -1,6 +1,6 @@
 """Tamper signals: what speaks against a verdict, such as a file that the tests depend on and that the agent changed.
 
-No proofs: `kind: what was seen` each, and those in results.WEAK_SIGNALS are often honest work.
+A signal, `kind: what was seen`, is no proof; those in results.WEAK_SIGNALS are often honest work.
 """
 
 from __future__ import annotations
@@ -73,7 +73,7 @@ def _signals(facts: Facts, logs: Logs, reward: float | None) -> Iterator[str]:
     if "/tests/test.sh" in facts.evidence:
         yield "planted-tests: /tests/test.sh was there before the tests"
     for suspect in facts.suspects:
-        yield from _of_file(suspect)
+        yield from _file_signals(suspect)
     yield from (f"hosts: /etc/hosts has {line}" for line in facts.hosts)
     if facts.changed_tests:
         yield f"tests-changed: {', '.join(facts.changed_tests[:5])} changed while the tests ran"
@@ -94,7 +94,7 @@ def _failed_tests(logs: Logs) -> int:
     return int(failures[1]) if failures else 0
 
 
-def _of_file(suspect: Suspect) -> Iterator[str]:
+def _file_signals(suspect: Suspect) -> Iterator[str]:
     directory, _, name = suspect.path.rpartition("/")
     if _is_installed(suspect) or not suspect.head.strip():
         return
@@ -115,10 +115,10 @@ def _of_file(suspect: Suspect) -> Iterator[str]:
     elif name in _PYTEST_FILES:
         yield f"{'pytest-config' if directory else 'planted-pytest'}: {suspect.path} was put there by the agent"
     else:
-        yield from _of_tool(suspect, name)
+        yield from _tool_signals(suspect, name)
 
 
-def _of_tool(suspect: Suspect, name: str) -> Iterator[str]:
+def _tool_signals(suspect: Suspect, name: str) -> Iterator[str]:
     real = suspect.real.rpartition("/")[2]
     is_link = suspect.real != suspect.path
     if is_link and not suspect.is_new and _family(name) == _family(real):
@@ -131,7 +131,7 @@ def _of_tool(suspect: Suspect, name: str) -> Iterator[str]:
 
 
 def _family(name: str) -> str:
-    """python3.11 and python are one; so are sh and dash."""
+    """Name that variants of a tool share: `python` for python3.11, `sh` for dash and bash."""
     stem = _LINKS_TO_FAMILY.sub("", name)
     return "sh" if stem in ("dash", "bash") else stem
 

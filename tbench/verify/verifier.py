@@ -21,16 +21,16 @@ from tbench.verify.script import FORGED, VerifierScript
 from tbench.verify.tamper import signals, watched
 
 _KEPT = ("verifier/", "agent/", "artifacts/", "evidence/")
-"""Below /logs. Anything else there could pass for a file of ours: they end side by side."""
+"""Folders below /logs that are kept. Any other file could pass for one of ours, as they end up side by side."""
 _KEPT_BYTES = 32 << 20
 _MARGIN_SEC = 60.0
 
 
 @dataclass(frozen=True)
 class Verdict:
-    """The reward, and what lies below /logs: verifier/{stdout.txt,reward.txt,ctrf.json,…}, agent/…, artifacts/…
+    """The reward, and the files below /logs: verifier/{stdout.txt,reward.txt,ctrf.json,…}, agent/…, artifacts/…
 
-    What the agent left where tests and reward belong is below evidence/.
+    Files that the agent left where tests and reward belong are below evidence/.
     """
 
     reward: float
@@ -39,7 +39,7 @@ class Verdict:
 
 
 class VerifierFailed(TrialError):
-    """A verifier ran, and there is no verdict. Carries the files below /logs, and what a verdict would rest on."""
+    """A verifier ran without a verdict. Carries the files below /logs, and what a verdict would rest on."""
 
     def __init__(
         self, type_: str, message: str, files: Mapping[str, bytes], integrity: Integrity = NOTHING_SEEN
@@ -51,7 +51,7 @@ class VerifierFailed(TrialError):
 async def verify(task: Task, sandbox: Sandbox, *, again: bool = False) -> Verdict:
     """Stage tests/, run tests/test.sh under its timeout, read the reward. Raises TrialError.
 
-    Where no test ran, what can be mended is mended, and the verifier runs once more. `again`: one ran there before.
+    Where no test ran, what can be mended is mended, and the verifier runs once more. `again` says that one ran before.
     """
     try:
         return await _verify_once(task, sandbox, again=again)
@@ -71,7 +71,7 @@ async def verify(task: Task, sandbox: Sandbox, *, again: bool = False) -> Verdic
 
 
 def with_earlier(before: Integrity, after: Integrity) -> Integrity:
-    """What a verdict rests on, `after`, with what an earlier run of the verifier saw, `before`."""
+    """The integrity `after` of a verdict, with what an earlier run of the verifier saw, `before`."""
     return after.model_copy(
         update={
             "tamper": tuple(dict.fromkeys(before.tamper + after.tamper)),
@@ -83,7 +83,7 @@ def with_earlier(before: Integrity, after: Integrity) -> Integrity:
 
 
 async def examine(task: Task, sandbox: Sandbox) -> Integrity:
-    """What speaks against a verdict before anything is staged; for a sandbox whose verifier runs in a copy of it."""
+    """Look for signs of tampering before anything is staged; for a sandbox whose verifier runs in a copy of it."""
     script = _script(task, sandbox, again=False)
     variables = script.environment("examine")
     ended = await sandbox.shell(script.text, timeout_sec=_MARGIN_SEC, user="root", environment=variables)
@@ -116,9 +116,9 @@ def _reward(task: Task, facts: Facts, logs: Logs) -> float:
 
 
 async def _run(task: Task, sandbox: Sandbox, again: bool) -> tuple[Facts, dict[str, bytes]]:
-    """What was seen, and the files that are kept.
+    """Run the verifier's script; returns what it saw, and the files that are kept.
 
-    As root all of it is one exec: tests go in through its stdin and the logs come out of its stdout, because the
+    As root the whole script is one exec: tests go in through its stdin and the logs come out of its stdout, because the
     engine's own copying costs more than everything else together.
     """
     settings = task.file.verifier
@@ -163,7 +163,7 @@ def _script(task: Task, sandbox: Sandbox, again: bool) -> VerifierScript:
 async def _run_as(
     user: str | None, script: VerifierScript, sandbox: Sandbox, environment: Mapping[str, str], tests: bytes
 ) -> ExecResult:
-    """As another user than root: root stages and collects, with a call each."""
+    """Run the script for another user than root: root stages and collects, with a call each."""
     prepare_sec = script.limit_sec - script.timeout_sec
     staged = await sandbox.shell(
         script.text, timeout_sec=prepare_sec, user="root", environment=script.environment("prepare"), stdin=tests

@@ -153,7 +153,7 @@ class Busyness:
         return self.load
 
     def admission(self, max_load: float | None) -> Admission:
-        return Admission(4, 1000, max_load=max_load, load=self.look, say=self.notes.append, look_every_sec=0.01)
+        return Admission(4, 1000, max_load=max_load, load=self.look, say=self.notes.append, check_every_sec=0.01)
 
 
 async def test_on_a_busy_machine_all_but_the_first_wait_until_it_is_calm() -> None:

@@ -39,7 +39,7 @@ def watched(*readings: Reading) -> HostSample:
     watch = HostWatch(Played(readings[0], *readings))
     observation = watch.observe()
     for _ in readings[2:]:
-        watch.look()
+        watch.take_reading()
     return observation.sample()
 
 

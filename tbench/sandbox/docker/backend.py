@@ -25,12 +25,12 @@ from tbench.tasks.task import Task, resolve_env
 
 
 class DockerBackend:
-    """Makes the containers of one run on an engine, and finds again those that were kept. See `Backend`."""
+    """A `Backend` that makes the containers of one run on an engine, and finds kept ones again."""
 
     sandbox_type: type = Container
 
     def __init__(self, engine: Engine, settings: SandboxSettings, *, owns_engine: bool = False) -> None:
-        """`owns_engine`: closing this closes the connection, too."""
+        """`owns_engine` says that closing this backend closes the connection, too."""
         self.image_ids: dict[str, str] = {}
         self._engine = engine
         self._settings = settings
@@ -39,11 +39,11 @@ class DockerBackend:
         self._tools_volume = ""
         self._memory_watch: MemoryWatch | None = None
         self._closed_to: tuple[str, ...] = ()
-        self._asking = asyncio.Lock()
+        self._finding_addresses = asyncio.Lock()
 
     @classmethod
     def connect(cls, settings: SandboxSettings, *, concurrency: int = 8, host: str | None = None) -> DockerBackend:
-        """On the engine at `host`, else where DOCKER_HOST says. Raises EngineUnavailable, saying what to do."""
+        """Connect to the engine at `host`, by default where DOCKER_HOST says. Raises EngineUnavailable with advice."""
         return cls(Engine.connect(concurrency, host), settings, owns_engine=True)
 
     @property
@@ -115,7 +115,7 @@ class DockerBackend:
             workdir=asked.workdir,
             agent_user=str(user) if user is not None else None,
             no_new_privileges=settings.no_new_privileges,
-            closed_to=await self._closed(image) if settings.block_host else (),
+            closed_to=await self._closed_addresses(image) if settings.block_host else (),
         )
 
     async def reopen(self, task: Task, trial: str, kept: str) -> Container:
@@ -136,9 +136,9 @@ class DockerBackend:
         recipe = await self._recipe(task, trial, image, resolve_env(task.file.environment.env))
         return await Container.start(self._engine, recipe)
 
-    async def _closed(self, image: Image) -> tuple[str, ...]:
-        """Addresses that no trial may reach; asked for once."""
-        async with self._asking:
+    async def _closed_addresses(self, image: Image) -> tuple[str, ...]:
+        """Addresses that no trial may reach; they are found out once."""
+        async with self._finding_addresses:
             if not self._closed_to:
                 labels = {LABEL_RUN: self._settings.run, LABEL_OWNER: owner()}
                 try:
@@ -150,9 +150,10 @@ class DockerBackend:
 
 
 async def wait_until_healthy(sandbox: Sandbox, check: Healthcheck) -> None:
-    """Raises TrialError(healthcheck_failed) after `retries` failures; checks begun in the start period are not counted.
+    """Wait for the task's healthcheck. Raises TrialError(healthcheck_failed) after `retries` failures.
 
-    They follow each other by `start_interval_sec`, the others by `interval_sec`.
+    Failures of checks begun in the start period are not counted; those checks are `start_interval_sec` apart, the
+    others `interval_sec`.
     """
     started, failures = time.monotonic(), 0
     while True:

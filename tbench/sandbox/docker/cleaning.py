@@ -1,10 +1,10 @@
 """Finds and removes what runs left on the engine, by label; never anything of a process that still lives.
 
-As a program (`python -m tbench.sandbox.docker.cleaning OWNER`) it removes the containers of a process that would not
-wait for that.
+As a program (`python -m tbench.sandbox.docker.cleaning OWNER`) it removes the containers of a process that did not
+wait for their removal.
 
-Nothing here gives up because of one thing that cannot be removed: what vanished meanwhile is as good as removed, and
-any other failure is told beside the rest.
+One thing that cannot be removed does not stop the rest: what vanished meanwhile is as good as removed, and any other
+failure is reported with the rest.
 """
 
 from __future__ import annotations
@@ -34,51 +34,51 @@ Kind = Literal["container", "network", "volume", "image"]
 _AT_ONCE = 4
 _REMOVE_SEC = 60.0
 _REAP_SEC = 120.0
-_LOOKS, _BETWEEN_LOOKS_SEC = 10, 0.5
-"""How often it is looked for containers of a process that is gone: the engine may still be creating some for it."""
+_SEARCHES, _BETWEEN_SEARCHES_SEC = 10, 0.5
+"""How often a gone process's containers are searched for: the engine may still be creating some for it."""
 _GOING_AWAY = (404, 409)
-"""Of a container: it is gone, or another removal of it is under way."""
+"""Statuses of a removal that say that the container is gone, or that another removal of it is under way."""
 
 
 @dataclass(frozen=True)
 class Scope:
-    """What may be removed. By default what runs left behind whose process is gone, and what nobody uses."""
+    """What may be removed: by default the leftovers of runs whose process is gone, and what nobody uses."""
 
     everything: bool = False
-    """Also what is shared, kept, or of owners that cannot be seen from here."""
+    """Whether to remove also what is shared or kept, and what belongs to owners that cannot be seen from here."""
     kept: bool = False
-    """Also containers and snapshots that were kept on purpose."""
+    """Whether to remove also containers and snapshots that were kept on purpose."""
     run: str | None = None
-    """Only what belongs to this run."""
+    """Name of the one run whose leftovers are removed; None for all runs."""
 
 
 @dataclass(frozen=True)
 class Leftover:
-    """One thing of ours on the engine."""
+    """A container, network, volume or image of ours on the engine."""
 
     kind: Kind
     identity: str
     words: str
     run: str = ""
     why_kept: str = ""
-    """Empty for what is to be removed."""
+    """The reason to keep it; empty for what is to be removed."""
     live: bool = False
-    """It belongs to a process that runs, or may run."""
+    """Whether it belongs to a process that runs, or may run."""
 
 
 @dataclass
 class Cleaned:
-    """One line per thing."""
+    """The outcome of cleaning: one line per thing that was removed, kept or could not be removed."""
 
     removed: list[str] = field(default_factory=list)
     kept: list[str] = field(default_factory=list)
-    """With the reason."""
+    """Lines that end with the reason."""
     failed: list[str] = field(default_factory=list)
-    """With the engine's words."""
+    """Lines that end with the engine's message."""
 
 
 async def clean(engine: Engine, scope: Scope, *, dry_run: bool = False) -> Cleaned:
-    """Remove what `scope` allows; with `dry_run` only say what that would be. Raises nothing of the engine's."""
+    """Remove what `scope` allows; with `dry_run` only say what that would be. Raises no EngineError."""
     cleaned = Cleaned()
     found = await _find(engine, scope, cleaned)
     for item in found:
@@ -89,14 +89,14 @@ async def clean(engine: Engine, scope: Scope, *, dry_run: bool = False) -> Clean
 
 
 async def reap(engine: Engine) -> list[str]:
-    """At a run's start: remove what killed runs left. One sentence per thing; bounded, and raises nothing.
+    """Remove what killed runs left, at the start of a run; returns one sentence per thing. Bounded; raises nothing.
 
-    Only what names an owner that is gone for certain; nothing that was kept, shared or merely is not used.
+    Only what names an owner that is gone for certain is removed; nothing that was kept, is shared or is only unused.
     """
     cleaned = Cleaned()
     try:
         async with asyncio.timeout(_REAP_SEC):
-            listed = await asyncio.gather(*(finder(engine, Scope()) for finder in (_containers, _networks, _snapshots)))
+            listed = await asyncio.gather(*(list_kind(engine, Scope()) for list_kind in _OF_RUNS))
             found = [item for items in listed for item in items if not item.why_kept]
             await _remove(engine, found, cleaned)
     except (EngineError, TimeoutError) as error:
@@ -107,22 +107,22 @@ async def reap(engine: Engine) -> list[str]:
 
 
 async def _find(engine: Engine, scope: Scope, cleaned: Cleaned) -> list[Leftover]:
-    """In the order in which it can be removed: users before what they use."""
+    """All leftovers in the order in which they can be removed: containers before what they use."""
     found: list[Leftover] = []
-    for finder in (_containers, _networks, _snapshots):
-        found += await _listed(finder(engine, scope), cleaned)
+    for list_kind in _OF_RUNS:
+        found += await _list_or_report(list_kind(engine, scope), cleaned)
     if scope.run is not None:
         return found
-    shared = [*await _listed(_images(engine, scope), cleaned)]
+    shared = [*await _list_or_report(_list_images(engine, scope), cleaned)]
     if scope.everything:
-        shared += await _listed(_shared(engine), cleaned)
+        shared += await _list_or_report(_list_shared(engine), cleaned)
     if any(item.live for item in found):
         # The engine refuses only what a container uses at this moment, and the next trial is still to come.
         shared = [replace(item, why_kept="a run is under way that may need it") for item in shared]
     return found + shared
 
 
-async def _listed(finding: Awaitable[list[Leftover]], cleaned: Cleaned) -> list[Leftover]:
+async def _list_or_report(finding: Awaitable[list[Leftover]], cleaned: Cleaned) -> list[Leftover]:
     try:
         return await finding
     except EngineError as error:
@@ -135,8 +135,8 @@ def is_kept(container: Mapping[str, Any]) -> bool:
     return any(name.lstrip("/").startswith(KEPT_PREFIX) for name in container.get("Names") or ())
 
 
-async def _containers(engine: Engine, scope: Scope) -> list[Leftover]:
-    """Of trials, and helpers that fill volumes."""
+async def _list_containers(engine: Engine, scope: Scope) -> list[Leftover]:
+    """Containers of trials, and helpers that fill volumes."""
     api = engine.api
     found: dict[str, Leftover] = {}
     for label in (LABEL_RUN, LABEL_SHARED):
@@ -145,23 +145,23 @@ async def _containers(engine: Engine, scope: Scope) -> list[Leftover]:
             whose = f"of run {labels[LABEL_RUN]}" if LABEL_RUN in labels else "that filled a volume"
             words = f"container {container['Id'][:12]} {whose}"
             item = Leftover("container", container["Id"], words, labels.get(LABEL_RUN, ""))
-            found.setdefault(container["Id"], _judged(item, labels, scope, kept=is_kept(container)))
-    return _of_run(found.values(), scope)
+            found.setdefault(container["Id"], _with_reason_to_keep(item, labels, scope, kept=is_kept(container)))
+    return _in_scope(found.values(), scope)
 
 
-async def _networks(engine: Engine, scope: Scope) -> list[Leftover]:
+async def _list_networks(engine: Engine, scope: Scope) -> list[Leftover]:
     api = engine.api
     found = []
     for network in await engine.call(api.networks, filters={"label": LABEL_RUN}):
         labels = network["Labels"] or {}
         run = labels.get(LABEL_RUN, "")
         item = Leftover("network", network["Id"], f"network {network['Name']} of run {run}", run)
-        found.append(_judged(item, labels, scope, kept=False))
-    return _of_run(found, scope)
+        found.append(_with_reason_to_keep(item, labels, scope, kept=False))
+    return _in_scope(found, scope)
 
 
-async def _snapshots(engine: Engine, scope: Scope) -> list[Leftover]:
-    """Images committed from trials. Only those that say so: a user's own commit inherits our other labels."""
+async def _list_snapshots(engine: Engine, scope: Scope) -> list[Leftover]:
+    """Images committed from trials, by their own label: a user's own commit inherits the other ones."""
     found = []
     for image in await engine.call(engine.api.images, filters={"label": LABEL_SNAPSHOT}):
         labels = image["Labels"] or {}
@@ -169,11 +169,14 @@ async def _snapshots(engine: Engine, scope: Scope) -> list[Leftover]:
         for name in _names(image):
             run = labels.get(LABEL_RUN, "")
             item = Leftover("image", name, f"snapshot {_short(name)} of run {run}", run)
-            found.append(_judged(item, labels, scope, kept=kept))
-    return _of_run(found, scope)
+            found.append(_with_reason_to_keep(item, labels, scope, kept=kept))
+    return _in_scope(found, scope)
 
 
-async def _shared(engine: Engine) -> list[Leftover]:
+_OF_RUNS = (_list_containers, _list_networks, _list_snapshots)
+
+
+async def _list_shared(engine: Engine) -> list[Leftover]:
     """The bridge and the tools volumes."""
     labelled = {"label": LABEL_SHARED}
     networks = await engine.call(engine.api.networks, filters=labelled)
@@ -183,8 +186,8 @@ async def _shared(engine: Engine) -> list[Leftover]:
     ]
 
 
-async def _images(engine: Engine, scope: Scope) -> list[Leftover]:
-    """Those that we built: with `everything` all; else the nameless ones, whose place a later build has taken."""
+async def _list_images(engine: Engine, scope: Scope) -> list[Leftover]:
+    """Images that we built: with `everything` all, else the nameless ones, whose place a later build has taken."""
     found: dict[str, Leftover] = {}
     for label in (LABEL_SHARED, LABEL_IMAGE):
         for image in await engine.call(engine.api.images, filters={"label": label}):
@@ -196,8 +199,8 @@ async def _images(engine: Engine, scope: Scope) -> list[Leftover]:
     return list(found.values())
 
 
-def _judged(item: Leftover, labels: dict[str, str], scope: Scope, *, kept: bool) -> Leftover:
-    """`item` with the reason to keep it, if there is one."""
+def _with_reason_to_keep(item: Leftover, labels: dict[str, str], scope: Scope, *, kept: bool) -> Leftover:
+    """Copy of `item` with the reason to keep it, if there is one."""
     life, words = life_of(labels.get(LABEL_OWNER, ""))
     if life is Life.ALIVE:
         return replace(item, why_kept=words, live=True)
@@ -208,17 +211,17 @@ def _judged(item: Leftover, labels: dict[str, str], scope: Scope, *, kept: bool)
     return item
 
 
-def _of_run(items: Iterable[Leftover], scope: Scope) -> list[Leftover]:
+def _in_scope(items: Iterable[Leftover], scope: Scope) -> list[Leftover]:
     return [item for item in items if scope.run in (None, item.run)]
 
 
 async def _remove(engine: Engine, items: list[Leftover], cleaned: Cleaned, *, dry_run: bool = False) -> None:
-    """Kind after kind, a few at once."""
+    """Remove `items`, one kind after the other, a few at once; what came of each goes into `cleaned`."""
     turns = asyncio.Semaphore(_AT_ONCE)
 
-    async def one(item: Leftover) -> None:
+    async def remove_one(item: Leftover) -> None:
         async with turns:
-            trouble = "" if dry_run else await _removal(engine, item)
+            trouble = "" if dry_run else await _try_to_remove(engine, item)
         if not trouble:
             cleaned.removed.append(item.words)
         elif trouble.startswith("in use"):
@@ -227,11 +230,11 @@ async def _remove(engine: Engine, items: list[Leftover], cleaned: Cleaned, *, dr
             cleaned.failed.append(f"{item.words}: {trouble}")
 
     for kind in ("container", "network", "volume", "image"):
-        await asyncio.gather(*(one(item) for item in items if item.kind == kind))
+        await asyncio.gather(*(remove_one(item) for item in items if item.kind == kind))
 
 
-async def _removal(engine: Engine, item: Leftover) -> str:
-    """Empty when it is gone; else why it is not."""
+async def _try_to_remove(engine: Engine, item: Leftover) -> str:
+    """Remove one thing; returns why it is still there, or an empty text."""
     api = engine.api
     try:
         if item.kind == "container":
@@ -254,7 +257,7 @@ def _tags(image: dict[str, Any]) -> list[str]:
 
 
 def _names(image: dict[str, Any]) -> list[str]:
-    """One image may have several, each of which is to be removed; its id where it has none."""
+    """Names of an image, each of which is to be removed; its id where it has none."""
     return _tags(image) or [image["Id"]]
 
 
@@ -274,15 +277,15 @@ def leave_removing_to_a_child() -> None:
 
 
 async def remove_containers_of(of: str, engine: Engine) -> None:
-    """All containers with this owner label, looked for several times. Raises EngineError when it cannot be asked."""
-    for _ in range(_LOOKS):
+    """Remove all containers with the owner label `of`, searched for several times. Raises EngineError."""
+    for _ in range(_SEARCHES):
         found = await engine.call(engine.api.containers, all=True, filters={"label": f"{LABEL_OWNER}={of}"})
         await asyncio.gather(*(_force_remove(engine, each["Id"]) for each in found if not is_kept(each)))
-        await asyncio.sleep(_BETWEEN_LOOKS_SEC)
+        await asyncio.sleep(_BETWEEN_SEARCHES_SEC)
 
 
 async def _force_remove(engine: Engine, container_id: str) -> None:
-    with contextlib.suppress(EngineError):  # it may be going already; else the next look finds it again
+    with contextlib.suppress(EngineError):  # it may be going already; else the next search finds it again
         await engine.call(engine.api.remove_container, container_id, force=True, v=True)
 
 

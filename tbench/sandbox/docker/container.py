@@ -21,9 +21,9 @@ from tbench.sandbox.docker.create import (
     REMOVE_SEC,
     ContainerLimits,
     Recipe,
+    container_error,
     create,
     force_remove,
-    not_made,
     run_helper,
     unreachable,
 )
@@ -40,24 +40,24 @@ _COMMIT_SEC = 900.0
 _ENDS_SEC = 2
 _EXEC_SEC = 60.0
 _CONNECT_SEC = 30.0
-"""Shorter than a terminal waits for tmux: an engine that hangs is no word of tmux."""
+"""Deadline for connecting; shorter than a terminal waits for tmux, so that a hanging engine is told from it."""
 _OUTPUT_BYTES = 64 << 20
 _BEGAN = b"\1"
-"""Printed before a command: without it, not even a shell could be started."""
+"""Output before that of a command; without it, not even a shell could be started."""
 _FULL = 0.9
-"""Share of a limit that counts as used up."""
+"""Share of a limit from which on it counts as used up."""
 _LEAST_PIDS = 16
-"""Fewer than these left, and a verifier can hardly work."""
+"""Free processes without which a verifier can hardly work."""
 _MORE_MEMORY_MB = 512.0
 
 
 class Container:
-    """One trial's container."""
+    """The container of one trial: a `Sandbox` with all optional protocols."""
 
     def __init__(
         self, engine: Engine, container_id: str, recipe: Recipe, memory_watch: MemoryWatch | None = None
     ) -> None:
-        """One that runs already, made of `recipe`."""
+        """`container_id` names a container that was made of `recipe`."""
         self.container_id = container_id
         self.workdir = recipe.workdir or recipe.image.workdir
         self._engine = engine
@@ -70,7 +70,7 @@ class Container:
 
     @classmethod
     async def start(cls, engine: Engine, recipe: Recipe, memory_watch: MemoryWatch | None = None) -> Container:
-        """Create and start.
+        """Create and start a container.
 
         Raises TrialError (sandbox_failed, engine_unreachable, image_no_space); leaves nothing behind when it does.
         """
@@ -88,7 +88,7 @@ class Container:
                 )
         except EngineError as error:
             await container.remove()
-            raise not_made(error, "starting") from error
+            raise container_error(error, "starting") from error
         except BaseException:
             await asyncio.shield(container.remove())
             raise
@@ -100,7 +100,7 @@ class Container:
 
     @property
     def ran_out_of_memory(self) -> bool:
-        return self._memory_watch is not None and self._memory_watch.was_short(self.container_id)
+        return self._memory_watch is not None and self._memory_watch.ran_out_of_memory(self.container_id)
 
     async def connect(self, argv: Sequence[str], environment: Mapping[str, str]) -> ByteStream:
         if not self._image.has_locale:
@@ -167,7 +167,7 @@ class Container:
         return tty
 
     async def _exit_code(self, exec_id: str) -> int | None:
-        """None where it runs on with its output closed."""
+        """Exit code of a command; None where it runs on with its output closed."""
         # The stream may end a moment before the engine knows of the process's end.
         ends_at = time.monotonic() + _ENDS_SEC
         while True:
@@ -176,7 +176,7 @@ class Container:
             except EngineError as error:
                 if error.status is None:
                     raise unreachable(error) from error
-                # Either's exec is forgotten: that of a container that is gone, and that of an engine that restarted.
+                # An exec is forgotten when its container is gone, and when the engine restarted.
                 raise TrialError("sandbox_lost", f"a command was lost with its container or engine: {error}") from error
             if not state["Running"] or time.monotonic() > ends_at:
                 code: int | None = state["ExitCode"]
@@ -184,7 +184,7 @@ class Container:
             await asyncio.sleep(0.02)
 
     async def _has_ended(self) -> bool:
-        """Whether the container ends about now: what runs in it dies a moment before the engine knows."""
+        """Whether the container has just ended: its processes die a moment before the engine knows."""
         try:
             await self._engine.call(self._engine.api.wait, self.container_id, timeout=_ENDS_SEC)
         except EngineError as error:
@@ -266,7 +266,7 @@ class Container:
         return await self._commit(SNAPSHOT_KEPT)
 
     async def _commit(self, purpose: str) -> str:
-        """Processes stand still meanwhile: files that change under the copying would be torn."""
+        """Save the files as an image. Processes stand still meanwhile, as files that change would be torn."""
         # The container's labels come along: run, trial and owner.
         committing = asyncio.ensure_future(
             self._engine.call(
@@ -331,7 +331,7 @@ class Container:
 
 
 async def _remove_image(engine: Engine, image_id: str) -> None:
-    """Bounded; never raises. Its parent stays, also one without a name."""
+    """Remove an image, in bounded time; its parent stays, also one without a name. Never raises."""
     with contextlib.suppress(EngineError):
         await engine.call(engine.api.remove_image, image_id, noprune=True, deadline_sec=REMOVE_SEC)
 
@@ -341,7 +341,7 @@ def _start_exec(api: Any, exec_id: str, tty: bool) -> ExecStream:
 
 
 class _Tty(TtyStream):
-    """An exec on a terminal of its own."""
+    """A command on a terminal of its own."""
 
     def __init__(self, engine: Engine, stream: ExecStream) -> None:
         self._engine = engine
@@ -363,7 +363,7 @@ class _Tty(TtyStream):
 
 
 def _held_mb(memory: Mapping[str, Any]) -> float:
-    """What the kernel cannot take back: not the cache of files, but processes and what lies in tmpfs."""
+    """Megabytes that the kernel cannot take back: processes and tmpfs, but not the cache of files."""
     details = memory.get("stats") or {}
     cache = sum(details.get(f"total_{name}", details.get(name, 0)) for name in ("active_file", "inactive_file"))
     return float(memory.get("usage", 0) - cache) / (1 << 20)

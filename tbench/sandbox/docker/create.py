@@ -23,7 +23,7 @@ _HELPER_SEC = 60.0
 
 @dataclass(frozen=True)
 class ContainerLimits:
-    """What the container may use."""
+    """The cpus, memory and processes that a container may use."""
 
     cpus: float
     memory_mb: float
@@ -42,23 +42,23 @@ class Recipe:
     has_internet: bool
     environment: Mapping[str, str]
     workdir: str | None = None
-    """The image's own where it is None."""
+    """Working directory; None for the image's own."""
     agent_user: str | None = None
     closed_to: tuple[str, ...] = ()
-    """Addresses that it must not reach."""
+    """Addresses that the container must not reach."""
     no_new_privileges: bool = False
-    """sudo, su and other setuid programs have no effect for whoever is not root already."""
+    """Whether sudo, su and other setuid programs have no effect for whoever is not root already."""
     beside: str | None = None
-    """The container whose network and volumes it shares."""
+    """Id of the container whose network and volumes this one shares."""
 
     @property
     def labels(self) -> dict[str, str]:
-        """Whose it is: this process's, whoever made the first of its kind."""
+        """Labels of the container: run, trial, and this process as the owner, also where another kept the original."""
         return {LABEL_RUN: self.run, LABEL_TRIAL: self.trial, LABEL_OWNER: owner()}
 
 
 def create_arguments(engine: Engine, recipe: Recipe) -> dict[str, Any]:
-    """What the SDK's `create_container` takes."""
+    """Arguments for the SDK's `create_container`."""
     memory = int(recipe.limits.memory_mb * (1 << 20))
     host_config = engine.api.create_host_config(
         # Never more than the machine has: the engine refuses that.
@@ -95,7 +95,7 @@ def _network_mode(recipe: Recipe) -> str:
 
 
 async def create(engine: Engine, recipe: Recipe) -> str:
-    """The id of the new container. It has a name of ours, by which it is found where the answer was lost.
+    """Create a container and return its id. Its name is chosen here, so that it is found if the answer is lost.
 
     Raises TrialError (sandbox_failed, engine_unreachable, image_no_space).
     """
@@ -111,7 +111,7 @@ async def create(engine: Engine, recipe: Recipe) -> str:
                 if error.status is None:
                     await force_remove(engine, name)
                 if error.status != 409:
-                    raise not_made(error, "creating") from error
+                    raise container_error(error, "creating") from error
                 # Made by a first call whose answer was lost; it may not be whole.
                 await force_remove(engine, name)
         raise TrialError("sandbox_failed", f"creating the container failed: {name} is always there already")
@@ -126,8 +126,8 @@ async def create(engine: Engine, recipe: Recipe) -> str:
         raise
 
 
-def not_made(error: EngineError, doing: str) -> TrialError:
-    """The engine's failure at `doing` something with a container, as the trial's."""
+def container_error(error: EngineError, doing: str) -> TrialError:
+    """The TrialError for an engine's failure at `doing` ("creating", "starting") a container."""
     if is_disk_full(error):
         return TrialError("image_no_space", f"{doing} the container failed: {error}", stage=Stage.SANDBOX)
     if error.status is None:
@@ -136,14 +136,14 @@ def not_made(error: EngineError, doing: str) -> TrialError:
 
 
 def unreachable(error: Exception) -> TrialError:
-    """The engine did not answer, and did not come back."""
+    """The TrialError for an engine that did not answer and did not come back."""
     return TrialError("engine_unreachable", str(error) or "the engine did not answer in time")
 
 
 async def force_remove(engine: Engine, container: str) -> None:
-    """Bounded, tried twice: an engine under load sometimes answers that the removal is already under way.
+    """Remove a container, trying twice: an engine under load sometimes says that a removal is already under way.
 
-    An engine that is away is waited for. What an engine that does not come back keeps, a later run removes.
+    Bounded. An engine that is away is waited for; if it does not come back, a later run removes the container.
     """
     for _ in range(2):
         try:
@@ -163,7 +163,7 @@ async def run_helper(
     labels: Mapping[str, str],
     **host_config: Any,
 ) -> str:
-    """Run `script` with the tools volume's shell as root in a container with `host_config`; what it printed.
+    """Run `script` with the tools volume's shell as root in a container with `host_config`; returns its output.
 
     Nothing of the image is run; it is only what a container must have. Raises EngineError, also where the script fails.
     """

@@ -1,4 +1,4 @@
-"""The container engine: connecting to it, and calls of Docker's SDK that end.
+"""The container engine: connecting to it, and calling Docker's SDK with deadlines.
 
 All calls run in threads of their own and have a deadline from outside: the SDK's stream sockets ignore its own
 timeout. An engine that is away for a while (a restart, an upgrade) is waited for here, in one place.
@@ -29,18 +29,18 @@ from tbench.text import one_line
 T = TypeVar("T")
 _CALL_SEC = 120.0
 OUTAGE_SEC = 120.0
-"""How long an engine that does not answer is waited for; as long as a terminal waits for the way to its session."""
+"""How long an engine that does not answer is waited for; as long as a terminal waits for its session."""
 _LONGEST_PAUSE_SEC = 2.0
 _REPEATABLE = {
     *("inspect_container", "inspect_image", "inspect_volume", "exec_inspect", "containers", "images", "networks"),
     *("volumes", "info", "start", "put_archive", "exec_create", "update_container"),
     *("remove_container", "remove_image", "remove_network", "remove_volume"),
 }
-"""SDK calls that do no harm when the first one went through and only its answer was lost."""
+"""Names of SDK calls that can be repeated when one went through and only its answer was lost."""
 
 
 class EngineError(TbenchError):
-    """The engine refused or failed a call; the message is its own. No `status`: there was no answer."""
+    """The engine refused or failed a call; the message is its own. `status` is None where there was no answer."""
 
     def __init__(self, message: str, status: int | None = None) -> None:
         super().__init__(message)
@@ -48,7 +48,7 @@ class EngineError(TbenchError):
 
 
 class EngineUnreachable(EngineError):
-    """Nobody answers. `sent` when the call itself may have gone through, and only its answer was lost."""
+    """No engine answers. `sent` says that the call may have gone through, and only its answer was lost."""
 
     def __init__(self, message: str, *, sent: bool) -> None:
         super().__init__(message)
@@ -57,7 +57,7 @@ class EngineUnreachable(EngineError):
 
 @dataclass(frozen=True)
 class EngineInfo:
-    """What the engine says of its machine (not of ours: it may be remote)."""
+    """What the engine reports about its machine, which may be another than ours."""
 
     name: str
     version: str
@@ -68,11 +68,11 @@ class EngineInfo:
     kernel: str = ""
     is_podman: bool = False
     root: str = ""
-    """Directory of its data, on its machine."""
+    """Directory of the engine's data, on its machine."""
 
 
 class DaemonThreads(Executor):
-    """A thread per call, which the interpreter does not wait for at its end.
+    """An executor with a thread per call, which the interpreter does not wait for at its end.
 
     A build or a pull may go on for many minutes after Ctrl-C; a ThreadPoolExecutor would hold the process that long.
     """
@@ -101,19 +101,19 @@ class Engine:
         self.api = api
         self.info = info
         self.outage_sec = outage_sec
-        """How long it is waited for where it does not answer."""
+        """How long the engine is waited for when it does not answer."""
         self._executor = executor
 
     @property
     def is_local(self) -> bool:
-        """Whether it is this machine's own: its paths are ours."""
+        """Whether the engine is this machine's own, so that its paths are ours."""
         return self.info.name == socket.gethostname() and self.api.base_url.startswith(
             ("http+docker://", "http+unix://")
         )
 
     @classmethod
     def connect(cls, concurrency: int = 8, host: str | None = None, *, outage_sec: float = OUTAGE_SEC) -> Engine:
-        """To `host`, else to where DOCKER_HOST says. Raises EngineUnavailable, saying what to do."""
+        """Connect to the engine at `host`, by default where DOCKER_HOST says. Raises EngineUnavailable with advice."""
         # A trial can hold one connection in an exec while its removal and another's start need their own.
         connections = 3 * concurrency + 4
         try:
@@ -139,7 +139,7 @@ class Engine:
 
     @property
     def shares_kernel(self) -> bool:
-        """Whether its containers run on this process's own kernel: not behind TCP or SSH, nor in a virtual machine.
+        """Whether containers run on this process's own kernel: not behind TCP or SSH, nor in a virtual machine.
 
         This process may itself be in a container: load and memory are the same for both, paths need not be.
         """
@@ -157,8 +157,8 @@ class Engine:
     ) -> T:
         """Run a blocking SDK call in the executor. Raises EngineError, also when the deadline passes.
 
-        Where nobody answers, it is tried for `outage_sec` (by default the engine's own); then EngineUnreachable. A call
-        whose answer was lost is made again only where that does no harm (`again`; by default as the SDK's method goes).
+        Where nobody answers, it is tried for `outage_sec` (by default the engine's own), then EngineUnreachable is
+        raised. A call whose answer was lost is repeated where `again` says so, by default where that does no harm.
         """
         ends_at, pause_sec = time.monotonic() + (self.outage_sec if outage_sec is None else outage_sec), 0.05
         again = _name(function) in _REPEATABLE if again is None else again
@@ -191,7 +191,7 @@ class Engine:
             raise EngineError(words) from error
 
     def close(self) -> None:
-        """Let go of the connections; calls under way are not waited for."""
+        """Close the connections; calls under way are not waited for."""
         with contextlib.suppress(Exception):
             self.api.close()
 
@@ -201,20 +201,20 @@ def _name(function: Callable[..., Any]) -> str:
 
 
 def _is_cut_off(error: BaseException) -> bool:
-    """Whether the connection broke or was never had. An answer that takes too long is another matter."""
+    """Whether the connection broke or could not be made; an answer that takes too long does not count."""
     if any(isinstance(cause, urllib3.exceptions.ReadTimeoutError | TimeoutError) for cause in _causes(error)):
         return False
     return isinstance(error, requests.ConnectionError | urllib3.exceptions.ProtocolError | ConnectionError)
 
 
 def _was_refused(error: BaseException) -> bool:
-    """Whether the engine cannot have heard of it."""
+    """Whether the engine cannot have received the call."""
     refusals = ConnectionRefusedError | FileNotFoundError | urllib3.exceptions.NewConnectionError
     return any(isinstance(cause, refusals) for cause in _causes(error))
 
 
 def _causes(error: BaseException) -> list[BaseException]:
-    """The error and what lies behind it: the libraries wrap what connect() or read() raised, several times over."""
+    """The error and its causes: the libraries wrap what connect() or read() raised, several times over."""
     found = [error]
     for cause in found:  # grows as it is read
         reasons = [*cause.args, cause.__cause__, cause.__context__, getattr(cause, "reason", None)]

@@ -12,7 +12,7 @@ from typing import Any
 from tbench.sandbox.docker import sdk
 
 _READ_AHEAD_BYTES = 1 << 20
-"""More unread output than this and the engine has to wait, and with it the process."""
+"""Limit of unread output; above it the engine has to wait, and with it the process."""
 _STREAM_HEADER = struct.Struct(">BxxxL")
 _STDERR = 2
 
@@ -21,7 +21,7 @@ class ExecStream(asyncio.Protocol):
     """The raw socket of one exec, taken apart into stdout (read) and stderr (kept for diagnosis)."""
 
     def __init__(self, exec_id: str, raw: Any, *, is_tty: bool = False) -> None:
-        """`is_tty`: the process has a terminal; what it prints comes as it is, without frames."""
+        """`is_tty` says that the process has a terminal, so that its output comes without frames."""
         self.exec_id = exec_id
         self.errors = ""
         self._raw = raw  # keeps the HTTP response alive, and with it the socket
@@ -32,12 +32,12 @@ class ExecStream(asyncio.Protocol):
         self._transport: asyncio.Transport | None = None
         self._paused = False
         self._take: Callable[[bytes], float] | None = None
-        """Who is handed all that comes, at once: a task that reads would wake later, in each step several times."""
+        """Receiver of all output at once; a task that reads would wake later, and several times in each step."""
         self._news = asyncio.Event()
         self._writable = asyncio.Event()
         self._lost = asyncio.Event()
         self._failed: Exception | None = None
-        """What was raised where something was handed over."""
+        """The exception that ended the stream in a callback; None for an ordinary end."""
 
     async def attach(self) -> ExecStream:
         """Hand the socket to the event loop."""
@@ -81,7 +81,7 @@ class ExecStream(asyncio.Protocol):
         return out
 
     async def read_output(self) -> bytes:
-        """The next of stdout; b"" at the end, whatever stderr said."""
+        """The next piece of stdout; b"" at the end, whatever stderr said."""
         while not (out := self._take_frames()):
             if self._lost.is_set():
                 return b""
@@ -91,7 +91,7 @@ class ExecStream(asyncio.Protocol):
         return out
 
     async def pass_on(self, take: Callable[[bytes], float]) -> None:
-        """See `harness.stream.ByteStream`."""
+        """Hand all output to `take` until the end, as `harness.stream.ByteStream` says."""
         self._take = take
         self._hand_over(take)
         self._resume()
@@ -122,7 +122,7 @@ class ExecStream(asyncio.Protocol):
             self._transport.resume_reading()
 
     def _take_frames(self) -> bytes:
-        """All complete frames in the buffer. A frame: stream number, three zeros, length, payload (Docker API)."""
+        """Take the payload of all complete frames: stream number, three zeros, length, payload (Docker API)."""
         if self._is_tty:
             out = bytes(self._buffer)
             self._buffer.clear()
@@ -144,7 +144,7 @@ class ExecStream(asyncio.Protocol):
         return b"".join(pieces)
 
     async def write(self, data: bytes) -> None:
-        """Returns when the rest of it is little enough to wait for its turn. Raises ConnectionError."""
+        """Write `data`; returns when the unsent rest is small enough to be buffered. Raises ConnectionError."""
         if self._lost.is_set() or self._transport is None:
             raise ConnectionResetError("the stream of an exec has ended")
         self._transport.write(data)
@@ -152,9 +152,9 @@ class ExecStream(asyncio.Protocol):
 
     @contextlib.asynccontextmanager
     async def fed(self, data: bytes) -> AsyncIterator[None]:
-        """While the block reads, the process gets `data` as its whole standard input; closed at the end.
+        """Give the process `data` as its whole standard input while the block reads; the stream is closed at the end.
 
-        At the same time: a process that prints as it reads would otherwise wait for us as we for it.
+        Both happen at once: a process that prints as it reads would otherwise wait for us as we for it.
         """
         feeding = asyncio.create_task(_feed(self._socket.dup(), data), name="stdin of an exec")
         try:
@@ -174,7 +174,7 @@ class ExecStream(asyncio.Protocol):
 
 
 async def _feed(stdin: socket.socket, data: bytes) -> None:
-    """On a descriptor of its own: a process that does not want its input must not cost us its output."""
+    """Send `data` on a descriptor of its own: a process that ignores its input must not cost us its output."""
     with stdin, contextlib.suppress(OSError):
         await asyncio.get_running_loop().sock_sendall(stdin, data)
         stdin.shutdown(socket.SHUT_WR)

@@ -1,4 +1,4 @@
-"""Images of tasks: found, pulled, or built once per content of environment/."""
+"""Finds or pulls the images of tasks, or builds them, once per content of environment/."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ from tbench.text import one_line
 
 _PULL_SEC = 1800.0
 _FREE_MB = 4096.0
-"""Less than this on the engine's disk, and nothing is built or pulled. Bundled tasks' images take up to 0.6 GB, those
-of large tasks several; containers write there as well."""
+"""Free space on the engine's disk below which nothing is built or pulled. Bundled tasks' images take up to 0.6 GB,
+those of large tasks several; containers write there as well."""
 _DISK_FULL = re.compile(r"no space left on device|disk quota exceeded", re.IGNORECASE)
 _NEEDS_BUILDKIT = re.compile(
     r"^\s*(?:RUN\s+--mount|(?:RUN|COPY|ADD)\b[^\n#]*<<-?[\"']?\w+)", re.MULTILINE | re.IGNORECASE
@@ -97,7 +97,9 @@ class Images:
         self._building = asyncio.Semaphore(_BUILDS_AT_ONCE)
 
     async def get(self, task: Task) -> Image:
-        """Raises TrialError: image_unavailable, image_build_failed, image_build_timeout, image_no_space,
+        """The task's image, found, pulled or built.
+
+        Raises TrialError: image_unavailable, image_build_failed, image_build_timeout, image_no_space,
         engine_unreachable, task_changed.
 
         A failure that another attempt would repeat is remembered for the run: the other seeds of that task fail at
@@ -135,7 +137,7 @@ class Images:
             return await self._build(task, tag)
 
     async def _need_space(self, task: Task) -> None:
-        """Raises TrialError(image_no_space) where the engine's disk can be seen from here, and is nearly full."""
+        """Check the free space of the engine's disk, if it can be seen. Raises TrialError(image_no_space)."""
         root = self._engine.info.root
         try:
             free_mb = (await asyncio.to_thread(shutil.disk_usage, root)).free / (1 << 20)
@@ -149,7 +151,7 @@ class Images:
             )
 
     async def find(self, reference: str) -> Image | None:
-        """The image if the engine has it."""
+        """The image by its name or id; None if the engine lacks it."""
         try:
             return Image.from_inspection(reference, await self._engine.call(self._engine.api.inspect_image, reference))
         except EngineError as error:
@@ -161,7 +163,7 @@ class Images:
     async def _pull(self, reference: str, task: Task) -> Image | None:
         registry = _registry(reference)
         if registry not in self._reachable:
-            # Only the first finds out whether anybody answers there.
+            # Only the first trial finds out whether the registry answers.
             async with self._asking.setdefault(registry, asyncio.Lock()):
                 if registry in self._unreachable:
                     return None
@@ -230,7 +232,7 @@ def _registry(reference: str) -> str:
 
 
 async def pull(engine: Engine, reference: str, limit_sec: float) -> None:
-    """Raises EngineError, also for a failure within an answer that began with 200: Podman's all come that way."""
+    """Pull an image. Raises EngineError, also for a failure within an answer that began with 200, as Podman's do."""
 
     def pulling() -> None:
         name, tag = name_and_tag(reference)
@@ -242,7 +244,7 @@ async def pull(engine: Engine, reference: str, limit_sec: float) -> None:
 
 
 def name_and_tag(reference: str) -> tuple[str, str | None]:
-    """Split for the SDK, which would pull all tags of a name without one."""
+    """Split a reference into name and tag: of a name without a tag the SDK would pull all tags."""
     if "@" in reference:
         return reference, None
     name, colon, tag = reference.rpartition(":")
@@ -250,14 +252,14 @@ def name_and_tag(reference: str) -> tuple[str, str | None]:
 
 
 def _tag_of_unchanged(task: Task) -> str:
-    """The build tag of what the task's hash says. Raises TrialError(task_changed)."""
+    """The build tag of the files that the task's hash names. Raises TrialError(task_changed)."""
     tag = build_tag(task)
     task.require_unchanged("environment")
     return tag
 
 
 def build_tag(task: Task) -> str:
-    """`tbench/<task>:<hash>` over paths, modes and bytes of environment/: the same content is built once."""
+    """The tag `tbench/<task>:<hash>` of paths, modes and bytes of environment/: the same content is built once."""
     digest = hashlib.sha256()
     root = task.path / "environment"
     for path in sorted(root.rglob("*")):
@@ -295,7 +297,7 @@ def build(api: Any, context: Path, tag: str, *, limit_sec: float, labels: dict[s
 
 
 def _build_with_buildkit(api: Any, context: Path, tag: str, limit_sec: float, log: list[str]) -> None:
-    """Dockerfiles with heredocs or RUN --mount need BuildKit, which only the docker client drives."""
+    """Build a Dockerfile with heredocs or RUN --mount, by the docker client, which alone drives BuildKit."""
     client = shutil.which("docker")
     if client is None:
         raise BuildFailed("this Dockerfile needs BuildKit (heredoc or --mount): install the docker client with buildx")

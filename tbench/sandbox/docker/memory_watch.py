@@ -1,4 +1,4 @@
-"""Hears from the engine which containers the kernel ended processes of because they were out of memory."""
+"""Learns from the engine in which containers the kernel ended processes because they were out of memory."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ class MemoryWatch:
     def __init__(self, engine: Engine, run: str) -> None:
         self._engine = engine
         self._run = run
-        self._hit: set[str] = set()
+        self._out_of_memory: set[str] = set()
         self._closed = Event()
         self._stream: Any = None
         Thread(target=self._listen, daemon=True, name="memory watch").start()
 
-    def was_short(self, container_id: str) -> bool:
-        """Whether a process of the container was ended; False also where the engine does not tell."""
-        return container_id in self._hit
+    def ran_out_of_memory(self, container_id: str) -> bool:
+        """Whether a process of the container was ended out of memory; False also where the engine does not tell."""
+        return container_id in self._out_of_memory
 
     def close(self) -> None:
         """Stop listening; the thread ends by itself."""
@@ -49,5 +49,5 @@ class MemoryWatch:
                     self._stream.close()
                 for event in self._stream:
                     since = int(event.get("time", since))
-                    self._hit.add(event["Actor"]["ID"])
+                    self._out_of_memory.add(event["Actor"]["ID"])
             self._closed.wait(_PAUSE_SEC)

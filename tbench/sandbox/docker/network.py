@@ -1,4 +1,4 @@
-"""Which network a trial has, and which addresses are closed to it.
+"""Networks of trials, and the addresses that are closed to them.
 
 `--network` overrules the tasks; `--block-host` closes the engine's host and the model endpoint to trials that have a
 network. Both change what is measured.
@@ -27,14 +27,14 @@ _RESOLVE_SEC = 20.0
 
 
 def has_network(choice: NetworkChoice, task_has_internet: bool) -> bool:
-    """Whether a trial of such a task gets one."""
+    """Whether a trial gets a network, by the run's choice and the task's."""
     return task_has_internet if choice == "task" else choice == "bridge"
 
 
 async def ensure_network(engine: Engine) -> None:
     """Make the one bridge that all trials share; containers on it cannot reach each other.
 
-    Raises UsageError for one of that name that is not ours, EngineError.
+    Raises UsageError for a network of that name that is not ours, and EngineError.
     """
     for network in await engine.call(engine.api.networks, names=[f"^{NETWORK}$"]):
         if (why := _unfit(network, tells_options=not engine.info.is_podman)) is not None:
@@ -62,7 +62,7 @@ async def ensure_network(engine: Engine) -> None:
 
 
 def _unfit(network: Mapping[str, Any], *, tells_options: bool) -> str | None:
-    """Why trials must not be put on it."""
+    """Why trials must not be put on this network; None for ours."""
     if LABEL_SHARED not in (network.get("Labels") or {}):
         return f"lacks the label {LABEL_SHARED}"
     if tells_options and (network.get("Options") or {}).get(_ICC, "true") != "false":
@@ -96,11 +96,11 @@ async def endpoint_addresses(base_url: str | None) -> tuple[str, ...]:
 
 
 def closing_script(addresses: Iterable[str]) -> str:
-    """Run with NET_ADMIN in a container's network: no packet of it reaches `addresses`, its gateway or cloud metadata.
+    """A script that keeps a container's network from `addresses`, its gateway and cloud metadata; it needs NET_ADMIN.
 
     A route that prohibits is not enough: a socket bound to the device goes past it, as to a neighbour. So all of them
     are neighbours at a hardware address that nobody has, and the way out goes through another name of the gateway.
-    Ends with an error where any of it is not in force.
+    The script fails where any of it is not in force.
     """
     listed = " ".join(str(ipaddress.IPv4Address(address)) for address in {*addresses, _CLOUD_METADATA})
     return f"""B={BUSYBOX}

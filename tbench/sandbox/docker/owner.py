@@ -1,7 +1,7 @@
-"""Whose something on the engine is: a process, named so that it is told from every other, also on a shared engine.
+"""Owners of things on the engine: processes, named so that each is told from every other, also on a shared engine.
 
-Only of processes that share our boot and our pid namespace can we see whether they still run. Of this machine's
-earlier boots we know that they do not. All others may be alive: they are nobody's business but their own machine's.
+Whether a process still runs is seen only for those that share our boot and our pid namespace. Those of this machine's
+earlier boots are gone. All others may be alive, and are left to their own machine.
 """
 
 from __future__ import annotations
@@ -18,24 +18,24 @@ _NO_BOOT = "unknown"
 
 
 class Life(StrEnum):
-    """What can be said of an owner from here."""
+    """Whether an owner still runs, as far as this process can see."""
 
     ALIVE = "alive"
     GONE = "gone"
     UNKNOWN = "unknown"
-    """It runs, or ran, where this process cannot look."""
+    """The owner runs, or ran, where this process cannot look."""
 
 
 @dataclass(frozen=True)
 class Owner:
-    """A process. The pid may come again, with another start time, namespace, boot or machine it is another process."""
+    """A process. The same pid with another start time, namespace, boot or machine is another process."""
 
     pid: str
     start: str
-    """Clock ticks since boot."""
+    """Start time in clock ticks since boot."""
     boot: str
     namespace: str
-    """Of its pids; the number of /proc/PID/ns/pid."""
+    """Number of its pid namespace, from /proc/PID/ns/pid."""
     machine: str
     """Hash of the machine's id; empty where it has none."""
     host: str
@@ -53,7 +53,7 @@ class Owner:
 
     @classmethod
     def parse(cls, label: str) -> Owner | None:
-        """None for a label that names nobody."""
+        """The owner that `label` names; None where it names none."""
         parts = label.split(":")
         return cls(*parts) if len(parts) == 6 and parts[0].isdigit() else None
 
@@ -61,7 +61,7 @@ class Owner:
         return ":".join(astuple(self))
 
     def seen_from(self, here: Owner, proc: Path = _PROC) -> tuple[Life, str]:
-        """Whether it still runs, and the reason in words."""
+        """Whether this owner still runs, and the reason in words."""
         same_machine = bool(here.machine) and (self.machine, self.host) == (here.machine, here.host)
         same_boot = self.boot == here.boot and (self.boot != _NO_BOOT or same_machine)
         if same_boot and self.namespace == here.namespace:
@@ -83,12 +83,12 @@ class Owner:
 
 
 def owner() -> str:
-    """This process, as a label."""
+    """The owner label of this process."""
     return Owner.of_this_process().label()
 
 
 def life_of(label: str) -> tuple[Life, str]:
-    """Of the process that an owner label names, seen from this one; and the reason in words."""
+    """Whether the process that an owner label names still runs, and the reason in words."""
     named = Owner.parse(label)
     if named is None:
         return Life.UNKNOWN, "it does not say whose it is"
@@ -124,7 +124,7 @@ def _namespace(proc: Path) -> str:
 
 
 def _machine() -> str:
-    """Hashed, because machine-id(5) asks for that: labels are public."""
+    """Hash of this machine's id, as machine-id(5) asks for: labels are public."""
     for path in (Path("/etc/machine-id"), Path("/var/lib/dbus/machine-id")):
         if text := _read(path):
             return hashlib.sha256(f"tbench:{text}".encode()).hexdigest()[:12]

@@ -1,4 +1,4 @@
-"""What every engine needs once: base images and the tools volume (static tmux, busybox, terminfo).
+"""Sets up what every engine needs once: base images and the tools volume (static tmux, busybox, terminfo).
 
 The recipes lie in images/; the volume's name carries their hash, so a changed recipe makes a new volume.
 """
@@ -40,14 +40,14 @@ def ensure_engine_runs(say: Say) -> None:
 
 
 def base_images() -> list[tuple[str, str]]:
-    """(image, Debian suite to make it from where it cannot be pulled) for all bundled recipes."""
+    """Each bundled recipe's image, and the Debian suite to make it from where it cannot be pulled."""
     lines = (images_dir() / "base-images.txt").read_text().splitlines()
     rows = (line.split() for line in lines if line.strip() and not line.startswith("#"))
     return [(image, suite) for image, suite in rows]
 
 
 async def ensure_base_images(engine: Engine, say: Say) -> None:
-    """Pull what is missing; where no registry answers, make it with mmdebstrap. Raises UsageError."""
+    """Pull missing base images; where no registry answers, make them with mmdebstrap. Raises UsageError."""
     for image, suite in base_images():
         if await _has_image(engine, image):
             continue
@@ -87,7 +87,7 @@ async def _bootstrap(engine: Engine, image: str, suite: str, say: Say) -> None:
             'CMD ["bash"]',
             "ENV PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin",
         ]
-        # The name whole: Podman does not look at a tag that is given apart.
+        # The whole name: Podman ignores a tag that is given separately.
         await engine.call(
             engine.api.import_image_from_file, str(rootfs), repository=image, changes=changes, deadline_sec=_BUILD_SEC
         )
@@ -122,7 +122,7 @@ async def ensure_tools(engine: Engine, say: Say, recipe: Path | None = None) -> 
 
 
 async def _is_filled(engine: Engine, name: str) -> bool:
-    """Whether it was filled to its end, which a second, empty volume says: labels cannot be set afterwards."""
+    """Whether a volume was filled to its end. A second, empty volume says so, as labels cannot be set afterwards."""
     try:
         for volume in (name, f"{name}{_FILLED}"):
             await engine.call(engine.api.inspect_volume, volume)
@@ -145,9 +145,9 @@ def recipe_hash(recipe: Path) -> str:
 
 
 async def _fill(engine: Engine, name: str, tag: str) -> None:
-    """The engine copies an image's files into an empty named volume when a container first mounts it there."""
+    """Fill a volume: the engine copies an image's files into an empty one when a container first mounts it there."""
     api = engine.api
-    # What a process left that was killed while it filled it; one in use is no such thing.
+    # A process that was killed while it filled the volume may have left it; one in use stays.
     with contextlib.suppress(EngineError):
         await engine.call(api.remove_volume, name)
     await engine.call(api.create_volume, name, labels={LABEL_SHARED: "tools"})
