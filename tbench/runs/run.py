@@ -204,14 +204,11 @@ async def execute_run(
 
     require_capabilities(config, backend)
     document = run_document(config, tasks, backend, earlier.document if earlier else {})
-    plans: Sequence[TrialPlan] = plan_trials(tasks, config)
-    standing: Sequence[TrialResult] = ()
-    if earlier is None:
-        store = RunStore.create(directory, document, hiding(tasks.tasks))
-        events.subscribe(store.on_event)
-    else:
-        store = RunStore.open(directory, hiding(tasks.tasks))
-        events.subscribe(store.on_event)
+    hide = hiding(tasks.tasks)
+    store = RunStore.create(directory, document, hide) if earlier is None else RunStore.open(directory, hide)
+    events.subscribe(store.on_event)
+    plans, standing = plan_trials(tasks, config), list[TrialResult]()
+    if earlier is not None:
         plans, standing = resume(store, plans, retry_errors or RetryErrors())
         say(f"{directory}: {len(standing)} of {len(plans) + len(standing)} trials stand, {len(plans)} are left")
         store.write_config(document)
