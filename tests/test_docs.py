@@ -23,6 +23,7 @@ from tbench.errors import KINDS
 from tbench.events import RunEnded, RunStarted, TrialFinished, TrialPhase, TrialVerdict
 from tbench.results import ErrorInfo, HostSample, Timings, TrialResult
 from tbench.runs.plan import RunConfig
+from tbench.sandbox.docker import labels
 from tbench.scores.pressure import Pressure
 from tbench.scores.summary import Cell, Counts, ErrorGroup, Score, Summary, TaskRow, TimeSplit
 from tbench.tasks.sources import read_tasks
@@ -275,3 +276,10 @@ def test_every_fault_names_tests_that_are_there() -> None:
     assert len(named) > 10
     assert {test for _, test in named} - there.keys() == set()
     assert {test for slow, test in named if slow != there[test]} == set()
+
+
+def test_the_labels_on_the_page_about_cleaning_are_those_of_the_code() -> None:
+    named = set(re.findall(r"`(tbench\.[a-z.]+)`", (ROOT / "docs" / "cleaning.md").read_text()))
+    known = {value for name, value in vars(labels).items() if name.startswith("LABEL_")}
+    assert named <= known
+    assert {labels.LABEL_RUN, labels.LABEL_SHARED, labels.LABEL_IMAGE, labels.LABEL_SNAPSHOT} <= named
