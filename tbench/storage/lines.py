@@ -47,8 +47,8 @@ def first_problem(error: ValidationError, whole: str = "line") -> str:
 class LineFile:
     """Appends whole lines to a file: a line that a full disk cuts short is taken back."""
 
-    def __init__(self, path: Path, *, locked: bool = False) -> None:
-        """Open the file and mend a last line that a killed process left torn.
+    def __init__(self, path: Path, *, locked: bool = False, empty: bool = False) -> None:
+        """Open the file and mend a last line that a killed process left torn; with `empty`, remove all that is in it.
 
         Raises OSError, BlockingIOError where `locked` and another process has locked it.
         """
@@ -57,7 +57,10 @@ class LineFile:
             if locked:
                 # Before anything else: a torn last line may be one that a living process is just writing.
                 fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            _mend_last_line(path)
+            if empty:
+                self._file.truncate(0)
+            else:
+                _mend_last_line(path)
         except OSError:
             self._file.close()
             raise

@@ -34,9 +34,7 @@ class StepLog:
             return
         try:
             if self._file is None:
-                self._path.parent.mkdir(parents=True, exist_ok=True)
-                self._path.unlink(missing_ok=True)
-                self._file = LineFile(self._path)
+                self._file = _open_emptied(self._path)
             self._file.append(step.model_dump_json())
         except OSError as error:
             self.problem = error.strerror or str(error)
@@ -47,6 +45,14 @@ class StepLog:
         self._is_over = True
         if self._file is not None:
             self._file.close()
+
+
+def _open_emptied(path: Path) -> LineFile:
+    try:
+        return LineFile(path, empty=True)
+    except FileNotFoundError:  # the recording makes the directory, where there is one
+        path.parent.mkdir(parents=True, exist_ok=True)
+        return LineFile(path, empty=True)
 
 
 def write_trial(
@@ -68,20 +74,21 @@ def write_trial(
     write_atomically(directory / TRIAL_RESULT_NAME, (result.model_dump_json(indent=2) + "\n").encode())
 
 
-def _trajectory_json(trajectory: Trajectory, steps: Path) -> bytes:
-    """The trajectory as JSON, with the lines of the file `steps` as they are if it holds all steps."""
-    lines = _whole_lines(steps)
-    if not lines or len(lines) != len(trajectory.steps):
+def _trajectory_json(trajectory: Trajectory, steps_file: Path) -> bytes:
+    """The trajectory as JSON, with the lines of `steps_file` as they are if it holds all steps."""
+    lines = _whole_lines(steps_file, len(trajectory.steps))
+    if not lines:
         return trajectory.model_dump_json(indent=1).encode("utf-8", "replace")
     frame = trajectory.model_copy(update={"steps": ()}).model_dump_json(indent=1).encode("utf-8", "replace")
-    before, _, after = frame.partition(_NO_STEPS)
-    return b"".join((before, b'\n "steps": [\n  ', b",\n  ".join(lines), b"\n ],", after))
+    at = frame.rindex(_NO_STEPS)  # from the end: what follows is short, and the messages are long
+    before, after = memoryview(frame)[:at], memoryview(frame)[at + len(_NO_STEPS) :]
+    return b"".join((before, b'\n "steps": [\n  ', lines[:-1].replace(b"\n", b",\n  "), b"\n ],", after))
 
 
-def _whole_lines(path: Path) -> list[bytes]:
-    """The lines of a file; empty where it is missing, cannot be read, or ends in half a line."""
+def _whole_lines(path: Path, count: int) -> bytes:
+    """The content of a file with so many whole lines; empty where it has others, or cannot be read."""
     try:
-        *lines, rest = path.read_bytes().split(b"\n")
+        content = path.read_bytes()
     except OSError:
-        return []
-    return [] if rest else lines
+        return b""
+    return content if content.endswith(b"\n") and content.count(b"\n") == count else b""
