@@ -5,26 +5,36 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from tbench.errors import UsageError
 
+Made = TypeVar("Made")
 _BESIDE = ".writing-"
 
 
 def write_atomically(path: Path, data: bytes) -> None:
     """Write beside, then rename: a reader sees the old file or the new one, never half of it. Raises OSError."""
-    path.parent.mkdir(parents=True, exist_ok=True)
     # Not derived from the name: names out of a container may already be as long as a file system allows.
     beside = path.with_name(f"{_BESIDE}{os.getpid()}")
     try:
-        beside.write_bytes(data)
+        in_directory(path.parent, lambda: beside.write_bytes(data))
         beside.replace(path)
     except OSError:
         with contextlib.suppress(OSError):
             beside.unlink(missing_ok=True)
         raise
+
+
+def in_directory(directory: Path, make: Callable[[], Made]) -> Made:
+    """What `make` gives, which makes a file in `directory`; that is made where it is missing. Raises OSError."""
+    try:
+        return make()
+    except FileNotFoundError:  # asked for forgiveness: nearly always it is there
+        directory.mkdir(parents=True, exist_ok=True)
+        return make()
 
 
 def is_beside(path: Path) -> bool:

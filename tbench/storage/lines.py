@@ -45,8 +45,8 @@ def first_problem(error: ValidationError, whole: str = "line") -> str:
 class LineFile:
     """Appends whole lines to a file: what a full disk cuts short is taken back."""
 
-    def __init__(self, path: Path, *, locked: bool = False) -> None:
-        """A last line that a killed process left torn is mended.
+    def __init__(self, path: Path, *, locked: bool = False, empty: bool = False) -> None:
+        """A last line that a killed process left torn is mended. With `empty` what is in the file is removed.
 
         Raises OSError, BlockingIOError where `locked` and another process has locked it.
         """
@@ -55,7 +55,10 @@ class LineFile:
             if locked:
                 # Before anything else: a torn last line may be one that a living process is just writing.
                 fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            _mend(path)
+            if empty:
+                self._file.truncate(0)
+            else:
+                _mend(path)
         except OSError:
             self._file.close()
             raise

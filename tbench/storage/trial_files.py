@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from harness.trajectory import Step, Trajectory
-from tbench.files import safe_relative, write_atomically
+from tbench.files import in_directory, safe_relative, write_atomically
 from tbench.results import TrialResult
 from tbench.storage.lines import LineFile
 from tbench.storage.run_files import STEPS_NAME, TRAJECTORY_NAME, TRIAL_RESULT_NAME
@@ -34,9 +34,7 @@ class StepLog:
             return
         try:
             if self._file is None:
-                self._path.parent.mkdir(parents=True, exist_ok=True)
-                self._path.unlink(missing_ok=True)
-                self._file = LineFile(self._path)
+                self._file = in_directory(self._path.parent, lambda: LineFile(self._path, empty=True))
             self._file.append(step.model_dump_json())
         except OSError as error:
             self.problem = error.strerror or str(error)
@@ -68,20 +66,21 @@ def write_trial(
     write_atomically(directory / TRIAL_RESULT_NAME, (result.model_dump_json(indent=2) + "\n").encode())
 
 
-def _trajectory_json(trajectory: Trajectory, steps: Path) -> bytes:
-    """With the lines of the file `steps` as they are, where it holds all steps."""
-    lines = _whole_lines(steps)
-    if not lines or len(lines) != len(trajectory.steps):
+def _trajectory_json(trajectory: Trajectory, steps_file: Path) -> bytes:
+    """With the lines of `steps_file` as they are, where it holds all steps."""
+    lines = _whole_lines(steps_file, len(trajectory.steps))
+    if not lines:
         return trajectory.model_dump_json(indent=1).encode("utf-8", "replace")
     frame = trajectory.model_copy(update={"steps": ()}).model_dump_json(indent=1).encode("utf-8", "replace")
-    before, _, after = frame.partition(_NO_STEPS)
-    return b"".join((before, b'\n "steps": [\n  ', b",\n  ".join(lines), b"\n ],", after))
+    at = frame.rindex(_NO_STEPS)  # from the end: what follows is short, and the messages are long
+    before, after = memoryview(frame)[:at], memoryview(frame)[at + len(_NO_STEPS) :]
+    return b"".join((before, b'\n "steps": [\n  ', lines[:-1].replace(b"\n", b",\n  "), b"\n ],", after))
 
 
-def _whole_lines(path: Path) -> list[bytes]:
-    """Empty where the file is missing, cannot be read, or ends in half a line."""
+def _whole_lines(path: Path, count: int) -> bytes:
+    """The content of a file of so many lines; empty where it is another one, or cannot be read."""
     try:
-        *lines, rest = path.read_bytes().split(b"\n")
+        content = path.read_bytes()
     except OSError:
-        return []
-    return [] if rest else lines
+        return b""
+    return content if content.endswith(b"\n") and content.count(b"\n") == count else b""
