@@ -5,26 +5,36 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from tbench.errors import UsageError
 
+Made = TypeVar("Made")
 _BESIDE = ".writing-"
 
 
 def write_atomically(path: Path, data: bytes) -> None:
     """Write a file beside `path`, then rename it: a reader sees the old content or the new one. Raises OSError."""
-    path.parent.mkdir(parents=True, exist_ok=True)
     # Not derived from the name: names out of a container may already be as long as a file system allows.
     beside = path.with_name(f"{_BESIDE}{os.getpid()}")
     try:
-        beside.write_bytes(data)
+        in_directory(path.parent, lambda: beside.write_bytes(data))
         beside.replace(path)
     except OSError:
         with contextlib.suppress(OSError):
             beside.unlink(missing_ok=True)
         raise
+
+
+def in_directory(directory: Path, make: Callable[[], Made]) -> Made:
+    """Make a file in `directory`, which is made first where it is missing; gives what `make` does. Raises OSError."""
+    try:
+        return make()
+    except FileNotFoundError:  # not looked for before: nearly always it is there
+        directory.mkdir(parents=True, exist_ok=True)
+        return make()
 
 
 def is_beside(path: Path) -> bool:

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from harness.trajectory import Step, Trajectory
-from tbench.files import safe_relative, write_atomically
+from tbench.files import in_directory, safe_relative, write_atomically
 from tbench.results import TrialResult
 from tbench.storage.lines import LineFile
 from tbench.storage.run_files import STEPS_NAME, TRAJECTORY_NAME, TRIAL_RESULT_NAME
@@ -34,7 +34,7 @@ class StepLog:
             return
         try:
             if self._file is None:
-                self._file = _open_emptied(self._path)
+                self._file = in_directory(self._path.parent, lambda: LineFile(self._path, empty=True))
             self._file.append(step.model_dump_json())
         except OSError as error:
             self.problem = error.strerror or str(error)
@@ -45,14 +45,6 @@ class StepLog:
         self._is_over = True
         if self._file is not None:
             self._file.close()
-
-
-def _open_emptied(path: Path) -> LineFile:
-    try:
-        return LineFile(path, empty=True)
-    except FileNotFoundError:  # the recording makes the directory, where there is one
-        path.parent.mkdir(parents=True, exist_ok=True)
-        return LineFile(path, empty=True)
 
 
 def write_trial(
