@@ -40,7 +40,7 @@ class Estimate:
     """A coefficient from -1 to 1, and how certain it is, by 95 % intervals."""
 
     value: float | None
-    """None for fewer than two models, and where one score has the same value for all."""
+    """The coefficient; None for fewer than two models, and where one score has the same value for all."""
     bootstrap: BootstrapInterval | None
     fisher: Interval | None = None
     """Fisher's interval, which there is for Spearman's coefficient only."""

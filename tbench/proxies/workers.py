@@ -1,4 +1,4 @@
-"""So many requests at once: workers that go through a list of things to ask for."""
+"""Workers that go through a list of things to ask for, so many at once."""
 
 from __future__ import annotations
 

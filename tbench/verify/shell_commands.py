@@ -56,7 +56,7 @@ class _Reader:
         self._text = text
         self._at = 0
         self._documents: list[tuple[str, bool, SimpleCommand]] = []
-        """Here-documents that begin after this line: delimiter, whether leading tabs are dropped, whose input it is."""
+        """The here-documents that begin after this line: delimiter, whether leading tabs are dropped, whose input."""
 
     def read(self, closer: str = "") -> None:
         """Read on to `closer`, or to the end."""

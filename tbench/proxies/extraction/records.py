@@ -64,7 +64,7 @@ class ReplyRecord(Frozen):
     task: str
     seed: int
     content: str | None = None
-    """As it came; None where there is none (`error` says why)."""
+    """The reply as it came; None where there is none (`error` says why)."""
     reasoning: str | None = None
     tool_calls: tuple[ToolCall, ...] = ()
     finish_reason: str | None = None

@@ -25,7 +25,7 @@ _MAY_DIFFER = {
     *("created_at", "tbench_version", "schema_version", "base_urls", "dataset", "problems", "served.context_tokens"),
     *("prompt.prompt_options.tokenizer_path", "prompt.max_tokens"),
 }
-"""Of two starts of one run: nothing that changes what is asked, or whom, or is compared under another name."""
+"""Keys of the manifest that may differ between two starts of one run: they change neither what is asked nor whom."""
 REPLAY = Layout("run", MANIFEST_NAME, (RESPONSES_NAME,))
 
 

@@ -48,7 +48,7 @@ def read_manifest(directory: Path) -> ReplayManifest:
 
 
 def read_responses(path: Path) -> Responses:
-    """Of several replies to a step the last without an error counts, else the last. Raises UsageError.
+    """Read the reply that counts for each step: the last without an error, else the last. Raises UsageError.
 
     Lines that are no reply (a torn last one, say) are reported, not fatal.
     """
@@ -74,7 +74,7 @@ def clean(value: Any) -> Any:
 
 
 def json_object(path: Path) -> dict[str, Any]:
-    """Empty where there is none: these files only add to what is known."""
+    """The JSON object in a file; empty where there is none: these files only add to what is known."""
     try:
         value = json.loads(path.read_bytes())
     except (OSError, ValueError, RecursionError):
@@ -83,7 +83,7 @@ def json_object(path: Path) -> dict[str, Any]:
 
 
 def generation_seconds(directory: Path) -> float | None:
-    """As the run has timed itself, or as an earlier result says; None where neither does."""
+    """Seconds of generation as the run has timed itself, else as an earlier result says; None where neither does."""
     for name in (TIMING_NAME, RESULT_NAME):
         seconds = json_object(directory / name).get("gen_time_sec")
         if isinstance(seconds, int | float):
@@ -97,7 +97,7 @@ def planned(records: Sequence[Record], manifest: ReplayManifest) -> tuple[Record
 
 
 def names_of(steps: Iterable[str], at_most: int = 5) -> str:
-    """Some step names for a message."""
+    """The first few step names, for a message."""
     names = list(steps)
     more = f" and {len(names) - at_most} more" if len(names) > at_most else ""
     return ", ".join(names[:at_most]) + more

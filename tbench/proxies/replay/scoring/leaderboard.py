@@ -25,7 +25,7 @@ class RankedResult:
     """One result. Percentages and scores are out of 100; None is what the file does not have."""
 
     rank: int | None
-    """None where the result may not be ranked."""
+    """The place in the ranking; None where the result may not be ranked."""
     model: str
     score: float
     """100 x mean F1, two digits."""
