@@ -32,12 +32,13 @@ lint: $(STAMP)
 	@$(BIN)/ruff format --check .
 	@$(BIN)/mypy
 
-# Two workers: one begins with all that starts containers, the other with all that types into them (tests/conftest.py).
+# Three workers: one has all that starts containers, one all that types into them, which mostly wait; one has the rest
+# (tests/conftest.py).
 test: setup lint
-	@$(BIN)/python -m pytest -m "not slow" -n 2
+	@$(BIN)/python -m pytest -m "not slow" -n 3
 
 test-all: setup lint
-	@$(BIN)/python -m pytest --hypothesis-profile=explore -n 2
+	@$(BIN)/python -m pytest --hypothesis-profile=explore -n 3
 
 bench: setup
 	@$(BIN)/python tests/bench
