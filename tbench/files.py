@@ -32,7 +32,7 @@ def in_directory(directory: Path, make: Callable[[], Made]) -> Made:
     """What `make` gives, which makes a file in `directory`; that is made where it is missing. Raises OSError."""
     try:
         return make()
-    except FileNotFoundError:  # asked for forgiveness: nearly always it is there
+    except FileNotFoundError:  # not asked before: nearly always it is there
         directory.mkdir(parents=True, exist_ok=True)
         return make()
 
