@@ -20,6 +20,7 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from tbench.scores.summarise import summarise
 from tbench.scores.summary import Cell, Status, Summary, TaskRow, TimeSplit
 from tbench.storage.read_run import StoredRun, read_run
+from tbench.storage.run_files import trial_directory
 
 PAGE_NAME = "report.html"
 SCRIPTED_DEMO = "scripted-demo"
@@ -217,13 +218,10 @@ def _cell_facts(cell: Cell) -> Iterator[str]:
 
 def _links(task: str, cell: Cell, run_dir: Path, page_dir: Path) -> Iterator[FileLink]:
     """Links to the files that exist, and only to files inside the run: a task name may hold `..`."""
-    trials = (run_dir / "trials").resolve()
     if cell.status is Status.MISSING or not task.isprintable():
         return
-    trial = trials / task / f"seed-{cell.seed}"
-    if cell.attempt > 1:
-        trial = trial / f"attempt-{cell.attempt}"
-    if not trial.resolve().is_relative_to(trials):
+    trial = trial_directory(run_dir.resolve(), task, cell.seed, cell.attempt)
+    if not trial.resolve().is_relative_to((run_dir / "trials").resolve()):
         return
     for label, name in _TRIAL_FILES.items():
         if (trial / name).is_file():

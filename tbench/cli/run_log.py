@@ -17,7 +17,6 @@ from tbench.events import Event, Note, RunEnded, RunStarted, TrialPhase, TrialSt
 from tbench.storage.lines import LineFile
 from tbench.storage.run_files import CONFIG_NAME, LOG_NAME
 
-_LEVELS = {"debug": logging.DEBUG, "info": logging.INFO, "warning": logging.WARNING, "error": logging.ERROR}
 _LOG = logging.getLogger("tbench")
 
 
@@ -29,7 +28,7 @@ def run_log(directory: Path, level: str, hide: Callable[[str], str]) -> Iterator
     `level` is debug, info, warning or error; `hide` takes secrets out of every record.
     """
     is_earlier_run = (directory / CONFIG_NAME).exists()
-    handler = _FileHandler(directory / LOG_NAME, _LEVELS[level], hide)
+    handler = _FileHandler(directory / LOG_NAME, level.upper(), hide)
     with _attached(handler):
         try:
             yield RunLog(handler)
@@ -78,7 +77,7 @@ class _FileHandler(logging.Handler):
     Neither a full disk nor a record that cannot be formatted raises in the code that logs.
     """
 
-    def __init__(self, path: Path, level: int, hide: Callable[[str], str]) -> None:
+    def __init__(self, path: Path, level: str, hide: Callable[[str], str]) -> None:
         super().__init__(level)
         self._path = path
         self._hide = hide

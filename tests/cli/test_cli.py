@@ -78,6 +78,7 @@ def test_help_lists_every_command() -> None:
         (["run", "--base-url", "http://localhost:1", "--shell-state", "fresh"], "fits the bash protocols: bash-block"),
         (["run", "--base-url", "http://localhost:1", "--render", "x"], "--render: Input should be 'server'"),
         (["run", "--base-url", "http://localhost:1", "--chat-template-kwargs", "1"], "must be a JSON object such as"),
+        (["run", "--agent", "nop", "--log-level", "loud"], "--log-level loud: unknown; known: debug, info, warning"),
         (["run", "--agent", "no_such_module:Agent"], "there is no module 'no_such_module'"),
         (["run", "--base-url", "http://localhost:1", "--prompt", "/nowhere"], "/nowhere"),
         (["run", "--base-url", "http://localhost:1", "--retry-budget", "0"], "localhost:1/v1/models: cannot connect"),

@@ -12,8 +12,10 @@ import pytest
 from harness.trajectory import Outcome
 from tbench.results import TrialResult
 from tbench.scores.summarise import summarise
-from tbench.storage.read_run import RunUnreadable, read_run
+from tbench.storage.read_run import RunUnreadable, read_run, read_steps
+from tbench.storage.run_files import trial_directory
 
+EARLIER = Path(__file__).parents[1] / "data" / "earlier-run" / "run"
 CONFIG = {"schema_version": 1, "run": "nightly", "tasks": [{"name": "t", "hash": "x"}], "seeds": [0, 1]}
 TIME = datetime(2026, 1, 1, tzinfo=UTC)
 
@@ -44,6 +46,14 @@ def test_a_run_is_its_configuration_and_its_results(tmp_path: Path) -> None:
     assert (run.name, run.planned_tasks, run.planned_seeds) == ("nightly", ["t"], [0, 1])
     assert [result.seed for result in run.results] == [0, 1]
     assert (run.config, run.notes, run.imported) == (CONFIG, (), False)
+
+
+def test_a_run_of_an_earlier_version_is_read_with_its_steps() -> None:
+    run = read_run(EARLIER)
+    assert (len(run.results), run.notes) == (3, ())
+    for result in run.results:
+        steps = read_steps(trial_directory(EARLIER, result.task, result.seed, result.attempt))
+        assert [step.index for step in steps] == list(range(1, result.steps + 1))
 
 
 def test_a_run_that_has_just_started_has_no_results(tmp_path: Path) -> None:
