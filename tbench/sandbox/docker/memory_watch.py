@@ -7,6 +7,7 @@ import time
 from threading import Event, Thread
 from typing import Any
 
+from tbench.sandbox.docker import sdk
 from tbench.sandbox.docker.engine import Engine
 from tbench.sandbox.docker.labels import LABEL_RUN
 
@@ -41,13 +42,16 @@ class MemoryWatch:
         since = int(time.time())
         while not self._closed.is_set():
             with contextlib.suppress(Exception):  # whatever it was: this is a side matter, and it is tried again
-                self._stream = self._engine.api.events(
+                stream = self._stream = self._engine.api.events(
                     since=since, decode=True, filters={"event": "oom", "label": f"{LABEL_RUN}={self._run}"}
                 )
-                # Whoever closes this says so first, then ends the stream that it finds: one of the two sees the other.
-                if self._closed.is_set():
-                    self._stream.close()
-                for event in self._stream:
-                    since = int(event.get("time", since))
-                    self._out_of_memory.add(event["Actor"]["ID"])
+                try:
+                    # Whoever closes this says so first, then ends the stream that is there: one of both sees the other.
+                    if self._closed.is_set():
+                        break
+                    for event in stream:
+                        since = int(event.get("time", since))
+                        self._out_of_memory.add(event["Actor"]["ID"])
+                finally:
+                    sdk.release_stream(stream)
             self._closed.wait(_PAUSE_SEC)

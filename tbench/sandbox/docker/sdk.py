@@ -40,6 +40,11 @@ def bytes_already_read(raw: Any) -> bytes:
     return bytes(reader.read(len(waiting))) if waiting else b""
 
 
+def release_stream(stream: Any) -> None:
+    """Close the HTTP response under a stream of events; the stream's own `close` only shuts its socket down."""
+    stream._response.close()
+
+
 def release(raw: Any) -> None:
     """Close the HTTP response that holds the socket's descriptor; the number may be another's from then on."""
     getattr(raw, "_response", raw).close()
