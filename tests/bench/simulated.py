@@ -27,6 +27,7 @@ from harness.model import Model, Sampling
 from harness.protocols import load_protocol
 from harness.trajectory import Message, Reply, Usage
 from tbench.agents.model_agent import ModelAgent
+from tbench.cli.execute import few_full_collections
 from tbench.events import Events
 from tbench.runs.plan import RunConfig
 from tbench.runs.run import Run
@@ -110,7 +111,8 @@ async def simulate(task: Task, model: Model, directory: Path) -> Simulated:
         )
         started, started_cpu = time.perf_counter(), time.process_time()
         async with lag.watched():
-            outcome = await run.execute()
+            with few_full_collections():  # as the command line does
+                outcome = await run.execute()
         elapsed, cpu_sec = time.perf_counter() - started, time.process_time() - started_cpu
     assert len(outcome.results) == TRIALS
     assert all((result.reward, result.steps) == (1.0, STEPS) for result in outcome.results), outcome.results[0]
