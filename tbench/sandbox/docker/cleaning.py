@@ -241,7 +241,7 @@ async def _try_to_remove(engine: Engine, item: Leftover) -> str:
             await engine.call(api.remove_container, item.identity, force=True, v=True, deadline_sec=_REMOVE_SEC)
         else:
             # Below a snapshot lies a task's image, nameless or not; below that, only what its build left.
-            more = {"noprune": bool(item.run)} if item.kind == "image" else {}
+            more: dict[str, Any] = {"noprune": bool(item.run)} if item.kind == "image" else {}
             await engine.call(getattr(api, f"remove_{item.kind}"), item.identity, deadline_sec=_REMOVE_SEC, **more)
     except EngineError as error:
         if error.status == 404 or (item.kind == "container" and error.status in _GOING_AWAY):

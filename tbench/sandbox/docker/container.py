@@ -215,6 +215,7 @@ class Container:
                     partial(_start_exec, engine.api, created["Id"], tty),
                     deadline_sec=deadline_sec,
                     outage_sec=outage_sec,
+                    dispose=ExecStream.release,
                 )
                 return await stream.attach()
         except (EngineError, TimeoutError) as error:

@@ -15,6 +15,7 @@ import time
 from collections.abc import Callable
 from concurrent.futures import Executor, Future
 from dataclasses import dataclass
+from functools import partial
 from threading import Thread
 from typing import Any, TypeVar
 
@@ -153,18 +154,20 @@ class Engine:
         deadline_sec: float = _CALL_SEC,
         outage_sec: float | None = None,
         again: bool | None = None,
+        dispose: Callable[[T], object] | None = None,
         **kwargs: Any,
     ) -> T:
         """Run a blocking SDK call in the executor. Raises EngineError, also when the deadline passes.
 
         Where nobody answers, it is tried for `outage_sec` (by default the engine's own), then EngineUnreachable is
         raised. A call whose answer was lost is repeated where `again` says so, by default where that does no harm.
+        `dispose` is given a result that comes after its caller was cancelled or the deadline had passed.
         """
         ends_at, pause_sec = time.monotonic() + (self.outage_sec if outage_sec is None else outage_sec), 0.05
         again = _name(function) in _REPEATABLE if again is None else again
         while True:
             try:
-                return await self._call_once(function, args, kwargs, deadline_sec)
+                return await self._call_once(function, args, kwargs, deadline_sec, dispose)
             except EngineUnreachable as error:
                 if (error.sent and not again) or time.monotonic() + pause_sec > ends_at:
                     raise
@@ -172,14 +175,23 @@ class Engine:
             pause_sec = min(2 * pause_sec, _LONGEST_PAUSE_SEC)
 
     async def _call_once(
-        self, function: Callable[..., T], args: tuple[Any, ...], kwargs: dict[str, Any], deadline_sec: float
+        self,
+        function: Callable[..., T],
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
+        deadline_sec: float,
+        dispose: Callable[[T], object] | None,
     ) -> T:
-        loop = asyncio.get_running_loop()
         name = _name(function)
+        running = self._executor.submit(function, *args, **kwargs)
         try:
             async with asyncio.timeout(deadline_sec):
-                return await loop.run_in_executor(self._executor, lambda: function(*args, **kwargs))
-        except TimeoutError:
+                return await asyncio.wrap_future(running)
+        except (asyncio.CancelledError, TimeoutError) as error:
+            if dispose is not None:
+                running.add_done_callback(partial(_dispose_of_result, dispose))
+            if isinstance(error, asyncio.CancelledError):
+                raise
             raise EngineError(f"the engine did not answer {name} within {deadline_sec:.0f} s") from None
         except APIError as error:
             raise EngineError(_api_message(error), error.status_code) from error
@@ -194,6 +206,11 @@ class Engine:
         """Close the connections; calls under way are not waited for."""
         with contextlib.suppress(Exception):
             self.api.close()
+
+
+def _dispose_of_result(dispose: Callable[[T], object], done: Future[T]) -> None:
+    if not done.cancelled() and done.exception() is None:
+        dispose(done.result())
 
 
 def _name(function: Callable[..., Any]) -> str:

@@ -40,8 +40,12 @@ class ExecStream(asyncio.Protocol):
         """The exception that ended the stream in a callback; None for an ordinary end."""
 
     async def attach(self) -> ExecStream:
-        """Hand the socket to the event loop."""
-        await asyncio.get_running_loop().create_connection(lambda: self, sock=self._socket)
+        """Hand the socket to the event loop; where that is cancelled, the stream is closed."""
+        try:
+            await asyncio.get_running_loop().create_connection(lambda: self, sock=self._socket)
+        except BaseException:
+            self.release()
+            raise
         return self
 
     # -- what the event loop calls -----------------------------------------------------------------
@@ -169,6 +173,10 @@ class ExecStream(asyncio.Protocol):
         if self._transport is not None:
             self._transport.abort()
             await self._lost.wait()
+        self.release()
+
+    def release(self) -> None:
+        """Close the socket of a stream that no event loop reads; else nothing but the garbage collector would."""
         sdk.release(self._raw)
         self._socket.close()
 

@@ -8,6 +8,8 @@ import socket
 import struct
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
@@ -102,3 +104,17 @@ async def test_who_fails_to_take_something_is_told_so() -> None:
         engine.write(framed(b"out"))
         with pytest.raises(ValueError, match="out"):
             await passing
+
+
+async def test_a_stream_whose_attaching_is_cancelled_is_closed() -> None:
+    near, far = socket.socketpair()
+    raw: Any = near.makefile("rwb", buffering=0)  # as the SDK gives it: a response holds the socket open, too
+    raw._response = SimpleNamespace(raw=SimpleNamespace(_fp=SimpleNamespace(fp=None)), close=raw.close)
+    with far:
+        attaching = asyncio.create_task(ExecStream("exec", raw).attach())
+        await asyncio.sleep(0)
+        attaching.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await attaching
+        far.settimeout(10)
+        assert far.recv(1) == b""
