@@ -115,7 +115,7 @@ async def _stdin() -> AsyncIterator[bytes]:
     loop, typed = asyncio.get_running_loop(), asyncio.Queue[bytes]()
     try:
         # Read where it is known to be readable: a moment later it may not be, and nothing here may block.
-        loop.add_reader(0, lambda: typed.put_nowait(os.read(0, 1 << 16)))
+        loop.add_reader(0, lambda: typed.put_nowait(_available()))
     except PermissionError:  # a file, or /dev/null: always readable
         while data := os.read(0, 1 << 16):
             yield data
@@ -127,6 +127,14 @@ async def _stdin() -> AsyncIterator[bytes]:
         loop.remove_reader(0)
 
 
+def _available() -> bytes:
+    """What can be read from stdin now; nothing where its terminal was closed."""
+    try:
+        return os.read(0, 1 << 16)
+    except OSError:
+        return b""
+
+
 @contextlib.contextmanager
 def _raw_mode() -> Iterator[None]:
     """Raw mode for the block: every key goes into the sandbox, C-c too; nothing is echoed here."""
@@ -134,8 +142,9 @@ def _raw_mode() -> Iterator[None]:
         yield
         return
     before = termios.tcgetattr(0)
-    tty.setraw(0)
+    tty.setraw(0, termios.TCSADRAIN)  # what was typed ahead stays
     try:
         yield
     finally:
-        termios.tcsetattr(0, termios.TCSADRAIN, before)
+        with contextlib.suppress(termios.error):  # the terminal may have been closed
+            termios.tcsetattr(0, termios.TCSADRAIN, before)

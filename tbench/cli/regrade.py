@@ -23,14 +23,14 @@ def regrade(
     seed: Annotated[int | None, typer.Option(help="Only trials with this seed.")] = None,
 ) -> None:
     """Verify trials again that were run with --keep or --snapshot, and print what changed."""
-    import asyncio
     from pathlib import Path
 
     from tbench.cli.execute import print_summary
+    from tbench.cli.interruption import run_interruptibly
     from tbench.runs.regrade import regrade as verify_again
     from tbench.sandbox.docker.backend import DockerBackend
 
-    changes = asyncio.run(
+    changes = run_interruptibly(
         verify_again(DockerBackend.connect, Path(run), tuple(task or ()), seed, lambda text: typer.echo(text, err=True))
     )
     for change in changes:

@@ -16,9 +16,8 @@ def shell(
     verify: Annotated[bool, typer.Option(help="Run the verifier when you leave the shell.")] = True,
 ) -> None:
     """Open a shell in a task's sandbox; leave it to see what the verifier says."""
-    import asyncio
-
     from tbench.cli.interactive import session
+    from tbench.cli.interruption import run_interruptibly
     from tbench.sandbox.docker.backend import DockerBackend
 
-    asyncio.run(session(DockerBackend.connect, task, verify))
+    run_interruptibly(session(DockerBackend.connect, task, verify))

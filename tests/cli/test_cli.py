@@ -7,6 +7,7 @@ import os
 import re
 import subprocess
 import sys
+import time
 import uuid
 from collections.abc import Iterator
 from pathlib import Path
@@ -307,6 +308,29 @@ def test_a_person_can_work_on_a_task_by_hand_and_see_the_verdict(tools_volume: s
     finally:
         child.close()
     assert child.exitstatus == 0
+
+
+@pytest.mark.engine
+def test_what_was_typed_ahead_reaches_the_shell(tools_volume: str, make_task: Any) -> None:
+    child = pexpect.spawn(TBENCH, ["shell", str(make_task())], timeout=120, encoding="utf-8")
+    try:
+        child.send("touch done; exit\r")
+        child.expect("reward 1")
+        child.expect(pexpect.EOF)
+    finally:
+        child.close()
+
+
+@pytest.mark.engine
+def test_a_closed_terminal_takes_the_shell_s_container_along(engine: Engine, tools_volume: str, make_task: Any) -> None:
+    child = pexpect.spawn(TBENCH, ["shell", str(make_task())], timeout=120, encoding="utf-8")
+    child.expect(r"/app# ")
+    child.close(force=False)
+    labelled = {"label": f"{LABEL_RUN}=shell-{child.pid}"}
+    ends_at = time.monotonic() + 30
+    while (left := engine.api.containers(all=True, filters=labelled)) and time.monotonic() < ends_at:
+        time.sleep(0.1)
+    assert left == []
 
 
 @pytest.mark.slow
