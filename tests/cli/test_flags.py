@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
 
+import click
 import pytest
-import typer.main
 
 from tbench.cli import app
 
@@ -14,10 +13,13 @@ FLAGS = (Path(__file__).parents[1] / "data" / "flags.txt").read_text().splitline
 """A command and the names of one of its options a line, as they were before the command line was first rewritten."""
 
 
-def command_of(words: list[str]) -> Any:
-    found: Any = typer.main.get_command(app)
+def command_of(words: list[str]) -> click.Command:
+    found: click.Command = app
     for word in words:
-        found = found.commands[word]
+        assert isinstance(found, click.Group)
+        inner = found.get_command(click.Context(found), word)
+        assert inner is not None, word
+        found = inner
     return found
 
 
