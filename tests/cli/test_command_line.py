@@ -8,10 +8,13 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from typing import get_args
 
 import click
 import pytest
 
+from harness.model import Rendering
+from harness.protocols import PROTOCOLS
 from tbench.agents.presets import PRESETS
 from tbench.cli import app
 from tbench.cli.parsing.commands import LazyGroup
@@ -19,6 +22,7 @@ from tbench.cli.parsing.retry_errors import CommandWithRetryErrors
 from tbench.cli.resume import resume
 from tbench.cli.run import run
 from tbench.errors import KINDS
+from tbench.rewards.texts import Counting, Shape
 
 MODULE = [sys.executable, "-m", "tbench"]
 
@@ -82,7 +86,11 @@ def test_help_is_as_wide_as_the_terminal() -> None:
 def test_help_says_every_sentence_to_its_end_and_what_exit_codes_mean() -> None:
     said = tbench("--help").stdout
     assert "..." not in said.replace("[ARGS]...", "")
-    assert re.findall(r"^    (\d+) +\w", said, re.MULTILINE) == ["0", "1", "2", "3", "4", "130"]
+    codes = re.findall(r"^    (\d+) +\w", said, re.MULTILINE)
+    assert codes == ["0", "1", "2", "3", "4", "130"]
+    for page in ("command-line", "errors"):
+        text = (Path(__file__).parents[2] / "docs" / f"{page}.md").read_text().partition("\n## Exit codes\n")[2]
+        assert re.findall(r"^\| (\d+) \|", text.partition("\n## ")[0], re.MULTILINE) == codes
 
 
 def test_a_reader_that_goes_away_is_no_error() -> None:
@@ -99,6 +107,8 @@ def test_a_reader_that_goes_away_is_no_error() -> None:
     [
         ("run --temprature 1", "tbench run: no such option --temprature; did you mean --temperature?"),
         ("run --temprature=1", "tbench run: no such option --temprature; did you mean --temperature?"),
+        ("run --temp 1", "tbench run: no such option --temp; did you mean --temperature?"),
+        ("run --n-concurrent 4", "tbench run: no such option --n-concurrent; did you mean --concurrency?"),
         ("run --xyzzy", "tbench run: no such option --xyzzy; tbench run --help lists what there is"),
         ("sumary x", "tbench: no such command sumary; did you mean summary?"),
         ("xyzzy", "tbench: no such command xyzzy; tbench --help lists what there is"),
@@ -204,6 +214,12 @@ def completed(line: str) -> set[str]:
         ("tbench run --network ", {"task", "none", "bridge"}),
         ("tbench run --log-level w", {"warning"}),
         ("tbench run --preset ", set(PRESETS)),
+        ("tbench run --protocol ", set(PROTOCOLS)),
+        ("tbench extract --protocol ", set(PROTOCOLS)),
+        ("tbench run --render ", set(get_args(Rendering.model_fields["template"].annotation))),
+        ("tbench run --strip-thinking ", set(get_args(Rendering.model_fields["strip_thinking"].annotation))),
+        ("tbench extract --relevance ", set(get_args(Counting))),
+        ("tbench extract --conciseness ", set(get_args(Shape))),
         ("tbench run --on-overflow s", {"stop", "summarize"}),
         ("tbench resume --retry-errors sandbox", {"sandbox_failed", "sandbox_lost"}),
         ("tbench resume --retry-errors ", {"all", *KINDS}),

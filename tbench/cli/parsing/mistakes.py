@@ -18,8 +18,10 @@ def line_of(mistake: click.ClickException) -> str:
 
 
 def nearest(word: str, known: Iterable[str]) -> str | None:
-    """The known word that is most like this one, if one is."""
-    return next(iter(get_close_matches(word, list(known), n=1)), None)
+    """The known word that begins with this one, or else is most like it, if one is."""
+    words = list(known)
+    begun = [each for each in words if len(word) > 2 and each.startswith(word)]
+    return next(iter(begun or get_close_matches(word, words, n=1)), None)
 
 
 def nearest_or_all(word: str, known: Iterable[str], context: click.Context) -> str:
