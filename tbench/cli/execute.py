@@ -221,5 +221,9 @@ def print_summary(directory: Path, *, as_json: bool = False) -> None:
         return
     from rich.console import Console
 
-    render(summary, Console(file=sys.stdout, highlight=False))
+    console = Console(file=sys.stdout, highlight=False)
+    # Not printed by the console itself: where the reader has gone away, it ends the process with 1.
+    with console.capture() as tables:
+        render(summary, console)
+    click.echo(tables.get(), nl=False)
     click.echo(f"run directory: {directory}")

@@ -24,6 +24,7 @@ from tbench.cli.run import run
 from tbench.errors import KINDS
 from tbench.rewards.texts import Counting, Shape
 
+EARLIER_RUN = Path(__file__).parents[1] / "data" / "earlier-run" / "run"
 MODULE = [sys.executable, "-m", "tbench"]
 
 
@@ -93,8 +94,9 @@ def test_help_says_every_sentence_to_its_end_and_what_exit_codes_mean() -> None:
         assert re.findall(r"^\| (\d+) \|", text.partition("\n## ")[0], re.MULTILINE) == codes
 
 
-def test_a_reader_that_goes_away_is_no_error() -> None:
-    shell = f"{' '.join(MODULE)} task list; echo $? >&2"
+@pytest.mark.parametrize("words", ["task list", f"summary {EARLIER_RUN}", "run --help"])
+def test_a_reader_that_goes_away_is_no_error(words: str) -> None:
+    shell = f"{' '.join(MODULE)} {words}; echo $? >&2"
     done = subprocess.run(["bash", "-c", f"{{ {shell}; }} | true"], capture_output=True, text=True, check=False)
     assert done.stderr == "0\n"
 
