@@ -9,8 +9,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from click.testing import CliRunner
 from fault_server import FaultServer, Seen, answer, completion
-from typer.testing import CliRunner
 
 from tbench.cli import app
 

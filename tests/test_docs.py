@@ -11,8 +11,8 @@ from itertools import pairwise
 from pathlib import Path
 
 import pytest
+from click.testing import CliRunner
 from pydantic import BaseModel
-from typer.testing import CliRunner
 
 from harness.limits import Limits
 from harness.protocols import PROTOCOLS
@@ -94,7 +94,7 @@ def options_of(command: tuple[str, ...]) -> set[str]:
 
 
 def subcommands(command: tuple[str, ...]) -> set[str]:
-    lines = help_of(command).partition("Commands:\n")[2].splitlines()
+    lines = help_of(command).partition("Commands:\n")[2].partition("\n\n")[0].splitlines()
     return {line.split()[0] for line in lines if re.match(r" {2}\S", line)}
 
 

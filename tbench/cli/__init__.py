@@ -1,90 +1,121 @@
 """The command line: the only place that prints or exits.
 
-Commands import what they need when they run, so that `tbench --help` stays fast.
+A command's module is imported when the command runs, and commands import what they need when they run, so that
+`tbench --help` stays fast.
 """
 
 from __future__ import annotations
 
-import re
+import os
 import sys
 
-import typer
+import click
 
-from tbench.cli import clean, demo, doctor, regrade, report, resume, run, setup, shell, summary, task
-from tbench.cli.proxies import correlate, extract, leaderboard, replay
+from tbench.cli.parsing.commands import SETTINGS, Lazy, LazyGroup
 
-app = typer.Typer(
-    name="tbench",
-    help="A live, sandboxed benchmark runner for terminal agents behind any OpenAI-compatible endpoint.",
-    no_args_is_help=True,
-    add_completion=False,
-    pretty_exceptions_enable=False,
-    rich_markup_mode=None,
-)
-run.register(app)
-resume.register(app)
-regrade.register(app)
-summary.register(app)
-report.register(app)
-extract.register(app)
-replay.register(app)
-leaderboard.register(app)
-correlate.register(app)
-demo.register(app)
-setup.register(app)
-doctor.register(app)
-task.register(app)
-shell.register(app)
-clean.register(app)
+_COMPLETE = "_TBENCH_COMPLETE"
+
+COMMANDS = {
+    "run": Lazy("tbench.cli.run", "run", "Run tasks against a model and print the score."),
+    "resume": Lazy(
+        "tbench.cli.resume",
+        "resume",
+        "Finish the trials of a run that have no verdict: cut short, never begun, or with an error worth a retry.",
+    ),
+    "regrade": Lazy(
+        "tbench.cli.regrade",
+        "regrade",
+        "Verify trials again that were run with --keep or --snapshot, and print what changed.",
+    ),
+    "summary": Lazy("tbench.cli.summary", "summary", "Print the score of a run from its directory."),
+    "report": Lazy("tbench.cli.report", "report", "Write one self-contained HTML page and print its path."),
+    "extract": Lazy(
+        "tbench.cli.proxies.extract",
+        "extract",
+        "Ask for one reply per task and seed, and print how many hold a command; nothing is executed.",
+    ),
+    "replay": Lazy(
+        "tbench.cli.proxies.replay",
+        "replay",
+        "Let a model continue recorded conversations, and score its next commands; nothing is executed.",
+    ),
+    "leaderboard": Lazy(
+        "tbench.cli.proxies.leaderboard",
+        "leaderboard",
+        "Rank results of replay: 100 x mean F1, one row per model, the newest result of each.",
+    ),
+    "correlate": Lazy(
+        "tbench.cli.proxies.correlate",
+        "correlate",
+        "Rank correlation of proxy scores with executed scores of the same models.",
+    ),
+    "demo": Lazy(
+        "tbench.cli.demo",
+        "demo",
+        "Run bundled tasks against the scripted demo endpoint, score them, write the report.",
+    ),
+    "demo-endpoint": Lazy(
+        "tbench.cli.demo",
+        "demo_endpoint",
+        "Serve scripted-demo over real HTTP: /v1/models, /v1/chat/completions, /v1/completions; replies from a script.",
+    ),
+    "setup": Lazy(
+        "tbench.cli.setup",
+        "setup",
+        "Make sure that an engine answers, base images are there and the tools volume is built.",
+    ),
+    "doctor": Lazy(
+        "tbench.cli.doctor",
+        "doctor",
+        "Check engine, limits, network, disk, certificates, clock and endpoint; exit with 2 if something fails.",
+    ),
+    "task": Lazy("tbench.cli.task", "task", "List and check task directories."),
+    "shell": Lazy(
+        "tbench.cli.shell", "shell", "Open a shell in a task's sandbox; leave it to see what the verifier says."
+    ),
+    "clean": Lazy(
+        "tbench.cli.clean",
+        "clean",
+        "Remove what runs left whose process is gone, and nameless images; never anything of a run under way.",
+    ),
+}
+_EXIT_CODES = """\b
+Exit codes:
+  0    finished
+  1    a bug
+  2    something that the user or the machine has to change
+  3    coverage below --min-coverage
+  4    stopped because the endpoint is away
+  130  interrupted
+"""
 
 
-def _version(value: bool) -> None:
+def _version(context: click.Context, _: click.Parameter, value: bool) -> None:
     if value:
         from tbench import __version__
 
-        typer.echo(f"tbench {__version__}")
-        raise typer.Exit
+        click.echo(f"tbench {__version__}")
+        context.exit()
 
 
-@app.callback()
-def _root(
-    version: bool = typer.Option(False, "--version", help="Print the version.", callback=_version, is_eager=True),
-) -> None:
-    pass
-
-
-def _with_types_joined(arguments: list[str]) -> list[str]:
-    """Join the types after `--retry-errors` (none, one or several) to one word for the parser: `all`, or a,b,c."""
-    joined: list[str] = []
-    rest = iter(arguments)
-    for word in rest:
-        joined.append(word)
-        if word != "--retry-errors":
-            continue
-        types, after = [], next(rest, None)
-        while after is not None and re.fullmatch(r"[a-z_,]+", after):
-            types.append(after)
-            after = next(rest, None)
-        joined.append(",".join(types) or "all")
-        if after is not None:
-            joined.append(after)
-    return joined
+@click.group(cls=LazyGroup, table=COMMANDS, context_settings=SETTINGS, epilog=_EXIT_CODES)
+@click.option(
+    "--version", is_flag=True, help="Print the version.", callback=_version, is_eager=True, expose_value=False
+)
+def app() -> None:
+    """A live, sandboxed benchmark runner for terminal agents behind any OpenAI-compatible endpoint."""
 
 
 def main() -> None:
-    """Run the command line.
-
-    Exit codes: 0 finished, 1 a bug, 2 something the user or the machine has to change, 3 coverage below
-    --min-coverage, 4 stopped because the endpoint is away, 130 interrupted.
-    """
+    """Run the command line, and exit with one of the codes that its help lists."""
     try:
-        app(args=_with_types_joined(sys.argv[1:]))
-    except KeyboardInterrupt:
-        typer.echo("tbench: interrupted", err=True)
+        sys.exit(_code())
+    except (KeyboardInterrupt, click.Abort):
+        click.echo("tbench: interrupted", err=True)
         sys.exit(130)
     except BrokenPipeError:
-        # `tbench … | head`: the reader has enough.
-        sys.stderr.close()
+        # `tbench … | head`: the reader has enough. What is still to be flushed goes nowhere.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         sys.exit(0)
     except Exception as error:
         # Imported only now: it takes longer than all of --help.
@@ -94,5 +125,31 @@ def main() -> None:
         # Whatever tbench raises on purpose is no bug, however deep it came from: no traceback.
         if not isinstance(error, TbenchError):
             raise
-        typer.echo(f"tbench: {one_line(str(error), 1000)}", err=True)
+        click.echo(f"tbench: {one_line(str(error), 1000)}", err=True)
         sys.exit(2)
+
+
+def _code() -> int:
+    """Run the command, or complete it for a shell, and return the exit code.
+
+    Not by click's own main(), which ends a broken pipe with 1 and takes any EOFError for a Ctrl-C.
+    """
+    try:
+        if instruction := os.environ.get(_COMPLETE):
+            from click.shell_completion import shell_complete
+
+            return shell_complete(app, {}, "tbench", _COMPLETE, instruction)
+        with app.make_context("tbench", sys.argv[1:]) as context:
+            app.invoke(context)
+        sys.stdout.flush()
+    except click.exceptions.Exit as end:
+        return end.exit_code
+    except click.exceptions.NoArgsIsHelpError as mistake:
+        mistake.show()
+        return 2
+    except click.ClickException as mistake:
+        from tbench.cli.parsing.mistakes import line_of
+
+        click.echo(line_of(mistake), err=True)
+        return 2
+    return 0

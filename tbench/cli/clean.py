@@ -2,27 +2,22 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+import click
 
-import typer
-
-
-def register(app: typer.Typer) -> None:
-    app.command()(clean)
+from tbench.cli.parsing.commands import TbenchCommand
 
 
-def clean(
-    everything: Annotated[
-        bool,
-        typer.Option(
-            "--all",
-            help="Also what is shared or kept, the images that tbench built, and what another machine's runs may use.",
-        ),
-    ] = False,
-    kept: Annotated[bool, typer.Option("--kept", help="Also containers and snapshots that were kept.")] = False,
-    run: Annotated[str | None, typer.Option("--run", help="Only what belongs to the run of this name.")] = None,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only say what would be removed.")] = False,
-) -> None:
+@click.command(cls=TbenchCommand)
+@click.option(
+    "--all",
+    "everything",
+    is_flag=True,
+    help="Also what is shared or kept, the images that tbench built, and what another machine's runs may use.",
+)
+@click.option("--kept", is_flag=True, help="Also containers and snapshots that were kept.")
+@click.option("--run", help="Only what belongs to the run of this name.")
+@click.option("--dry-run", is_flag=True, help="Only say what would be removed.")
+def clean(everything: bool, kept: bool, run: str | None, dry_run: bool) -> None:
     """Remove what runs left whose process is gone, and nameless images; never anything of a run under way."""
     import asyncio
 
@@ -36,12 +31,12 @@ def clean(
     finally:
         engine.close()
     for line in done.removed:
-        typer.echo(f"{'would remove' if dry_run else 'removed'} {line}")
+        click.echo(f"{'would remove' if dry_run else 'removed'} {line}")
     for line in done.kept:
-        typer.echo(f"kept {line}")
+        click.echo(f"kept {line}")
     for line in done.failed:
-        typer.echo(f"tbench: could not remove {line}", err=True)
+        click.echo(f"tbench: could not remove {line}", err=True)
     if done.failed:
-        raise typer.Exit(2)
+        raise click.exceptions.Exit(2)
     if not done.removed:
-        typer.echo("nothing to remove")
+        click.echo("nothing to remove")

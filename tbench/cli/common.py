@@ -2,30 +2,41 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any
+from typing import Any
 
-import typer
+import click
 
-Tasks = Annotated[
-    str, typer.Argument(metavar="TASKS", help="A directory of tasks, one task, or 'bundled'.", show_default=True)
-]
-TaskPatterns = Annotated[
-    list[str] | None,
-    typer.Option("--task", "-t", help="Only tasks whose name matches this glob (repeatable)."),
-]
-FirstSeed = Annotated[int, typer.Option(min=0, help="The first seed.")]
-BaseUrl = Annotated[
-    str | None, typer.Option(envvar="OPENAI_BASE_URL", help="The endpoint, e.g. http://localhost:8000/v1.")
-]
-Model = Annotated[
-    str | None, typer.Option("--model", "-m", help="Model id; may be left out when the endpoint lists just one.")
-]
-ExtraBody = Annotated[str | None, typer.Option(help="JSON merged into each request, e.g. '{\"top_k\": 20}'.")]
-ChatTemplateKwargs = Annotated[
-    str | None, typer.Option(help="JSON for the server's template, e.g. '{\"enable_thinking\": false}'.")
-]
-LogLevel = Annotated[str, typer.Option(help="What run.log holds: debug, info, warning or error, and what is above.")]
-RequestTimeout = Annotated[float, typer.Option(min=1, help="Seconds for one request to the endpoint.")]
+from tbench.cli.parsing.commands import Argument
+from tbench.cli.parsing.values import A_NAME, Integer, Number, OneOf
+
+tasks_argument = click.argument(
+    "source",
+    cls=Argument,
+    metavar="TASKS",
+    type=A_NAME,
+    default="bundled",
+    help="A directory of tasks, one task, or 'bundled'.",
+)
+task_option = click.option("--task", "-t", multiple=True, help="Only tasks whose name matches this glob (repeatable).")
+first_seed_option = click.option("--first-seed", type=Integer(min=0), default=0, help="The first seed.")
+base_url_option = click.option(
+    "--base-url", envvar="OPENAI_BASE_URL", show_envvar=True, help="The endpoint, e.g. http://localhost:8000/v1."
+)
+model_option = click.option("--model", "-m", help="Model id; may be left out when the endpoint lists just one.")
+extra_body_option = click.option("--extra-body", help="JSON merged into each request, e.g. '{\"top_k\": 20}'.")
+chat_template_kwargs_option = click.option(
+    "--chat-template-kwargs", help="JSON for the server's template, e.g. '{\"enable_thinking\": false}'."
+)
+log_level_option = click.option(
+    "--log-level",
+    type=OneOf("debug", "info", "warning", "error"),
+    default="info",
+    help="What run.log holds: debug, info, warning or error, and what is above.",
+)
+request_timeout_option = click.option(
+    "--request-timeout", type=Number(min=1), default=600.0, help="Seconds for one request to the endpoint."
+)
+json_option = click.option("--json", "as_json", is_flag=True, help="Print one JSON object instead of tables.")
 
 
 def one_of(option: str, value: str, known: tuple[str, ...]) -> Any:
@@ -35,11 +46,6 @@ def one_of(option: str, value: str, known: tuple[str, ...]) -> Any:
     if value not in known:
         raise UsageError(f"{option} {value}: unknown; known: {', '.join(known)}")
     return value
-
-
-def log_level_of(value: str) -> str:
-    """`value`, if it is a level of run.log. Raises UsageError."""
-    return str(one_of("--log-level", value, ("debug", "info", "warning", "error")))
 
 
 def given(**values: Any) -> dict[str, Any]:

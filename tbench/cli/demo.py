@@ -3,21 +3,18 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
 
-import typer
+import click
 
-
-def register(app: typer.Typer) -> None:
-    app.command()(demo)
-    app.command(name="demo-endpoint")(demo_endpoint)
+from tbench.cli.parsing.commands import TbenchCommand
+from tbench.cli.parsing.values import A_NAME, Integer, Number
 
 
-def demo(
-    output: Annotated[str | None, typer.Option("--output", "-o", help="Run directory; must be new or empty.")] = None,
-    seeds: Annotated[int, typer.Option("--seeds", "-k", min=1, help="Seeds per task.")] = 3,
-    concurrency: Annotated[int, typer.Option("--concurrency", "-n", min=1, help="Trials at once.")] = 4,
-) -> None:
+@click.command(cls=TbenchCommand)
+@click.option("--output", "-o", type=A_NAME, help="Run directory; must be new or empty.")
+@click.option("--seeds", "-k", type=Integer(min=1), default=3, help="Seeds per task.")
+@click.option("--concurrency", "-n", type=Integer(min=1), default=4, help="Trials at once.")
+def demo(output: str | None, seeds: int, concurrency: int) -> None:
     """Run bundled tasks against the scripted demo endpoint, score them, write the report."""
     from datetime import datetime
 
@@ -30,7 +27,7 @@ def demo(
 
     directory = output or f"runs/{datetime.now():%Y-%m-%d_%H-%M-%S}_scripted-demo"
     with DemoEndpoint(_instructions()) as endpoint:
-        typer.echo(f"demo: scripted-demo (a script, not a model) answers at {endpoint.base_url}", err=True)
+        click.echo(f"demo: scripted-demo (a script, not a model) answers at {endpoint.base_url}", err=True)
         outcome = execute(
             RunOptions(
                 source="bundled",
@@ -42,15 +39,15 @@ def demo(
                 model=ModelOptions(base_url=endpoint.base_url),
             )
         )
-    typer.echo(f"report: {write_report(Path(directory), None)}")
+    click.echo(f"report: {write_report(Path(directory), None)}")
     finish(outcome, min_coverage=0.0)
 
 
-def demo_endpoint(
-    host: Annotated[str, typer.Option(help="Address to listen on.")] = "127.0.0.1",
-    port: Annotated[int, typer.Option(min=0, max=65535, help="Port; 0 picks a free one.")] = 8123,
-    latency: Annotated[float, typer.Option(min=0, help="Seconds before each reply.")] = 0.0,
-) -> None:
+@click.command("demo-endpoint", cls=TbenchCommand)
+@click.option("--host", default="127.0.0.1", help="Address to listen on.")
+@click.option("--port", type=Integer(min=0, max=65535), default=8123, help="Port; 0 picks a free one.")
+@click.option("--latency", type=Number(min=0), default=0.0, help="Seconds before each reply.")
+def demo_endpoint(host: str, port: int, latency: float) -> None:
     """Serve scripted-demo over real HTTP: /v1/models, /v1/chat/completions, /v1/completions; replies from a script."""
     from tbench.demo.server import serve
     from tbench.errors import UsageError

@@ -2,23 +2,21 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING
 
-import typer
+import click
+
+from tbench.cli.parsing.commands import TbenchCommand
 
 if TYPE_CHECKING:
     from tbench.doctor import Finding
 
 
-def register(app: typer.Typer) -> None:
-    app.command()(doctor)
-
-
-def doctor(
-    base_url: Annotated[str | None, typer.Option(envvar="OPENAI_BASE_URL", help="Also look at this endpoint.")] = None,
-    model: Annotated[str | None, typer.Option("--model", "-m", help="Model id, as in tbench run.")] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object instead of lines.")] = False,
-) -> None:
+@click.command(cls=TbenchCommand)
+@click.option("--base-url", envvar="OPENAI_BASE_URL", show_envvar=True, help="Also look at this endpoint.")
+@click.option("--model", "-m", help="Model id, as in tbench run.")
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object instead of lines.")
+def doctor(base_url: str | None, model: str | None, as_json: bool) -> None:
     """Check engine, limits, network, disk, certificates, clock and endpoint; exit with 2 if something fails."""
     import asyncio
     import os
@@ -31,7 +29,7 @@ def doctor(
     failed = [finding.name for finding in findings if finding.status == "fail"]
     _print_json(findings) if as_json else _print_lines(findings)
     if failed:
-        raise typer.Exit(2)
+        raise click.exceptions.Exit(2)
 
 
 def _print_json(findings: list[Finding]) -> None:
@@ -39,7 +37,7 @@ def _print_json(findings: list[Finding]) -> None:
     from dataclasses import asdict
 
     whole = {"ok": all(finding.status != "fail" for finding in findings), "checks": [asdict(each) for each in findings]}
-    typer.echo(json.dumps(whole, indent=2, ensure_ascii=False))
+    click.echo(json.dumps(whole, indent=2, ensure_ascii=False))
 
 
 def _print_lines(findings: list[Finding]) -> None:
@@ -47,9 +45,9 @@ def _print_lines(findings: list[Finding]) -> None:
 
     width = max(len(finding.name) for finding in findings)
     for finding in findings:
-        typer.echo(f"{finding.status:<8}{finding.name:<{width}}  {plain(finding.seen, 400)}")
+        click.echo(f"{finding.status:<8}{finding.name:<{width}}  {plain(finding.seen, 400)}")
         if finding.advice:
-            typer.echo(f"{'':<{8 + width}}  -> {plain(finding.advice, 400)}")
+            click.echo(f"{'':<{8 + width}}  -> {plain(finding.advice, 400)}")
     counts = {status: sum(finding.status == status for finding in findings) for status in ("fail", "warn", "skipped")}
     said = ", ".join(f"{number} {status}" for status, number in counts.items() if number)
-    typer.echo(f"{len(findings)} checks: {said or 'all ok'}")
+    click.echo(f"{len(findings)} checks: {said or 'all ok'}")

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator
 from datetime import datetime
 from pathlib import Path
 
-import typer
+import click
 
 from harness.chat import ChatModel, OutagePolicy, RetryPolicy
 from harness.errors import EndpointError
@@ -121,14 +121,14 @@ async def _execute(
             await chat.close()
     print_summary(directory)
     if outcome.stopped is not None and chat is not None:
-        typer.echo(f"tbench: stopped: {chat.url}: {outcome.stopped}; go on with: tbench resume {directory}", err=True)
+        click.echo(f"tbench: stopped: {chat.url}: {outcome.stopped}; go on with: tbench resume {directory}", err=True)
     return outcome
 
 
 def say_before_the_run(event: Event) -> None:
     """Print notes, such as waiting for the endpoint, before there is a display."""
     if isinstance(event, Note):
-        typer.echo(event.text, err=True)
+        click.echo(event.text, err=True)
 
 
 async def connect(
@@ -215,11 +215,15 @@ def print_summary(directory: Path, *, as_json: bool = False) -> None:
     stored = read_run(directory)
     summary = summarise(stored.results, stored.planned_tasks, stored.planned_seeds)
     for note in stored.notes:
-        typer.echo(f"note: {note}", err=True)
+        click.echo(f"note: {note}", err=True)
     if as_json:
-        typer.echo(json.dumps(summary.as_json(), indent=2, ensure_ascii=False))
+        click.echo(json.dumps(summary.as_json(), indent=2, ensure_ascii=False))
         return
     from rich.console import Console
 
-    render(summary, Console(file=sys.stdout, highlight=False))
-    typer.echo(f"run directory: {directory}")
+    console = Console(file=sys.stdout, highlight=False)
+    # Not printed by the console itself: where the reader has gone away, it ends the process with 1.
+    with console.capture() as tables:
+        render(summary, console)
+    click.echo(tables.get(), nl=False)
+    click.echo(f"run directory: {directory}")

@@ -12,7 +12,7 @@ import tty
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 
-import typer
+import click
 
 from harness.terminal import TerminalSpec
 from tbench.errors import TrialError, UsageError
@@ -26,7 +26,7 @@ _SHELL = [BUSYBOX, "sh", "-c", f"command -v bash >/dev/null && exec bash || exec
 
 
 def _say(text: str) -> None:
-    typer.echo(text, err=True)
+    click.echo(text, err=True)
 
 
 def _task(name: str) -> Task:
@@ -63,7 +63,7 @@ async def _in_sandbox(backend: Backend, task: Task, verifies: bool) -> None:
         if verifies:
             verdict = await verify(task, sandbox)
             _say(verdict.files.get("verifier/stdout.txt", b"").decode("utf-8", "replace"))
-            typer.echo(f"reward {verdict.reward:g}")
+            click.echo(f"reward {verdict.reward:g}")
     finally:
         await asyncio.shield(sandbox.remove())
 

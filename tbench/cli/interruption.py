@@ -10,7 +10,7 @@ import sys
 from collections.abc import Callable, Coroutine
 from typing import Any, TypeVar
 
-import typer
+import click
 
 T = TypeVar("T")
 EXIT_INTERRUPTED = 130
@@ -51,7 +51,7 @@ async def _interruptible(main: Coroutine[Any, Any, T], stopping: str, at_once: C
             raise
         if not stopping:
             tell("interrupted")
-        raise typer.Exit(EXIT_INTERRUPTED) from None
+        raise click.exceptions.Exit(EXIT_INTERRUPTED) from None
     finally:
         for number in _SIGNALS:
             loop.remove_signal_handler(number)
@@ -62,4 +62,4 @@ def tell(words: str) -> None:
     with contextlib.suppress(OSError):  # the terminal may be what went away
         # Where a live view has hidden the cursor, it may not come to showing it again.
         show_cursor = "\x1b[?25h" if sys.stderr.isatty() else ""
-        typer.echo(f"{show_cursor}tbench: {words}", err=True)
+        click.echo(f"{show_cursor}tbench: {words}", err=True)

@@ -153,6 +153,8 @@ class AgentSetup:
             return cls(options.agent)
         if ":" in options.agent:
             return _user_agent(options.agent, options.model)
+        if options.agent in PRESETS:
+            raise UsageError(f"--agent {options.agent}: is a preset; give --preset {options.agent} instead")
         if options.agent != "model":
             raise UsageError(
                 f"--agent {options.agent}: unknown; known: model, oracle, nop, or your own as module:Class"

@@ -2,26 +2,23 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING
 
-import typer
+import click
+
+from tbench.cli.common import task_option
+from tbench.cli.parsing.commands import Argument, TbenchCommand
+from tbench.cli.parsing.values import A_NAME
 
 if TYPE_CHECKING:
     from tbench.results import TrialResult
 
 
-def register(app: typer.Typer) -> None:
-    app.command()(regrade)
-
-
-def regrade(
-    run: Annotated[str, typer.Argument(metavar="RUN", help="A run directory.")],
-    task: Annotated[
-        list[str] | None,
-        typer.Option("--task", "-t", help="Only tasks whose name matches this glob (repeatable)."),
-    ] = None,
-    seed: Annotated[int | None, typer.Option(help="Only trials with this seed.")] = None,
-) -> None:
+@click.command(cls=TbenchCommand)
+@click.argument("run", cls=Argument, metavar="RUN", type=A_NAME, help="A run directory.")
+@task_option
+@click.option("--seed", type=int, help="Only trials with this seed.")
+def regrade(run: str, task: tuple[str, ...], seed: int | None) -> None:
     """Verify trials again that were run with --keep or --snapshot, and print what changed."""
     from pathlib import Path
 
@@ -31,11 +28,11 @@ def regrade(
     from tbench.sandbox.docker.backend import DockerBackend
 
     changes = run_interruptibly(
-        verify_again(DockerBackend.connect, Path(run), tuple(task or ()), seed, lambda text: typer.echo(text, err=True))
+        verify_again(DockerBackend.connect, Path(run), tuple(task or ()), seed, lambda text: click.echo(text, err=True))
     )
     for change in changes:
         became = _words(change.after) if change.after else f"as it was: {change.why_not}"
-        typer.echo(f"{change.before.task} seed {change.before.seed}: {_words(change.before)} -> {became}")
+        click.echo(f"{change.before.task} seed {change.before.seed}: {_words(change.before)} -> {became}")
     print_summary(Path(run))
 
 

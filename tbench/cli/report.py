@@ -3,26 +3,22 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
 
-import typer
+import click
 
-
-def register(app: typer.Typer) -> None:
-    app.command()(report)
+from tbench.cli.parsing.commands import Argument, TbenchCommand
+from tbench.cli.parsing.values import A_PATH
 
 
-def report(
-    run: Annotated[Path, typer.Argument(metavar="RUN", help="A run directory.")],
-    output: Annotated[
-        Path | None, typer.Option("--output", "-o", help="Where to write; default RUN/report.html.")
-    ] = None,
-) -> None:
+@click.command(cls=TbenchCommand)
+@click.argument("run", cls=Argument, metavar="RUN", type=A_PATH, help="A run directory.")
+@click.option("--output", "-o", type=A_PATH, help="Where to write; default RUN/report.html.")
+def report(run: Path, output: Path | None) -> None:
     """Write one self-contained HTML page and print its path."""
     from reports.page import write_report
     from tbench.errors import UsageError
 
     try:
-        typer.echo(f"report: {write_report(run, output)}")
+        click.echo(f"report: {write_report(run, output)}")
     except OSError as error:
         raise UsageError(f"{output or run}: cannot be written: {error.strerror or error}") from None

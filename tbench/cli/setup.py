@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import typer
+import click
+
+from tbench.cli.parsing.commands import TbenchCommand
 
 
-def register(app: typer.Typer) -> None:
-    app.command()(setup)
-
-
+@click.command(cls=TbenchCommand)
 def setup() -> None:
     """Make sure that an engine answers, base images are there and the tools volume is built."""
     import asyncio
@@ -19,7 +18,7 @@ def setup() -> None:
     from tbench.sandbox.docker.tools import ensure_base_images, ensure_engine_runs, ensure_tools
 
     def say(text: str) -> None:
-        typer.echo(text, err=True)
+        click.echo(text, err=True)
 
     ensure_engine_runs(say)
     engine = Engine.connect()

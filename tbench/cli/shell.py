@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+import click
 
-import typer
-
-
-def register(app: typer.Typer) -> None:
-    app.command()(shell)
+from tbench.cli.parsing.commands import Argument, TbenchCommand
+from tbench.cli.parsing.values import A_NAME
 
 
-def shell(
-    task: Annotated[str, typer.Argument(metavar="TASK", help="A task directory, or the name of a bundled task.")],
-    verify: Annotated[bool, typer.Option(help="Run the verifier when you leave the shell.")] = True,
-) -> None:
+@click.command(cls=TbenchCommand)
+@click.argument(
+    "task", cls=Argument, metavar="TASK", type=A_NAME, help="A task directory, or the name of a bundled task."
+)
+@click.option("--verify/--no-verify", default=True, help="Run the verifier when you leave the shell.")
+def shell(task: str, verify: bool) -> None:
     """Open a shell in a task's sandbox; leave it to see what the verifier says."""
     from tbench.cli.interactive import session
     from tbench.cli.interruption import run_interruptibly

@@ -3,19 +3,18 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
 
-import typer
+import click
+
+from tbench.cli.common import json_option
+from tbench.cli.parsing.commands import Argument, TbenchCommand
+from tbench.cli.parsing.values import A_PATH
 
 
-def register(app: typer.Typer) -> None:
-    app.command()(summary)
-
-
-def summary(
-    run: Annotated[Path, typer.Argument(metavar="RUN", help="A run directory, or one with a results.jsonl.")],
-    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object instead of tables.")] = False,
-) -> None:
+@click.command(cls=TbenchCommand)
+@click.argument("run", cls=Argument, metavar="RUN", type=A_PATH, help="A run directory, or one with a results.jsonl.")
+@json_option
+def summary(run: Path, as_json: bool) -> None:
     """Print the score of a run from its directory."""
     from tbench.cli.execute import print_summary
 

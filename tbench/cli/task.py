@@ -2,33 +2,46 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+import click
 
-import typer
+from tbench.cli.common import tasks_argument
+from tbench.cli.parsing.commands import Argument, Lazy, LazyGroup, TbenchCommand
+from tbench.cli.parsing.values import A_NAME
 
-Source = Annotated[str, typer.Argument(metavar="TASKS", help="A directory of tasks, one task, or 'bundled'.")]
+COMMANDS = {
+    "list": Lazy("tbench.cli.task", "list_tasks", "List tasks with their limits and content hashes."),
+    "check": Lazy(
+        "tbench.cli.task",
+        "check",
+        "Report malformed tasks, unsupported features, and what has no effect; exit 2 when a task cannot run.",
+    ),
+}
 
 
-def register(app: typer.Typer) -> None:
-    group = typer.Typer(help="List and check task directories.", no_args_is_help=True)
-    group.command(name="list")(list_tasks)
-    group.command()(check)
-    app.add_typer(group, name="task")
+@click.group(cls=LazyGroup, table=COMMANDS)
+def task() -> None:
+    """List and check task directories."""
 
 
-def list_tasks(source: Source = "bundled") -> None:
+@click.command("list", cls=TbenchCommand)
+@tasks_argument
+def list_tasks(source: str) -> None:
     """List tasks with their limits and content hashes."""
     from tbench.tasks.sources import read_tasks
 
     for task in read_tasks(source).tasks:
         environment = task.file.environment
         limit = f"{task.file.agent.timeout_sec:.0f} s" if task.file.agent.timeout_sec else "no limit"
-        typer.echo(
+        click.echo(
             f"{task.name:32} {environment.cpus:g} cpu {environment.memory_mb:5.0f} MB {limit:>9}  {task.hash[:12]}"
         )
 
 
-def check(source: Source) -> None:
+@click.command(cls=TbenchCommand)
+@click.argument(
+    "source", cls=Argument, metavar="TASKS", type=A_NAME, help="A directory of tasks, one task, or 'bundled'."
+)
+def check(source: str) -> None:
     """Report malformed tasks, unsupported features, and what has no effect; exit 2 when a task cannot run."""
     from tbench.tasks.sources import read_tasks
 
@@ -40,12 +53,12 @@ def check(source: Source) -> None:
         for feature in task.unsupported
     ]
     for problem in problems:
-        typer.echo(f"cannot run: {problem}")
+        click.echo(f"cannot run: {problem}")
     for task in tasks.tasks:
         for key in task.unknown_keys:
-            typer.echo(f"ignored: {task.path / 'task.toml'}: {key}")
+            click.echo(f"ignored: {task.path / 'task.toml'}: {key}")
         if not task.has_oracle:
-            typer.echo(f"no oracle: {task.path / 'solution' / 'solve.sh'} is missing")
-    typer.echo(f"{len(tasks.names)} tasks, {len(problems)} problems")
+            click.echo(f"no oracle: {task.path / 'solution' / 'solve.sh'} is missing")
+    click.echo(f"{len(tasks.names)} tasks, {len(problems)} problems")
     if problems:
-        raise typer.Exit(2)
+        raise click.exceptions.Exit(2)

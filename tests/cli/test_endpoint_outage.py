@@ -13,8 +13,8 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
+import click
 import pytest
-import typer
 from fault_server import FaultServer
 
 from tbench.cli.run import finish
@@ -157,6 +157,6 @@ def test_a_run_that_never_gets_an_answer_stops_with_one_clear_line(begin: Begin,
 
 @pytest.mark.parametrize(("interrupted", "code"), [(False, 4), (True, 130)])
 def test_a_run_that_stopped_by_itself_ends_with_4(interrupted: bool, code: int) -> None:
-    with pytest.raises(typer.Exit) as caught:
+    with pytest.raises(click.exceptions.Exit) as caught:
         finish(RunOutcome([], interrupted, stopped="the endpoint was away"), min_coverage=0)
     assert caught.value.exit_code == code

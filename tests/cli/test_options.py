@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any, get_args
 
 import pytest
-from typer.testing import CliRunner
+from click.testing import CliRunner
 
 from harness.fakes import ScriptedModel
 from harness.limits import Limits
@@ -271,7 +271,7 @@ def test_the_help_shows_the_real_defaults() -> None:
         "--protocol": "keystrokes-json",
         "--shell-state": "persistent",
     }.items():
-        entry = text.partition(f" {option} <")[2].partition(" --")[0]
+        entry = text.partition(f" {option} ")[2].partition(" --")[0]
         assert f"[default: ({value})" in entry, option
 
 
@@ -286,7 +286,7 @@ def test_the_help_shows_the_real_defaults() -> None:
     ],
 )
 def test_the_help_names_every_choice(option: str, words: tuple[str, ...]) -> None:
-    entry = help_text().partition(f" {option} <")[2].partition(" --")[0]
+    entry = help_text().partition(f" {option} ")[2].partition(" --")[0]
     assert [word for word in words if word not in entry] == []
 
 

@@ -8,10 +8,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import typer
-from typer.testing import CliRunner
+from click.testing import CliRunner
 
-from tbench.cli.proxies.correlate import register
+from tbench.cli.proxies.correlate import correlate
 from tbench.errors import UsageError
 from tbench.proxies.model_scores import by_model, executed_scores, proxy_scores, read_names
 from tbench.results import TrialResult
@@ -54,10 +53,7 @@ def table(path: Path, *rows: tuple[str, Any]) -> Path:
 
 
 def command(*arguments: object) -> Any:
-    app = typer.Typer()
-    app.callback()(lambda: None)
-    register(app)
-    done = CliRunner().invoke(app, ["correlate", *map(str, arguments)])
+    done = CliRunner().invoke(correlate, list(map(str, arguments)))
     if done.exception is not None and not isinstance(done.exception, SystemExit):
         raise done.exception
     return done

@@ -3,49 +3,57 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from enum import StrEnum
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Any
 
-import typer
+import click
+
+from tbench.cli.parsing.commands import Argument, TbenchCommand
+from tbench.cli.parsing.values import A_PATH, OneOf
 
 if TYPE_CHECKING:
     from tbench.proxies.correlation import Correlation, Estimate
-    from tbench.proxies.model_scores import ModelScore
+    from tbench.proxies.model_scores import By, ModelScore
 
 Side = Mapping[str, "ModelScore"]
 
 
-class By(StrEnum):
-    """What names a score, as tbench.proxies.model_scores.By."""
-
-    MODEL = "model"
-    NAME = "name"
-
-
-def register(app: typer.Typer) -> None:
-    app.command()(correlate)
-
-
+@click.command(cls=TbenchCommand)
+@click.argument(
+    "proxies",
+    cls=Argument,
+    metavar="PROXY...",
+    type=A_PATH,
+    nargs=-1,
+    required=True,
+    help="Results of a proxy, directories of them, CSV or JSONL.",
+)
+@click.option(
+    "--executed",
+    metavar="RUN",
+    type=A_PATH,
+    multiple=True,
+    required=True,
+    help="Run directory, or CSV or JSONL of scores (repeatable).",
+)
+@click.option(
+    "--by",
+    type=OneOf("model", "name"),
+    default="model",
+    help="What names a score: the model's id, or the run's or result's name.",
+)
+@click.option("--names", metavar="FILE", type=A_PATH, help="Other names: a JSON object or a CSV.")
+@click.option("--field", metavar="PATH", help="The proxy's score: a dotted path, or a table's column.")
+@click.option("--mixed", is_flag=True, help="Take proxies of different datasets or metric revisions together.")
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
 def correlate(
-    proxies: Annotated[
-        list[Path], typer.Argument(metavar="PROXY...", help="Results of a proxy, directories of them, CSV or JSONL.")
-    ],
-    executed: Annotated[
-        list[Path],
-        typer.Option("--executed", metavar="RUN", help="Run directory, or CSV or JSONL of scores (repeatable)."),
-    ],
-    by: Annotated[
-        By, typer.Option(help="What names a score: the model's id, or the run's or result's name.")
-    ] = By.MODEL,
-    names: Annotated[Path | None, typer.Option(metavar="FILE", help="Other names: a JSON object or a CSV.")] = None,
-    field: Annotated[
-        str | None, typer.Option(metavar="PATH", help="The proxy's score: a dotted path, or a table's column.")
-    ] = None,
-    mixed: Annotated[
-        bool, typer.Option("--mixed", help="Take proxies of different datasets or metric revisions together.")
-    ] = False,
-    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
+    proxies: tuple[Path, ...],
+    executed: tuple[Path, ...],
+    by: By,
+    names: Path | None,
+    field: str | None,
+    mixed: bool,
+    as_json: bool,
 ) -> None:
     """Rank correlation of proxy scores with executed scores of the same models."""
     from tbench.errors import UsageError
@@ -53,8 +61,8 @@ def correlate(
     from tbench.proxies.model_scores import by_model, differences, executed_scores, proxy_scores, read_names
 
     mapping = read_names(names) if names is not None else {}
-    left = by_model(proxy_scores(proxies, by=by.value, field=field), mapping, "proxy")
-    right = by_model(executed_scores(executed, by=by.value), mapping, "executed")
+    left = by_model(proxy_scores(proxies, by=by, field=field), mapping, "proxy")
+    right = by_model(executed_scores(executed, by=by), mapping, "executed")
     paired = sorted(left.keys() & right.keys(), key=lambda model: (-right[model].score, model))
     not_one_scale = differences(left[model] for model in paired)
     if not_one_scale and not mixed:
@@ -66,7 +74,7 @@ def correlate(
     if as_json:
         import json
 
-        typer.echo(json.dumps(report, indent=2, ensure_ascii=False))
+        click.echo(json.dumps(report, indent=2, ensure_ascii=False))
     else:
         _print(report)
 
@@ -107,17 +115,17 @@ def _print(report: dict[str, Any]) -> None:
     rows = report["models"]
     width = max([len("model"), *(len(row["model"]) for row in rows)])
     if rows:
-        typer.echo(f"{'model':{width}}  {'proxy':>8}  {'executed':>8}")
+        click.echo(f"{'model':{width}}  {'proxy':>8}  {'executed':>8}")
     for row in rows:
-        typer.echo(f"{row['model']:{width}}  {row['proxy']:8.2f}  {row['executed']:8.2f}")
-    typer.echo(f"{report['n']} model{'s' * (report['n'] != 1)} on both sides")
-    typer.echo(_line("Spearman rho", report["spearman"], report))
-    typer.echo(_line("Kendall tau-b", report["kendall_tau_b"], report))
+        click.echo(f"{row['model']:{width}}  {row['proxy']:8.2f}  {row['executed']:8.2f}")
+    click.echo(f"{report['n']} model{'s' * (report['n'] != 1)} on both sides")
+    click.echo(_line("Spearman rho", report["spearman"], report))
+    click.echo(_line("Kendall tau-b", report["kendall_tau_b"], report))
     for key, side in (("only_proxy", "proxies"), ("only_executed", "executed scores")):
         if report[key]:
-            typer.echo(f"only among the {side}: {', '.join(report[key])}")
+            click.echo(f"only among the {side}: {', '.join(report[key])}")
     for note in report["notes"]:
-        typer.echo(f"note: {note}")
+        click.echo(f"note: {note}")
 
 
 def _line(title: str, estimate: dict[str, Any], report: dict[str, Any]) -> str:

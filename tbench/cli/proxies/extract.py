@@ -3,129 +3,143 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import Any
 
-import typer
+import click
 
 from tbench.cli.common import (
-    BaseUrl,
-    ChatTemplateKwargs,
-    ExtraBody,
-    FirstSeed,
-    Model,
-    RequestTimeout,
-    TaskPatterns,
-    Tasks,
+    base_url_option,
+    chat_template_kwargs_option,
+    extra_body_option,
+    first_seed_option,
     given,
     json_object,
+    json_option,
+    model_option,
+    request_timeout_option,
+    task_option,
+    tasks_argument,
 )
+from tbench.cli.parsing.commands import TbenchCommand
+from tbench.cli.parsing.values import A_NAME, A_PATH, Integer, Number, Suggested
 
 
-def register(app: typer.Typer) -> None:
-    app.command()(extract)
-
-
-def extract(
-    source: Tasks = "bundled",
-    task: TaskPatterns = None,
-    seeds: Annotated[int, typer.Option("--seeds", "-k", min=1, help="Replies per task, with seeds 0, 1, …")] = 1,
-    first_seed: FirstSeed = 0,
-    concurrency: Annotated[int, typer.Option("--concurrency", "-n", min=1, help="Requests at once.")] = 16,
-    base_url: BaseUrl = None,
-    model: Model = None,
-    protocol: Annotated[
-        str, typer.Option(help="thinking-bash, bash-block, bash-tool, keystrokes-json or keystrokes-xml.")
-    ] = "thinking-bash",
-    prompt: Annotated[
-        str | None,
-        typer.Option(
-            help="File whose blocks replace the protocol's prompts.", show_default="thinking-bash: the bare request"
-        ),
-    ] = None,
-    temperature: Annotated[float, typer.Option(min=0.0, help="Sampling temperature.")] = 0.7,
-    top_p: Annotated[float, typer.Option(help="Nucleus sampling.")] = 0.95,
-    max_tokens: Annotated[int, typer.Option(min=1, help="Tokens per reply, thinking included.")] = 256,
-    extra_body: ExtraBody = None,
-    render: Annotated[
-        str | None,
-        typer.Option(
-            help="Who makes the prompt: server, or here as chatml, gemma, gemma4, contract.",
-            show_default="thinking-bash: contract; others: server",
-        ),
-    ] = None,
-    chat_template_kwargs: ChatTemplateKwargs = None,
-    request_timeout: RequestTimeout = 600.0,
-    retry_budget: Annotated[
-        float, typer.Option(min=0, help="Seconds to keep trying a failing endpoint before the reply is an error.")
-    ] = 900.0,
-    max_outage: Annotated[
-        float, typer.Option(min=0, help="Seconds to wait while the endpoint is away; 0: no waiting.")
-    ] = 3600.0,
-    relevance: Annotated[
-        str, typer.Option(help="How the execution relevance counts: distinct, occurrences or literal.")
-    ] = "distinct",
-    conciseness: Annotated[str, typer.Option(help="Shape of the conciseness: step, linear or negative.")] = "step",
-    output: Annotated[
-        Path | None, typer.Option("--output", "-o", help="Its directory; must be new or empty, but for --resume.")
-    ] = None,
-    resume: Annotated[
-        bool, typer.Option("--resume", help="Go on with the extraction in --output: what has no reply is asked again.")
-    ] = False,
-    score: Annotated[
-        Path | None, typer.Option("--score", metavar="DIR", help="Only score the replies that are stored in DIR.")
-    ] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object instead of tables.")] = False,
-    min_coverage: Annotated[
-        float, typer.Option(min=0, max=1, help="Exit with 3 when a smaller share of the requests has a reply.")
-    ] = 0.0,
-) -> None:
+@click.command(cls=TbenchCommand)
+@tasks_argument
+@task_option
+@click.option("--seeds", "-k", type=Integer(min=1), default=1, help="Replies per task, with seeds 0, 1, …")
+@first_seed_option
+@click.option("--concurrency", "-n", type=Integer(min=1), default=16, help="Requests at once.")
+@base_url_option
+@model_option
+@click.option(
+    "--protocol",
+    type=Suggested("keystrokes-json", "keystrokes-xml", "bash-block", "bash-tool", "thinking-bash"),
+    default="thinking-bash",
+    help="thinking-bash, bash-block, bash-tool, keystrokes-json or keystrokes-xml.",
+)
+@click.option(
+    "--prompt",
+    type=A_NAME,
+    show_default="thinking-bash: the bare request",
+    help="File whose blocks replace the protocol's prompts.",
+)
+@click.option("--temperature", type=Number(min=0.0), default=0.7, help="Sampling temperature.")
+@click.option("--top-p", type=float, default=0.95, help="Nucleus sampling.")
+@click.option("--max-tokens", type=Integer(min=1), default=256, help="Tokens per reply, thinking included.")
+@extra_body_option
+@click.option(
+    "--render",
+    type=Suggested("server", "chatml", "gemma", "gemma4", "contract"),
+    show_default="thinking-bash: contract; others: server",
+    help="Who makes the prompt: server, or here as chatml, gemma, gemma4, contract.",
+)
+@chat_template_kwargs_option
+@request_timeout_option
+@click.option(
+    "--retry-budget",
+    type=Number(min=0),
+    default=900.0,
+    help="Seconds to keep trying a failing endpoint before the reply is an error.",
+)
+@click.option(
+    "--max-outage",
+    type=Number(min=0),
+    default=3600.0,
+    help="Seconds to wait while the endpoint is away; 0: no waiting.",
+)
+@click.option(
+    "--relevance",
+    type=Suggested("distinct", "occurrences", "literal"),
+    default="distinct",
+    help="How the execution relevance counts: distinct, occurrences or literal.",
+)
+@click.option(
+    "--conciseness",
+    type=Suggested("step", "linear", "negative"),
+    default="step",
+    help="Shape of the conciseness: step, linear or negative.",
+)
+@click.option("--output", "-o", type=A_PATH, help="Its directory; must be new or empty, but for --resume.")
+@click.option("--resume", is_flag=True, help="Go on with the extraction in --output: what has no reply is asked again.")
+@click.option("--score", metavar="DIR", type=A_PATH, help="Only score the replies that are stored in DIR.")
+@json_option
+@click.option(
+    "--min-coverage",
+    type=Number(min=0, max=1),
+    default=0.0,
+    help="Exit with 3 when a smaller share of the requests has a reply.",
+)
+def extract(**options: Any) -> None:
     """Ask for one reply per task and seed, and print how many hold a command; nothing is executed."""
     from tbench.proxies.extraction.score import rewards_named, score_directory
     from tbench.proxies.extraction.text import render as as_text
 
-    if score is None:
-        from tbench.cli.options import ModelOptions, RunOptions
-        from tbench.cli.proxies.extract_live import AskOptions, ask_and_store
-
-        model_options = ModelOptions(
-            base_url=base_url,
-            model=model,
-            protocol=protocol,
-            prompt=prompt,
-            sampling=given(
-                temperature=temperature,
-                top_p=top_p,
-                max_tokens=max_tokens,
-                extra_body=json_object("--extra-body", extra_body, '{"top_k": 20}'),
-            ),
-            rendering=given(
-                template=render,
-                chat_template_kwargs=json_object(
-                    "--chat-template-kwargs", chat_template_kwargs, '{"enable_thinking": false}'
-                ),
-            ),
-            request_timeout_sec=request_timeout,
-            retry_budget_sec=retry_budget,
-            max_outage_sec=max_outage,
-        )
-        options = RunOptions(
-            source=source,
-            patterns=tuple(task or ()),
-            seeds=tuple(range(first_seed, first_seed + seeds)),
-            concurrency=concurrency,
-            model=model_options,
-        )
-        directory = ask_and_store(AskOptions(options, output, resume, relevance, conciseness))
-    else:
-        directory = score
-    result, problems = score_directory(directory, rewards_named(relevance, conciseness))
+    directory = options["score"] or _ask(options)
+    result, problems = score_directory(directory, rewards_named(options["relevance"], options["conciseness"]))
     for problem in problems:
-        typer.echo(f"note: left out: {problem}", err=True)
-    if as_json:
-        typer.echo(result.model_dump_json(indent=2))
+        click.echo(f"note: left out: {problem}", err=True)
+    if options["as_json"]:
+        click.echo(result.model_dump_json(indent=2))
     else:
         for line in as_text(result):
-            typer.echo(line)
-        typer.echo(f"extraction directory: {directory}")
-    if result.replies / result.planned < min_coverage:
-        raise typer.Exit(3)
+            click.echo(line)
+        click.echo(f"extraction directory: {directory}")
+    if result.replies / result.planned < options["min_coverage"]:
+        raise click.exceptions.Exit(3)
+
+
+def _ask(said: dict[str, Any]) -> Path:
+    """Ask for the replies, and return the directory that holds them."""
+    from tbench.cli.options import ModelOptions, RunOptions
+    from tbench.cli.proxies.extract_live import AskOptions, ask_and_store
+
+    model_options = ModelOptions(
+        base_url=said["base_url"],
+        model=said["model"],
+        protocol=said["protocol"],
+        prompt=said["prompt"],
+        sampling=given(
+            temperature=said["temperature"],
+            top_p=said["top_p"],
+            max_tokens=said["max_tokens"],
+            extra_body=json_object("--extra-body", said["extra_body"], '{"top_k": 20}'),
+        ),
+        rendering=given(
+            template=said["render"],
+            chat_template_kwargs=json_object(
+                "--chat-template-kwargs", said["chat_template_kwargs"], '{"enable_thinking": false}'
+            ),
+        ),
+        request_timeout_sec=said["request_timeout"],
+        retry_budget_sec=said["retry_budget"],
+        max_outage_sec=said["max_outage"],
+    )
+    options = RunOptions(
+        source=said["source"],
+        patterns=said["task"],
+        seeds=tuple(range(said["first_seed"], said["first_seed"] + said["seeds"])),
+        concurrency=said["concurrency"],
+        model=model_options,
+    )
+    return ask_and_store(AskOptions(options, said["output"], said["resume"], said["relevance"], said["conciseness"]))

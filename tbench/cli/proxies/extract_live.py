@@ -7,7 +7,7 @@ import contextlib
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-import typer
+import click
 
 from harness.protocols.thinking_bash import ThinkingBash
 from tbench.agents.presets import THINKING_BASH
@@ -83,8 +83,8 @@ async def _ask_and_store(options: RunOptions, setup: AgentSetup, tasks: TaskSet,
             try:
                 await ask_all(chat, setup.protocol, missing, keep, concurrency=options.concurrency)
             except asyncio.CancelledError:
-                typer.echo(f"interrupted; what was answered is kept, go on with --resume --output {path}", err=True)
-                raise typer.Exit(EXIT_INTERRUPTED) from None
+                click.echo(f"interrupted; what was answered is kept, go on with --resume --output {path}", err=True)
+                raise click.exceptions.Exit(EXIT_INTERRUPTED) from None
     except OSError as error:
         raise UsageError(f"{path}: cannot be written: {error.strerror or error}; make room, then --resume") from None
     finally:
@@ -103,6 +103,6 @@ class ProgressLines:
         self._done += 1
         self._errors += record.error is not None
         if record.error is not None and self._errors <= _MOST_ERRORS:
-            typer.echo(f"{record.task} seed {record.seed}: {record.error}", err=True)
+            click.echo(f"{record.task} seed {record.seed}: {record.error}", err=True)
         if self._done % _REPLIES_PER_LINE == 0 or self._done == self._total:
-            typer.echo(f"{self._done}/{self._total} asked, {self._errors} without a reply", err=True)
+            click.echo(f"{self._done}/{self._total} asked, {self._errors} without a reply", err=True)

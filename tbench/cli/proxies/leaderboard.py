@@ -2,45 +2,38 @@
 
 from __future__ import annotations
 
-from enum import StrEnum
 from pathlib import Path
-from typing import Annotated
 
-import typer
+import click
 
-
-class Format(StrEnum):
-    """How the table is printed."""
-
-    MARKDOWN = "markdown"
-    CSV = "csv"
-    JSON = "json"
+from tbench.cli.parsing.commands import Argument, TbenchCommand
+from tbench.cli.parsing.values import A_PATH, OneOf
 
 
-def register(app: typer.Typer) -> None:
-    app.command()(leaderboard)
-
-
-def leaderboard(
-    paths: Annotated[
-        list[Path], typer.Argument(metavar="DIR...", help="Runs of replay, directories of runs or of result files.")
-    ],
-    form: Annotated[Format, typer.Option("--format", help="How to print it.")] = Format.MARKDOWN,
-    mixed: Annotated[
-        bool, typer.Option("--mixed", help="Rank results of different datasets or metric revisions together.")
-    ] = False,
-) -> None:
+@click.command(cls=TbenchCommand)
+@click.argument(
+    "paths",
+    cls=Argument,
+    metavar="DIR...",
+    type=A_PATH,
+    nargs=-1,
+    required=True,
+    help="Runs of replay, directories of runs or of result files.",
+)
+@click.option("--format", "form", type=OneOf("markdown", "csv", "json"), default="markdown", help="How to print it.")
+@click.option("--mixed", is_flag=True, help="Rank results of different datasets or metric revisions together.")
+def leaderboard(paths: tuple[Path, ...], form: str, mixed: bool) -> None:
     """Rank results of replay: 100 x mean F1, one row per model, the newest result of each."""
     from tbench.proxies.replay.scoring import leaderboard_text
     from tbench.proxies.replay.scoring.leaderboard import leaderboard as rank
 
     board = rank(paths, mixed=mixed)
-    if form is Format.CSV:
+    if form == "csv":
         for remark in (*board.notes, *(f"Not read: {problem}" for problem in board.unreadable)):
-            typer.echo(remark, err=True)
+            click.echo(remark, err=True)
     write = {
-        Format.MARKDOWN: leaderboard_text.as_markdown,
-        Format.CSV: leaderboard_text.as_csv,
-        Format.JSON: leaderboard_text.as_json,
+        "markdown": leaderboard_text.as_markdown,
+        "csv": leaderboard_text.as_csv,
+        "json": leaderboard_text.as_json,
     }[form]
-    typer.echo(write(board), nl=False)
+    click.echo(write(board), nl=False)

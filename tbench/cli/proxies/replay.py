@@ -2,18 +2,26 @@
 
 from __future__ import annotations
 
-import typer
+import click
 
-from tbench.cli.proxies import replay_build, replay_merge, replay_run, replay_score
+from tbench.cli.parsing.commands import Lazy, LazyGroup
+
+COMMANDS = {
+    "run": Lazy(
+        "tbench.cli.proxies.replay_run",
+        "run",
+        "Ask a model for its next action at every step of recorded conversations, and keep the raw replies.",
+    ),
+    "score": Lazy(
+        "tbench.cli.proxies.replay_score", "score", "Score replies, or recompute a result file from its own units."
+    ),
+    "merge": Lazy(
+        "tbench.cli.proxies.replay_merge", "merge", "Put the shards of one run together, and score the whole."
+    ),
+    "build": Lazy("tbench.cli.proxies.replay_build", "build", "Make a replay dataset from recorded conversations."),
+}
 
 
-def register(app: typer.Typer) -> None:
-    group = typer.Typer(
-        help="Let a model continue recorded conversations, and score its next commands; nothing is executed.",
-        no_args_is_help=True,
-    )
-    replay_run.register(group)
-    replay_score.register(group)
-    replay_merge.register(group)
-    replay_build.register(group)
-    app.add_typer(group, name="replay")
+@click.group(cls=LazyGroup, table=COMMANDS)
+def replay() -> None:
+    """Let a model continue recorded conversations, and score its next commands; nothing is executed."""

@@ -3,34 +3,43 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING
 
-import typer
+import click
 
-from tbench.cli.proxies.replay_score import Dataset, MetricRevision
+from tbench.cli.common import json_option
+from tbench.cli.parsing.commands import Argument, TbenchCommand
+from tbench.cli.parsing.values import A_PATH
+from tbench.cli.proxies.replay_score import dataset_option, metric_revision_option, show
+
+if TYPE_CHECKING:
+    from tbench.proxies.replay.scoring.parser import Revision
 
 
-def register(replay: typer.Typer) -> None:
-    replay.command()(merge)
-
-
+@click.command(cls=TbenchCommand)
+@click.argument(
+    "runs",
+    cls=Argument,
+    metavar="RUN...",
+    type=A_PATH,
+    nargs=-1,
+    required=True,
+    help="The directories of all shards (--shard i/n).",
+)
+@click.option("--output", "-o", metavar="DIR", type=A_PATH, required=True, help="A new directory for the whole run.")
+@dataset_option
+@metric_revision_option
+@json_option
 def merge(
-    runs: Annotated[list[Path], typer.Argument(metavar="RUN...", help="The directories of all shards (--shard i/n).")],
-    output: Annotated[Path, typer.Option("--output", "-o", metavar="DIR", help="A new directory for the whole run.")],
-    dataset: Dataset = None,
-    metric_revision: Annotated[
-        MetricRevision | None, typer.Option(help="Revision of the metric; v2 by default.")
-    ] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object instead of tables.")] = False,
+    runs: tuple[Path, ...], output: Path, dataset: Path | None, metric_revision: Revision | None, as_json: bool
 ) -> None:
     """Put the shards of one run together, and score the whole."""
-    from tbench.cli.proxies.replay_score import show
     from tbench.errors import UsageError
     from tbench.proxies.replay.scoring.merge import merge as put_together
     from tbench.proxies.replay.scoring.parser import DEFAULT_REVISION
 
     try:
-        result = put_together(runs, output, dataset, metric_revision.value if metric_revision else DEFAULT_REVISION)
+        result = put_together(runs, output, dataset, metric_revision or DEFAULT_REVISION)
     except OSError as error:
         raise UsageError(f"{error.filename or output}: {error.strerror or error}") from None
     show(result, output / "result.json", as_json=as_json)

@@ -8,7 +8,7 @@ import sys
 import time
 from collections.abc import Sequence
 
-import typer
+import click
 
 from harness.model import Sampling
 from tbench.cli.interruption import EXIT_INTERRUPTED, run_interruptibly
@@ -93,7 +93,7 @@ class ProgressLine:
         rate = progress.done / max(now - self._began, 1e-9)
         words = f"{progress.done}/{progress.planned} asked, {progress.errors} errors, {rate:.1f} per second"
         if self._is_terminal:
-            typer.echo(f"\r\x1b[Kreplay: {words}" + ("\n" if is_last else ""), nl=False, err=True)
+            click.echo(f"\r\x1b[Kreplay: {words}" + ("\n" if is_last else ""), nl=False, err=True)
         else:
             say(words)
 
@@ -108,4 +108,4 @@ def _say_first(what: str, lines: Sequence[str]) -> None:
 def say(words: str) -> None:
     """Write a line to stderr."""
     with contextlib.suppress(OSError):  # a reader that went away must not cost a run
-        typer.echo(f"replay: {words}", err=True)
+        click.echo(f"replay: {words}", err=True)

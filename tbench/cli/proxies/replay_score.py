@@ -2,58 +2,69 @@
 
 from __future__ import annotations
 
-from enum import StrEnum
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Any
 
-import typer
+import click
+
+from tbench.cli.common import json_option
+from tbench.cli.parsing.commands import Argument, TbenchCommand
+from tbench.cli.parsing.values import A_PATH, OneOf
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
+    from tbench.proxies.replay.scoring.parser import Revision
     from tbench.proxies.replay.scoring.recompute import Recomputed
 
 
-class MetricRevision(StrEnum):
-    """The revisions of tbench.proxies.replay.scoring.parser, which is imported only when a command runs."""
-
-    V0 = "v0"
-    V1 = "v1"
-    V2 = "v2"
-
-
-Dataset = Annotated[
-    Path | None, typer.Option(metavar="RECORDS.jsonl", help="The dataset; a run's manifest names its own.")
-]
+dataset_option = click.option(
+    "--dataset", metavar="RECORDS.jsonl", type=A_PATH, help="The dataset; a run's manifest names its own."
+)
+metric_revision_option = click.option(
+    "--metric-revision", type=OneOf("v0", "v1", "v2"), help="Revision of the metric; v2 by default."
+)
 
 
-def register(replay: typer.Typer) -> None:
-    replay.command()(score)
-
-
+@click.command(cls=TbenchCommand)
+@click.argument(
+    "path",
+    cls=Argument,
+    metavar="PATH",
+    type=A_PATH,
+    help="A run of replay, its replies (responses.jsonl), or a result file.",
+)
+@dataset_option
+@metric_revision_option
+@click.option(
+    "--output", metavar="RESULT.json", type=A_PATH, help="Where the result goes; default: beside the replies."
+)
+@json_option
 def score(
-    path: Annotated[
-        Path, typer.Argument(metavar="PATH", help="A run of replay, its replies (responses.jsonl), or a result file.")
-    ],
-    dataset: Dataset = None,
-    metric_revision: Annotated[
-        MetricRevision | None, typer.Option(help="Revision of the metric; v2 by default.")
-    ] = None,
-    output: Annotated[
-        Path | None, typer.Option(metavar="RESULT.json", help="Where the result goes; default: beside the replies.")
-    ] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object instead of tables.")] = False,
+    path: Path, dataset: Path | None, metric_revision: Revision | None, output: Path | None, as_json: bool
 ) -> None:
     """Score replies, or recompute a result file from its own units."""
     if _is_result(path):
         _recompute(path, metric_revision, dataset, output, as_json=as_json)
-        return
+    else:
+        score_and_show(path, metric_revision, dataset, output, as_json=as_json)
+
+
+def score_and_show(
+    path: Path,
+    revision: Revision | None,
+    dataset: Path | None = None,
+    output: Path | None = None,
+    *,
+    as_json: bool = False,
+) -> None:
+    """Score stored replies, write the result and print what it says."""
     from tbench.proxies.replay.run_files import RESULT_NAME
     from tbench.proxies.replay.scoring.parser import DEFAULT_REVISION
     from tbench.proxies.replay.scoring.result import replace_result
     from tbench.proxies.replay.scoring.score_run import score_path
 
-    result = score_path(path, dataset, metric_revision.value if metric_revision else DEFAULT_REVISION)
+    result = score_path(path, dataset, revision or DEFAULT_REVISION)
     target = output or (path if path.is_dir() else path.parent) / RESULT_NAME
     replace_result(target, result)
     show(result, target, as_json=as_json)
@@ -65,13 +76,13 @@ def show(result: Mapping[str, Any], target: Path, *, as_json: bool) -> None:
         import json
 
         short = {key: value for key, value in result.items() if key != "per_step"}
-        typer.echo(json.dumps({**short, "result": str(target)}, indent=2))  # ASCII: it fits into any terminal
+        click.echo(json.dumps({**short, "result": str(target)}, indent=2))  # ASCII: it fits into any terminal
         return
     from tbench.proxies.replay.scoring.result_text import lines_of_result
 
     for line in lines_of_result(result):
-        typer.echo(line)
-    typer.echo(f"written: {target}")
+        click.echo(line)
+    click.echo(f"written: {target}")
 
 
 def _is_result(path: Path) -> bool:
@@ -80,7 +91,7 @@ def _is_result(path: Path) -> bool:
 
 
 def _recompute(
-    path: Path, revision: MetricRevision | None, dataset: Path | None, output: Path | None, *, as_json: bool
+    path: Path, revision: Revision | None, dataset: Path | None, output: Path | None, *, as_json: bool
 ) -> None:
     from tbench.errors import UsageError
     from tbench.proxies.replay.scoring.recompute import recompute
@@ -90,14 +101,14 @@ def _recompute(
     if dataset or output:
         raise UsageError(f"{path}: is recomputed from its own units; leave out --dataset and --output")
     document = read_result(path)
-    found = recompute(path, document, revision.value if revision else None)
+    found = recompute(path, document, revision)
     if as_json:
         import json
 
-        typer.echo(json.dumps({"path": str(path), "revisions": [_as_json(each) for each in found]}, indent=2))
+        click.echo(json.dumps({"path": str(path), "revisions": [_as_json(each) for each in found]}, indent=2))
     else:
         for line in lines_of_recomputed(document["aggregate"], found):
-            typer.echo(line)
+            click.echo(line)
     _exit_unless_identical(found)
 
 
@@ -114,4 +125,4 @@ def _as_json(each: Recomputed) -> dict[str, Any]:
 
 def _exit_unless_identical(found: Sequence[Recomputed]) -> None:
     if not any(each.identical for each in found):
-        raise typer.Exit(3)
+        raise click.exceptions.Exit(3)

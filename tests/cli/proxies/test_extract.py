@@ -13,8 +13,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from click.testing import CliRunner
 from fault_server import FaultServer, Seen, answer, completion
-from typer.testing import CliRunner
 
 from tbench.cli import app
 from tbench.demo.server import DemoEndpoint

@@ -6,8 +6,8 @@ import json
 from pathlib import Path
 
 import pytest
+from click.testing import CliRunner
 from replay_runs import answer, good_answers, upstream_result, write_dataset, write_lines, write_run
-from typer.testing import CliRunner
 
 from tbench.cli import app
 from tbench.errors import UsageError

@@ -9,12 +9,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import typer
+from click.testing import CliRunner
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from typer.testing import CliRunner
 
-from tbench.cli.proxies.replay_build import register
+from tbench.cli.proxies.replay_build import build as build_command
 from tbench.errors import UsageError
 from tbench.proxies.datasets.build import Built, build, select_dev_tasks
 from tbench.proxies.datasets.conversations import read_all
@@ -282,10 +281,7 @@ def test_the_dev_file_holds_the_records_of_its_tasks(tmp_path: Path) -> None:
 
 def test_the_command_says_what_was_made_and_what_was_not(tmp_path: Path) -> None:
     source = write(tmp_path / "in.jsonl", talk("do", LS, "x", "no json"), "nonsense")
-    app = typer.Typer()
-    app.callback()(lambda: None)
-    register(app)
-    done = CliRunner().invoke(app, ["build", str(source), "--output", str(tmp_path / "out.jsonl"), "--dev", "1"])
+    done = CliRunner().invoke(build_command, [str(source), "--output", str(tmp_path / "out.jsonl"), "--dev", "1"])
     assert done.exit_code == 0, done.output
     assert done.stdout.splitlines() == [
         f"1 steps of 1 conversations: {tmp_path / 'out.jsonl'}",

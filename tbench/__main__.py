@@ -1,0 +1,5 @@
+"""`python -m tbench`: the command line."""
+
+from tbench.cli import main
+
+main()

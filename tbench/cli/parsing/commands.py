@@ -1,0 +1,104 @@
+"""Commands and groups of commands with complete help, whose modules are imported only when they are asked for."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Mapping
+from importlib import import_module
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import click
+
+if TYPE_CHECKING:
+    from click.shell_completion import CompletionItem
+
+SETTINGS: Mapping[str, Any] = {
+    "help_option_names": ["-h", "--help"],
+    "max_content_width": sys.maxsize,  # then the terminal's own width, or COLUMNS, is all that counts
+    "show_default": True,
+}
+"""Settings of the outermost command, which those within it inherit."""
+
+
+class Argument(click.Argument):
+    """An argument that the help describes, as it does options."""
+
+    def __init__(self, param_decls: list[str], help: str, **attrs: Any) -> None:
+        super().__init__(param_decls, **attrs)
+        self.about = help
+
+    def make_metavar(self, ctx: click.Context) -> str:
+        name = self.human_readable_name
+        return name if self.required else f"[{name}]"
+
+    def record(self, context: click.Context) -> tuple[str, str]:
+        """The argument's row in the help."""
+        default = self.get_default(context)
+        extra = "required" if self.required else f"default: {default}"
+        return self.human_readable_name, f"{self.about}  [{extra}]"
+
+
+class TbenchCommand(click.Command):
+    """A command whose help has its arguments, too."""
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        try:
+            return super().parse_args(ctx, args)
+        except click.UsageError as mistake:
+            mistake.ctx = mistake.ctx or ctx  # click's parser leaves it out of some
+            raise
+
+    def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        rows = [each.record(ctx) for each in self.get_params(ctx) if isinstance(each, Argument)]
+        if rows:
+            with formatter.section("Arguments"):
+                formatter.write_dl(rows)
+        super().format_options(ctx, formatter)
+
+
+class Lazy(NamedTuple):
+    """Where a command is, and what it does in one sentence: that much is known of it without importing it."""
+
+    module: str
+    attribute: str
+    help: str
+
+
+class LazyGroup(click.Group):
+    """A group that imports a command when it is run, and none to list them."""
+
+    def __init__(self, *args: Any, table: Mapping[str, Lazy], **attrs: Any) -> None:
+        super().__init__(*args, **attrs)
+        self.table = table
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return list(self.table)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        where = self.table.get(cmd_name)
+        if where is None:
+            return None
+        command: click.Command = getattr(import_module(where.module), where.attribute)
+        return command
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        if args[0] in self.table or args[0].startswith("-") or ctx.resilient_parsing:
+            return super().resolve_command(ctx, args)
+        from tbench.cli.parsing.mistakes import nearest_or_all
+
+        raise click.UsageError(f"no such command {args[0]}; {nearest_or_all(args[0], self.table, ctx)}", ctx)
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        with formatter.section("Commands"):
+            formatter.write_dl([(name, where.help) for name, where in self.table.items()])
+
+    def shell_complete(self, ctx: click.Context, incomplete: str) -> list[CompletionItem]:
+        from click.shell_completion import CompletionItem
+
+        found = [
+            CompletionItem(name, help=where.help) for name, where in self.table.items() if name.startswith(incomplete)
+        ]
+        # Not those of click.Group: it would import every command.
+        return found + click.Command.shell_complete(self, ctx, incomplete)

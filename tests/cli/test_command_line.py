@@ -1,0 +1,233 @@
+"""The command line itself: what is loaded for it, its help, its mistakes, what a shell completes."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import get_args
+
+import click
+import pytest
+
+from harness.model import Rendering
+from harness.protocols import PROTOCOLS
+from tbench.agents.presets import PRESETS
+from tbench.cli import app
+from tbench.cli.parsing.commands import LazyGroup
+from tbench.cli.parsing.retry_errors import CommandWithRetryErrors
+from tbench.cli.resume import resume
+from tbench.cli.run import run
+from tbench.errors import KINDS
+from tbench.rewards.texts import Counting, Shape
+
+EARLIER_RUN = Path(__file__).parents[1] / "data" / "earlier-run" / "run"
+MODULE = [sys.executable, "-m", "tbench"]
+
+
+def tbench(*arguments: str, **variables: str) -> subprocess.CompletedProcess[str]:
+    environment = {**os.environ, "COLUMNS": "100", **variables}
+    environment.pop("OPENAI_BASE_URL", None)
+    return subprocess.run(
+        [*MODULE, *arguments], capture_output=True, text=True, timeout=60, check=False, env=environment
+    )
+
+
+def groups(group: LazyGroup, name: str = "tbench") -> Iterator[tuple[str, LazyGroup]]:
+    yield name, group
+    for word in group.table:
+        inner = group.get_command(click.Context(group), word)
+        if isinstance(inner, LazyGroup):
+            yield from groups(inner, f"{name} {word}")
+
+
+assert isinstance(app, LazyGroup)
+COMMANDS = [(f"{name} {word}", group, word) for name, group in groups(app) for word in group.table]
+
+
+# -- help ------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("group", "word"), [pytest.param(group, word, id=name) for name, group, word in COMMANDS])
+def test_the_list_of_commands_has_the_first_sentence_of_a_command_s_own_help(group: LazyGroup, word: str) -> None:
+    command = group.get_command(click.Context(group), word)
+    assert command is not None and command.help is not None and command.name == word
+    sentence = re.match(r".+?\.(?=\s|\Z)", command.help, re.DOTALL)
+    assert sentence and " ".join(sentence[0].split()) == group.table[word].help
+
+
+def test_help_loads_no_command_and_nothing_heavy() -> None:
+    program = (
+        "import sys; sys.argv = ['tbench', '--help']\n"
+        "from tbench.cli import main\n"
+        "try: main()\n"
+        "finally: print(*sys.modules, file=sys.stderr)"
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    loaded = {name for name in done.stderr.split() if name.startswith(("tbench", "harness", "pydantic", "asyncio"))}
+    assert loaded == {"tbench", "tbench.cli", "tbench.cli.parsing", "tbench.cli.parsing.commands"}
+
+
+@pytest.mark.parametrize("words", [(), ("run",), ("replay",), ("task", "check")], ids=" ".join)
+def test_h_is_help(words: tuple[str, ...]) -> None:
+    short, long = tbench(*words, "-h"), tbench(*words, "--help")
+    assert (short.returncode, short.stdout) == (0, long.stdout)
+    assert "-h, --help" in short.stdout and short.stdout.startswith(f"Usage: {' '.join(('tbench', *words))} ")
+
+
+def test_help_is_as_wide_as_the_terminal() -> None:
+    wide, narrow = (tbench("run", "--help", COLUMNS=columns).stdout.splitlines() for columns in ("160", "60"))
+    assert 120 < max(map(len, wide)) <= 160
+    assert max(map(len, narrow)) <= 60
+
+
+def test_help_says_every_sentence_to_its_end_and_what_exit_codes_mean() -> None:
+    said = tbench("--help").stdout
+    assert "..." not in said.replace("[ARGS]...", "")
+    codes = re.findall(r"^    (\d+) +\w", said, re.MULTILINE)
+    assert codes == ["0", "1", "2", "3", "4", "130"]
+    for page in ("command-line", "errors"):
+        text = (Path(__file__).parents[2] / "docs" / f"{page}.md").read_text().partition("\n## Exit codes\n")[2]
+        assert re.findall(r"^\| (\d+) \|", text.partition("\n## ")[0], re.MULTILINE) == codes
+
+
+@pytest.mark.parametrize("words", ["task list", f"summary {EARLIER_RUN}", "run --help"])
+def test_a_reader_that_goes_away_is_no_error(words: str) -> None:
+    shell = f"{' '.join(MODULE)} {words}; echo $? >&2"
+    done = subprocess.run(["bash", "-c", f"{{ {shell}; }} | true"], capture_output=True, text=True, check=False)
+    assert done.stderr == "0\n"
+
+
+# -- mistakes --------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        ("run --temprature 1", "tbench run: no such option --temprature; did you mean --temperature?"),
+        ("run --temprature=1", "tbench run: no such option --temprature; did you mean --temperature?"),
+        ("run --temp 1", "tbench run: no such option --temp; did you mean --temperature?"),
+        ("run --n-concurrent 4", "tbench run: no such option --n-concurrent; did you mean --concurrency?"),
+        ("run --xyzzy", "tbench run: no such option --xyzzy; tbench run --help lists what there is"),
+        ("sumary x", "tbench: no such command sumary; did you mean summary?"),
+        ("xyzzy", "tbench: no such command xyzzy; tbench --help lists what there is"),
+        ("task chekc", "tbench task: no such command chekc; did you mean check?"),
+        ("summary", "tbench summary: missing argument RUN; tbench summary --help says what it is"),
+        ("correlate x", "tbench correlate: missing option --executed; tbench correlate --help says what it is"),
+        ("run --seeds two", "tbench run: --seeds: 'two' is not a valid integer"),
+        ("run -k 0", "tbench run: --seeds: 0 is not in the range x>=1"),
+        ("run --temperature warm", "tbench run: --temperature: 'warm' is not a valid number"),
+        ("run --seeds", "tbench run: option '--seeds' requires an argument"),
+        ("run --verify never", "tbench run: --verify never: unknown; known: shared, isolated, both"),
+        ("summary a b", "tbench summary: got unexpected extra argument (b)"),
+        ("resume --retry-errors sandbox_lots x", "sandbox_lots: no such type of error; did you mean sandbox_lost?"),
+        *((f"run --agent {name}", f"--agent {name}: is a preset; give --preset {name} instead") for name in PRESETS),
+    ],
+)
+def test_a_mistake_is_one_line(arguments: str, said: str) -> None:
+    done = tbench(*arguments.split())
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr.count("\n") == 1 and done.stderr.strip().endswith(said)
+    assert done.stderr.startswith("tbench")
+
+
+# -- --retry-errors --------------------------------------------------------------------------------
+
+
+def asked(command: click.Command, *words: str) -> tuple[str | None, str]:
+    """The types, and the run or the tasks."""
+    assert isinstance(command, CommandWithRetryErrors)
+    with command.make_context("command", list(words)) as context:
+        return context.params["retry_errors"], str(context.params["run" if command is resume else "source"])
+
+
+@pytest.mark.parametrize("command", [run, resume], ids=["run", "resume"])
+@pytest.mark.parametrize(
+    ("words", "types"),
+    [
+        ("myrun", None),
+        ("myrun --retry-errors", "all"),
+        ("--retry-errors myrun", "all"),
+        ("--retry-errors all myrun", "all"),
+        ("--retry-errors sandbox_lost myrun", "sandbox_lost"),
+        ("--retry-errors sandbox_lost engine_unreachable myrun", "sandbox_lost,engine_unreachable"),
+        ("--retry-errors sandbox_lost,internal env_missing myrun", "sandbox_lost,internal,env_missing"),
+        ("--retry-errors=sandbox_lost myrun", "sandbox_lost"),
+        ("--retry-errors=sandbox_lost,internal myrun", "sandbox_lost,internal"),
+        ("--retry-errors -n 2 myrun", "all"),
+        ("--retry-errors internal -n 2 myrun", "internal"),
+        ("--retry-errors -- myrun", "all"),
+        ("myrun --retry-errors --", "all"),
+    ],
+)
+def test_types_of_error_are_the_words_behind_the_option(command: click.Command, words: str, types: str | None) -> None:
+    assert asked(command, *words.split()) == (types, "myrun")
+
+
+def test_behind_two_dashes_nothing_is_an_option() -> None:
+    assert asked(resume, "--retry-errors", "--", "internal") == ("all", "internal")
+    assert asked(resume, "--", "--retry-errors") == (None, "--retry-errors")
+
+
+def test_the_bundled_tasks_and_a_path_are_no_types(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert asked(run, "--retry-errors", "bundled") == ("all", "bundled")
+    assert asked(run, "--retry-errors", "./internal") == ("all", "./internal")
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "sandbox_lots").mkdir()
+    assert asked(resume, "--retry-errors", "sandbox_lots") == ("all", "sandbox_lots")
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        ("--retry-errors sandbox_lots x", "sandbox_lots: no such type of error; did you mean sandbox_lost?"),
+        ("x --retry-errors internal,sandbox_lots", "sandbox_lots: no such type of error; did you mean sandbox_lost?"),
+        ("--retry-errors=sandbox_lots x", "sandbox_lots: no such type of error; did you mean sandbox_lost?"),
+        ("--retry-errors a,b x", "a: no such type of error; known: all, "),
+        ("--retry-errors=a x", "a: no such type of error; known: all, "),
+    ],
+)
+def test_a_misspelled_type_is_named_with_its_nearest(words: str, said: str) -> None:
+    with pytest.raises(click.UsageError, match=re.escape(f"--retry-errors {said}")):
+        asked(resume, *words.split())
+
+
+# -- completion ------------------------------------------------------------------------------------
+
+
+def completed(line: str) -> set[str]:
+    """What bash is told of for the last word of the line."""
+    words = line.split(" ")
+    said = tbench(_TBENCH_COMPLETE="bash_complete", COMP_WORDS=line, COMP_CWORD=str(len(words) - 1))
+    assert said.stderr == ""
+    return {each.partition(",")[2] for each in said.stdout.splitlines()}
+
+
+@pytest.mark.parametrize(
+    ("line", "words"),
+    [
+        ("tbench re", {"resume", "regrade", "report", "replay"}),
+        ("tbench task ", {"list", "check"}),
+        ("tbench run --verify ", {"shared", "isolated", "both"}),
+        ("tbench run --keep f", {"failed"}),
+        ("tbench run --network ", {"task", "none", "bridge"}),
+        ("tbench run --log-level w", {"warning"}),
+        ("tbench run --preset ", set(PRESETS)),
+        ("tbench run --protocol ", set(PROTOCOLS)),
+        ("tbench extract --protocol ", set(PROTOCOLS)),
+        ("tbench run --render ", set(get_args(Rendering.model_fields["template"].annotation))),
+        ("tbench run --strip-thinking ", set(get_args(Rendering.model_fields["strip_thinking"].annotation))),
+        ("tbench extract --relevance ", set(get_args(Counting))),
+        ("tbench extract --conciseness ", set(get_args(Shape))),
+        ("tbench run --on-overflow s", {"stop", "summarize"}),
+        ("tbench resume --retry-errors sandbox", {"sandbox_failed", "sandbox_lost"}),
+        ("tbench resume --retry-errors ", {"all", *KINDS}),
+        ("tbench leaderboard --format ", {"markdown", "csv", "json"}),
+        ("tbench run --temp", {"--temperature"}),
+    ],
+)
+def test_a_shell_completes(line: str, words: set[str]) -> None:
+    assert completed(line) == words

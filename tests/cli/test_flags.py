@@ -1,0 +1,32 @@
+"""Every command and option that was ever documented is still there."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+import pytest
+
+from tbench.cli import app
+
+FLAGS = (Path(__file__).parents[1] / "data" / "flags.txt").read_text().splitlines()
+"""A command and the names of one of its options a line, as they were before the command line was first rewritten."""
+
+
+def command_of(words: list[str]) -> click.Command:
+    found: click.Command = app
+    for word in words:
+        assert isinstance(found, click.Group)
+        inner = found.get_command(click.Context(found), word)
+        assert inner is not None, word
+        found = inner
+    return found
+
+
+@pytest.mark.parametrize("line", FLAGS)
+def test_an_option_of_the_past_is_accepted(line: str) -> None:
+    words = line.split()
+    names = {word for word in words if word.startswith("-")}
+    command = command_of([word for word in words[1:] if word not in names])
+    accepted = [{*option.opts, *option.secondary_opts} for option in command.params]
+    assert any(names <= each for each in accepted) or not names, line
