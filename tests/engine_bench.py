@@ -80,7 +80,10 @@ class Bench:
     async def execute(
         self, agent: Callable[[], TrialAgent], *tasks: Task, on_event: Callable[[Event], None] = lambda _: None
     ) -> dict[str, TrialResult]:
-        config = RunConfig(run=self.run, source="tests", seeds=(0,), agent="tests", concurrency=len(tasks))
+        config = RunConfig(
+            run=self.run, source="tests", seeds=(0,), agent="tests", concurrency=len(tasks),
+            cpu_overcommit=8,  # however small the machine: its tests want all of them under way at once
+        )  # fmt: skip
         async with (
             contextlib.AsyncExitStack() as stack,
             opened(DockerBackend(self.engine, config.sandbox_settings())) as backend,

@@ -18,7 +18,7 @@ from own_engine import OwnEngine, own_engine
 from harness.fakes import ScriptedModel
 from harness.trajectory import Outcome
 from tbench.agents.trial_agent import NopAgent, TrialAgent, Workplace
-from tbench.errors import TrialError
+from tbench.errors import TrialError, UsageError
 from tbench.events import Event, TrialPhase
 from tbench.sandbox.docker.engine import Engine, EngineUnreachable
 from tbench.sandbox.docker.image import Images
@@ -221,11 +221,19 @@ async def test_an_engine_that_does_not_come_back_has_a_name(plain: Own, tmp_path
         await asyncio.to_thread(plain[0].stop)
         await place.sandbox.shell("true", timeout_sec=10)
 
+    def stop_before_the_sandbox(event: Event) -> None:
+        if isinstance(event, TrialPhase) and event.phase == "queued":
+            plain[0].stop()
+
     try:
         results = await bench.execute(lambda: Works({BAD: stop}), bench.task(BAD))
         assert error_of(results[BAD]) == "engine_unreachable"
         later = Bench(engine, plain[2], tmp_path, make_task)
-        assert error_of((await later.execute(lambda: Works({}), later.task(GOOD)))[GOOD]) == "engine_unreachable"
+        with pytest.raises(UsageError, match=r"inspect_volume|networks"):  # nothing was begun
+            await later.execute(lambda: Works({}), later.task(GOOD))
+        await asyncio.to_thread(plain[0].start)
+        results = await later.execute(lambda: Works({}), later.task(GOOD), on_event=stop_before_the_sandbox)
+        assert error_of(results[GOOD]) == "engine_unreachable"
         with pytest.raises(EngineUnreachable):
             await engine.call(engine.api.info)
     finally:
