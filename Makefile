@@ -4,7 +4,7 @@ VENV ?= .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 
-.PHONY: demo test test-all lint bench soak setup clean
+.PHONY: demo test test-all lint docs bench soak setup clean
 
 # Wheels are enough; the stamp makes a second call cheap.
 $(STAMP): pyproject.toml
@@ -39,6 +39,10 @@ test: setup lint
 
 test-all: setup lint
 	@$(BIN)/python -m pytest --hypothesis-profile=explore -n 3
+
+# The tables of settings in docs/configuration.md.
+docs: $(STAMP)
+	@PYTHONPATH=tests $(BIN)/python tests/settings_tables.py
 
 bench: setup
 	@$(BIN)/python tests/bench

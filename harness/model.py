@@ -15,18 +15,21 @@ _OURS = {
 }
 
 
-class Sampling(Frozen):
-    """Sampling parameters, all sent with every request: a server's own defaults come from the model's files."""
+class SamplingSettings(Frozen, use_attribute_docstrings=True):
+    """What the user decides about sampling; all of it is sent with every request.
+
+    A server's own defaults come from the model's files, and differ between models.
+    """
 
     temperature: float = Field(default=0.7, ge=0)
+    """Sampling temperature."""
     top_p: float = Field(default=0.95, gt=0, le=1)
+    """Nucleus sampling."""
     max_tokens: int = Field(default=16384, ge=1)
     """Most tokens per turn, thinking included."""
-    seed: int | None = Field(default=None, ge=0, lt=2**63)
-    """The seed of queries that name none; None sends none."""
     extra_body: dict[str, Any] = Field(default={})
-    """Fields merged into the top level of the request: top_k, min_p, repetition_penalty, stop,
-    chat_template_kwargs … vLLM ignores a name that it does not know, silently."""
+    """Merged into each request, such as {"top_k": 20}. Other fields: min_p, repetition_penalty, stop … vLLM ignores a
+    name that it does not know, silently."""
 
     @field_validator("extra_body")
     @classmethod
@@ -38,23 +41,31 @@ class Sampling(Frozen):
         return value
 
 
+class Sampling(SamplingSettings):
+    """Sampling parameters of all queries."""
+
+    seed: int | None = Field(default=None, ge=0, lt=2**63)
+    """The seed of queries that name none; None sends none."""
+
+
 Template = Literal["server", "chatml", "gemma", "gemma4", "contract"]
 
 
-class Rendering(Frozen):
+class Rendering(Frozen, use_attribute_docstrings=True):
     """How the history becomes the text that the model sees."""
 
     template: Template = "server"
-    """The form of the prompt. `server` uses the chat endpoint, with the model's own template. The others are rendered
-    here and sent to `/v1/completions`, for base models: `chatml`, the turns of `gemma` 1 to 3 or of `gemma4`, or the
-    `contract` of `### System` headings."""
+    """Who makes the prompt, and how. `server` uses the chat endpoint, with the model's own template. The others are
+    rendered here and sent to /v1/completions, for base models: `chatml`, the turns of `gemma` 1 to 3 or of `gemma4`, or
+    the `contract` of `### System` headings."""
     chat_template_kwargs: dict[str, Any] = Field(default={})
-    """Arguments of the server's template, such as enable_thinking; servers ignore those it does not know."""
+    """For the server's template, such as {"enable_thinking": false}. Servers ignore those that the
+    template does not know."""
     strip_thinking: Literal["on", "off", "auto"] = "auto"
-    """Whether the thinking is left out of earlier replies. `auto`: only where the prompt is rendered here; a server's
+    """Leave the thinking out of earlier replies. `auto`: only where the prompt is rendered here; a server's
     template has its own rule for it."""
     send_reasoning: bool = False
-    """Whether earlier reasoning that came apart from the content is sent back, as `reasoning_content`."""
+    """Send reasoning that came apart from the reply back. It goes as `reasoning_content`."""
 
     @property
     def takes_tools(self) -> bool:

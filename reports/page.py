@@ -32,6 +32,7 @@ _TRIAL_FILES = {
     "recording": "session.cast",
     "verifier output": "verifier/stdout.txt",
 }
+_SAMPLING = {"temperature", "top_p", "max_tokens", "extra_body"}
 _UNSEEN = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069\ud800-\udfff\ufffe\uffff]")
 _CAMEL_WORD = re.compile(r".[^A-Z]*", re.DOTALL)
 _SYMBOLS = {Status.PASS: "✓", Status.FAIL: "✗", Status.ERROR: "!", Status.MISSING: "·"}
@@ -106,7 +107,7 @@ def write_report(run_dir: Path, out_path: Path | None = None) -> Path:
 def render_page(run: StoredRun, page_dir: Path) -> str:
     """The page as HTML text, with links to trial files relative to `page_dir`."""
     summary = summarise(run.results, run.planned_tasks, run.planned_seeds)
-    model = run.config.get("model") or summary.model
+    model = run.model or summary.model
     template = _environment().get_template("page.html.j2")
     return template.render(
         name=run.name,
@@ -117,7 +118,7 @@ def render_page(run: StoredRun, page_dir: Path) -> str:
         rows=[_row_view(row, run.path, page_dir) for row in summary.tasks],
         time=_bar(summary.time, summary.time.total_sec),
         task_times=_task_times(summary),
-        config=json.dumps(run.config, indent=2, ensure_ascii=False),
+        config=_config_text(run),
         written_at=datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC"),
     )
 
@@ -142,23 +143,47 @@ def _visible(value: Any) -> Any:
     return _UNSEEN.sub("\N{REPLACEMENT CHARACTER}", value) if type(value) is str else value
 
 
+def _config_text(run: StoredRun) -> str:
+    """The content of run.json; of imported results, the plan that they make."""
+    if run.document is not None:
+        content = run.document.model_dump(mode="json")
+    else:
+        content = {"run": run.name, "tasks": run.planned_tasks, "seeds": run.planned_seeds}
+    return json.dumps(content, indent=2, ensure_ascii=False)
+
+
 def _facts(run: StoredRun, model: object) -> dict[str, str]:
     """The known facts about the run, by the label that a reader sees."""
-    config = run.config
     facts = {
         "Model": model,
-        "Endpoint": config.get("base_url"),
-        "Agent": config.get("agent"),
-        "Protocol": config.get("protocol"),
-        "Sampling": config.get("sampling"),
-        "Limits": config.get("limits"),
+        **_settings(run),
         "Tasks": len(run.planned_tasks),
         "Seeds": ", ".join(str(seed) for seed in run.planned_seeds),
-        "Status": config.get("status"),
-        "Created": str(config.get("created_at") or "")[:19].replace("T", " "),
-        "tbench": config.get("tbench_version"),
+        **_times(run),
     }
     return {label: _words(value) for label, value in facts.items() if value not in (None, "", {})}
+
+
+def _settings(run: StoredRun) -> dict[str, Any]:
+    if run.document is None:
+        return {}
+    config, locked = run.document.config, run.document.locked
+    samples = locked.model is not None
+    return {
+        "Endpoint": locked.base_url,
+        "Agent": locked.agent,
+        "Protocol": config.agent.protocol if locked.prompt_hash else None,
+        "Sampling": config.model.model_dump(mode="json", include=_SAMPLING) if samples else None,
+        "Limits": config.limits.model_dump(mode="json") if samples else None,
+    }
+
+
+def _times(run: StoredRun) -> dict[str, Any]:
+    document = run.document
+    if document is None:
+        return {}
+    created = document.created_at[:19].replace("T", " ")
+    return {"Status": document.status, "Created": created, "tbench": document.tbench_version}
 
 
 def _words(value: Any) -> str:

@@ -1,3 +1,83 @@
-"""The benchmark side: tasks, sandboxes, verification, runs, results."""
+"""The benchmark side: tasks, sandboxes, verification, runs, results. `docs/api.md` shows the public names below."""
+
+from __future__ import annotations
+
+from importlib import import_module
+from importlib.util import find_spec
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from tbench.api.reading import summarise
+    from tbench.api.runner import Runner, TrialFailed, TrialRecord
+    from tbench.config.settings import RunConfig
+    from tbench.errors import TbenchError, UsageError
+    from tbench.results import TrialResult
+    from tbench.scores.summary import Summary
+    from tbench.storage.read_run import RunUnreadable, StoredRun, read_run
+    from tbench.tasks.sources import TaskSet, read_tasks
+    from tbench.tasks.task import Task
 
 __version__ = "0.1.0"
+
+__all__ = [
+    "RunConfig",
+    "RunUnreadable",
+    "Runner",
+    "StoredRun",
+    "Summary",
+    "Task",
+    "TaskSet",
+    "TbenchError",
+    "TrialFailed",
+    "TrialRecord",
+    "TrialResult",
+    "UsageError",
+    "__version__",
+    "read_run",
+    "read_tasks",
+    "summarise",
+]
+
+_PLACES = {
+    "RunConfig": "tbench.config.settings",
+    "RunUnreadable": "tbench.storage.read_run",
+    "Runner": "tbench.api.runner",
+    "StoredRun": "tbench.storage.read_run",
+    "Summary": "tbench.scores.summary",
+    "Task": "tbench.tasks.task",
+    "TaskSet": "tbench.tasks.sources",
+    "TbenchError": "tbench.errors",
+    "TrialFailed": "tbench.api.runner",
+    "TrialRecord": "tbench.api.runner",
+    "TrialResult": "tbench.results",
+    "UsageError": "tbench.errors",
+    "read_run": "tbench.storage.read_run",
+    "read_tasks": "tbench.tasks.sources",
+    "summarise": "tbench.api.reading",
+}
+"""Modules of the public names. They are imported when a name is used: the command line would start later otherwise."""
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _PLACES:
+        raise AttributeError(f"module 'tbench' has no attribute {name!r}")
+    if problem := hidden_package():
+        raise ImportError(problem)
+    return getattr(import_module(_PLACES[name]), name)
+
+
+def __dir__() -> list[str]:
+    return __all__
+
+
+def hidden_package() -> str | None:
+    """Why tbench cannot work where a folder of the user's has the name of one of its packages; None where none has."""
+    here = Path(__file__).parents[1]
+    for name in ("harness", "reports"):
+        spec = find_spec(name)
+        found = Path(spec.origin).parent if spec and spec.origin else None
+        if found != here / name:
+            what = f"{found} hides" if found else "there is no folder with"
+            return f"tbench: {what} tbench's own package {name!r}; rename it, or start from another directory"
+    return None

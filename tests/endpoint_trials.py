@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from fake_tmux import FakeTmux
+from run_plans import a_document, a_plan
 
 from harness.chat import ChatModel, OutagePolicy, RetryPolicy, Sampling
 from harness.limits import Limits
@@ -18,7 +19,6 @@ from harness.trajectory import Trajectory
 from tbench.agents.model_agent import ModelAgent
 from tbench.events import Event, Events
 from tbench.results import TrialResult
-from tbench.runs.plan import RunConfig
 from tbench.runs.run import Run, RunOutcome
 from tbench.sandbox.fake import FakeBackend, FakeSandbox
 from tbench.storage.run_store import RunStore
@@ -50,7 +50,6 @@ class EndpointRun:
         self, tasks: TaskSet, beside: Callable[[ChatModel], Coroutine[Any, Any, None]] | None = None, **config: Any
     ) -> RunOutcome:
         """All trials; bounded. `beside` goes on beside them, and gets the model."""
-        known: dict[str, Any] = {"run": "r", "source": "s", "seeds": (0,), "agent": "model", "concurrency": 4}
         async with ChatModel(
             self.base_url,
             "tiny",
@@ -62,9 +61,9 @@ class EndpointRun:
             on_outage=self.told.append,
         ) as chat:
             chat.context_tokens = self.context_tokens
-            with contextlib.closing(RunStore.create(self.directory, {})) as store:
+            with contextlib.closing(RunStore.create(self.directory, a_document())) as store:
                 run = Run(
-                    RunConfig(**(known | config)),
+                    a_plan(agent="model", **config),
                     tasks,
                     make_agent=lambda: ModelAgent(chat, load_protocol("keystrokes-json"), Limits(steps=9)),
                     backend=self.sandboxes,

@@ -10,6 +10,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from run_plans import a_document, a_plan
+
 from harness.fakes import ScriptedModel
 from harness.limits import Limits
 from harness.protocols import load_protocol
@@ -17,7 +19,7 @@ from tbench.agents.model_agent import ModelAgent
 from tbench.agents.trial_agent import AgentReport, NopAgent, TrialAgent, Workplace
 from tbench.events import Event, Events
 from tbench.results import TrialResult
-from tbench.runs.plan import RunConfig
+from tbench.runs.plan import sandbox_settings
 from tbench.runs.run import Run
 from tbench.sandbox.backend import Sandbox, opened
 from tbench.sandbox.docker.backend import DockerBackend
@@ -80,17 +82,17 @@ class Bench:
     async def execute(
         self, agent: Callable[[], TrialAgent], *tasks: Task, on_event: Callable[[Event], None] = lambda _: None
     ) -> dict[str, TrialResult]:
-        config = RunConfig(
-            run=self.run, source="tests", seeds=(0,), agent="tests", concurrency=len(tasks),
-            cpu_overcommit=8,  # however small the machine: its tests want all of them under way at once
-        )  # fmt: skip
+        # However small the machine: its tests want all of them under way at once.
+        plan = a_plan(self.run, concurrency=len(tasks), cpu_overcommit=8)
         async with (
             contextlib.AsyncExitStack() as stack,
-            opened(DockerBackend(self.engine, config.sandbox_settings())) as backend,
+            opened(DockerBackend(self.engine, sandbox_settings(plan))) as backend,
         ):
-            store = stack.enter_context(contextlib.closing(RunStore.create(self.directory / self.run, {})))
+            store = stack.enter_context(
+                contextlib.closing(RunStore.create(self.directory / self.run, a_document(plan)))
+            )
             run = Run(
-                config,
+                plan,
                 TaskSet(tasks, {}),
                 make_agent=agent,
                 backend=backend,

@@ -10,19 +10,23 @@ from functools import cache
 from itertools import pairwise
 from pathlib import Path
 
+import click
 import pytest
 from click.testing import CliRunner
 from pydantic import BaseModel
+from settings_tables import tables, written
 
 from harness.limits import Limits
 from harness.protocols import PROTOCOLS
 from harness.trajectory import Compaction, Outcome, Reply, Step, Trajectory, Usage
 from tbench import errors
 from tbench.cli import app
+from tbench.config.document import Locked, PlannedTask, RunDocument
+from tbench.config.layers import Layers
+from tbench.config.settings import RunConfig
 from tbench.errors import KINDS
 from tbench.events import RunEnded, RunStarted, TrialFinished, TrialPhase, TrialVerdict
 from tbench.results import ErrorInfo, HostSample, Timings, TrialResult
-from tbench.runs.plan import RunConfig
 from tbench.sandbox.docker import labels
 from tbench.scores.pressure import Pressure
 from tbench.scores.summary import Cell, Counts, ErrorGroup, Score, Summary, TaskRow, TimeSplit
@@ -33,7 +37,22 @@ PAGES = [ROOT / "README.md", ROOT / "CHANGELOG.md", *sorted((ROOT / "docs").glob
     ROOT / folder / "README.md" for folder in ("images", "tasks", "reports")
 ]
 ERRORS, RESULTS = ROOT / "docs" / "errors.md", ROOT / "docs" / "results.md"
-STORED = [TrialResult, Timings, HostSample, Usage, ErrorInfo, RunConfig, Limits, Trajectory, Step, Reply, Compaction]
+CONFIGURATION = ROOT / "docs" / "configuration.md"
+STORED = [
+    TrialResult,
+    Timings,
+    HostSample,
+    Usage,
+    ErrorInfo,
+    RunDocument,
+    Locked,
+    PlannedTask,
+    Limits,
+    Trajectory,
+    Step,
+    Reply,
+    Compaction,
+]
 EVENTS = [RunStarted, TrialPhase, TrialVerdict, TrialFinished, RunEnded]
 SUMMARISED = [Summary, Counts, Score, TaskRow, Cell, ErrorGroup, TimeSplit, Pressure]
 
@@ -60,7 +79,8 @@ def section(page: Path, heading: str) -> str:
 
 def table(markdown: str) -> dict[str, list[str]]:
     """Rows of the tables by their first cell's code word, cells stripped."""
-    rows = ([cell.strip() for cell in line.strip("|").split("|")] for line in markdown.splitlines() if line[:1] == "|")
+    lines = (line.strip("|") for line in markdown.splitlines() if line[:1] == "|")
+    rows = ([cell.strip() for cell in re.split(r"(?<!\\)\|", line)] for line in lines)
     return {match[1]: cells for cells in rows if (match := re.fullmatch(r"`([^`]+)`", cells[0]))}
 
 
@@ -87,10 +107,17 @@ def help_of(command: tuple[str, ...]) -> str:
     return done.output if done.exit_code == 0 else ""
 
 
-def options_of(command: tuple[str, ...]) -> set[str]:
-    lines = help_of(command).partition("Options:\n")[2].splitlines()
-    heads = (re.split(r"\s{2,}", line.strip())[0] for line in lines if re.match(r" {2}-", line))
-    return {option for head in heads for option in _OPTION.findall(head)}
+def options_of(command: tuple[str, ...], *, with_off: bool = True) -> set[str]:
+    """The names of a command's options; `with_off` also the forms that only switch off."""
+    found: click.Command = app
+    for word in command:
+        assert isinstance(found, click.Group)
+        inner = found.get_command(click.Context(found), word)
+        assert inner is not None
+        found = inner
+    options = [each for each in found.get_params(click.Context(found)) if isinstance(each, click.Option)]
+    off = {name for option in options for name in option.secondary_opts} if with_off else set()
+    return {name for option in options for name in option.opts} | off | {"-h", "--help"}
 
 
 def subcommands(command: tuple[str, ...]) -> set[str]:
@@ -139,9 +166,21 @@ def test_a_shown_command_exists_with_its_options(page: str, line: str) -> None:
 
 def test_every_option_of_run_is_in_some_page() -> None:
     documented = {option for page in PAGES for option in _OPTION.findall(text(page))}
-    long_options = {option for option in options_of(("run",)) if option.startswith("--")} - {"--help"}
+    long_options = {option for option in options_of(("run",), with_off=False) if option.startswith("--")} - {"--help"}
     assert len(long_options) > 20
     assert long_options - documented == set()
+
+
+def test_configuration_md_has_the_settings_of_the_configuration() -> None:
+    assert written(text(CONFIGURATION)) == tables(), "make docs writes them"
+
+
+def test_the_file_in_configuration_md_is_valid(tmp_path: Path) -> None:
+    (file,) = [body for _, language, body in _FENCE.findall(text(CONFIGURATION)) if language == "toml"]
+    (tmp_path / "nightly.toml").write_text(file)
+    layers = Layers(RunConfig)
+    config = layers.resolve(layers.file(tmp_path / "nightly.toml")).config
+    assert (config.tasks.seeds, config.limits.steps, config.agent.protocol) == (10, None, "bash-tool")
 
 
 def test_every_command_is_in_some_page() -> None:

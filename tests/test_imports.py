@@ -77,9 +77,11 @@ def allowed() -> dict[str, set[str]]:
 
 @cache
 def room_of(name: str) -> str | None:
-    """The room of a module; None for what is not ours. `python -m tbench` is the command line."""
+    """The room of a module; None for what is not ours. `python -m tbench` is the command line, `tbench` the api."""
     if name == "tbench.__main__":
         return "tbench/cli"
+    if name in ("tbench", "tbench.agent"):
+        return "tbench/api"
     fitting = [room for room in allowed() if room != WORDS and within(name, room.replace("/", "."))]
     if fitting:
         return max(fitting, key=len)

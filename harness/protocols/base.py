@@ -4,12 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal, Protocol
+from typing import Any, Protocol
 
 from harness.trajectory import Message, ToolCall
-
-ShellMode = Literal["persistent", "fresh"]
-"""Whether all commands of a terminal share one shell, or each has a process of its own."""
 
 
 @dataclass(frozen=True)

@@ -9,10 +9,11 @@ from pathlib import Path
 from typing import Any, Self
 
 from harness.errors import FormatError
-from harness.protocols.base import Command, CommandResult, Parsed, Response, ScreenView, ShellMode, View
+from harness.limits import OUTPUT_LIMIT_BYTES, ShellMode
+from harness.protocols.base import Command, CommandResult, Parsed, Response, ScreenView, View
 from harness.protocols.fences import Block
 from harness.protocols.templates import Prompts
-from harness.protocols.text import OUTPUT_LIMIT_BYTES, cut_middle, gap_shown, seen, warning_sentences
+from harness.protocols.text import cut_middle, gap_shown, seen, warning_sentences
 from harness.text import without_lone_surrogates
 from harness.trajectory import Message
 

@@ -8,9 +8,10 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from harness.errors import FormatError
+from harness.limits import OUTPUT_LIMIT_BYTES
 from harness.protocols.base import Keys, Parsed, Response, View
 from harness.protocols.templates import Prompts, Samples
-from harness.protocols.text import OUTPUT_LIMIT_BYTES, cut_middle, key_name, seen, warning_sentences
+from harness.protocols.text import cut_middle, key_name, seen, warning_sentences
 from harness.text import without_lone_surrogates
 from harness.trajectory import Message, ToolCall
 

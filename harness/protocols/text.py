@@ -8,10 +8,9 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable
 
+from harness.limits import OUTPUT_LIMIT_BYTES
 from harness.protocols.base import CommandResult, Gap, ScreenView, View
 from harness.text import Span, without_lone_surrogates
-
-OUTPUT_LIMIT_BYTES = 10_000
 
 # A string token always matches up to the end of the text: if it could fail there, the scan would start
 # again at every quote. Group 1 is its closing quote; possessive, because there is nothing to try again.

@@ -1,6 +1,7 @@
 """The agent's terminal: a tmux session over one byte stream, typed into, waited for and read."""
 
+from harness.limits import Settling
 from harness.terminal.session import Settled, Terminal
-from harness.terminal.spec import COLUMNS, HISTORY_LINES, ROWS, Settling, TerminalSpec
+from harness.terminal.spec import COLUMNS, HISTORY_LINES, ROWS, TerminalSpec
 
 __all__ = ["COLUMNS", "HISTORY_LINES", "ROWS", "Settled", "Settling", "Terminal", "TerminalSpec"]

@@ -12,6 +12,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from harness.errors import TerminalLost
+from harness.limits import Settling
 from harness.protocols.base import CommandResult, Keys, ScreenView
 from harness.stream import Connect
 from harness.terminal.delivery import Delivery
@@ -21,7 +22,7 @@ from harness.terminal.link import UNREACHABLE_SEC, KeysLost, Link
 from harness.terminal.plain_text import plain_text
 from harness.terminal.recording import Recording
 from harness.terminal.screen import ScreenReader
-from harness.terminal.spec import Settling, TerminalSpec
+from harness.terminal.spec import TerminalSpec
 from harness.terminal.waiting import Waiting
 from harness.terminal.watch import Watch
 

@@ -4,15 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Literal
 
-from harness.protocols.base import ShellMode
+from harness.limits import ShellMode
 
 COLUMNS, ROWS = 160, 40
 HISTORY_LINES = 50_000
-
-Settling = Literal["adaptive", "strict"]
-"""Whether a wait ends when the shell has settled, or always takes its whole duration."""
 
 UNATTENDED: Mapping[str, str] = {
     # What would page its output prints it.

@@ -10,11 +10,11 @@ from typing import Protocol
 from harness.agent import Agent
 from harness.custom import CustomAgent, CustomRun, crashed
 from harness.errors import AgentCrashed, EndpointUnavailable, RequestRefused, TerminalLost, TerminalUnreachable
-from harness.limits import Limits
+from harness.limits import Limits, Settling, ShellMode
 from harness.model import Model
-from harness.protocols.base import ActionProtocol, ShellMode
+from harness.protocols.base import ActionProtocol
 from harness.protocols.bash import BashProtocol
-from harness.terminal import COLUMNS, ROWS, Settling, Terminal, TerminalSpec
+from harness.terminal import COLUMNS, ROWS, Terminal, TerminalSpec
 from harness.terminal.recording import Recording
 from harness.trajectory import Outcome, Step, Trajectory
 from tbench.agents.trial_agent import AgentReport, Workplace

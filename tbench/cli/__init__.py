@@ -11,6 +11,7 @@ import sys
 
 import click
 
+from tbench import hidden_package
 from tbench.cli.parsing.commands import SETTINGS, Lazy, LazyGroup
 
 _COMPLETE = "_TBENCH_COMPLETE"
@@ -69,6 +70,7 @@ COMMANDS = {
         "doctor",
         "Check engine, limits, network, disk, certificates, clock and endpoint; exit with 2 if something fails.",
     ),
+    "config": Lazy("tbench.cli.config", "config", "Show, describe and begin configurations of runs."),
     "task": Lazy("tbench.cli.task", "task", "List and check task directories."),
     "shell": Lazy(
         "tbench.cli.shell", "shell", "Open a shell in a task's sandbox; leave it to see what the verifier says."
@@ -108,6 +110,9 @@ def app() -> None:
 
 def main() -> None:
     """Run the command line, and exit with one of the codes that its help lists."""
+    if problem := hidden_package():
+        click.echo(problem, err=True)
+        sys.exit(2)
     try:
         sys.exit(_code())
     except (KeyboardInterrupt, click.Abort):

@@ -20,25 +20,26 @@ def demo(output: str | None, seeds: int, concurrency: int) -> None:
 
     from reports.page import write_report
     from tbench.cli.execute import execute
-    from tbench.cli.options import ModelOptions, RunOptions
     from tbench.cli.run import finish
+    from tbench.config.settings import RunConfig
     from tbench.demo.scripts import SCRIPTS
     from tbench.demo.server import DemoEndpoint
+    from tbench.storage.run_files import RUN
 
     directory = output or f"runs/{datetime.now():%Y-%m-%d_%H-%M-%S}_scripted-demo"
     with DemoEndpoint(_instructions()) as endpoint:
         click.echo(f"demo: scripted-demo (a script, not a model) answers at {endpoint.base_url}", err=True)
-        outcome = execute(
-            RunOptions(
-                source="bundled",
-                patterns=tuple(sorted(path.stem for path in SCRIPTS.glob("*.toml"))),
-                seeds=tuple(range(seeds)),
-                concurrency=concurrency,
-                cpu_overcommit=4.0,  # nothing here is timed, and the script waits for no model
-                output=directory,
-                model=ModelOptions(base_url=endpoint.base_url),
-            )
+        config = RunConfig.model_validate(
+            {
+                "tasks": {"include": sorted(path.stem for path in SCRIPTS.glob("*.toml")), "seeds": seeds},
+                "model": {"base_url": endpoint.base_url},
+                # Nothing here is timed, and the script waits for no model.
+                "schedule": {"concurrency": concurrency, "cpu_overcommit": 4.0},
+                "output": {"directory": directory},
+            }
         )
+        RUN.refuse_to_overwrite(Path(directory))
+        outcome = execute(config)
     click.echo(f"report: {write_report(Path(directory), None)}")
     finish(outcome, min_coverage=0.0)
 

@@ -14,6 +14,7 @@ from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
+from tbench.config.document import RunPlan
 from tbench.events import (
     Event,
     Note,
@@ -26,24 +27,23 @@ from tbench.events import (
     TrialVerdict,
 )
 from tbench.results import TrialResult
-from tbench.runs.plan import RunConfig
 from tbench.tasks.sources import TaskSet
 
 _SHOWN_NOTES = 4
 
 
 @contextlib.contextmanager
-def progress(config: RunConfig, tasks: TaskSet) -> Iterator[Subscriber]:
+def progress(plan: RunPlan, tasks: TaskSet) -> Iterator[Subscriber]:
     """A subscriber that shows what happens, for the duration of the block.
 
     `RunStarted` says how many trials are to be done: fewer than the plan where a run is resumed.
     """
     console = Console(stderr=True, highlight=False)
-    planned = len(config.seeds) * len(tasks.names)
+    planned, locked = len(plan.seeds) * len(tasks.names), plan.locked
     console.print(
-        f"{config.run}: {counted(len(tasks.names), 'task')} × {counted(len(config.seeds), 'seed')} = "
-        f"{counted(planned, 'trial')}, "
-        f"{config.concurrency} at once; agent {config.agent}" + (f", model {config.model}" if config.model else ""),
+        f"{plan.run}: {counted(len(tasks.names), 'task')} × {counted(len(plan.seeds), 'seed')} = "
+        f"{counted(planned, 'trial')}, {plan.config.schedule.concurrency} at once; agent {locked.agent}"
+        + (f", model {locked.model}" if locked.model else ""),
         soft_wrap=True,
     )
     if not console.is_terminal:

@@ -6,49 +6,31 @@ from pathlib import Path
 
 import click
 
-from tbench.cli.common import log_level_option
 from tbench.cli.parsing.commands import Argument
-from tbench.cli.parsing.retry_errors import CommandWithRetryErrors, retry_errors_option
-from tbench.cli.parsing.values import A_PATH, Integer, Number
+from tbench.cli.parsing.configured import Given
+from tbench.cli.parsing.retry_errors import retry_errors_option
+from tbench.cli.parsing.values import A_PATH
+from tbench.cli.run import RunCommand, finish, refuse_what_is_no_run
+from tbench.config.setting import settings_of
+from tbench.config.settings import RunConfig
+
+_MAY_CHANGE = {
+    *(setting.path for setting in settings_of(RunConfig) if setting.section == "schedule"),
+    *("model.base_url", "model.request_timeout_sec", "model.retry_budget_sec", "model.max_outage_sec"),
+    *("output.min_coverage", "output.log_level"),
+}
+"""Settings that say where and how fast a run goes on."""
 
 
-@click.command(cls=CommandWithRetryErrors)
+@click.command(cls=RunCommand, configuration=RunConfig, only=_MAY_CHANGE)
 @click.argument("run", cls=Argument, metavar="RUN", type=A_PATH, help="A run directory.")
 @retry_errors_option("Also trials with these types of error; with all errors when none is named.")
-@click.option("--base-url", envvar="OPENAI_BASE_URL", show_envvar=True, help="Where the endpoint is now, if elsewhere.")
-@click.option("--concurrency", "-n", type=Integer(min=1), help="Trials at once, if other than before.")
-@click.option("--retries", type=Integer(min=0), help="Further attempts, if other than before.")
-@click.option(
-    "--max-load", type=Number(min=0.1), help="Load average per cpu above which no trial starts, if other than before."
-)
-@click.option(
-    "--max-outage", type=Number(min=0), help="Seconds to pause while the endpoint is away, if other than before."
-)
-@click.option(
-    "--min-coverage",
-    type=Number(min=0, max=1),
-    default=0.0,
-    help="Exit with 3 when a smaller share of trials has a verdict.",
-)
-@log_level_option
-def resume(
-    run: Path,
-    retry_errors: str | None,
-    base_url: str | None,
-    concurrency: int | None,
-    retries: int | None,
-    max_load: float | None,
-    max_outage: float | None,
-    min_coverage: float,
-    log_level: str,
-) -> None:
+def resume(run: Path, given: Given[RunConfig], retry_errors: str | None) -> None:
     """Finish the trials of a run that have no verdict: cut short, never begun, or with an error worth a retry."""
     from tbench.cli.execute import execute
-    from tbench.cli.options import from_stored
-    from tbench.cli.run import finish
-    from tbench.runs.resume import EarlierRun
+    from tbench.runs.resume import EarlierRun, RetryErrors
 
-    stored = EarlierRun.read(run).document.get("options")
-    here = {"base_url": base_url, "max_outage_sec": max_outage}
-    options = from_stored(stored, str(run), here, concurrency=concurrency, retries=retries, max_load=max_load)
-    finish(execute(options, resume=True, retry_errors=retry_errors, log_level=log_level), min_coverage)
+    refuse_what_is_no_run(run)
+    earlier, wanted = EarlierRun.read(run), RetryErrors.parse(retry_errors)
+    config = given.resolve(earlier.document.config).config.with_values(output={"directory": str(run)})
+    finish(execute(config, earlier, wanted), config.output.min_coverage)

@@ -171,12 +171,12 @@ def _has_a_score(path: Path) -> bool:
 
 
 def _scores_of_run(run: StoredRun, by: By) -> list[ModelScore]:
-    models = sorted({str(result.model or run.config.get("model") or run.name) for result in run.results})
+    models = sorted({str(result.model or run.model or run.name) for result in run.results})
     scores = []
     if not run.planned_tasks or not run.planned_seeds:
         raise UsageError(f"{run.path}: its plan is empty, so there is no executed score")
-    for model in models or [str(run.config.get("model") or run.name)]:
-        results = [each for each in run.results if str(each.model or run.config.get("model") or run.name) == model]
+    for model in models or [str(run.model or run.name)]:
+        results = [each for each in run.results if str(each.model or run.model or run.name) == model]
         table = reward_table(results, run.planned_tasks, run.planned_seeds)
         scored, planned = len(table.scored_rewards()), len(table.tasks) * len(table.seeds)
         if not scored:

@@ -26,22 +26,23 @@ from harness.protocols.base import ActionProtocol
 from harness.trajectory import Message, Reply, Trajectory
 from tbench.agents.model_agent import ModelAgent
 from tbench.agents.trial_agent import AgentReport, TrialAgent, Workplace
+from tbench.config.document import Locked, PlannedTask, RunDocument, RunPlan
+from tbench.config.settings import NetworkChoice, RunConfig, Verify
 from tbench.errors import TbenchError, UsageError
 from tbench.events import Events
 from tbench.results import TrialResult, is_weak
 from tbench.rewards.texts import text_of
-from tbench.runs.plan import RunConfig, trial_id
+from tbench.runs.plan import sandbox_settings, trial_id
 from tbench.runs.redaction import hiding
 from tbench.runs.run import Run
 from tbench.runs.trial import TrialPlan
-from tbench.sandbox.backend import MakeBackend, NetworkChoice, opened
+from tbench.sandbox.backend import MakeBackend, opened
 from tbench.sandbox.docker.backend import DockerBackend
 from tbench.storage.run_store import RunStore
 from tbench.tasks.bundled import tasks_dir
 from tbench.tasks.sources import TaskSet
 from tbench.tasks.task import Task
 from tbench.text import one_line
-from tbench.verify.policy import Verify
 
 TaskLike = Task | Path | str
 """A task, its directory, or the name of a bundled one."""
@@ -179,21 +180,29 @@ async def run_trials(tasks: Sequence[Task], agent: Callable[[int], TrialAgent], 
     named = {task.name: task for task in tasks}
     if any(named[task.name].path != task.path for task in tasks):
         raise UsageError("two of the tasks have the same name in different directories; rename one")
-    config = RunConfig(run=run, source="rewards", seeds=(0,), agent="rewards", concurrency=live.concurrency,
-                       retries=live.retries, verify=live.verify, network=live.network,
-                       block_host=live.block_host)  # fmt: skip
-    plans, agents = _plans(tasks, config), {}
-    for index, plan in enumerate(plans):
-        agents[plan.task_name, plan.seed] = index
+    config = RunConfig.model_validate(
+        {
+            "schedule": {"concurrency": live.concurrency, "retries": live.retries},
+            "verify": {"mode": live.verify},
+            "sandbox": {"network": live.network, "block_host": live.block_host},
+        }
+    )
+    plan = RunPlan(run=run, config=config, locked=Locked(agent="rewards"), seeds=(0,))
+    document = RunDocument(
+        **dict(plan), tasks=tuple(PlannedTask(name=name, hash=task.hash) for name, task in named.items())
+    )
+    plans, agents = _plans(tasks, plan), {}
+    for index, each in enumerate(plans):
+        agents[each.task_name, each.seed] = index
     with (
         _directory(live.output, run) as directory,
-        contextlib.closing(RunStore.create(directory, {"run": run}, hiding(tasks))) as store,
+        contextlib.closing(RunStore.create(directory, document, hiding(tasks))) as store,
     ):
-        settings = config.sandbox_settings()
+        settings = sandbox_settings(plan)
         make_backend = live.backend or partial(DockerBackend.connect, concurrency=live.concurrency)
         async with opened(make_backend(settings)) as backend:
             outcome = await Run(
-                config,
+                plan,
                 TaskSet(tuple(named.values()), {}),
                 make_agent=lambda: _AgentOfTrial(agent, agents),
                 backend=backend,
@@ -204,16 +213,16 @@ async def run_trials(tasks: Sequence[Task], agent: Callable[[int], TrialAgent], 
     if outcome.interrupted:
         raise asyncio.CancelledError
     final = {result.trial: result for result in outcome.results if result.final}
-    return [final[plan.trial] for plan in plans]
+    return [final[each.trial] for each in plans]
 
 
-def _plans(tasks: Sequence[Task], config: RunConfig) -> list[TrialPlan]:
+def _plans(tasks: Sequence[Task], plan: RunPlan) -> list[TrialPlan]:
     seen: Counter[str] = Counter()
     plans = []
     for task in tasks:
         seed = seen[task.name]
         seen[task.name] += 1
-        plans.append(TrialPlan(trial_id(task.name, task.hash, seed, config), task.name, seed, task))
+        plans.append(TrialPlan(trial_id(task.name, task.hash, seed, plan), task.name, seed, task))
     return plans
 
 

@@ -1,4 +1,4 @@
-"""A run's configuration and the trials that it makes: which settings decide the measurement, and trial ids."""
+"""The trials that a run makes: which settings decide the measurement, and the trial ids that are made of them."""
 
 from __future__ import annotations
 
@@ -7,26 +7,19 @@ import json
 from pathlib import Path
 from typing import Any
 
-from pydantic import Field, ValidationError
-
+from harness.address import without_password
+from harness.limits import OUTPUT_LIMIT_BYTES
 from harness.model import Rendering
-from harness.protocols.base import ShellMode
-from harness.protocols.text import OUTPUT_LIMIT_BYTES
-from harness.trajectory import Frozen
+from tbench.config.document import RunPlan
+from tbench.config.setting import settings_of
+from tbench.config.settings import RunConfig
 from tbench.errors import UsageError
 from tbench.runs.resume import EarlierRun
 from tbench.runs.trial import TrialPlan
-from tbench.sandbox.backend import NetworkChoice, SandboxSettings
+from tbench.sandbox.backend import SandboxSettings
 from tbench.storage.differences import differences
-from tbench.tasks.sources import TaskSet
-from tbench.text import one_line
-from tbench.verify.policy import Keep, Verify
+from tbench.tasks.sources import BUNDLED, TaskSet
 
-_SEMANTIC = {
-    *("agent", "agent_sha256", "model", "protocol", "prompt_hash", "observation_bytes", "neutralise_special_tokens"),
-    *("settling", "shell_state", "sampling", "rendering", "limits", "verify"),
-    *("network", "block_host", "no_new_privileges"),
-}
 # Settings that came later, with the value that held before: with that value, trial ids stay what they were.
 _LATER = {
     "agent_sha256": None,
@@ -40,76 +33,74 @@ _LATER = {
     "no_new_privileges": False,
 }
 _LATER_LIMITS = {"context_tokens": None, "on_overflow": "stop"}
+_HASHED = {
+    *("model.temperature", "model.top_p", "model.max_tokens", "model.extra_body"),
+    *(f"model.{name}" for name in Rendering.model_fields),
+    *("agent.name", "agent.protocol", "agent.prompt", "agent.observation_bytes", "agent.settling"),
+    *("agent.shell_state", "agent.neutralise_special_tokens"),
+    *("limits.steps", "limits.format_errors", "limits.completion_tokens", "limits.context_tokens"),
+    *("limits.on_overflow", "limits.command_sec"),
+    *("verify.mode", "sandbox.network", "sandbox.block_host", "sandbox.no_new_privileges"),
+}
+"""Settings that have a place in `semantic` under the names of version 1; every later one is there under its path."""
 
 
-class RunConfig(Frozen):
-    """The resolved configuration of a run, as run.json stores it. It holds no secrets."""
+_LATER_SETTINGS = [each for each in settings_of(RunConfig) if each.is_measured and each.path not in _HASHED]
 
-    run: str
-    source: str
-    seeds: tuple[int, ...]
-    agent: str
-    agent_sha256: str | None = None
-    """sha256 of the file of a user's own agent."""
-    concurrency: int = Field(ge=1)
-    cpu_overcommit: float = Field(default=1.0, gt=0)
-    """The cpus that all trials under way may use, as a multiple of the machine's.
 
-    Above 1 timed tests and timeouts may be decided by the machine's load; where trials mostly wait for the model that
-    is a fair price. Memory is never overcommitted.
+def semantic(plan: RunPlan) -> dict[str, Any]:
+    """The settings that decide what is measured; where and how fast the run goes is not among them.
+
+    Settings at the value that held before there was a choice are left out: trial ids are made of this.
     """
-    retries: int = Field(default=0, ge=0)
-    """Further attempts at a trial whose error another one may heal."""
-    max_load: float | None = None
-    """Load average over one minute / cpus above which no trial starts while another is under way."""
-    build: bool = False
-    verify: Verify = "shared"
-    keep: Keep = "none"
-    snapshot: bool = False
-    network: NetworkChoice = "task"
-    block_host: bool = False
-    """Whether the engine's host and the endpoint are closed to the trials."""
-    no_new_privileges: bool = False
-    model: str | None = None
-    base_url: str | None = None
-    served: dict[str, Any] | None = None
-    """Model as the endpoint's /v1/models describes it: id, root, context_tokens."""
-    preset: str | None = None
-    """The preset that gave the values which the user did not; the values themselves stand below."""
-    protocol: str | None = None
-    prompt_hash: str | None = None
-    observation_bytes: int | None = None
-    neutralise_special_tokens: bool | None = None
-    settling: str | None = None
-    shell_state: ShellMode | None = None
-    """Whether commands share a shell; None for protocols without one, such as keystrokes."""
-    sampling: dict[str, Any] | None = None
-    rendering: dict[str, Any] | None = None
-    limits: dict[str, Any] | None = None
-    options: dict[str, Any] | None = None
-    """The options that the user gave, from which `tbench resume` begins."""
-
-    def sandbox_settings(self, image_logs: Path | None = None) -> SandboxSettings:
-        """Settings of the run's sandboxes; the output of builds goes into the directory `image_logs`."""
-        return SandboxSettings(
-            run=self.run,
-            build=self.build,
-            network=self.network,
-            block_host=self.block_host,
-            no_new_privileges=self.no_new_privileges,
-            base_url=self.base_url,
-            image_logs=image_logs,
-        )
-
-    def semantic(self) -> dict[str, Any]:
-        """The settings that decide what is measured; where and how fast the run goes is not among them."""
-        parts = self.model_dump(mode="json", include=_SEMANTIC)
-        if self.limits is not None:
-            parts["limits"] = _without_defaults(parts["limits"], _LATER_LIMITS)
-        return _without_defaults(parts, _LATER)
+    measured = _measured(plan)
+    if measured["limits"] is not None:
+        measured["limits"] = _without_defaults(measured["limits"], _LATER_LIMITS)
+    return _without_defaults(measured, _LATER)
 
 
-_FIELDS = frozenset(RunConfig.model_fields)
+def _measured(plan: RunPlan) -> dict[str, Any]:
+    """The measured settings in the layout of version 1; None for what has no effect, as sampling without a model."""
+    config, locked = plan.config, plan.locked
+    model, agent, limits, sandbox = (
+        part.model_dump(mode="json") for part in (config.model, config.agent, config.limits, config.sandbox)
+    )
+    samples, types = locked.model is not None, locked.prompt_hash is not None
+    works = types or ":" in config.agent.name
+    return {
+        "agent": locked.agent,
+        "agent_sha256": locked.agent_sha256,
+        "model": locked.model,
+        "protocol": agent["protocol"] if types else None,
+        "prompt_hash": locked.prompt_hash,
+        "observation_bytes": agent["observation_bytes"] if types else None,
+        "neutralise_special_tokens": agent["neutralise_special_tokens"] if types else None,
+        "settling": agent["settling"] if works else None,
+        "shell_state": locked.shell_state,
+        "sampling": _picked(model, ("temperature", "top_p", "max_tokens", "extra_body")) | {"seed": None}
+        if samples
+        else None,
+        "rendering": _picked(model, Rendering.model_fields) if samples else None,
+        "limits": limits | {"timeout_sec": None} if works else None,
+        "verify": config.verify.mode,
+        "network": sandbox["network"],
+        "block_host": sandbox["block_host"],
+        "no_new_privileges": sandbox["no_new_privileges"],
+        **_later_settings(config),
+    }
+
+
+def _later_settings(config: RunConfig) -> dict[str, Any]:
+    """Measured settings that version 1 did not have, where they are not at their defaults."""
+    return {
+        setting.path: value
+        for setting in _LATER_SETTINGS
+        if (value := getattr(getattr(config, setting.section), setting.name)) != setting.default
+    }
+
+
+def _picked(values: dict[str, Any], names: Any) -> dict[str, Any]:
+    return {name: values[name] for name in names}
 
 
 def _without_defaults(values: dict[str, Any], defaults: dict[str, Any]) -> dict[str, Any]:
@@ -120,39 +111,59 @@ def _without_defaults(values: dict[str, Any], defaults: dict[str, Any]) -> dict[
     }
 
 
-def check_same_run(earlier: EarlierRun, config: RunConfig, tasks: TaskSet) -> None:
+def sandbox_settings(plan: RunPlan, image_logs: Path | None = None) -> SandboxSettings:
+    """Settings of the run's sandboxes; the output of builds goes into the directory `image_logs`."""
+    sandbox = plan.config.sandbox
+    return SandboxSettings(
+        run=plan.run,
+        build=sandbox.build,
+        network=sandbox.network,
+        block_host=sandbox.block_host,
+        no_new_privileges=sandbox.no_new_privileges,
+        base_url=plan.locked.base_url,
+        image_logs=image_logs,
+    )
+
+
+def stored_config(config: RunConfig) -> RunConfig:
+    """Copy that can go on elsewhere: absolute paths, no user name or password, no run directory."""
+    source, prompt, base_url = config.tasks.source, config.agent.prompt, config.model.base_url
+    return config.with_values(
+        tasks={"source": source if source == BUNDLED else str(Path(source).resolve())},
+        agent={"prompt": str(Path(prompt).resolve()) if prompt else None},
+        model={"base_url": without_password(base_url) if base_url else None},
+        output={"directory": None},
+    )
+
+
+def check_same_run(earlier: EarlierRun, plan: RunPlan, tasks: TaskSet) -> None:
     """Compare with the run that is to go on; more tasks or seeds are fine. Raises UsageError naming what differs."""
     where = f"{earlier.directory}: cannot be resumed"
-    try:
-        before = RunConfig.model_validate(
-            {key: earlier.document.get(key) for key in earlier.document if key in _FIELDS}
-        )
-    except ValidationError as error:
-        raise UsageError(f"{where}: its run.json is not of this version: {one_line(str(error))}") from None
-    if before.semantic() != config.semantic():
-        old, new = (each.model_dump(mode="json", include=_SEMANTIC) for each in (before, config))
-        raise UsageError(f"{where} with another configuration: {differences(old, new)}; start a new run")
+    if semantic(earlier.document) != semantic(plan):
+        changes = differences(_measured(earlier.document), _measured(plan))
+        raise UsageError(f"{where} with another configuration: {changes}; start a new run")
     now = {task.name: task.hash for task in tasks.tasks} | dict.fromkeys(tasks.invalid)
-    if missing := sorted(earlier.hashes.keys() - now.keys()):
+    hashes = {task.name: task.hash for task in earlier.document.tasks}
+    if missing := sorted(hashes.keys() - now.keys()):
         raise UsageError(f"{where} without its tasks {', '.join(missing)}; give the tasks that it was started with")
-    if changed := sorted(name for name, digest in earlier.hashes.items() if digest not in (None, now[name])):
+    if changed := sorted(name for name, digest in hashes.items() if digest not in (None, now[name])):
         raise UsageError(f"{where}: changed since then: {', '.join(changed)}; put the tasks back, or start a new run")
-    if lacking := sorted(set(earlier.seeds) - set(config.seeds)):
+    if lacking := sorted(set(earlier.document.seeds) - set(plan.seeds)):
         raise UsageError(
             f"{where} without its seeds {', '.join(map(str, lacking))}; give --seeds and --first-seed again"
         )
 
 
-def plan_trials(tasks: TaskSet, config: RunConfig) -> list[TrialPlan]:
+def plan_trials(tasks: TaskSet, plan: RunPlan) -> list[TrialPlan]:
     """The trials of tasks × seeds, seed by seed, so that a run cut short has whole seeds first. Ids are stable."""
     by_name = {task.name: task for task in tasks.tasks}
-    plans = []
-    for seed in config.seeds:
+    measured, plans = semantic(plan), []
+    for seed in plan.seeds:
         for name in tasks.names:
             task = by_name.get(name)
             plans.append(
                 TrialPlan(
-                    trial=trial_id(name, task.hash if task else "", seed, config),
+                    trial=_trial_id(name, task.hash if task else "", seed, measured),
                     task_name=name,
                     seed=seed,
                     task=task,
@@ -162,7 +173,11 @@ def plan_trials(tasks: TaskSet, config: RunConfig) -> list[TrialPlan]:
     return plans
 
 
-def trial_id(name: str, task_hash: str, seed: int, config: RunConfig) -> str:
+def trial_id(name: str, task_hash: str, seed: int, plan: RunPlan) -> str:
     """The id `<task>.s<seed>.<hash>` of a trial: the same plan gives the same id."""
-    identity = json.dumps([task_hash, seed, config.semantic()], sort_keys=True)
+    return _trial_id(name, task_hash, seed, semantic(plan))
+
+
+def _trial_id(name: str, task_hash: str, seed: int, measured: dict[str, Any]) -> str:
+    identity = json.dumps([task_hash, seed, measured], sort_keys=True)
     return f"{name}.s{seed}.{hashlib.sha256(identity.encode()).hexdigest()[:10]}"

@@ -11,15 +11,18 @@ from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any
 
+from tbench.config.document import RunDocument
+from tbench.config.settings import Verify
 from tbench.errors import TrialError, UsageError
 from tbench.results import TrialResult
-from tbench.sandbox.backend import MakeBackend, Reopens, Sandbox, SandboxSettings, Say, opened
-from tbench.storage.read_run import StoredRun, read_run
+from tbench.runs.plan import sandbox_settings
+from tbench.sandbox.backend import MakeBackend, Reopens, Sandbox, Say, opened
+from tbench.storage.read_run import read_run
 from tbench.storage.run_store import RunStore
 from tbench.storage.trial_files import write_trial
 from tbench.tasks.sources import read_tasks
 from tbench.tasks.task import Task
-from tbench.verify.policy import Verify, verify_by
+from tbench.verify.policy import verify_by
 from tbench.verify.verifier import VerifierFailed, with_earlier
 
 
@@ -50,7 +53,8 @@ async def regrade(
     `patterns` (globs of task names) and `seed` choose among them. Raises UsageError before anything is changed.
     """
     stored = read_run(run_dir)
-    if stored.imported:
+    document = stored.document
+    if document is None:
         raise UsageError(f"{run_dir}: only a run of tbench's own can be verified again")
     store = RunStore.open(run_dir)
     try:
@@ -64,35 +68,26 @@ async def regrade(
         ]
         if not kept:
             raise UsageError(f"{run_dir}: nothing was kept of these trials; run with --keep or --snapshot")
-        async with opened(make_backend(_settings(stored)), say) as backend:
+        async with opened(make_backend(sandbox_settings(document)), say) as backend:
             if not isinstance(backend, Reopens):
                 raise UsageError(f"{run_dir}: {backend.name} cannot find again what was kept; use another backend")
-            return [change async for change in _changes(stored, store, kept, backend, say)]
+            return [change async for change in _changes(document, store, kept, backend, say)]
     finally:
         store.close()
 
 
 async def _changes(
-    stored: StoredRun, store: RunStore, kept: Sequence[_Kept], backend: Reopens, say: Say
+    document: RunDocument, store: RunStore, kept: Sequence[_Kept], backend: Reopens, say: Say
 ) -> AsyncIterator[Change]:
-    source = (stored.config.get("options") or stored.config)["source"]  # in the options it is an absolute path
-    tasks = {task.name: task for task in read_tasks(source, ()).tasks}
-    hashes = {task["name"]: task.get("hash") for task in stored.config["tasks"]}
+    tasks = {task.name: task for task in read_tasks(document.config.tasks.source).tasks}
+    hashes = {task.name: task.hash for task in document.tasks}
     for each in kept:
         task = tasks.get(each.result.task)
         if task is None or task.hash != hashes.get(task.name):
             yield Change(each.result, why_not="its task is gone or has changed since")
             continue
         say(f"{task.name} seed {each.result.seed}: verifying again")
-        yield await _verify_again(backend, store, each, task, stored.config.get("verify") or "shared")
-
-
-def _settings(stored: StoredRun) -> SandboxSettings:
-    """Settings that the run's sandboxes were made with; older runs do not store all of them."""
-    known = {
-        key: stored.config[key] for key in ("network", "no_new_privileges", "block_host") if stored.config.get(key)
-    }
-    return SandboxSettings(stored.name, base_url=stored.config.get("base_url"), **known)
+        yield await _verify_again(backend, store, each, task, document.config.verify.mode)
 
 
 def _kept(store: RunStore, result: TrialResult) -> _Kept | None:

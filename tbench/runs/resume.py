@@ -9,15 +9,15 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
 
 from pydantic import ValidationError
 
+from tbench.config.document import RunDocument
 from tbench.errors import KINDS, UsageError
 from tbench.results import ErrorInfo, TrialResult
 from tbench.runs.trial import TrialPlan
-from tbench.storage.read_run import read_config, read_results
-from tbench.storage.run_files import CONFIG_NAME, RESULTS_NAME
+from tbench.storage.read_run import read_results, read_run_document
+from tbench.storage.run_files import CONFIG_NAME, RESULTS_NAME, attempts
 from tbench.storage.run_store import RunStore
 
 
@@ -49,24 +49,14 @@ class EarlierRun:
     """What a run directory holds of its earlier starts."""
 
     directory: Path
-    document: dict[str, Any]
-    """The content of run.json."""
+    document: RunDocument
 
     @classmethod
     def read(cls, directory: Path) -> EarlierRun:
         """Read run.json in `directory`. Raises UsageError where there is no run to go on with."""
         if not (directory / CONFIG_NAME).is_file():
             raise UsageError(f"{directory}: no {CONFIG_NAME} in it, so there is no run to go on with; check the path")
-        return cls(directory, read_config(directory / CONFIG_NAME))
-
-    @property
-    def hashes(self) -> dict[str, str | None]:
-        """Content hash by name of the planned tasks; None for one that could not be read."""
-        return {task["name"]: task.get("hash") for task in self.document["tasks"]}
-
-    @property
-    def seeds(self) -> list[int]:
-        return list(self.document["seeds"])
+        return cls(directory, read_run_document(directory / CONFIG_NAME))
 
 
 def resume(
@@ -87,17 +77,35 @@ def resume(
         for found in _lost_lines(plan, on_disk, {result.attempt for result in results}):
             store.append_result(found)
             results.append(found)
-        finals = [result for result in results if result.final]
-        last = max((each for each in finals if each.trial == plan.trial), key=lambda each: each.attempt, default=None)
-        if last is not None and (last.error is None or not retry_errors.wants(last.error)):
+        if (last := _standing(plan, results, retry_errors)) is not None:
             standing.append(last)
             continue
-        superseded |= {result.trial for result in finals}
+        superseded |= {result.trial for result in results if result.final}
         tried = {result.attempt for result in results} | on_disk.keys()
         left.append(replace(plan, attempt=max(tried, default=0) + 1))
     if superseded:
         store.supersede(superseded)
     return left, standing
+
+
+def left_to_do(directory: Path, plans: Sequence[TrialPlan], retry_errors: RetryErrors) -> list[TrialPlan]:
+    """The trials of a plan that `resume` would do, found without writing anything. Raises UsageError."""
+    known = _by_task_and_seed(directory / RESULTS_NAME)
+    left = []
+    for plan in plans:
+        results = known.get((plan.task_name, plan.seed), [])
+        on_disk = attempts(directory, plan.task_name, plan.seed)
+        lost = _lost_lines(plan, on_disk, {result.attempt for result in results})
+        if _standing(plan, [*results, *lost], retry_errors) is None:
+            left.append(plan)
+    return left
+
+
+def _standing(plan: TrialPlan, results: Sequence[TrialResult], retry_errors: RetryErrors) -> TrialResult | None:
+    """The result that a trial keeps; None where it is to be tried (again)."""
+    finals = (each for each in results if each.final and each.trial == plan.trial)
+    last = max(finals, key=lambda each: each.attempt, default=None)
+    return None if last is None or (last.error is not None and retry_errors.wants(last.error)) else last
 
 
 def _by_task_and_seed(path: Path) -> dict[tuple[str, int], list[TrialResult]]:

@@ -6,19 +6,20 @@ import asyncio
 import contextlib
 import platform
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
 
 from tbench import __version__
 from tbench.agents.trial_agent import TrialAgent
+from tbench.config.document import PlannedTask, RunDocument, RunPlan, Status
+from tbench.config.settings import RunConfig, Verify
 from tbench.events import Events, Note, RunEnded, RunStarted, TrialPhase
 from tbench.results import TrialResult
 from tbench.runs.admission import Admission, Demand
 from tbench.runs.host import HostWatch
-from tbench.runs.plan import RunConfig, plan_trials
+from tbench.runs.plan import plan_trials
 from tbench.runs.pool import run_all
 from tbench.runs.redaction import hiding
 from tbench.runs.resume import EarlierRun, RetryErrors, resume
@@ -27,9 +28,7 @@ from tbench.runs.trial import Trial, TrialPlan
 from tbench.sandbox.backend import Backend, Copies, Keeps, Snapshots, opened, require
 from tbench.storage.run_store import RunStore
 from tbench.tasks.sources import TaskSet
-from tbench.verify.policy import Verify, VerifyPolicy
-
-RUN_SCHEMA_VERSION = 1
+from tbench.verify.policy import VerifyPolicy
 
 
 @dataclass(frozen=True)
@@ -47,7 +46,7 @@ class Run:
 
     def __init__(
         self,
-        config: RunConfig,
+        plan: RunPlan,
         tasks: TaskSet,
         *,
         make_agent: Callable[[], TrialAgent],
@@ -57,22 +56,24 @@ class Run:
         plans: Sequence[TrialPlan] | None = None,
         gate: Gate | None = None,
     ) -> None:
-        """`backend` is open already. `plans` replaces all tasks × seeds of the configuration."""
+        """`backend` is open already. `plans` replaces all tasks × seeds of the plan."""
 
         def say(text: str) -> None:
             events.emit(Note(text=text))
 
         capacity = backend.capacity()
-        self._config = config
+        schedule = plan.config.schedule
+        self._plan = plan
+        self._config = plan.config
         self._make_agent = make_agent
         self._backend = backend
         self._admission = Admission(
-            capacity.cpus * config.cpu_overcommit, capacity.memory_mb, max_load=config.max_load, say=say
+            capacity.cpus * schedule.cpu_overcommit, capacity.memory_mb, max_load=schedule.max_load, say=say
         )
         self._store = store
         self._events = events
         self._host = HostWatch() if capacity.is_this_machine else None
-        self._plans = plan_trials(tasks, config) if plans is None else plans
+        self._plans = plan_trials(tasks, plan) if plans is None else plans
         self._results: list[TrialResult] = []
         self._teardowns: set[asyncio.Task[None]] = set()
         self._bugs: list[BaseException] = []
@@ -82,11 +83,11 @@ class Run:
 
     async def execute(self) -> RunOutcome:
         """Run all trials; when cancelled, clean up and return the results so far."""
-        self._events.emit(RunStarted(run=self._config.run, trials=len(self._plans)))
+        self._events.emit(RunStarted(run=self._plan.run, trials=len(self._plans)))
         interrupted = False
         try:
             async with self._host or contextlib.nullcontext():
-                await run_all(self._plans, self._run_trial, self._config.concurrency)
+                await run_all(self._plans, self._run_trial, self._config.schedule.concurrency)
         except asyncio.CancelledError:
             interrupted = True
         finally:
@@ -99,7 +100,7 @@ class Run:
 
     async def _run_trial(self, plan: TrialPlan) -> None:
         """Attempt one trial until a result is final."""
-        most = plan.attempt + self._config.retries
+        most = plan.attempt + self._config.schedule.retries
         for attempt in range(plan.attempt, most + 1):
             result = await self._attempt(replace(plan, attempt=attempt), most)
             if result is None or result.final:
@@ -110,18 +111,18 @@ class Run:
         self._events.emit(TrialPhase(trial=plan.trial, task=plan.task_name, seed=plan.seed, phase="queued"))
         trial = Trial(
             plan,
-            run=self._config.run,
+            run=self._plan.run,
             agent=self._make_agent(),
-            model=self._config.model,
+            model=self._plan.locked.model,
             backend=self._backend,
             store=self._store,
             events=self._events,
             is_last=lambda: plan.attempt == most or self._stopping.reason is not None,
             host=self._host,
-            policy=VerifyPolicy(self._config.verify, self._config.keep, self._config.snapshot),
+            policy=VerifyPolicy(self._config.verify.mode, self._config.sandbox.keep, self._config.sandbox.snapshot),
         )
         queued = time.monotonic()
-        async with self._admission.admit(_demand(plan, self._config.verify)):
+        async with self._admission.admit(demand_of(plan, self._config.verify.mode)):
             if not await self._stopping.may_start():
                 return None
             tear_down = await trial.run(queue_sec=time.monotonic() - queued)
@@ -135,7 +136,7 @@ class Run:
         self._teardowns.add(teardown)
         teardown.add_done_callback(self._torn_down)
         # Off the slot, but containers must not pile up where the engine removes slower than it starts.
-        while len(self._teardowns) > 2 * self._config.concurrency:
+        while len(self._teardowns) > 2 * self._config.schedule.concurrency:
             await asyncio.wait(self._teardowns, return_when=asyncio.FIRST_COMPLETED)
         return trial.result
 
@@ -151,7 +152,8 @@ class Run:
                 await asyncio.wait(list(self._teardowns))
 
 
-def _demand(plan: TrialPlan, verify: Verify) -> Demand:
+def demand_of(plan: TrialPlan, verify: Verify) -> Demand:
+    """The cpus and memory that a trial needs while it is under way."""
     if plan.task is None:
         return Demand(0, 0)
     environment = plan.task.file.environment
@@ -160,29 +162,31 @@ def _demand(plan: TrialPlan, verify: Verify) -> Demand:
     return Demand(environment.cpus, containers * environment.memory_mb)
 
 
-def run_document(config: RunConfig, tasks: TaskSet, backend: Backend, earlier: Mapping[str, Any]) -> dict[str, Any]:
-    """The content of run.json: resolved configuration, versions, and the lock (task hashes, image ids, prompt hash).
+def run_document(plan: RunPlan, tasks: TaskSet, backend: Backend, earlier: RunDocument | None) -> RunDocument:
+    """The content of run.json: configuration, versions, and what names stood for (tasks, images, prompts, model).
 
-    `earlier` is the run.json of a run that goes on; when it began and which images it used is taken from there.
+    `earlier` is that of a run that goes on; when it began and which images it used is taken from there.
     """
     now = datetime.now(UTC).isoformat()
-    known = {task["name"]: task.get("image_id") for task in earlier.get("tasks", ())} | dict(backend.image_ids)
-    return {
-        "schema_version": RUN_SCHEMA_VERSION,
-        "status": "running",
-        "created_at": earlier.get("created_at", now),
-        "resumed_at": [*earlier.get("resumed_at", ()), *([now] if earlier else ())],
-        "tbench_version": __version__,
-        "python_version": platform.python_version(),
-        "engine": backend.describe(),
-        **config.model_dump(mode="json"),
-        "tasks": [{"name": task.name, "hash": task.hash, "image_id": known.get(task.name)} for task in tasks.tasks]
-        + [{"name": name, "hash": None, "invalid": why} for name, why in tasks.invalid.items()],
-    }
+    known = {task.name: task.image_id for task in earlier.tasks} if earlier else {}
+    known |= dict(backend.image_ids)
+    return RunDocument(
+        run=plan.run,
+        config=plan.config,
+        locked=plan.locked,
+        seeds=plan.seeds,
+        created_at=earlier.created_at if earlier else now,
+        resumed_at=(*earlier.resumed_at, now) if earlier else (),
+        tbench_version=__version__,
+        python_version=platform.python_version(),
+        engine=backend.describe(),
+        tasks=tuple(PlannedTask(name=task.name, hash=task.hash, image_id=known.get(task.name)) for task in tasks.tasks)
+        + tuple(PlannedTask(name=name, invalid=why) for name, why in tasks.invalid.items()),
+    )
 
 
 async def execute_run(
-    config: RunConfig,
+    plan: RunPlan,
     tasks: TaskSet,
     directory: Path,
     make_agent: Callable[[], TrialAgent],
@@ -202,21 +206,22 @@ async def execute_run(
     def say(text: str) -> None:
         events.emit(Note(text=text))
 
-    require_capabilities(config, backend)
-    document = run_document(config, tasks, backend, earlier.document if earlier else {})
+    require_capabilities(plan.config, backend)
+    document = run_document(plan, tasks, backend, earlier.document if earlier else None)
     hide = hiding(tasks.tasks)
     store = RunStore.create(directory, document, hide) if earlier is None else RunStore.open(directory, hide)
     events.subscribe(store.on_event)
-    plans, standing = plan_trials(tasks, config), list[TrialResult]()
+    plans, standing = plan_trials(tasks, plan), list[TrialResult]()
     if earlier is not None:
         plans, standing = resume(store, plans, retry_errors or RetryErrors())
         say(f"{directory}: {len(standing)} of {len(plans) + len(standing)} trials stand, {len(plans)} are left")
-        store.write_config(document)
-    outcome, status = RunOutcome([], interrupted=True), "failed"
+        store.write_document(document)
+    outcome = RunOutcome([], interrupted=True)
+    status: Status = "failed"
     try:
         async with opened(backend, say):
             run = Run(
-                config,
+                plan,
                 tasks,
                 make_agent=make_agent,
                 backend=backend,
@@ -231,31 +236,31 @@ async def execute_run(
         # Before the first trial: afterwards the run itself takes care of it.
         status = "interrupted"
     finally:
-        ending = {"status": status, "stopped": outcome.stopped, "resumed_at": document["resumed_at"]}
-        _close(store, run_document(config, tasks, backend, document) | ending, say)
+        ending = {"status": status, "stopped": outcome.stopped, "resumed_at": document.resumed_at}
+        _close(store, run_document(plan, tasks, backend, document).model_copy(update=ending), say)
     return replace(outcome, results=[*standing, *outcome.results])
 
 
 def require_capabilities(config: RunConfig, backend: Backend) -> None:
     """Check that the backend's sandboxes can do what the configuration asks for. Raises UsageError."""
-    if config.verify != "shared":
-        require(backend, Copies, f"--verify {config.verify}")
-    if config.snapshot:
+    if config.verify.mode != "shared":
+        require(backend, Copies, f"--verify {config.verify.mode}")
+    if config.sandbox.snapshot:
         require(backend, Snapshots, "--snapshot")
-    if config.keep != "none":
-        require(backend, Keeps, f"--keep {config.keep}")
+    if config.sandbox.keep != "none":
+        require(backend, Keeps, f"--keep {config.sandbox.keep}")
 
 
-def _status(outcome: RunOutcome) -> str:
+def _status(outcome: RunOutcome) -> Status:
     if outcome.interrupted:
         return "interrupted"
     return "finished" if outcome.stopped is None else "stopped"
 
 
-def _close(store: RunStore, document: dict[str, Any], say: Callable[[str], None]) -> None:
+def _close(store: RunStore, document: RunDocument, say: Callable[[str], None]) -> None:
     """Write run.json for the last time. A full disk is reported, and is no reason to lose the score."""
     try:
-        store.write_config(document | {"ended_at": datetime.now(UTC).isoformat()})
+        store.write_document(document.model_copy(update={"ended_at": datetime.now(UTC).isoformat()}))
     except OSError as error:
         say(f"{store.path}: run.json could not be written: {error.strerror or error}")
     store.close()

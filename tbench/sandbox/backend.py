@@ -11,9 +11,10 @@ import contextlib
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal, Protocol, TypeVar, runtime_checkable
+from typing import Any, Protocol, TypeVar, runtime_checkable
 
 from harness.stream import ByteStream
+from tbench.config.settings import NetworkChoice
 from tbench.errors import UsageError
 from tbench.events import Phase
 from tbench.sandbox.archive import FileEntry
@@ -30,8 +31,6 @@ LOG_DIRECTORIES = {
 }
 """Directories for logs that every task may rely on."""
 
-NetworkChoice = Literal["task", "none", "bridge"]
-"""Which trials have a network: `task` (as the task says), `none`, or `bridge` (all of them)."""
 Say = Callable[[str], None]
 """Called with one line of text about something that takes long: a build, a pull."""
 

@@ -16,6 +16,7 @@ from typing import Any, NamedTuple
 from pydantic import ValidationError
 
 from harness.trajectory import Frozen, Step, Trajectory
+from tbench.config.document import NotOurs, RunDocument, read_document
 from tbench.errors import UsageError
 from tbench.results import RESULT_SCHEMA_VERSION, TrialResult
 from tbench.storage.lines import first_problem, read_lines
@@ -34,27 +35,21 @@ class RunUnreadable(UsageError, ValueError):
 
 
 class StoredRun(Frozen):
-    """What a run directory holds. `config` is run.json as it is, or made from imported results."""
+    """What a run directory holds."""
 
     path: Path
-    config: dict[str, Any]
+    name: str
+    planned_tasks: list[str]
+    planned_seeds: list[int]
     results: list[TrialResult]
+    document: RunDocument | None = None
+    """The content of run.json; None for results that were imported, with or without a plan beside them."""
+    model: str | None = None
+    """The model's id, where there is one for the whole run."""
     imported: bool = False
     """Whether there is no run.json, so that tasks and seeds are those that occur in the results."""
     notes: tuple[str, ...] = ()
     """What was tolerated while reading, one sentence each."""
-
-    @property
-    def name(self) -> str:
-        return str(self.config.get("run") or self.path.name)
-
-    @property
-    def planned_tasks(self) -> list[str]:
-        return [task["name"] for task in self.config["tasks"]]
-
-    @property
-    def planned_seeds(self) -> list[int]:
-        return list(self.config["seeds"])
 
 
 class _Line(NamedTuple):
@@ -70,7 +65,7 @@ def read_run(run_dir: Path) -> StoredRun:
         raise RunUnreadable(f"{run_dir}: no such run directory; check the path")
     config_file, results_file = run_dir / CONFIG_NAME, run_dir / RESULTS_NAME
     if config_file.is_file():
-        return _read_own(run_dir, read_config(config_file), results_file)
+        return _read_own(run_dir, config_file, results_file)
     if results_file.is_file():
         return _read_import(results_file, run_dir, run_dir.resolve().name)
     raise RunUnreadable(f"{run_dir}: neither {CONFIG_NAME} nor {RESULTS_NAME} is in it; give the directory of one run")
@@ -107,12 +102,22 @@ def _steps_of_trajectory(file: Path) -> list[Step]:
         raise RunUnreadable(f"{file}: {first_problem(error, 'file')}; restore it or delete it") from None
 
 
-def _read_own(run_dir: Path, config: dict[str, Any], results_file: Path) -> StoredRun:
+def _read_own(run_dir: Path, config_file: Path, results_file: Path) -> StoredRun:
     notes: list[str] = []
-    name = str(config.get("run") or run_dir.resolve().name)
+    plan = _read_plan(config_file)
+    document = _document(config_file, plan)
+    name = str(plan.get("run") or run_dir.resolve().name)
     lines = list(_lines(results_file, notes)) if results_file.exists() else []
-    results = _results(lines, name, notes)
-    return StoredRun(path=run_dir, config=config, results=results, notes=tuple(notes))
+    return StoredRun(
+        path=run_dir,
+        name=name,
+        planned_tasks=[task["name"] for task in plan["tasks"]],
+        planned_seeds=plan["seeds"],
+        results=_results(lines, name, notes),
+        document=document,
+        model=document.locked.model if document is not None else _text_or_none(plan.get("model")),
+        notes=tuple(notes),
+    )
 
 
 def _read_import(results_file: Path, run_dir: Path, name: str) -> StoredRun:
@@ -120,21 +125,44 @@ def _read_import(results_file: Path, run_dir: Path, name: str) -> StoredRun:
     results = _results(list(_lines(results_file, notes)), name, notes)
     if not results:
         raise RunUnreadable(f"{results_file}: holds no result; each line needs task, seed and reward")
-    config = {
-        "run": name,
-        "tasks": [{"name": task} for task in sorted({result.task for result in results})],
-        "seeds": sorted({result.seed for result in results}),
-    }
-    for key in ("agent", "model"):
-        values = {getattr(result, key) for result in results}
-        if len(values) == 1:
-            config[key] = values.pop()
+    models = {result.model for result in results}
     notes.append(f"no {CONFIG_NAME}: the plan is taken from the results, so trials that never ran are not seen")
-    return StoredRun(path=run_dir, config=config, results=results, imported=True, notes=tuple(notes))
+    return StoredRun(
+        path=run_dir,
+        name=name,
+        planned_tasks=sorted({result.task for result in results}),
+        planned_seeds=sorted({result.seed for result in results}),
+        results=results,
+        model=models.pop() if len(models) == 1 else None,
+        imported=True,
+        notes=tuple(notes),
+    )
 
 
-def read_config(file: Path) -> dict[str, Any]:
-    """The content of run.json, with its plan checked. Raises RunUnreadable."""
+def read_run_document(file: Path) -> RunDocument:
+    """The content of a run.json of tbench's own. Raises RunUnreadable."""
+    document = _document(file, _read_plan(file))
+    if document is None:
+        raise RunUnreadable(f"{file}: does not say how the run was started, so it cannot go on; start a new run")
+    return document
+
+
+def _document(file: Path, plan: dict[str, Any]) -> RunDocument | None:
+    """The typed content of run.json; None for a plan that others wrote beside their results."""
+    try:
+        return read_document(plan)
+    except NotOurs:
+        return None
+    except ValueError as error:
+        raise RunUnreadable(f"{file}: {one_line(str(error))}; restore it or delete the run") from None
+
+
+def _text_or_none(value: object) -> str | None:
+    return value if isinstance(value, str) and value else None
+
+
+def _read_plan(file: Path) -> dict[str, Any]:
+    """The content of run.json as it is, with its plan checked. Raises RunUnreadable."""
     try:
         config = json.loads(_read_bytes(file))
     except ValueError as error:  # JSONDecodeError and UnicodeDecodeError alike

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import contextlib
 import json
-from collections.abc import Callable, Container, Mapping
+from collections.abc import Callable, Container
 from pathlib import Path
-from typing import Any
 
+from tbench.config.document import RunDocument
 from tbench.events import Event, Note, TrialFinished
 from tbench.results import TrialResult
 from tbench.storage.record_directory import RecordDirectory
@@ -26,19 +26,19 @@ class RunStore:
         self._unwritten: list[str] = []
 
     @classmethod
-    def create(cls, path: Path, config: Mapping[str, Any], hide: Callable[[str], str] = str) -> RunStore:
+    def create(cls, path: Path, document: RunDocument, hide: Callable[[str], str] = str) -> RunStore:
         """Begin a run. Raises UsageError when the directory holds anything, or cannot be written."""
-        return cls(RecordDirectory.create(path, RUN, config), hide)
+        return cls(RecordDirectory.create(path, RUN, document.model_dump(mode="json")), hide)
 
     @classmethod
     def open(cls, path: Path, hide: Callable[[str], str] = str) -> RunStore:
         """Go on with a run. Raises UsageError when it cannot be written, or another process writes to it."""
         return cls(RecordDirectory.go_on(path, RUN), hide)
 
-    def write_config(self, config: Mapping[str, Any]) -> None:
+    def write_document(self, document: RunDocument) -> None:
         """Write run.json. Raises OSError."""
         assert self._records is not None
-        self._records.write_manifest(config)
+        self._records.write_manifest(document.model_dump(mode="json"))
 
     def trial_dir(self, task: str, seed: int, attempt: int = 1) -> Path:
         return trial_directory(self.path, task, seed, attempt)

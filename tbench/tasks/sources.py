@@ -27,20 +27,26 @@ class TaskSet:
         return sorted([task.name for task in self.tasks] + list(self.invalid))
 
 
-def read_tasks(source: str, patterns: Sequence[str] = ()) -> TaskSet:
-    """All tasks of `source`, sorted by name, those whose name matches one of `patterns` (shell globs).
+def read_tasks(
+    source: str, include: Sequence[str] = (), exclude: Sequence[str] = (), limit: int | None = None
+) -> TaskSet:
+    """The tasks of `source` by name: those that match a glob of `include`, if there is any, and none of `exclude`.
 
-    Raises UsageError when the source has no readable task or a pattern matches none.
+    Of these the first `limit`. Raises UsageError when no readable task is left or a glob matches none.
     """
     directory = tasks_dir() if source == BUNDLED else Path(source)
     if not directory.is_dir():
         raise UsageError(f"{source}: no such directory; give a task, a directory of tasks, or '{BUNDLED}'")
-    paths = [path for path in _task_paths(directory) if _wanted(path.name, patterns)]
-    for pattern in patterns:
-        if not any(fnmatch(path.name, pattern) for path in paths):
-            raise UsageError(f"--task {pattern}: matches no task in {directory}")
+    paths = _task_paths(directory)
     if not paths:
         raise UsageError(f"{directory}: no task here (a task directory has a task.toml)")
+    for option, patterns in (("--task", include), ("--exclude", exclude)):
+        for pattern in patterns:
+            if not any(fnmatch(path.name, pattern) for path in paths):
+                raise UsageError(f"{option} {pattern}: matches no task in {directory}")
+    paths = [path for path in paths if _wanted(path.name, include, exclude)][:limit]
+    if not paths:
+        raise UsageError(f"{directory}: --exclude leaves no task")
     tasks, invalid = [], {}
     for path in paths:
         try:
@@ -61,5 +67,8 @@ def _task_paths(directory: Path) -> list[Path]:
     return [path for path in children if (path / "task.toml").exists() or (path / "instruction.md").exists()]
 
 
-def _wanted(name: str, patterns: Sequence[str]) -> bool:
-    return not patterns or any(fnmatch(name, pattern) for pattern in patterns)
+def _wanted(name: str, include: Sequence[str], exclude: Sequence[str]) -> bool:
+    def is_in(patterns: Sequence[str]) -> bool:
+        return any(fnmatch(name, pattern) for pattern in patterns)
+
+    return (not include or is_in(include)) and not is_in(exclude)

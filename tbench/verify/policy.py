@@ -4,16 +4,13 @@ from __future__ import annotations
 
 import asyncio
 from dataclasses import dataclass
-from typing import Literal
 
+from tbench.config.settings import Keep, Verify
 from tbench.errors import TrialError
 from tbench.results import Integrity
 from tbench.sandbox.backend import Copies, Sandbox
 from tbench.tasks.task import Task
 from tbench.verify.verifier import Verdict, VerifierFailed, examine, verify
-
-Verify = Literal["shared", "isolated", "both"]
-Keep = Literal["none", "failed", "all"]
 
 
 @dataclass(frozen=True)

@@ -14,8 +14,8 @@ from figures import Figures
 from small_task import Place
 from steps import ROUNDS, bare_stream, floor_ms, line_ms
 
+from harness.limits import ShellMode
 from harness.terminal import Terminal, TerminalSpec
-from harness.terminal.spec import ShellMode
 from tbench.sandbox.backend import Sandbox
 
 COMMANDS = 60

@@ -19,6 +19,7 @@ from typing import Any
 from endpoint import Endpoint
 from fake_tmux import Answer, FakeTmux
 from figures import Figures, p99
+from run_plans import a_document, a_plan
 from small_task import Place, make_task
 
 from harness.agent import Limits
@@ -29,7 +30,6 @@ from harness.trajectory import Message, Reply, Usage
 from tbench.agents.model_agent import ModelAgent
 from tbench.cli.execute import few_full_collections
 from tbench.events import Events
-from tbench.runs.plan import RunConfig
 from tbench.runs.run import Run
 from tbench.sandbox.fake import FakeBackend, FakeSandbox
 from tbench.storage.run_store import RunStore
@@ -98,11 +98,11 @@ class Simulated:
 
 
 async def simulate(task: Task, model: Model, directory: Path) -> Simulated:
-    config = RunConfig(run="bench", source="bench", seeds=tuple(range(TRIALS)), agent="model", concurrency=TRIALS)
+    plan = a_plan("bench", seeds=tuple(range(TRIALS)), agent="model", concurrency=TRIALS)
     protocol, lag = load_protocol("keystrokes-json"), Lag()
-    with contextlib.closing(RunStore.create(directory, {})) as store:
+    with contextlib.closing(RunStore.create(directory, a_document(plan))) as store:
         run = Run(
-            config,
+            plan,
             TaskSet((task,), {}),
             make_agent=lambda: ModelAgent(model, protocol, Limits(steps=STEPS)),
             backend=FakeBackend(lambda _: FakeSandbox(connect=FakeTmux(answers()).connect)),

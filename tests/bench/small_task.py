@@ -10,9 +10,11 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
+from run_plans import a_plan
+
 from tbench.agents.trial_agent import TrialAgent
 from tbench.events import Events, Subscriber
-from tbench.runs.plan import RunConfig
+from tbench.runs.plan import sandbox_settings
 from tbench.runs.run import RunOutcome, execute_run
 from tbench.sandbox.backend import Sandbox, SandboxSettings, opened
 from tbench.sandbox.docker.backend import DockerBackend
@@ -78,22 +80,17 @@ class Place:
     ) -> tuple[float, RunOutcome]:
         """Wall seconds of a whole run, teardown included."""
         with tempfile.TemporaryDirectory() as directory:
-            config = RunConfig(
-                run="bench",
-                source="bench",
-                seeds=tuple(range(seeds)),
-                agent=agent,
-                concurrency=concurrency,
-                cpu_overcommit=100.0,
+            plan = a_plan(
+                "bench", seeds=tuple(range(seeds)), agent=agent, concurrency=concurrency, cpu_overcommit=100.0
             )
             started = time.perf_counter()
             outcome = await execute_run(
-                config,
+                plan,
                 TaskSet((self.task,), {}),
                 Path(directory) / "run",
                 make_agent,
                 Events(subscriber),
-                backend=DockerBackend(self.engine, config.sandbox_settings()),
+                backend=DockerBackend(self.engine, sandbox_settings(plan)),
             )
             elapsed = time.perf_counter() - started
         assert all(result.reward is not None for result in outcome.results), outcome.results

@@ -20,6 +20,7 @@ from harness.protocols import PROTOCOLS
 from tbench.demo.server import DemoEndpoint
 from tbench.sandbox.docker.engine import Engine
 from tbench.sandbox.docker.labels import LABEL_RUN
+from tbench.storage.read_run import read_run_document
 from tbench.tasks.sources import BUNDLED, read_tasks
 
 TBENCH = str(Path(sys.executable).with_name("tbench"))
@@ -72,14 +73,14 @@ def test_help_lists_every_command() -> None:
         (["run", "--base-url", "http://localhost:1", "--protocol", "morse"], "unknown protocol 'morse'"),
         (["run", "--base-url", "http://localhost:1", "--extra-body", "{"], "--extra-body: not valid JSON"),
         (["run", "--base-url", "http://localhost:1", "--extra-body", "[]"], "--extra-body: must be a JSON object"),
-        (["run", "--base-url", "http://localhost:1", "--top-p", "7"], "top_p: "),
-        (["run", "--base-url", "http://localhost:1", "--preset", "vim"], "--preset vim: unknown; known: terminus-2"),
+        (["run", "--base-url", "http://localhost:1", "--top-p", "7"], "--top-p: Input should be less than"),
+        (["run", "--base-url", "http://localhost:1", "--preset", "vim"], "--preset: vim: unknown; known: "),
         (["run", "--base-url", "http://localhost:1", "--on-overflow", "pray"], "--on-overflow: Input should be 'stop'"),
-        (["run", "--base-url", "http://localhost:1", "--shell-state", "zsh"], "zsh: unknown; known: persistent, fresh"),
+        (["run", "--base-url", "http://localhost:1", "--shell-state", "zsh"], "--shell-state: Input should be"),
         (["run", "--base-url", "http://localhost:1", "--shell-state", "fresh"], "fits the bash protocols: bash-block"),
         (["run", "--base-url", "http://localhost:1", "--render", "x"], "--render: Input should be 'server'"),
         (["run", "--base-url", "http://localhost:1", "--chat-template-kwargs", "1"], "must be a JSON object such as"),
-        (["run", "--agent", "nop", "--log-level", "loud"], "--log-level loud: unknown; known: debug, info, warning"),
+        (["run", "--agent", "nop", "--log-level", "loud"], "--log-level: Input should be 'debug', 'info'"),
         (["run", "--agent", "no_such_module:Agent"], "there is no module 'no_such_module'"),
         (["run", "--base-url", "http://localhost:1", "--prompt", "/nowhere"], "/nowhere"),
         (["run", "--base-url", "http://localhost:1", "--retry-budget", "0"], "localhost:1/v1/models: cannot connect"),
@@ -176,10 +177,10 @@ def test_a_run_against_an_endpoint_is_scored_stored_and_reported(
     assert json.loads((trial / "trajectory.json").read_text())["warnings"] == {}
     leaked = [path for path in run_dir.rglob("*") if path.is_file() and SECRET.encode() in path.read_bytes()]
     assert leaked == []
-    config = json.loads((run_dir / "run.json").read_text())
-    assert config["status"] == "finished"
-    assert config["model"] == "scripted-demo"
-    assert all(task["image_id"].startswith("sha256:") for task in config["tasks"])
+    document = read_run_document(run_dir / "run.json")
+    assert document.status == "finished"
+    assert document.locked.model == "scripted-demo"
+    assert all(str(task.image_id).startswith("sha256:") for task in document.tasks)
 
 
 @pytest.mark.engine
@@ -205,8 +206,8 @@ def test_a_user_s_own_agent_is_run_recorded_and_may_crash(make_task: Any, run_di
     trials = run_dir / "trials" / "small-task"
     assert "touch done" in (trials / "seed-0" / "session.cast").read_text()
     assert "cli_agents_of_mine.py" in (trials / "seed-1" / "traceback.txt").read_text()
-    config = json.loads((run_dir / "run.json").read_text())
-    assert (config["agent"], len(config["agent_sha256"]), config["protocol"]) == (name, 64, None)
+    locked = read_run_document(run_dir / "run.json").locked
+    assert (locked.agent, len(locked.agent_sha256 or ""), locked.prompt_hash) == (name, 64, None)
 
 
 @pytest.mark.engine
@@ -217,27 +218,25 @@ def test_a_preset_is_resolved_in_run_json(demo: DemoEndpoint, run_dir: Path, too
         "--adaptive", "--neutralise-special-tokens", "--strip-thinking", "on", "-o", str(run_dir),
     )  # fmt: skip
     assert done.returncode == 0, done
-    config = json.loads((run_dir / "run.json").read_text())
-    assert (config["preset"], config["protocol"], config["settling"]) == ("terminus-2", "keystrokes-json", "adaptive")
-    assert (config["sampling"]["temperature"], config["sampling"]["top_p"]) == (0.1, 1.0)
-    assert (config["limits"]["on_overflow"], config["limits"]["steps"]) == ("summarize", 1_000_000)
-    assert (config["rendering"]["strip_thinking"], config["neutralise_special_tokens"]) == ("on", True)
+    config = read_run_document(run_dir / "run.json").config
+    agent, model = config.agent, config.model
+    assert (agent.preset, agent.protocol, agent.settling) == ("terminus-2", "keystrokes-json", "adaptive")
+    assert (model.temperature, model.top_p, model.strip_thinking) == (0.1, 1.0, "on")
+    assert (config.limits.on_overflow, config.limits.steps) == ("summarize", 1_000_000)
+    assert agent.neutralise_special_tokens
 
 
 @pytest.mark.engine
 @pytest.mark.slow
-def test_a_run_from_before_there_was_a_shell_state_is_taken_up(
+def test_a_run_goes_on_with_its_shell_state_whatever_its_preset_says(
     demo: DemoEndpoint, run_dir: Path, tools_volume: str
 ) -> None:
     command = ("run", "-t", "tidy-notes", "--base-url", demo.base_url, "--preset", "mini-swe-agent", "-o", str(run_dir))
     assert tbench(*command, "--shell-state", "persistent").returncode == 0
-    config = json.loads((run_dir / "run.json").read_text())
-    del config["shell_state"], config["options"]["model"]["shell_state"]
-    (run_dir / "run.json").write_text(json.dumps(config))
     for again in (("resume", str(run_dir)), (*command, "--resume")):
         done = tbench(*again)
         assert (done.returncode, "1 of 1 trials stand, 0 are left" in done.stderr) == (0, True), done
-        assert json.loads((run_dir / "run.json").read_text())["shell_state"] == "persistent"
+        assert read_run_document(run_dir / "run.json").locked.shell_state == "persistent"
     done = tbench(*command, "--resume", "--shell-state", "fresh")
     assert done.returncode == 2
     assert 'another configuration: shell_state: "persistent" → "fresh"' in only_line(done.stderr)

@@ -15,12 +15,14 @@ import pytest
 
 from harness.model import Rendering
 from harness.protocols import PROTOCOLS
-from tbench.agents.presets import PRESETS
 from tbench.cli import app
 from tbench.cli.parsing.commands import LazyGroup
 from tbench.cli.parsing.retry_errors import CommandWithRetryErrors
 from tbench.cli.resume import resume
 from tbench.cli.run import run
+from tbench.config.presets import PRESETS
+from tbench.config.setting import settings_of
+from tbench.config.settings import RunConfig
 from tbench.errors import KINDS
 from tbench.rewards.texts import Counting, Shape
 
@@ -94,6 +96,59 @@ def test_help_says_every_sentence_to_its_end_and_what_exit_codes_mean() -> None:
         assert re.findall(r"^\| (\d+) \|", text.partition("\n## ")[0], re.MULTILINE) == codes
 
 
+def test_the_help_of_run_fits_two_screens_and_its_sentences_are_whole() -> None:
+    said = tbench("run", "--help").stdout
+    lines = said.splitlines()
+    assert len(lines) <= 90 and max(map(len, lines)) <= 100
+    assert lines[0] == "Usage: tbench run [OPTIONS] [TASKS]"
+    for setting in settings_of(RunConfig):
+        assert re.fullmatch(r"[A-Za-z].*[^.]\.", setting.summary), setting.path
+        assert setting.summary in " ".join(said.split()), setting.path
+
+
+def test_daily_options_come_first_in_the_help_and_every_option_is_in_one_panel() -> None:
+    said = tbench("run", "--help").stdout
+    daily = said.partition("Daily:\n")[2].partition("\n\n")[0]
+    letters = re.findall(r"^  (-\w)", daily, re.MULTILINE)
+    assert letters == ["-t", "-x", "-l", "-k", "-n", "-c", "-o", "-m", "-a", "-h"]
+    first = re.findall(r"^  (?:-\w, )?(--[\w-]+)", said, re.MULTILINE)
+    assert len(first) == len(set(first))
+    for option in run.params:
+        assert not isinstance(option, click.Option) or set(first) & set(option.opts), option.opts
+
+
+@pytest.mark.parametrize("words", ["extract", "replay run", "resume", "config show"])
+def test_other_configured_commands_have_the_same_order(words: str) -> None:
+    said = tbench(*words.split(), "--help").stdout
+    letters = re.findall(r"^  (-\w)", said, re.MULTILINE)
+    assert letters == [
+        letter for letter in ("-t", "-x", "-l", "-k", "-n", "-c", "-o", "-m", "-a", "-h") if letter in letters
+    ]
+    assert "-c, --config FILE|NAME=VALUE" in said
+
+
+def test_resume_shows_no_defaults_because_those_are_the_run_s_own() -> None:
+    said = tbench("resume", "--help").stdout
+    assert "Trials at once.\n" in said and "[600]" not in said
+
+
+@pytest.mark.parametrize(
+    ("manifest", "what", "command"),
+    [("extraction.json", "an extraction", "extract"), ("replay.json", "a replay", "replay run")],
+)
+def test_what_is_no_run_is_gone_on_with_by_the_command_that_began_it(
+    manifest: str, what: str, command: str, tmp_path: Path
+) -> None:
+    (tmp_path / manifest).write_text("{}")
+    for words in (["resume", str(tmp_path)], ["run", "-a", "oracle", "--resume", "--output", str(tmp_path)]):
+        done = tbench(*words)
+        assert (done.returncode, done.stdout) == (2, "")
+        assert done.stderr == (
+            f"tbench: {tmp_path}: holds {what}, not a run; tbench {command} goes on with it: "
+            f"give its command again, with --output {tmp_path} --resume\n"
+        )
+
+
 @pytest.mark.parametrize("words", ["task list", f"summary {EARLIER_RUN}", "run --help"])
 def test_a_reader_that_goes_away_is_no_error(words: str) -> None:
     shell = f"{' '.join(MODULE)} {words}; echo $? >&2"
@@ -117,11 +172,11 @@ def test_a_reader_that_goes_away_is_no_error(words: str) -> None:
         ("task chekc", "tbench task: no such command chekc; did you mean check?"),
         ("summary", "tbench summary: missing argument RUN; tbench summary --help says what it is"),
         ("correlate x", "tbench correlate: missing option --executed; tbench correlate --help says what it is"),
-        ("run --seeds two", "tbench run: --seeds: 'two' is not a valid integer"),
-        ("run -k 0", "tbench run: --seeds: 0 is not in the range x>=1"),
-        ("run --temperature warm", "tbench run: --temperature: 'warm' is not a valid number"),
+        ("run --seeds two", "tbench: --seeds: Input should be a valid integer (got 'two')"),
+        ("run -k 0", "tbench: --seeds: Input should be greater than or equal to 1 (got '0')"),
+        ("run --temperature warm", "tbench: --temperature: Input should be a valid number (got 'warm')"),
         ("run --seeds", "tbench run: option '--seeds' requires an argument"),
-        ("run --verify never", "tbench run: --verify never: unknown; known: shared, isolated, both"),
+        ("run --verify never", "tbench: --verify: Input should be 'shared', 'isolated' or 'both' (got 'never')"),
         ("summary a b", "tbench summary: got unexpected extra argument (b)"),
         ("resume --retry-errors sandbox_lots x", "sandbox_lots: no such type of error; did you mean sandbox_lost?"),
         *((f"run --agent {name}", f"--agent {name}: is a preset; give --preset {name} instead") for name in PRESETS),
@@ -141,7 +196,7 @@ def asked(command: click.Command, *words: str) -> tuple[str | None, str]:
     """The types, and the run or the tasks."""
     assert isinstance(command, CommandWithRetryErrors)
     with command.make_context("command", list(words)) as context:
-        return context.params["retry_errors"], str(context.params["run" if command is resume else "source"])
+        return context.params["retry_errors"], str(context.params["run" if command is resume else "tasks__source"])
 
 
 @pytest.mark.parametrize("command", [run, resume], ids=["run", "resume"])

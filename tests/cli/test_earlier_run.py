@@ -48,7 +48,7 @@ def tbench(*arguments: str | Path) -> subprocess.CompletedProcess[str]:
 
 def test_it_is_read_as_it_was(earlier: Path) -> None:
     stored = read_run(earlier / "run")
-    assert (len(stored.results), stored.notes, stored.config["status"]) == (3, (), "running")
+    assert (len(stored.results), stored.notes, stored.document and stored.document.status) == (3, (), "running")
     assert [(result.task, result.seed, result.reward, result.steps) for result in stored.results] == [
         ("git-lost-commits", 0, 1.0, 5),
         ("tidy-notes", 0, 1.0, 5),

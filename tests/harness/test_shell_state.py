@@ -13,7 +13,7 @@ import pytest
 import pytest_asyncio
 from terminals import LONG, digest, opened, run
 
-from harness.protocols.base import ShellMode
+from harness.limits import ShellMode
 from harness.protocols.bash import MARKER, one_command
 from harness.protocols.bash_tool import BashTool
 from harness.terminal import Terminal

@@ -9,8 +9,10 @@ from typing import Any
 
 import pytest
 from click.testing import CliRunner
+from run_plans import a_plan
 
 from tbench.cli.proxies.correlate import correlate
+from tbench.config.document import PlannedTask, RunDocument
 from tbench.errors import UsageError
 from tbench.proxies.model_scores import by_model, executed_scores, proxy_scores, read_names
 from tbench.results import TrialResult
@@ -30,8 +32,8 @@ def proxy(directory: Path, short: str, f1: float, **more: Any) -> Path:
 def run(directory: Path, model: str, solved: int, missing: int = 0) -> Path:
     """Four tasks, one seed."""
     tasks = [f"t{n}" for n in range(4)]
-    config = {"run": directory.name, "tasks": [{"name": task} for task in tasks], "seeds": [0], "model": model}
-    store = RunStore.create(directory, config)
+    planned = tuple(PlannedTask(name=task) for task in tasks)
+    store = RunStore.create(directory, RunDocument(**dict(a_plan(directory.name, model=model)), tasks=planned))
     for at, task in enumerate(tasks[: len(tasks) - missing]):
         known = {"run": directory.name, "trial": task, "agent": "a", "started_at": TIME, "finished_at": TIME}
         store.append_result(TrialResult(task=task, seed=0, reward=float(at < solved), model=model, **known))

@@ -12,12 +12,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from run_plans import A_MODEL, a_document, a_plan
 
 from tbench.agents.trial_agent import AgentReport, NopAgent, Workplace
+from tbench.config.document import RunPlan
 from tbench.errors import TrialError, UsageError
 from tbench.events import Events
 from tbench.results import TrialResult
-from tbench.runs.plan import RunConfig, check_same_run, plan_trials
+from tbench.runs.plan import check_same_run, plan_trials
 from tbench.runs.resume import EarlierRun, RetryErrors, resume
 from tbench.runs.run import Run, RunOutcome
 from tbench.sandbox.fake import FakeBackend, FakeSandbox
@@ -31,9 +33,8 @@ MakeTask = Any
 TIME = datetime(2026, 1, 2, tzinfo=UTC)
 
 
-def config(**more: Any) -> RunConfig:
-    known: dict[str, Any] = {"run": "r", "source": "s", "seeds": (0, 1), "agent": "nop", "concurrency": 1}
-    return RunConfig(**(known | more))
+def plan_of(**more: Any) -> RunPlan:
+    return a_plan(**{"seeds": (0, 1), "agent": "nop", "concurrency": 1} | more)
 
 
 @pytest.fixture
@@ -52,11 +53,10 @@ class Bench:
     @contextlib.contextmanager
     def store(self) -> Iterator[RunStore]:
         exists = (self.directory / "run.json").exists()
-        document = {"tasks": [{"name": each.name, "hash": each.hash} for each in self.tasks.tasks]}
         with contextlib.closing(
             RunStore.open(self.directory)
             if exists
-            else RunStore.create(self.directory, {**config().model_dump(mode="json"), **document})
+            else RunStore.create(self.directory, a_document(plan_of(), self.tasks.tasks))
         ) as store:
             yield store
 
@@ -68,7 +68,7 @@ class Bench:
         retry_errors: RetryErrors | None = None,
         **more: Any,
     ) -> RunOutcome:
-        configuration = config(**more)
+        configuration = plan_of(**more)
         sandboxes = FakeBackend(lambda _: sandbox())
         with self.store() as store:
             plans, _ = resume(store, plan_trials(self.tasks, configuration), retry_errors or RetryErrors())
@@ -271,15 +271,15 @@ def earlier(bench: Bench) -> EarlierRun:
 
 def test_the_same_run_may_have_more_tasks_and_seeds(earlier: EarlierRun, tasks: TaskSet, make_task: MakeTask) -> None:
     more = read_tasks(str(make_task("gamma").parent))
-    check_same_run(earlier, config(seeds=(0, 1, 2), concurrency=9, base_url="http://other/v1", run="x"), more)
+    check_same_run(earlier, plan_of(seeds=(0, 1, 2), concurrency=9, base_url="http://other/v1", run="x"), more)
 
 
 @pytest.mark.parametrize(
     ("changes", "words"),
     [
         ({"agent": "oracle"}, 'with another configuration: agent: "nop" → "oracle"; start a new run'),
-        ({"sampling": {"temperature": 1}}, r'sampling: null → {"temperature": 1}'),
-        ({"limits": {"steps": 3}, "model": "m"}, r'limits: null → {"steps": 3}; model: null → "m"'),
+        ({"model": "m", "temperature": 1}, 'model: null → "m"'),
+        ({"prompt_hash": "p", "steps": 3}, '"steps": 3'),
         ({"seeds": (1, 2)}, "without its seeds 0; give --seeds and --first-seed again"),
     ],
 )
@@ -287,23 +287,23 @@ def test_another_configuration_is_refused_by_its_keys(
     earlier: EarlierRun, tasks: TaskSet, changes: dict[str, Any], words: str
 ) -> None:
     with pytest.raises(UsageError) as refused:
-        check_same_run(earlier, config(**changes), tasks)
+        check_same_run(earlier, plan_of(**changes), tasks)
     assert words in str(refused.value)
 
 
 def test_nested_keys_are_named_with_both_values(earlier: EarlierRun, tasks: TaskSet) -> None:
-    before = config(sampling={"temperature": 0.7, "top_p": 1}).model_dump(mode="json")
-    earlier = replace(earlier, document={**earlier.document, **before})
+    before = plan_of(**A_MODEL, temperature=0.7)
+    earlier = replace(earlier, document=a_document(before, tasks.tasks))
     with pytest.raises(UsageError, match=r"configuration: sampling.temperature: 0.7 → 0.8; start a new run$"):
-        check_same_run(earlier, config(sampling={"temperature": 0.8, "top_p": 1}), tasks)
+        check_same_run(earlier, plan_of(**A_MODEL, temperature=0.8), tasks)
 
 
 def test_changed_and_missing_tasks_are_named(earlier: EarlierRun, tasks: TaskSet) -> None:
     with pytest.raises(UsageError, match="without its tasks beta; give the tasks"):
-        check_same_run(earlier, config(), TaskSet(tasks.tasks[:1], {}))
+        check_same_run(earlier, plan_of(), TaskSet(tasks.tasks[:1], {}))
     (tasks.tasks[0].path / "tests" / "test.sh").write_text("echo 1 > /logs/verifier/reward.txt\n")
     with pytest.raises(UsageError, match="changed since then: alpha; put the tasks back"):
-        check_same_run(earlier, config(), read_tasks(str(tasks.tasks[0].path.parent)))
+        check_same_run(earlier, plan_of(), read_tasks(str(tasks.tasks[0].path.parent)))
 
 
 def test_a_directory_without_a_run_is_named(tmp_path: Path) -> None:

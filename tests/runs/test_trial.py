@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 from fake_tmux import Answer, FakeTmux
 from full_disk import files_end_at
+from run_plans import a_document
 
 from harness.fakes import ScriptedModel
 from harness.limits import Limits
@@ -76,7 +77,7 @@ class Bench:
     """A trial and everything around it."""
 
     def __init__(self, tmp_path: Path, sandboxes: FakeBackend) -> None:
-        self.store = RunStore.create(tmp_path / "run", {})
+        self.store = RunStore.create(tmp_path / "run", a_document())
         self.sandboxes = sandboxes
         self.seen: list[Event] = []
         self.events = Events(self.seen.append)

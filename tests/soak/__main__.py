@@ -21,6 +21,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from harm import Harm
+from run_plans import a_plan
 from shaky import ShakyEndpoint
 
 from harness.chat import ChatModel, RetryPolicy
@@ -32,7 +33,7 @@ from tbench.agents.trial_agent import OracleAgent, TrialAgent
 from tbench.demo.server import DemoEndpoint
 from tbench.events import Event, Events
 from tbench.results import TrialResult
-from tbench.runs.plan import RunConfig
+from tbench.runs.plan import sandbox_settings
 from tbench.runs.run import execute_run
 from tbench.sandbox.docker.backend import DockerBackend
 from tbench.sandbox.docker.engine import Engine
@@ -113,20 +114,20 @@ class Soak:
     async def run(self, agent: str, make_agent: Callable[[], TrialAgent], trials: int, harm_until_step: int) -> None:
         """`trials` of an agent, its containers harmed all the while."""
         name = f"soak-{agent}-{uuid.uuid4().hex[:6]}"
-        config = RunConfig(
-            run=name, source="soak", seeds=tuple(range(trials // TASKS)), agent=agent, concurrency=AT_ONCE,
-            cpu_overcommit=100.0, retries=RETRIES,
+        plan = a_plan(
+            name, seeds=tuple(range(trials // TASKS)), agent=agent, concurrency=AT_ONCE, cpu_overcommit=100.0,
+            retries=RETRIES,
         )  # fmt: skip
         harm = Harm(self._engine, name, self._chance, harm_until_step)
         harming = asyncio.create_task(harm.forever(HARM_EVERY_SEC))
         try:
             outcome = await execute_run(
-                config,
+                plan,
                 self._tasks,
                 self._directory / name,
                 make_agent,
                 Events(harm, self._show),
-                backend=DockerBackend(self._engine, config.sandbox_settings()),
+                backend=DockerBackend(self._engine, sandbox_settings(plan)),
             )
         finally:
             harming.cancel()

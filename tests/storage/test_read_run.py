@@ -45,7 +45,8 @@ def test_a_run_is_its_configuration_and_its_results(tmp_path: Path) -> None:
     run = read_run(store(tmp_path, f"{line(0)}\n{line(1)}\n"))
     assert (run.name, run.planned_tasks, run.planned_seeds) == ("nightly", ["t"], [0, 1])
     assert [result.seed for result in run.results] == [0, 1]
-    assert (run.config, run.notes, run.imported) == (CONFIG, (), False)
+    assert run.document is not None and run.document.tasks[0].hash == "x"
+    assert (run.notes, run.imported) == ((), False)
 
 
 def test_a_run_of_an_earlier_version_is_read_with_its_steps() -> None:
@@ -132,7 +133,7 @@ def test_a_single_file_can_be_imported(tmp_path: Path) -> None:
     file = tmp_path / "export.jsonl"
     file.write_text('{"task": "a", "seed": 3, "reward": 1, "model": "m"}\n')
     run = read_run(file)
-    assert (run.name, run.planned_seeds, run.config["model"]) == ("export", [3], "m")
+    assert (run.name, run.planned_seeds, run.model) == ("export", [3], "m")
 
 
 def test_foreign_fields_are_left_out_and_noted(tmp_path: Path) -> None:

@@ -6,11 +6,12 @@ import asyncio
 from pathlib import Path
 
 import pytest
+from run_plans import a_plan
 
 from tbench.agents.trial_agent import NopAgent, OracleAgent
 from tbench.events import Events
 from tbench.results import TrialResult
-from tbench.runs.plan import RunConfig
+from tbench.runs.plan import sandbox_settings
 from tbench.runs.run import RunOutcome, execute_run
 from tbench.sandbox.docker.backend import DockerBackend
 from tbench.sandbox.docker.engine import Engine
@@ -26,17 +27,17 @@ RUN_SEC = 600
 
 
 def run_all(engine: Engine, agent: str, directory: Path, tasks: TaskSet) -> RunOutcome:
-    config = RunConfig(run=f"test-{agent}", source=BUNDLED, seeds=(0,), agent=agent, concurrency=4, cpu_overcommit=4)
+    plan = a_plan(f"test-{agent}", agent=agent, concurrency=4, cpu_overcommit=4)
 
     async def run() -> RunOutcome:
         async with asyncio.timeout(RUN_SEC):
             return await execute_run(
-                config,
+                plan,
                 tasks,
                 directory,
                 AGENTS[agent],
                 Events(),
-                backend=DockerBackend(engine, config.sandbox_settings()),
+                backend=DockerBackend(engine, sandbox_settings(plan)),
             )
 
     return asyncio.run(run())

@@ -8,10 +8,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from run_plans import a_plan
 
 from tbench.agents.trial_agent import AgentReport, NopAgent, OracleAgent, TrialAgent, Workplace
 from tbench.events import Events
-from tbench.runs.plan import RunConfig
+from tbench.runs.plan import sandbox_settings
 from tbench.runs.run import execute_run
 from tbench.sandbox.docker.backend import DockerBackend
 from tbench.sandbox.docker.engine import Engine
@@ -46,13 +47,13 @@ def judge(engine: Engine, tmp_path: Path) -> Callable[..., list[float | str | No
     """Rewards or types of error, seed by seed, one after the other."""
 
     def run(source: Path, agent: Callable[[], TrialAgent]) -> list[float | str | None]:
-        config = RunConfig(run="test-edits", source=str(source), seeds=(0, 1, 2), agent="a", concurrency=1)
+        plan = a_plan("test-edits", seeds=(0, 1, 2), agent="a", concurrency=1)
 
         async def execute() -> list[float | str | None]:
             async with asyncio.timeout(240):
-                backend = DockerBackend(engine, config.sandbox_settings())
+                backend = DockerBackend(engine, sandbox_settings(plan))
                 outcome = await execute_run(
-                    config, read_tasks(str(source)), tmp_path / "run", agent, Events(), backend=backend
+                    plan, read_tasks(str(source)), tmp_path / "run", agent, Events(), backend=backend
                 )
             by_seed = sorted(outcome.results, key=lambda result: result.seed)
             return [result.error.type if result.error else result.reward for result in by_seed]

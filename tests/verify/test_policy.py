@@ -10,12 +10,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from run_plans import a_document, a_plan
 
 from harness.trajectory import Outcome, Trajectory
 from tbench.agents.trial_agent import AgentReport, Workplace
 from tbench.events import Events
 from tbench.results import TrialResult
-from tbench.runs.plan import RunConfig
+from tbench.runs.plan import sandbox_settings
 from tbench.runs.regrade import regrade
 from tbench.runs.run import Run
 from tbench.sandbox.backend import opened
@@ -122,12 +123,10 @@ async def run_trial(engine: Engine, tools_volume: str, tmp_path: Path) -> AsyncI
 
     async def run(path: Path, script: str = "true", **settings: Any) -> tuple[Path, TrialResult, str]:
         tasks = TaskSet((Task.read(path),), {})
-        config = RunConfig(run=name, source=str(path.parent), seeds=(0,), agent="shell", concurrency=1, **settings)
-        document = {**config.model_dump(mode="json"), "status": "finished"}
-        document["tasks"] = [{"name": task.name, "hash": task.hash} for task in tasks.tasks]
-        store = RunStore.create(tmp_path / "run", document)
-        async with asyncio.timeout(BOUND_SEC), opened(DockerBackend(engine, config.sandbox_settings())) as backend:
-            made = Run(config, tasks, make_agent=lambda: Shell(script), backend=backend, store=store, events=Events())
+        plan = a_plan(name, agent="shell", source=str(path.parent), concurrency=1, **settings)
+        store = RunStore.create(tmp_path / "run", a_document(plan, tasks.tasks))
+        async with asyncio.timeout(BOUND_SEC), opened(DockerBackend(engine, sandbox_settings(plan))) as backend:
+            made = Run(plan, tasks, make_agent=lambda: Shell(script), backend=backend, store=store, events=Events())
             results = (await made.execute()).results
         store.close()
         return store.path, results[0], name

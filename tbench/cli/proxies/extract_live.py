@@ -4,23 +4,23 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from dataclasses import dataclass, replace
 from pathlib import Path
 
 import click
 
 from harness.protocols.thinking_bash import ThinkingBash
-from tbench.agents.presets import THINKING_BASH
-from tbench.cli.execute import connect, say_before_the_run
+from tbench.agents.setup import AgentSetup, connect
 from tbench.cli.interruption import EXIT_INTERRUPTED, run_interruptibly
-from tbench.cli.options import AgentSetup, RunOptions
+from tbench.config.layers import Resolved
+from tbench.config.presets import preset
+from tbench.config.settings import RunConfig
 from tbench.errors import UsageError
-from tbench.events import Events
 from tbench.proxies.extraction.asking import ask_all, default_prompt, still_open
 from tbench.proxies.extraction.directory import EXTRACTION, ExtractionDirectory
 from tbench.proxies.extraction.plan import default_directory, make_manifest
 from tbench.proxies.extraction.records import ReplyRecord
 from tbench.proxies.extraction.score import rewards_named
+from tbench.proxies.extraction.settings import ExtractConfig
 from tbench.proxies.extraction.syntax import BashSyntax
 from tbench.tasks.sources import TaskSet, read_tasks
 
@@ -29,49 +29,43 @@ _MOST_ERRORS = 3
 """Most errors that are shown in full; the others are counted."""
 
 
-@dataclass(frozen=True)
-class AskOptions:
-    """What the user asked of an extraction."""
-
-    run: RunOptions
-    output: Path | None
-    resume: bool
-    relevance: str
-    conciseness: str
-
-
-def ask_and_store(options: AskOptions) -> Path:
+def ask_and_store(resolved: Resolved[ExtractConfig], resume: bool) -> Path:
     """Ask for all replies that are missing, and return the directory that holds them.
 
     Raises UsageError, where possible before anything is asked.
     """
-    rewards_named(options.relevance, options.conciseness)
+    config, chosen = resolved.config, resolved.config.tasks
+    rewards_named(config.score.relevance, config.score.conciseness)
     BashSyntax()
-    if options.resume and options.output is None:
+    if resume and config.output.directory is None:
         raise UsageError("--resume: which extraction? Give its directory with --output")
-    tasks = read_tasks(options.run.source, options.run.patterns)
-    if options.output is not None and not options.resume:
-        EXTRACTION.refuse_to_overwrite(options.output)
-    run = _with_defaults(options.run)
-    return run_interruptibly(_ask_and_store(run, AgentSetup.of(run), tasks, options.output))
+    tasks = read_tasks(chosen.source, chosen.include, chosen.exclude, chosen.limit)
+    if config.output.directory is not None and not resume:
+        EXTRACTION.refuse_to_overwrite(Path(config.output.directory))
+    setup = AgentSetup.of(_as_run(resolved))
+    return run_interruptibly(_ask_and_store(config, setup, tasks))
 
 
-def _with_defaults(options: RunOptions) -> RunOptions:
-    """The options with the prompt and the rendering that thinking-bash was trained with, where none are given."""
-    model = options.model
-    if model.protocol != ThinkingBash.name:
-        return options
-    prompt = model.prompt or str(default_prompt(model.protocol))
-    rendering = {**THINKING_BASH.rendering, **model.rendering}
-    return replace(options, model=replace(model, prompt=prompt, rendering=rendering))
+def _as_run(resolved: Resolved[ExtractConfig]) -> RunConfig:
+    """The configuration of a run with this model and protocol.
+
+    Where none are given, thinking-bash has the prompt and the rendering that it was trained with.
+    """
+    config = resolved.config
+    model, agent = config.model.model_dump(), config.agent.model_dump()
+    if config.agent.protocol == ThinkingBash.name:
+        agent["prompt"] = config.agent.prompt or str(default_prompt(config.agent.protocol))
+        if "model.template" not in resolved.origins:
+            model["template"] = preset(ThinkingBash.name)["model"]["template"]
+    return RunConfig.model_validate({"model": model, "agent": agent})
 
 
-async def _ask_and_store(options: RunOptions, setup: AgentSetup, tasks: TaskSet, output: Path | None) -> Path:
-    chat, served = await connect(options.model, setup, Events(say_before_the_run))
-    assert chat is not None and served is not None and setup.protocol is not None
-    path = output or default_directory(served.id)
+async def _ask_and_store(config: ExtractConfig, setup: AgentSetup, tasks: TaskSet) -> Path:
+    chat, served = await connect(setup.config.model, lambda text: click.echo(text, err=True))
+    assert setup.protocol is not None
+    path = Path(config.output.directory) if config.output.directory else default_directory(served.id)
     try:
-        manifest = make_manifest(options.source, tasks, options.seeds, setup.protocol, chat, served)
+        manifest = make_manifest(config.tasks.source, tasks, config.tasks.planned_seeds, setup.protocol, chat, served)
         with contextlib.closing(ExtractionDirectory.open(path, manifest)) as directory:
             missing = still_open(manifest, directory.answered)
             progress = ProgressLines(len(missing))
@@ -81,7 +75,7 @@ async def _ask_and_store(options: RunOptions, setup: AgentSetup, tasks: TaskSet,
                 progress(record)
 
             try:
-                await ask_all(chat, setup.protocol, missing, keep, concurrency=options.concurrency)
+                await ask_all(chat, setup.protocol, missing, keep, concurrency=config.schedule.concurrency)
             except asyncio.CancelledError:
                 click.echo(f"interrupted; what was answered is kept, go on with --resume --output {path}", err=True)
                 raise click.exceptions.Exit(EXIT_INTERRUPTED) from None

@@ -9,7 +9,7 @@ from tbench.cli.parsing.commands import Lazy, LazyGroup
 COMMANDS = {
     "run": Lazy(
         "tbench.cli.proxies.replay_run",
-        "run",
+        "replay_run",
         "Ask a model for its next action at every step of recorded conversations, and keep the raw replies.",
     ),
     "score": Lazy(

@@ -45,7 +45,7 @@ async def _execute(options: ReplayOptions, dataset: Dataset, sampling: Sampling,
         progress = await ask_for_missing(options, plan, endpoints, say, ProgressLine())
         return _say_end(options, progress)
     except asyncio.CancelledError:
-        say(f"interrupted; what was answered is kept, go on with the same command ({options.output})")
+        say(f"interrupted; what was answered is kept, go on with --resume --output {options.output}")
         return EXIT_INTERRUPTED
     finally:
         await endpoints.close()
@@ -70,10 +70,10 @@ def _say_end(options: ReplayOptions, progress: ReplayProgress) -> int:
     rate = f"; {progress.answered / progress.seconds:.1f} per second" if progress.answered else ""
     say(f"{', '.join(words)}{rate}")
     if progress.stopped is not None:
-        say(f"stopped: {progress.stopped}; go on with the same command")
+        say(f"stopped: {progress.stopped}; go on with --resume")
         return EXIT_STOPPED
     if unanswered or (progress.overflow and not options.allow_overflow):
-        say("the same command asks for the missing ones again")
+        say("--resume asks for the missing ones again")
         return EXIT_UNANSWERED
     return 0
 

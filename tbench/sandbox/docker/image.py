@@ -12,7 +12,7 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from tbench.errors import TrialError
 from tbench.results import Stage
@@ -67,6 +67,9 @@ class Image:
 def is_disk_full(error: BaseException) -> bool:
     """Whether the engine's words say that its disk is full."""
     return _DISK_FULL.search(str(error)) is not None
+
+
+ImageState = Literal["present", "to be pulled", "to be built"]
 
 
 class Images:
@@ -135,6 +138,15 @@ class Images:
         async with self._building:
             await self._need_space(task)
             return await self._build(task, tag)
+
+    async def foresee(self, task: Task) -> ImageState:
+        """What `get` would do for the task's image, as far as that can be known without doing it. Raises TrialError."""
+        published = task.file.environment.docker_image
+        if published and not self._force_build:
+            # Where it cannot be pulled, it is built.
+            return "present" if await self.find(published) else "to be pulled"
+        tag = await asyncio.to_thread(build_tag, task)
+        return "present" if not self._force_build and await self.find(tag) else "to be built"
 
     async def _need_space(self, task: Task) -> None:
         """Check the free space of the engine's disk, if it can be seen. Raises TrialError(image_no_space)."""

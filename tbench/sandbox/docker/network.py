@@ -14,8 +14,9 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 from urllib.parse import urlsplit
 
+from tbench.config.settings import NetworkChoice
 from tbench.errors import UsageError
-from tbench.sandbox.backend import BUSYBOX, NetworkChoice
+from tbench.sandbox.backend import BUSYBOX
 from tbench.sandbox.docker.create import run_helper
 from tbench.sandbox.docker.engine import Engine, EngineError
 from tbench.sandbox.docker.labels import LABEL_SHARED, NETWORK

@@ -84,8 +84,14 @@ def test_an_extraction_is_shown_stored_resumed_and_scored_again(demo: DemoEndpoi
         ([], "no endpoint: give --base-url"),
         (["--score", "/nowhere"], "/nowhere/extraction.json: No such file or directory; give the directory of an extr"),
         (["--base-url", "http://localhost:1", "--protocol", "morse"], "unknown protocol 'morse'"),
-        (["--base-url", "http://localhost:1", "--relevance", "x"], "--relevance, --conciseness: counting 'x': unknown"),
-        (["--base-url", "http://localhost:1", "--top-p", "7"], "top_p: "),
+        (
+            ["--base-url", "http://localhost:1", "--relevance", "x"],
+            "--relevance: Input should be 'distinct'",
+        ),
+        (
+            ["--base-url", "http://localhost:1", "--top-p", "7"],
+            "--top-p: Input should be less than",
+        ),
         (["--base-url", "http://localhost:1", "--resume"], "--resume: which extraction?"),
         (["--base-url", "http://localhost:1", "--retry-budget", "0"], "localhost:1/v1/models: cannot connect"),
     ],

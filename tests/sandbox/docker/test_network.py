@@ -20,9 +20,10 @@ from typing import Any
 
 import pytest
 from own_engine import own_engine
+from run_plans import a_plan
 
 from tbench.errors import UsageError
-from tbench.runs.plan import RunConfig
+from tbench.runs.plan import semantic as semantic_of
 from tbench.sandbox.backend import BUSYBOX, Sandbox, SandboxSettings, opened
 from tbench.sandbox.docker.backend import DockerBackend
 from tbench.sandbox.docker.engine import Engine, EngineInfo
@@ -135,7 +136,7 @@ def test_the_choice_overrules_the_task(choice: Any, online: bool, offline: bool)
 @pytest.mark.parametrize("change", [{"network": "none"}, {"network": "bridge"}, {"block_host": True}])
 def test_another_network_is_another_trial(change: dict[str, Any]) -> None:
     def semantic(**more: Any) -> dict[str, Any]:
-        return RunConfig(run="r", source="s", seeds=(0,), agent="nop", concurrency=1, **more).semantic()
+        return semantic_of(a_plan(agent="nop", **more))
 
     assert semantic(**change) != semantic()
     assert not {"network", "block_host"} & set(semantic(network="task", block_host=False))

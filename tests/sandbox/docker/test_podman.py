@@ -12,13 +12,14 @@ from typing import Any
 
 import pytest
 from own_podman import own_podman
+from run_plans import a_plan
 
 from harness.protocols.base import CommandResult, Keys
 from harness.terminal import Terminal
 from tbench.agents.trial_agent import NopAgent, OracleAgent, TrialAgent
 from tbench.errors import TrialError
 from tbench.events import Events
-from tbench.runs.plan import RunConfig
+from tbench.runs.plan import sandbox_settings
 from tbench.runs.run import execute_run
 from tbench.sandbox.backend import Sandbox, SandboxSettings, opened
 from tbench.sandbox.docker.backend import DockerBackend
@@ -123,10 +124,10 @@ async def test_a_terminal_steps(start: Start, make_task: Any) -> None:
 async def test_a_trial_gets_its_verdict(
     podman: Engine, tools: str, make_task: Any, tmp_path: Path, agent: Callable[[], TrialAgent], reward: float
 ) -> None:
-    config = RunConfig(run="podman", source="tests", seeds=(0, 1), agent="tests", concurrency=2)
+    plan = a_plan("podman", seeds=(0, 1), concurrency=2)
     tasks = TaskSet((Task.read(make_task(toml="[environment]\nmemory_mb = 256\n")),), {})
     outcome = await execute_run(
-        config, tasks, tmp_path / "run", agent, Events(), backend=DockerBackend(podman, config.sandbox_settings())
+        plan, tasks, tmp_path / "run", agent, Events(), backend=DockerBackend(podman, sandbox_settings(plan))
     )
     assert [(result.reward, result.error) for result in outcome.results] == [(reward, None)] * 2
 

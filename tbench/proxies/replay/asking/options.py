@@ -17,6 +17,7 @@ from harness.model import Sampling
 from tbench.errors import UsageError
 from tbench.proxies.replay.asking.endpoints import MOVE_ON_SEC, Endpoints, WaitNotice
 from tbench.proxies.replay.asking.prompts import PromptOptions
+from tbench.proxies.replay.asking.settings import ReplayConfig, ReplayModelConfig
 from tbench.proxies.replay.asking.tokenizer import Tokenizer, load_tokenizer
 from tbench.text import one_line
 
@@ -46,6 +47,49 @@ class ReplayOptions:
     request_timeout_sec: float = 600.0
     retry_budget_sec: float = 900.0
     max_outage_sec: float = 3600.0
+
+    @classmethod
+    def of(cls, config: ReplayConfig) -> ReplayOptions:
+        """The options of a configuration. Raises UsageError."""
+        model, prompt, output = config.model, config.prompt, config.output
+        if not config.dataset.path:
+            raise UsageError("DATASET: which steps? Name a file of them")
+        if output.directory is None:
+            raise UsageError("--output: where do the replies go? Name a directory")
+        return cls(
+            dataset=Path(config.dataset.path),
+            base_urls=model.base_url,
+            output=Path(output.directory),
+            sampling=model.model_dump(include={"temperature", "top_p", "max_tokens", "seed"}),
+            vllm=_vllm(model),
+            extra_body=model.extra_body,
+            prompt=PromptOptions(
+                render=prompt.render or ("local" if prompt.tokenizer_path is not None else "server"),
+                **prompt.model_dump(include=PromptOptions.model_fields.keys() - {"render"}),
+            ),
+            model=model.name,
+            model_short=output.model_short,
+            concurrency=config.schedule.concurrency,
+            allow_raw_fallback=prompt.allow_raw_fallback,
+            max_model_len=model.max_model_len,
+            allow_overflow=prompt.allow_overflow,
+            limit=config.dataset.limit,
+            shard=parse_shard(config.dataset.shard),
+            request_timeout_sec=model.request_timeout_sec,
+            retry_budget_sec=model.retry_budget_sec,
+            max_outage_sec=model.max_outage_sec,
+        )
+
+
+def _vllm(model: ReplayModelConfig) -> dict[str, Any]:
+    """What only vLLM knows; but for the penalty, left out where it says nothing."""
+    return {
+        "repetition_penalty": model.repetition_penalty,
+        **({"min_p": model.min_p} if model.min_p > 0 else {}),
+        **({"stop": list(model.stop)} if model.stop else {}),
+        **({"include_stop_str_in_output": True} if model.include_stop_str_in_output else {}),
+        **({} if model.skip_special_tokens else {"skip_special_tokens": False}),
+    }
 
 
 def parse_shard(text: str | None) -> tuple[int, int]:

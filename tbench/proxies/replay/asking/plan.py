@@ -89,7 +89,7 @@ async def ask_for_missing(
     except OSError as error:
         raise UsageError(
             f"{options.output}: cannot be written: {error.strerror or error}; what was answered before is kept: "
-            "make room, then go on with the same command"
+            "make room, then go on with --resume"
         ) from None
     finally:
         directory.close()

@@ -1,0 +1,177 @@
+"""What a configuration's model, agent and limits resolve to: checked as far as that goes before anything starts."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from harness.chat import ChatModel, OutagePolicy, RetryPolicy
+from harness.errors import EndpointError
+from harness.limits import Limits, ShellMode
+from harness.model import Rendering, Sampling, ServedModel
+from harness.protocols import PROTOCOLS, UnknownProtocol, load_protocol
+from harness.protocols.base import ActionProtocol
+from tbench.agents.model_agent import ModelAgent, UserAgent
+from tbench.agents.trial_agent import NopAgent, OracleAgent, TrialAgent
+from tbench.agents.user_agent import AgentClass, load_agent_class
+from tbench.config.document import Locked
+from tbench.config.presets import PRESETS
+from tbench.config.settings import ModelConfig, RunConfig
+from tbench.errors import UsageError
+
+_PREFLIGHT_SEC = 20.0
+_OWN_LOOP = {
+    "agent": ("protocol", "prompt", "observation_bytes", "neutralise_special_tokens"),
+    "limits": ("on_overflow",),
+}
+"""Settings of tbench's own agent loop, which an agent of the user's own does not go through."""
+
+
+@dataclass(frozen=True)
+class AgentSetup:
+    """The agent of a run, ready to be made for each trial."""
+
+    config: RunConfig
+    name: str
+    """The agent's name in run.json and in every result."""
+    protocol: ActionProtocol | None = None
+    """The protocol of tbench's own loop; None for other agents."""
+    user_agent: AgentClass | None = None
+    shell_state: ShellMode | None = None
+    """Whether commands share a shell; None without a shell of that kind."""
+
+    @classmethod
+    def of(cls, config: RunConfig) -> AgentSetup:
+        """Check what the configuration says of the agent. Raises UsageError."""
+        name = config.agent.name
+        if name in ("oracle", "nop"):
+            return cls(config, name)
+        if ":" in name:
+            return _user_agent(config)
+        if name in PRESETS:
+            raise UsageError(f"--agent {name}: is a preset; give --preset {name} instead")
+        if name != "model":
+            raise UsageError(f"--agent {name}: unknown; known: model, oracle, nop, or your own as module:Class")
+        return _model_agent(config)
+
+    @property
+    def needs_model(self) -> bool:
+        """Whether there is nothing to do without an endpoint."""
+        return self.protocol is not None
+
+    @property
+    def may_use_model(self) -> bool:
+        return self.protocol is not None or (self.user_agent is not None and bool(self.config.model.base_url))
+
+    def locked(self, chat: ChatModel | None = None, served: ServedModel | None = None) -> Locked:
+        """What the names in the configuration stand for, with the model that the endpoint serves."""
+        return Locked(
+            agent=self.name,
+            agent_sha256=self.user_agent.sha256 if self.user_agent else None,
+            model=served.id if served else None,
+            base_url=chat.url if chat else None,
+            served=served,
+            prompt_hash=self.protocol.prompt_hash if self.protocol else None,
+            shell_state=self.shell_state,
+        )
+
+    def maker(self, chat: ChatModel | None) -> Callable[[], TrialAgent]:
+        """A function that makes the agent for one trial."""
+        own, protocol, agent = self.user_agent, self.protocol, self.config.agent
+        if own is None and protocol is None:
+            return NopAgent if self.name == "nop" else OracleAgent
+        limits = Limits(**self.config.limits.model_dump())
+        shell_mode = self.shell_state or "persistent"
+        if own is not None:
+            return lambda: UserAgent(
+                own.make, chat, limits, name=self.name, settling=agent.settling, shell_mode=shell_mode
+            )
+        assert chat is not None and protocol is not None
+        return lambda: ModelAgent(
+            chat,
+            protocol,
+            limits,
+            settling=agent.settling,
+            shell_mode=shell_mode,
+            neutralise_special_tokens=agent.neutralise_special_tokens,
+            name=self.name,
+        )
+
+
+def _model_agent(config: RunConfig) -> AgentSetup:
+    if not config.model.base_url:
+        raise UsageError("no endpoint: give --base-url http://HOST:PORT/v1 or set OPENAI_BASE_URL (or --agent oracle)")
+    protocol = load_checked_protocol(config)
+    if protocol.tools and config.model.template != "server":
+        raise UsageError(f"--protocol {protocol.name}: calls a tool, which only --render server has a place for")
+    shell_state = config.agent.shell_state
+    if protocol.types_commands:
+        shell_state = shell_state or "persistent"
+    elif shell_state is not None:
+        fitting = ", ".join(name for name in PROTOCOLS if load_protocol(name).types_commands)
+        raise UsageError(f"--shell-state fits the bash protocols: {fitting}; {protocol.name} types keys; leave it out")
+    return AgentSetup(config, f"tbench:{protocol.name}", protocol=protocol, shell_state=shell_state)
+
+
+def _user_agent(config: RunConfig) -> AgentSetup:
+    name = config.agent.name
+    if senseless := [
+        f"{section}.{setting}"
+        for section, settings in _OWN_LOOP.items()
+        for setting in settings
+        if _is_set(config, section, setting)
+    ]:
+        raise UsageError(f"--agent {name}: {', '.join(senseless)}: belong to tbench's own agent; leave them out")
+    return AgentSetup(
+        config,
+        name,
+        user_agent=load_agent_class(name),
+        shell_state=config.agent.shell_state or "persistent",
+    )
+
+
+def _is_set(config: RunConfig, section: str, name: str) -> bool:
+    part = getattr(config, section)
+    return bool(getattr(part, name) != type(part).model_fields[name].get_default(call_default_factory=True))
+
+
+def load_checked_protocol(config: RunConfig) -> ActionProtocol:
+    """The protocol with the user's prompts, if any. Raises UsageError."""
+    agent = config.agent
+    try:
+        return load_protocol(agent.protocol, Path(agent.prompt) if agent.prompt else None, agent.observation_bytes)
+    except UnknownProtocol as error:
+        raise UsageError(f"--protocol: {error}") from None
+    except (ValueError, OSError) as error:
+        raise UsageError(f"--prompt {agent.prompt}: {error}") from None
+
+
+def make_chat(model: ModelConfig, on_wait: Callable[[str, float], None], on_outage: Callable[[str], None]) -> ChatModel:
+    """A client of the endpoint, not connected yet. Raises EndpointError for a URL that is none."""
+    return ChatModel(
+        model.base_url or "",
+        model.name,
+        Sampling(**model.model_dump(include=set(Sampling.model_fields))),
+        api_key=os.environ.get("OPENAI_API_KEY"),
+        request_timeout_sec=model.request_timeout_sec,
+        retry=RetryPolicy(total_sec=model.retry_budget_sec),
+        rendering=Rendering(**model.model_dump(include=set(Rendering.model_fields))),
+        on_wait=on_wait,
+        max_outage=OutagePolicy(max_sec=model.max_outage_sec),
+        on_outage=on_outage,
+    )
+
+
+async def connect(model: ModelConfig, say: Callable[[str], None]) -> tuple[ChatModel, ServedModel]:
+    """Connect to the endpoint, before anything is started: a wrong URL must not cost a run. Raises UsageError."""
+    try:
+        chat = make_chat(
+            model,
+            lambda reason, seconds: say(f"endpoint: {reason.rstrip('.')}; trying again in {seconds:.1f} s"),
+            lambda words: say(f"endpoint {words}"),
+        )
+        return chat, await chat.connect(budget_sec=min(_PREFLIGHT_SEC, model.retry_budget_sec))
+    except EndpointError as error:
+        raise UsageError(f"endpoint: {error}") from None

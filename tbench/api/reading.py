@@ -1,0 +1,18 @@
+"""Summaries of stored runs."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from tbench.scores.summarise import summarise as summarise_results
+from tbench.scores.summary import Summary
+from tbench.storage.read_run import StoredRun, read_run
+
+
+def summarise(run: StoredRun | Path | str) -> Summary:
+    """The summary of a stored run, or of the run in a directory: what `tbench summary --json` prints.
+
+    Raises RunUnreadable, a ValueError.
+    """
+    stored = run if isinstance(run, StoredRun) else read_run(Path(run))
+    return summarise_results(stored.results, stored.planned_tasks, stored.planned_seeds)

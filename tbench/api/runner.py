@@ -1,0 +1,275 @@
+"""Single trials in a backend that stays open: for trainers, notebooks and whatever plans by itself."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import tempfile
+import time
+import uuid
+from collections.abc import AsyncIterator, Callable
+from dataclasses import dataclass, replace
+from functools import partial
+from pathlib import Path
+from typing import Self
+
+from harness.trajectory import Outcome, Step
+from tbench.agents.setup import AgentSetup, connect
+from tbench.agents.trial_agent import TrialAgent
+from tbench.config.document import Locked, PlannedTask, RunPlan, Status
+from tbench.config.settings import RunConfig
+from tbench.errors import TbenchError, UsageError
+from tbench.events import Event, Events, Note
+from tbench.results import TrialResult
+from tbench.runs.admission import Admission
+from tbench.runs.host import HostWatch
+from tbench.runs.plan import sandbox_settings, stored_config, trial_id
+from tbench.runs.redaction import hiding
+from tbench.runs.run import demand_of, require_capabilities, run_document
+from tbench.runs.trial import Trial, TrialPlan
+from tbench.sandbox.backend import MakeBackend
+from tbench.sandbox.docker.backend import DockerBackend
+from tbench.storage.read_run import read_steps
+from tbench.storage.run_store import RunStore
+from tbench.tasks.sources import TaskSet
+from tbench.tasks.task import Task
+from tbench.verify.policy import VerifyPolicy
+
+
+class TrialFailed(TbenchError):
+    """A trial ended without a verdict, by no fault of the agent: there is no reward, and nothing to learn from.
+
+    `result.error` says its stage, type and who is to blame; `retryable` whether another attempt may succeed.
+    """
+
+    def __init__(self, result: TrialResult) -> None:
+        assert result.error is not None
+        self.result = result
+        super().__init__(f"{result.task} seed {result.seed}: {result.error.type}: {result.error.message}")
+
+
+@dataclass(frozen=True)
+class TrialRecord:
+    """A trial that has a verdict."""
+
+    result: TrialResult
+    """The line of results.jsonl."""
+    directory: Path
+    """Its files: trajectory.json, session.cast, the verifier's output."""
+
+    @property
+    def reward(self) -> float:
+        """The verifier's number; 1.0 and above is a pass."""
+        assert self.result.reward is not None
+        return self.result.reward
+
+    @property
+    def outcome(self) -> Outcome | None:
+        """How the agent ended."""
+        return self.result.outcome
+
+    @property
+    def turns(self) -> list[Step]:
+        """The model's replies in order, each with what was typed and what came back; read from disk."""
+        return read_steps(self.directory)
+
+
+@dataclass(frozen=True)
+class _Endpoint:
+    """What the trials at one endpoint have in common."""
+
+    plan: RunPlan
+    make_agent: Callable[[], TrialAgent]
+    store: RunStore
+
+
+class Runner:
+    """Runs trials of one configuration, each when it is asked for, in an engine that is connected once.
+
+    It is an asynchronous context manager; any number of `trial` calls may be under way at once, of which so many run as
+    the configuration's concurrency and the machine's cpus and memory allow. All results are kept in `directory`, which
+    `tbench summary` and `read_run` read like that of any run.
+    """
+
+    def __init__(
+        self,
+        config: RunConfig | None = None,
+        *,
+        directory: Path | str | None = None,
+        backend: MakeBackend | None = None,
+        say: Callable[[str], None] = lambda _: None,
+    ) -> None:
+        """`directory` must be new or empty; without one, the files are gone when the block ends.
+
+        `backend` makes another backend than the engine that DOCKER_HOST names; `say` is told of builds and retries.
+        """
+        self.config = config or RunConfig()
+        schedule = self.config.schedule
+        self._path = Path(directory) if directory is not None else None
+        self._make_backend = backend or partial(DockerBackend.connect, concurrency=schedule.concurrency)
+        self._say = say
+        self._stack = contextlib.AsyncExitStack()
+        self._places = asyncio.Semaphore(schedule.concurrency)
+        self._connecting = asyncio.Lock()
+        self._endpoints: dict[str | None, _Endpoint] = {}
+        self._tasks: dict[str, Task] = {}
+        self._seeds: set[tuple[str, int]] = set()
+        """Tasks and seeds that have a verdict, or whose trial is under way."""
+        self._under_way: set[asyncio.Task[object]] = set()
+        self._name = self._path.name if self._path is not None else f"runner-{uuid.uuid4().hex[:8]}"
+        self._store: RunStore | None = None
+
+    @property
+    def directory(self) -> Path:
+        """Directory of the results. There is one from the first trial on."""
+        if self._store is None:
+            raise UsageError("Runner.directory: no trial was run yet")
+        return self._store.path
+
+    async def __aenter__(self) -> Self:
+        """Connect the backend and make it ready. Raises UsageError."""
+        config = self.config
+        async with contextlib.AsyncExitStack() as stack:
+            place = Locked(agent=config.agent.name, base_url=config.model.base_url)
+            backend = self._make_backend(sandbox_settings(self._plan(config, place)))
+            stack.push_async_callback(backend.close)
+            require_capabilities(config, backend)
+            await backend.open(self._say)
+            capacity = backend.capacity()
+            cpus = capacity.cpus * config.schedule.cpu_overcommit
+            self._admission = Admission(cpus, capacity.memory_mb, max_load=config.schedule.max_load, say=self._say)
+            self._host = HostWatch() if capacity.is_this_machine else None
+            if self._host is not None:
+                await stack.enter_async_context(self._host)
+            self._backend, self._stack = backend, stack.pop_all()
+        return self
+
+    async def __aexit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        """Cancel what is still under way, and close the backend."""
+        for each in self._under_way:
+            each.cancel()
+        if self._under_way:
+            await asyncio.wait(self._under_way)
+        if self._store is not None:
+            self._write_document("finished" if kind is None else "interrupted")
+            self._store.close()
+        await self._stack.aclose()
+
+    async def trial(self, task: Task | Path | str, *, seed: int = 0, endpoint: str | None = None) -> TrialRecord:
+        """Run one trial to its verdict; `endpoint` is a base URL, by default the configuration's.
+
+        Raises TrialFailed where there is no verdict after all attempts: the same trial may then be run again. Raises
+        UsageError for what the caller has to change. When cancelled, the sandbox is removed first.
+        """
+        task = task if isinstance(task, Task) else Task.read(Path(task))
+        at = await self._at(endpoint, task)
+        if self._tasks[task.name].hash != task.hash:
+            raise UsageError(f"{task.name}: has other content than the task of that name before; use another Runner")
+        if (task.name, seed) in self._seeds:
+            raise UsageError(f"{task.name} seed {seed}: was run already; give another seed")
+        self._seeds.add((task.name, seed))
+        result = None
+        try:
+            async with self._noted_as_under_way(), self._places:
+                result = await self._attempts(at, task, seed)
+        finally:
+            if result is None or result.reward is None:
+                self._seeds.discard((task.name, seed))
+        if result.reward is None:
+            raise TrialFailed(result)
+        return TrialRecord(result, at.store.trial_dir(task.name, seed, result.attempt))
+
+    @contextlib.asynccontextmanager
+    async def _noted_as_under_way(self) -> AsyncIterator[None]:
+        task = asyncio.current_task()
+        assert task is not None
+        self._under_way.add(task)
+        try:
+            yield
+        finally:
+            self._under_way.discard(task)
+
+    async def _attempts(self, at: _Endpoint, task: Task, seed: int) -> TrialResult:
+        plan = TrialPlan(trial_id(task.name, task.hash, seed, at.plan), task.name, seed, task)
+        before = max(at.store.attempts(task.name, seed), default=0)
+        if before:
+            at.store.supersede({plan.trial})
+        last = before + 1 + self.config.schedule.retries
+        for attempt in range(before + 1, last + 1):
+            result = await self._attempt(at, replace(plan, attempt=attempt), is_last=attempt == last)
+            if result.final:
+                break
+        return result
+
+    async def _attempt(self, at: _Endpoint, plan: TrialPlan, *, is_last: bool) -> TrialResult:
+        sandbox, mode = self.config.sandbox, self.config.verify.mode
+        trial = Trial(
+            plan,
+            run=at.plan.run,
+            agent=at.make_agent(),
+            model=at.plan.locked.model,
+            backend=self._backend,
+            store=at.store,
+            events=Events(at.store.on_event, self._on_event),
+            is_last=lambda: is_last,
+            host=self._host,
+            policy=VerifyPolicy(mode, sandbox.keep, sandbox.snapshot),
+        )
+        queued = time.monotonic()
+        async with self._admission.admit(demand_of(plan, mode)):
+            tear_down = await trial.run(queue_sec=time.monotonic() - queued)
+        tearing_down = asyncio.ensure_future(tear_down())
+        try:
+            return await asyncio.shield(tearing_down)
+        except asyncio.CancelledError:
+            await tearing_down
+            raise
+
+    async def _at(self, base_url: str | None, task: Task) -> _Endpoint:
+        """What trials at this endpoint have in common; it is connected when the first of them begins."""
+        async with self._connecting:
+            if base_url not in self._endpoints:
+                self._endpoints[base_url] = await self._connect(base_url)
+            if task.name not in self._tasks:
+                self._tasks[task.name] = task
+                self._write_document("running")
+            return self._endpoints[base_url]
+
+    async def _connect(self, base_url: str | None) -> _Endpoint:
+        config = self.config if base_url is None else self.config.with_values(model={"base_url": base_url})
+        setup, chat, served = AgentSetup.of(config), None, None
+        if setup.may_use_model:
+            chat, served = await connect(config.model, self._say)
+            self._stack.push_async_callback(chat.close)
+        plan = self._plan(config, setup.locked(chat, served))
+        for other in self._endpoints.values():
+            if other.plan.locked.model != plan.locked.model:
+                words = f"serves {plan.locked.model}, not {other.plan.locked.model}"
+                raise UsageError(f"{base_url}: {words}; a Runner is for one model")
+        return _Endpoint(plan, setup.maker(chat), self._store or self._begin(plan))
+
+    def _plan(self, config: RunConfig, locked: Locked) -> RunPlan:
+        return RunPlan(run=self._name, config=stored_config(config), locked=locked, seeds=())
+
+    def _begin(self, plan: RunPlan) -> RunStore:
+        path = self._path
+        if path is None:
+            path = Path(self._stack.enter_context(tempfile.TemporaryDirectory(prefix="tbench-"))) / plan.run
+        self._document = run_document(plan, TaskSet((), {}), self._backend, None)
+        self._store = RunStore.create(path, self._document, hiding([]))
+        return self._store
+
+    def _write_document(self, status: Status) -> None:
+        """Write run.json with the tasks and seeds so far."""
+        assert self._store is not None
+        images = self._backend.image_ids
+        tasks = tuple(
+            PlannedTask(name=name, hash=task.hash, image_id=images.get(name))
+            for name, task in sorted(self._tasks.items())
+        )
+        seeds = tuple(sorted({seed for _, seed in self._seeds}))
+        self._store.write_document(self._document.model_copy(update={"tasks": tasks, "seeds": seeds, "status": status}))
+
+    def _on_event(self, event: Event) -> None:
+        if isinstance(event, Note):
+            self._say(event.text)

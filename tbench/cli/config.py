@@ -1,0 +1,63 @@
+"""`tbench config`: the configuration of a run, shown and explained without starting anything."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+from tbench.cli.parsing.commands import Argument, Lazy, LazyGroup, TbenchCommand
+from tbench.cli.parsing.configured import ConfiguredCommand, Given
+from tbench.cli.parsing.values import A_PATH
+from tbench.config.settings import RunConfig
+
+COMMANDS = {
+    "show": Lazy(
+        "tbench.cli.config", "show", "Print the configuration that `tbench run` would have, and where it came from."
+    ),
+    "schema": Lazy("tbench.cli.config", "schema", "Print the JSON schema of the configuration."),
+    "init": Lazy("tbench.cli.config", "init", "Write a file with every setting, its help and its default."),
+}
+
+
+@click.group(cls=LazyGroup, table=COMMANDS)
+def config() -> None:
+    """Show, describe and begin configurations of runs."""
+
+
+@click.command(cls=ConfiguredCommand, configuration=RunConfig)
+def show(given: Given[RunConfig]) -> None:
+    """Print the configuration that `tbench run` would have, and where it came from."""
+    from tbench.config.text import shown
+
+    for line in shown(given.resolve()):
+        click.echo(line)
+
+
+@click.command(cls=TbenchCommand)
+def schema() -> None:
+    """Print the JSON schema of the configuration."""
+    import json
+
+    click.echo(json.dumps(RunConfig.model_json_schema(), indent=2, ensure_ascii=False))
+
+
+@click.command(cls=TbenchCommand)
+@click.argument("file", cls=Argument, metavar="FILE", type=A_PATH, required=False, help="A new file.")
+def init(file: Path | None) -> None:
+    """Write a file with every setting, its help and its default."""
+    from tbench.config.text import commented_file
+    from tbench.errors import UsageError
+
+    text = commented_file(RunConfig)
+    if file is None:
+        click.echo(text, nl=False)
+        return
+    try:
+        with file.open("x", encoding="utf-8") as new:
+            new.write(text)
+    except FileExistsError:
+        raise UsageError(f"{file}: is there already; name a new file (nothing is overwritten)") from None
+    except OSError as error:
+        raise UsageError(f"{file}: cannot be written: {error.strerror or error}") from None
+    click.echo(f"written: {file}")

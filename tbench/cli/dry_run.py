@@ -1,0 +1,134 @@
+"""`tbench run --dry-run`: what a run would do, as far as that can be known without starting anything."""
+
+from __future__ import annotations
+
+import asyncio
+import shutil
+import textwrap
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import get_args
+
+import click
+
+from harness.model import ServedModel
+from tbench.agents.setup import AgentSetup, connect
+from tbench.cli.execute import check_load, chosen_tasks
+from tbench.cli.live import counted
+from tbench.config.document import RunPlan
+from tbench.config.settings import RunConfig
+from tbench.runs.plan import check_same_run, plan_trials, stored_config
+from tbench.runs.resume import EarlierRun, RetryErrors, left_to_do
+from tbench.sandbox.docker.engine import Engine
+from tbench.sandbox.docker.image import Images, ImageState
+from tbench.tasks.sources import TaskSet
+from tbench.tasks.task import Task
+
+_BYTES_PER_TOKEN = 4
+"""Of English text, roughly: the model's own tokenizer decides."""
+_INDENT = 10
+Row = tuple[str, str]
+
+
+def show_plan(config: RunConfig, earlier: EarlierRun | None, retry_errors: RetryErrors) -> None:
+    """Print the plan of a run. Raises UsageError for what would keep it from starting."""
+    tasks, setup = chosen_tasks(config), AgentSetup.of(config)
+    engine = Engine.connect()
+    try:
+        check_load(config, engine)
+        for label, words in asyncio.run(_plan(setup, tasks, engine, earlier, retry_errors)):
+            click.echo(_wrapped(label, words))
+    finally:
+        engine.close()
+    click.echo("nothing was started")
+
+
+def _wrapped(label: str, words: str) -> str:
+    lines = textwrap.wrap(
+        words,
+        max(shutil.get_terminal_size((100, 24)).columns, 40),
+        initial_indent=f"{label:<{_INDENT}}",
+        subsequent_indent=" " * _INDENT,
+        break_long_words=False,
+        break_on_hyphens=False,
+    )
+    return "\n".join(lines)
+
+
+async def _plan(
+    setup: AgentSetup, tasks: TaskSet, engine: Engine, earlier: EarlierRun | None, retry_errors: RetryErrors
+) -> list[Row]:
+    config, served, chat = setup.config, None, None
+    if setup.may_use_model:
+        chat, served = await connect(config.model, lambda text: click.echo(text, err=True))
+        await chat.close()
+    plan = RunPlan(
+        run=earlier.document.run if earlier else "dry-run",
+        config=stored_config(config),
+        locked=setup.locked(chat, served),
+        seeds=config.seeds,
+    )
+    if earlier is not None:
+        check_same_run(earlier, plan, tasks)
+    trials = plan_trials(tasks, plan)
+    left = trials if earlier is None else left_to_do(earlier.directory, trials, retry_errors)
+    started = {trial.task_name for trial in left}
+    startable = [task for task in tasks.tasks if task.name in started and not task.unsupported]
+    return [
+        ("tasks", f"{len(tasks.names)}: {', '.join(tasks.names)}"),
+        *(("invalid", f"{name}: {why}") for name, why in tasks.invalid.items()),
+        *(("refused", f"{task.name}: needs {', '.join(task.unsupported)}") for task in tasks.tasks if task.unsupported),
+        (
+            "trials",
+            f"{counted(len(tasks.names), 'task')} × {counted(len(plan.seeds), 'seed')} = "
+            f"{counted(len(trials), 'trial')}"
+            + (f": {len(trials) - len(left)} done, {len(left)} to do" if earlier else "")
+            + f"; at most {config.schedule.concurrency} at once",
+        ),
+        ("agent", plan.locked.agent),
+        *_endpoint(served, plan),
+        *_prompts(setup, startable),
+        *await _images(Images(engine, build=config.sandbox.build), startable),
+        ("engine", f"{counted(engine.info.cpus, 'cpu')}, {engine.info.memory_mb / 1024:,.1f} GB of memory"),
+        ("output", _output(config, earlier)),
+    ]
+
+
+def _endpoint(served: ServedModel | None, plan: RunPlan) -> Iterator[Row]:
+    if served is not None:
+        context = f", with a context of {served.context_tokens:,} tokens" if served.context_tokens else ""
+        yield "endpoint", f"{plan.locked.base_url} answers: {served.id}{context}"
+
+
+def _prompts(setup: AgentSetup, tasks: Iterable[Task]) -> Iterator[Row]:
+    """About how long the first prompts are; how long the later ones grow, nobody knows before."""
+    if setup.protocol is None:
+        return
+    sizes = [
+        sum(len(message.content.encode()) for message in setup.protocol.first_messages(task.instruction, ""))
+        for task in tasks
+    ]
+    if sizes:
+        low, high = (f"{round(size / _BYTES_PER_TOKEN / 10) * 10:,}" for size in (min(sizes), max(sizes)))
+        range_ = low if low == high else f"{low} to {high}"
+        yield "prompts", f"a trial begins with about {range_} tokens, and its prompts grow from step to step"
+
+
+async def _images(images: Images, tasks: Iterable[Task]) -> list[Row]:
+    states = {task.name: await images.foresee(task) for task in tasks}
+    rows = []
+    for state in get_args(ImageState):
+        names = sorted(name for name, its in states.items() if its == state)
+        if names:
+            # Only those that take their time are worth a name.
+            rows.append(("images", f"{len(names)} {state}" + (f": {', '.join(names)}" if state != "present" else "")))
+    return rows
+
+
+def _output(config: RunConfig, earlier: EarlierRun | None) -> str:
+    directory = Path(config.output.directory or "runs").resolve()
+    there = next(each for each in (directory, *directory.parents) if each.exists())
+    free = f"{shutil.disk_usage(there).free / 1e9:,.1f} GB free"
+    if config.output.directory is None:
+        return f"a new directory in {directory}; {free}"
+    return f"{directory}, which {'goes on' if earlier else 'is new'}; {free}"

@@ -1,0 +1,192 @@
+"""Commands whose options are the settings of a configuration: nothing about a setting is written down here."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Collection, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Generic, TypeVar
+
+import click
+from click.core import ParameterSource
+from click.shell_completion import CompletionItem
+from pydantic import BaseModel
+
+from tbench.cli.parsing.commands import Argument, TbenchCommand
+from tbench.config.layers import Layers, Resolved, Value
+from tbench.config.setting import Setting, parts_of, settings_of
+from tbench.config.settings import RunConfig
+
+Config = TypeVar("Config", bound=BaseModel)
+
+
+@dataclass(frozen=True)
+class Given(Generic[Config]):
+    """The settings that a command was started with, lowest layer first."""
+
+    layers: Layers[Config]
+    values: Sequence[Value]
+
+    def resolve(self, base: Config | None = None) -> Resolved[Config]:
+        """The configuration, over `base` if one is given. Raises UsageError."""
+        return self.layers.resolve(self.values, base)
+
+
+class ConfiguredCommand(TbenchCommand, Generic[Config]):
+    """A command with an option for each setting; its function gets what was given as `given`."""
+
+    def __init__(
+        self, *arguments: Any, configuration: type[Config], only: Collection[str] | None = None, **more: Any
+    ) -> None:
+        """`only` names the settings that have options, by path, where the others are stored; without it, all have."""
+        super().__init__(*arguments, **more)
+        self._shows_defaults = only is None
+        self._configuration = configuration
+        self._settings = [each for each in settings_of(configuration) if only is None or each.path in only]
+        self._own = [*self.params, _CONFIG]
+        self.params = [*self._own, *map(_parameter, self._settings)]
+
+    def invoke(self, ctx: click.Context) -> Any:
+        layers = Layers(self._configuration, beside=_all_configurations())
+        passed = ctx.params
+        values = [
+            *layers.environment(os.environ, {setting.path for setting in self._settings}),
+            *_from_config(layers, passed[_CONFIG_NAME]),
+            *_from_flags(layers, self._settings, ctx),
+        ]
+        own = {each.name: passed[each.name] for each in self._own if each.name in passed and each is not _CONFIG}
+        ctx.params = {**own, "given": Given(layers, values)}
+        return super().invoke(ctx)
+
+    def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """Daily options first, then a panel for each part of the configuration."""
+        daily = [setting for setting in self._settings if setting.option.daily]
+        own = [each for each in (*self._own, self.get_help_option(ctx)) if each is not None]
+        rows = [(_place(each.flags), self._row(each)) for each in daily]
+        rows += [(_place(each.opts), record) for each in own if (record := _own_record(each, ctx)) is not None]
+        _panel(formatter, "Daily", [record for _, record in sorted(rows, key=lambda row: row[0])])
+        for section, part in parts_of(self._configuration).items():
+            rest = [each for each in self._settings if each.section == section and each not in daily]
+            _panel(formatter, " ".join((part.__doc__ or section).split()), [*map(self._row, rest)])
+
+    def _row(self, setting: Setting) -> tuple[str, str]:
+        names, help = _record(setting)
+        return names, help + (_shown_default(setting) if self._shows_defaults else "")
+
+
+_NAMES_WIDTH = 36
+_FIRST = ("-t", "-x", "-l", "-k", "-n", "-c", "-o", "-m", "-a")
+"""The order of the daily options that have a letter; arguments stand before them, all others behind."""
+_CONFIG_NAME = "config"
+_CONFIG = click.Option(
+    ["-c", "--config", _CONFIG_NAME],
+    multiple=True,
+    metavar="FILE|NAME=VALUE",
+    help="Settings: a TOML file, or section.name=value (repeatable; the last wins).",
+    type=click.Path(),
+)
+
+
+class _Text(click.types.StringParamType):
+    """Any text, which is checked where the configuration is; a shell completes what the setting knows."""
+
+    def __init__(self, setting: Setting) -> None:
+        self._setting = setting
+
+    def shell_complete(self, ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
+        if self._setting.option.is_path:
+            return [CompletionItem(incomplete, type="file")]
+        words = self._setting.choices or self._setting.option.words()
+        return [CompletionItem(word) for word in words if word.startswith(incomplete)]
+
+
+def _all_configurations() -> Sequence[type[BaseModel]]:
+    # Imported only now: --help needs one of them.
+    from tbench.proxies.extraction.settings import ExtractConfig
+    from tbench.proxies.replay.asking.settings import ReplayConfig
+
+    return RunConfig, ExtractConfig, ReplayConfig
+
+
+def _parameter(setting: Setting) -> click.Parameter:
+    """The argument or the option of a setting."""
+    option, name = setting.option, _name(setting)
+    if option.argument is not None:
+        metavar = f"[{option.argument}]" if setting.default else option.argument
+        return click.Argument([name], required=False, metavar=metavar, type=_Text(setting))
+    if option.switch is not None:
+        return click.Option([f"--{option.switch[0]}/--{option.switch[1]}", name], default=None)
+    if setting.kind is bool:
+        return click.Option([f"{setting.flags[0]}/{_off(setting)}", name], default=None)
+    return click.Option([*setting.flags, name], multiple=setting.kind is tuple, type=_Text(setting))
+
+
+def _name(setting: Setting) -> str:
+    return f"{setting.section}__{setting.name}"
+
+
+def _off(setting: Setting) -> str:
+    return setting.option.off or f"--no-{setting.flags[0].removeprefix('--')}"
+
+
+def _from_config(layers: Layers[Config], given: Iterable[str]) -> Iterator[Value]:
+    for each in given:
+        yield from layers.file(Path(each)) if Path(each).exists() else layers.assignment(each)
+
+
+def _from_flags(layers: Layers[Config], settings: Iterable[Setting], ctx: click.Context) -> Iterator[Value]:
+    for setting in settings:
+        name, option = _name(setting), setting.option
+        if ctx.get_parameter_source(name) is not ParameterSource.COMMANDLINE:
+            continue
+        given = ctx.params[name]
+        if option.switch is not None:
+            word = option.switch[0 if given else 1]
+            yield layers.option(setting.path, word, f"--{word}")
+        else:
+            flag = _off(setting) if given is False else setting.flags[0]
+            yield layers.option(setting.path, given, option.argument or flag)
+
+
+def _place(names: Collection[str]) -> int:
+    """Where a row stands among the daily ones."""
+    if not any(name.startswith("-") for name in names):
+        return -1
+    return next((place for place, letter in enumerate(_FIRST) if letter in names), len(_FIRST))
+
+
+def _own_record(parameter: click.Parameter, ctx: click.Context) -> tuple[str, str] | None:
+    return parameter.record(ctx) if isinstance(parameter, Argument) else parameter.get_help_record(ctx)
+
+
+def _record(setting: Setting) -> tuple[str, str]:
+    """The two columns of a setting in the help: its options, and one sentence."""
+    option = setting.option
+    if option.argument is not None:
+        return option.argument, setting.summary
+    names = ", ".join([f"--{word}" for word in option.switch or ()] or sorted(setting.flags, key=len))
+    return f"{names}{_metavar(setting)}", setting.summary
+
+
+def _metavar(setting: Setting) -> str:
+    if setting.option.switch or setting.kind is bool:
+        return ""
+    if setting.option.metavar:
+        return f" {setting.option.metavar}"
+    if setting.choices:
+        return f" {'|'.join(setting.choices)}"
+    return {int: " INT", float: " FLOAT", dict: " JSON"}.get(setting.kind, " TEXT")
+
+
+def _shown_default(setting: Setting) -> str:
+    default = setting.default
+    if setting.option.argument is not None or default in (None, (), {}, False, ""):
+        return ""
+    return f" [{default:g}]" if isinstance(default, float) else f" [{default}]"
+
+
+def _panel(formatter: click.HelpFormatter, title: str, records: Sequence[tuple[str, str]]) -> None:
+    if records:
+        with formatter.section(title):
+            formatter.write_dl(records, col_max=_NAMES_WIDTH)

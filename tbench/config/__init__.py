@@ -1,0 +1,1 @@
+"""One configuration: flags, files, environment, presets and run.json are all `settings.RunConfig`."""

@@ -1,0 +1,284 @@
+"""Layers of settings: each source gives some values, later layers win, and every value knows where it came from.
+
+From the lowest: defaults, the preset, environment variables, `-c` in the order given, flags.
+"""
+
+from __future__ import annotations
+
+import difflib
+import json
+import tomllib
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any, Generic, TypeVar
+
+from pydantic import BaseModel, ValidationError
+
+from tbench.config.setting import Setting, parts_of, settings_of
+from tbench.errors import UsageError
+from tbench.text import one_line
+
+Config = TypeVar("Config", bound=BaseModel)
+_PREFIX = "TBENCH_"
+_USUAL = {"OPENAI_BASE_URL": "model.base_url"}
+"""Variables that other tools read, too, and the setting that each stands for; tbench's own names win."""
+
+
+@dataclass(frozen=True)
+class Value:
+    """A checked value of one setting."""
+
+    setting: Setting
+    value: Any
+    origin: str
+    """Where it came from, as messages and `tbench config show` say it."""
+
+
+@dataclass(frozen=True)
+class Resolved(Generic[Config]):
+    """A configuration, and where its values came from."""
+
+    config: Config
+    origins: Mapping[str, str] = field(default_factory=dict)
+    """Origin by path of the setting; a path that is not here has its default."""
+
+
+class Layers(Generic[Config]):
+    """Reads layers of one kind of configuration."""
+
+    def __init__(self, configuration: type[Config], beside: Iterable[type[BaseModel]] = ()) -> None:
+        """Settings that only those `beside` have are passed over: one file and one environment serve all commands."""
+        self._configuration = configuration
+        others = [setting for other in beside for setting in settings_of(other)]
+        self._passed_over = {setting.path for setting in others}
+        self._variables_passed_over = {setting.variable for setting in others}
+        self._settings = {setting.path: setting for setting in settings_of(configuration)}
+        self._sections = parts_of(configuration)
+
+    def environment(self, variables: Mapping[str, str], only: Collection[str] | None = None) -> list[Value]:
+        """The settings among environment variables, of those that `only` names by path.
+
+        Raises UsageError for a variable that is empty, and for one that looks like a setting and is none.
+        """
+        named = {setting.variable: setting for setting in self._settings.values()}
+        known = sorted(named.keys() | self._variables_passed_over)
+        found = [
+            self._from_text(self._settings[path], variables[name], name)
+            for name, path in _USUAL.items()
+            if path in (self._settings if only is None else only) and variables.get(name, "").strip()
+        ]
+        for name in sorted(variables):
+            if name in named:
+                if only is not None and named[name].path not in only:
+                    continue
+                if not variables[name].strip():
+                    raise UsageError(f"{name}: is empty; give it a value, or unset it")
+                found.append(self._from_text(named[name], variables[name], name))
+            elif name not in self._variables_passed_over and _is_meant(name, known):
+                raise UsageError(f"{name}: no setting has this name{_nearest(name, known)} Unset it")
+        return found
+
+    def file(self, path: Path) -> list[Value]:
+        """The settings in a TOML file. Raises UsageError."""
+        try:
+            document = tomllib.loads(path.read_text(encoding="utf-8"))
+        except OSError as error:
+            raise UsageError(f"-c {path}: cannot be read: {error.strerror or error}") from None
+        except UnicodeDecodeError:
+            raise UsageError(f"-c {path}: is not text in UTF-8") from None
+        except tomllib.TOMLDecodeError as error:
+            raise UsageError(f"-c {path}: is no TOML: {one_line(str(error))}") from None
+        return self.document(document, str(path))
+
+    def document(self, document: Mapping[str, Any], origin: str) -> list[Value]:
+        """The settings in a table of sections, as TOML gives it. Raises UsageError."""
+        found = []
+        sections = self._sections_of_all()
+        for section, values in document.items():
+            if section not in sections:
+                raise UsageError(f"{origin}: {section}: no such section{self._nearest_section(section)}")
+            if not isinstance(values, Mapping):
+                raise UsageError(f"{origin}: {section}: is a section; write [{section}], and its settings below")
+            for name, value in values.items():
+                path = f"{section}.{name}"
+                if path not in self._settings and path in self._passed_over:
+                    continue
+                setting = self._setting(path, origin)
+                found.append(_checked(setting, _none_if_said(setting, value), origin, strict=True))
+        return found
+
+    def assignment(self, text: str) -> list[Value]:
+        """The setting of `section.name=value`, or of `section.name.key=value` for one that is an object.
+
+        Raises UsageError.
+        """
+        origin = f"-c {text}"
+        path, equals, value = text.partition("=")
+        path = path.strip()
+        if not equals or not path:
+            raise UsageError(f"-c {text}: neither a file nor section.name=value")
+        if path in self._sections_of_all():
+            raise UsageError(f"{origin}: {path}: is a section; write {path}.name=value")
+        keys = path.split(".")
+        if len(keys) > 2 and (outer := self._settings.get(".".join(keys[:2]))) is not None:
+            if outer.kind is not dict:
+                raise UsageError(f"{origin}: {outer.path}: has no {'.'.join(keys[2:])}; it is one value")
+            return [Value(outer, _Within(tuple(keys[2:]), _json_or_text(value)), f"-c {path}")]
+        # Without the value, which may hold a password.
+        return [replace(self._from_text(self._setting(path, origin), value, origin), origin=f"-c {path}")]
+
+    def option(self, path: str, given: str | bool | Sequence[str], flag: str) -> Value:
+        """The setting of a flag as the command line hands it over. Raises UsageError."""
+        setting = self._settings[path]
+        if isinstance(given, str):
+            return self._from_text(setting, given, flag)
+        return _checked(setting, given, flag, strict=False)
+
+    def resolve(self, values: Iterable[Value], base: Config | None = None) -> Resolved[Config]:
+        """The configuration of all layers, lowest first, over `base`.
+
+        Raises UsageError for values that contradict each other.
+        """
+        merged: dict[str, dict[str, Any]] = base.model_dump() if base else {section: {} for section in self._sections}
+        origins: dict[str, str] = {}
+        for each in values:
+            section, name, value = each.setting.section, each.setting.name, each.value
+            if isinstance(value, _Within):
+                value = value.put_into(merged[section].get(name, each.setting.default))
+            merged[section][name] = value
+            origins[each.setting.path] = each.origin
+        try:
+            config = self._configuration.model_validate(merged)
+        except ValidationError as error:
+            raise UsageError(_contradiction(error, origins)) from None
+        return Resolved(config, {**self._filled(config, merged), **origins})
+
+    def _filled(self, config: Config, merged: Mapping[str, Mapping[str, Any]]) -> dict[str, str]:
+        """The origin of what the configuration has filled in by itself: only a preset does so."""
+        preset = merged.get("agent", {}).get("preset")
+        return {
+            f"{section}.{name}": f"preset {preset}"
+            for section, values in merged.items()
+            for name in getattr(config, section).model_fields_set - values.keys()
+        }
+
+    def _sections_of_all(self) -> list[str]:
+        """The sections of this configuration, and then those that only others have."""
+        return list(dict.fromkeys([*self._sections, *(path.partition(".")[0] for path in sorted(self._passed_over))]))
+
+    def _setting(self, path: str, origin: str) -> Setting:
+        if path in self._settings:
+            return self._settings[path]
+        if path in self._passed_over:
+            raise UsageError(f"{origin}: {path}: is a setting of another command; this one has no use for it")
+        section, _, name = path.partition(".")
+        if section not in self._sections_of_all():
+            raise UsageError(f"{origin}: {section}: no such section{self._nearest_section(section)}")
+        own, others = (_names_within(section, paths) for paths in (self._settings, sorted(self._passed_over)))
+        raise UsageError(f"{origin}: {path}: no such setting{_nearest(name, own, others, f'{section}.')}")
+
+    def _nearest_section(self, section: str) -> str:
+        return _nearest(section, self._sections, self._sections_of_all())
+
+    def _from_text(self, setting: Setting, text: str, origin: str) -> Value:
+        value: Any = text if setting.kind is str and not setting.is_optional else text.strip()
+        if setting.kind is dict:
+            value = _object(text, setting, origin)
+        elif setting.kind is tuple:
+            value = [word.strip() for word in text.split(",") if word.strip()]
+        return _checked(setting, _none_if_said(setting, value), origin, strict=False)
+
+
+@dataclass(frozen=True)
+class _Within:
+    """A value somewhere within the object that lower layers give."""
+
+    keys: tuple[str, ...]
+    value: Any
+
+    def put_into(self, outer: Any) -> dict[str, Any]:
+        whole = dict(outer) if isinstance(outer, Mapping) else {}
+        first, *rest = self.keys
+        whole[first] = _Within(tuple(rest), self.value).put_into(whole.get(first)) if rest else self.value
+        return whole
+
+
+def _checked(setting: Setting, value: Any, origin: str, *, strict: bool) -> Value:
+    """The value as the field's type; `strict` where the source has types of its own. Raises UsageError."""
+    try:
+        if strict:  # by way of JSON, whose lists may become tuples
+            checked = setting.adapter.validate_json(json.dumps(value, default=str), strict=True)
+        else:
+            checked = setting.adapter.validate_python(value)
+    except ValidationError as error:
+        problem = error.errors(include_url=False)[0]
+        words = problem["msg"].removeprefix("Value error, ").partition(", unable to parse")[0]
+        words = f"{words} (got {one_line(repr(problem['input']), 100)})"
+        raise UsageError(_at(origin, setting.path, words)) from None
+    return Value(setting, checked, origin)
+
+
+def _at(origin: str, path: str, words: str) -> str:
+    """A message about a value: a flag names its setting already."""
+    is_flag = origin.startswith("--")
+    return f"{origin}: {words}" if is_flag else f"{origin}: {path}: {words}"
+
+
+def _contradiction(error: ValidationError, origins: Mapping[str, str]) -> str:
+    """A message about several values, with the origin of each that it names."""
+    problem = error.errors(include_url=False)[0]
+    words = problem["msg"].removeprefix("Value error, ")
+    path = ".".join(map(str, problem["loc"][:2]))
+    if path in origins:
+        return _at(origins[path], path, words)
+    named = [f"{key} from {origin}" for key, origin in origins.items() if _names(words, key)]
+    where = f" ({', '.join(named)})" if named else ""
+    return f"{path}: {words}{where}"
+
+
+def _names(words: str, path: str) -> bool:
+    return path.rpartition(".")[2] in words
+
+
+def _is_meant(name: str, named: Iterable[str]) -> bool:
+    """Whether a variable that nobody reads looks like one of the settings."""
+    return name.startswith(_PREFIX) and bool(difflib.get_close_matches(name, list(named), n=1, cutoff=0.75))
+
+
+def _names_within(section: str, paths: Iterable[str]) -> list[str]:
+    return [path.removeprefix(f"{section}.") for path in paths if path.startswith(f"{section}.")]
+
+
+def _nearest(name: str, own: Iterable[str], others: Iterable[str] = (), before: str = "") -> str:
+    """What was probably meant: of this command's names if one is near, else of the other commands'."""
+    choices = list(own), list(others)
+    found = [near for names in choices for near in difflib.get_close_matches(name, names, n=1)]
+    return f"; did you mean {before}{found[0]}?" if found else f"; there are {', '.join(choices[0] or choices[1])}"
+
+
+def _none_if_said(setting: Setting, value: Any) -> Any:
+    """What the word `none` stands for: None where that is a value, as TOML and variables have no other word for it.
+
+    Of a list it is the empty one: a variable cannot be empty.
+    """
+    if setting.is_optional and value == "none":
+        return None
+    return [] if setting.kind is tuple and value in ("none", ["none"]) else value
+
+
+def _object(text: str, setting: Setting, origin: str) -> dict[str, Any]:
+    try:
+        value = json.loads(text)
+    except ValueError as error:
+        raise UsageError(_at(origin, setting.path, f"not valid JSON: {error}")) from None
+    if not isinstance(value, dict):
+        raise UsageError(_at(origin, setting.path, 'must be a JSON object such as {"top_k": 20}'))
+    return value
+
+
+def _json_or_text(text: str) -> Any:
+    try:
+        return json.loads(text)
+    except ValueError:
+        return text.strip()

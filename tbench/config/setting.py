@@ -1,0 +1,126 @@
+"""A setting: one field of one part of a configuration, with its name in files, in the environment and as a flag."""
+
+from __future__ import annotations
+
+import re
+import types
+import typing
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any, Literal
+
+from pydantic import BaseModel, TypeAdapter
+from pydantic.fields import FieldInfo
+
+
+@dataclass(frozen=True)
+class Option:
+    """How a field appears on the command line, where that differs from `--name-of-the-field`."""
+
+    flags: tuple[str, ...] = ()
+    """Names of the option. A field that is true or false has a `--no-…` form beside each."""
+    off: str | None = None
+    """The name of the option that sets false, where `--no-…` would be no English."""
+    argument: str | None = None
+    """The name of a positional argument; then there is no option."""
+    switch: tuple[str, str] | None = None
+    """The two values of a field that has an option without a value for each: `--first` and `--second`."""
+    words: Callable[[], Iterable[str]] = tuple
+    """Gives the words that a shell completes, where the type does not tell them."""
+    is_path: bool = False
+    """Whether a shell completes paths."""
+    daily: bool = False
+    """Whether `--help` shows it first."""
+    metavar: str | None = None
+    measured: bool = True
+    """Whether another value measures something else; the others say where and how fast a run goes."""
+
+
+@dataclass(frozen=True)
+class Setting:
+    """A field of a part of a configuration."""
+
+    section: str
+    name: str
+    field: FieldInfo
+    option: Option
+    """From the field, or, as the harness knows of no options, from the part that inherits it."""
+    is_measured: bool
+    """Whether another value measures something else."""
+
+    @property
+    def path(self) -> str:
+        """The name in files, in `-c` and in messages: section.name."""
+        return f"{self.section}.{self.name}"
+
+    @property
+    def variable(self) -> str:
+        """The environment variable that sets it."""
+        return f"TBENCH_{self.section}_{self.name}".upper()
+
+    @property
+    def help(self) -> str:
+        """The docstring under the field, on one line."""
+        return " ".join((self.field.description or "").split())
+
+    @property
+    def summary(self) -> str:
+        """The first sentence of its help."""
+        return re.split(r"(?<=\.) (?=[A-Z0-9`])", self.help, maxsplit=1)[0]
+
+    @property
+    def flags(self) -> tuple[str, ...]:
+        return self.option.flags or (f"--{self.name.removesuffix('_sec').replace('_', '-')}",)
+
+    @property
+    def default(self) -> Any:
+        return self.field.get_default(call_default_factory=True)
+
+    @cached_property
+    def kind(self) -> Any:
+        """The type without None: a class, or the origin of a generic one (tuple, dict, Literal)."""
+        return typing.get_origin(self._inner) or self._inner
+
+    @property
+    def choices(self) -> tuple[str, ...]:
+        """The values of a Literal; empty for other types."""
+        return typing.get_args(self._inner) if self.kind is Literal else ()
+
+    @property
+    def is_optional(self) -> bool:
+        """Whether None is a value of it."""
+        return self._inner is not self.field.annotation
+
+    @cached_property
+    def adapter(self) -> TypeAdapter[Any]:
+        """Checks one value; what a model says about several fields together is not in it."""
+        # Annotated takes what it is subscripted with as it is.
+        return TypeAdapter(typing.Annotated[(self.field.annotation, *self.field.metadata, None)])  # type: ignore[arg-type]
+
+    @property
+    def _inner(self) -> Any:
+        annotation = self.field.annotation
+        if typing.get_origin(annotation) in (typing.Union, types.UnionType):
+            (inner,) = (each for each in typing.get_args(annotation) if each is not types.NoneType)
+            return inner
+        return annotation
+
+
+def settings_of(configuration: type[BaseModel]) -> Iterator[Setting]:
+    """All settings of a configuration, part by part, in the order in which they are written down."""
+    for section, part in parts_of(configuration).items():
+        for name, field in part.model_fields.items():
+            own = next((each for each in field.metadata if isinstance(each, Option)), None)
+            option = own or getattr(part, "options", {}).get(name, Option())
+            yield Setting(section, name, field, option, option.measured and getattr(part, "measured", True))
+
+
+def parts_of(configuration: type[BaseModel]) -> dict[str, type[BaseModel]]:
+    """The parts of a configuration by section; each is a model, whose docstring is the title of its panel."""
+    return {name: part for name, field in configuration.model_fields.items() if (part := _model(field)) is not None}
+
+
+def _model(field: FieldInfo) -> type[BaseModel] | None:
+    annotation = field.annotation
+    return annotation if isinstance(annotation, type) and issubclass(annotation, BaseModel) else None

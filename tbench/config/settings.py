@@ -1,0 +1,203 @@
+"""The configuration of a run. To add an option, add a field: its docstring is the help, its name the flag."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Annotated, Any, ClassVar, Literal
+
+from pydantic import AfterValidator, Field, model_validator
+
+from harness.limits import OUTPUT_LIMIT_BYTES, LimitSettings, Settling, ShellMode
+from harness.model import Rendering, SamplingSettings
+from harness.trajectory import Frozen
+from tbench.config.presets import PRESETS, from_preset, given_values, preset
+from tbench.config.setting import Option
+
+NetworkChoice = Literal["task", "none", "bridge"]
+"""Which trials have a network: `task` (as the task says), `none`, or `bridge` (all of them)."""
+Verify = Literal["shared", "isolated", "both"]
+"""Where the verifier runs: in the agent's container, in a copy without its processes, or in both."""
+Keep = Literal["none", "failed", "all"]
+LogLevel = Literal["debug", "info", "warning", "error"]
+
+
+_NOT_MEASURED = Option(measured=False)
+
+
+def _known_preset(name: str | None) -> str | None:
+    if name is not None:
+        preset(name)
+    return name
+
+
+def protocols() -> Iterable[str]:
+    """The names of the action protocols."""
+    from harness.protocols import PROTOCOLS  # with their prompts, which most commands do without
+
+    return PROTOCOLS
+
+
+class TasksConfig(Frozen, use_attribute_docstrings=True):
+    """What to run"""
+
+    measured: ClassVar[bool] = False
+
+    source: Annotated[str, Option(argument="TASKS", is_path=True)] = "bundled"
+    """A directory of tasks, one task, or 'bundled'."""
+    include: Annotated[tuple[str, ...], Option(("--task", "-t"), metavar="GLOB", daily=True)] = ()
+    """Only tasks whose name matches this glob; repeatable."""
+    exclude: Annotated[tuple[str, ...], Option(("--exclude", "-x"), metavar="GLOB", daily=True)] = ()
+    """Not the tasks whose name matches this glob; repeatable."""
+    limit: Annotated[int | None, Option(("--limit", "-l"), daily=True)] = Field(default=None, ge=1)
+    """Most tasks; the first by name are taken."""
+    seeds: Annotated[int, Option(("--seeds", "-k"), daily=True)] = Field(default=1, ge=1)
+    """Trials per task, each with a seed of its own."""
+    first_seed: int = Field(default=0, ge=0)
+    """The first seed; the others follow it."""
+
+    @property
+    def planned_seeds(self) -> tuple[int, ...]:
+        return tuple(range(self.first_seed, self.first_seed + self.seeds))
+
+
+class EndpointConfig(SamplingSettings, use_attribute_docstrings=True):
+    """How a model is asked, wherever it is."""
+
+    name: Annotated[str | None, Option(("--model", "-m"), daily=True, measured=False)] = None
+    """The model's id, where the endpoint lists several."""
+    request_timeout_sec: Annotated[float, _NOT_MEASURED] = Field(default=600.0, ge=1)
+    """Seconds for one request to the endpoint."""
+    retry_budget_sec: Annotated[float, _NOT_MEASURED] = Field(default=900.0, ge=0)
+    """Seconds to try a failing endpoint before it is an error."""
+    max_outage_sec: Annotated[float, _NOT_MEASURED] = Field(default=3600.0, ge=0)
+    """Seconds to pause while the endpoint is away. Then the run stops; 0 is no pause."""
+
+
+class ModelConfig(EndpointConfig, Rendering, use_attribute_docstrings=True):
+    """Model"""
+
+    options: ClassVar[Mapping[str, Option]] = {"template": Option(("--render",))}
+
+    base_url: Annotated[str | None, Option(daily=True, measured=False)] = None
+    """The endpoint, such as http://localhost:8000/v1. Without it, OPENAI_BASE_URL says."""
+
+
+class AgentConfig(Frozen, use_attribute_docstrings=True):
+    """Agent"""
+
+    name: Annotated[str, Option(("--agent", "-a"), daily=True, words=lambda: ("model", "oracle", "nop"))] = "model"
+    """Who works: model, oracle, nop, or your own as module:Class. `model` is a language model at the keyboard, `oracle`
+    the reference solution, `nop` nobody."""
+    preset: Annotated[
+        str | None, AfterValidator(_known_preset), Option(daily=True, measured=False, words=lambda: PRESETS)
+    ] = None
+    """Settings of terminus-2, tmax, mini-swe-agent or thinking-bash. What is given beside it wins."""
+    protocol: Annotated[str, Option(words=protocols)] = "keystrokes-json"
+    """keystrokes-json, keystrokes-xml, bash-block, bash-tool or thinking-bash. It says how replies become actions."""
+    prompt: Annotated[str | None, Option(is_path=True)] = None
+    """A file whose blocks replace the protocol's prompts."""
+    observation_bytes: int = Field(default=OUTPUT_LIMIT_BYTES, ge=200)
+    """Longer observations lose their middle."""
+    settling: Annotated[Settling, Option(switch=("strict", "adaptive"))] = "adaptive"
+    """Wait the whole duration of keystrokes, or until all is quiet. Fixed-sleep harnesses do the former."""
+    shell_state: ShellMode | None = None
+    """One shell for all commands of a bash protocol, or one for each. `persistent` is the default; `fresh` runs each in
+    a process of its own."""
+    neutralise_special_tokens: bool = False
+    """Defuse control tokens that the terminal shows with a space."""
+
+
+class LimitsConfig(LimitSettings, use_attribute_docstrings=True):
+    """Limits"""
+
+    options: ClassVar[Mapping[str, Option]] = {"completion_tokens": Option(("--max-completion-tokens",))}
+
+    context_tokens: int | None = Field(default=None, ge=256)
+    """Most tokens of prompt and reply together. A server that allows less has its way."""
+    command_sec: Annotated[float, Option(("--command-timeout",))] = Field(default=120.0, ge=0.1)
+    """Seconds for one command in the bash protocols."""
+
+
+class SandboxConfig(Frozen, use_attribute_docstrings=True):
+    """Sandbox"""
+
+    build: Annotated[bool, _NOT_MEASURED] = False
+    """Build images even where they exist."""
+    keep: Annotated[Keep, _NOT_MEASURED] = "none"
+    """Leave the containers of these trials running."""
+    snapshot: Annotated[bool, _NOT_MEASURED] = False
+    """Keep every trial's files before the verifier as an image."""
+    network: NetworkChoice = "task"
+    """Who has a network: as the task says, nobody, everybody."""
+    block_host: bool = False
+    """Trials cannot reach the engine's host and the endpoint."""
+    no_new_privileges: Annotated[bool, Option(off="--new-privileges")] = False
+    """sudo, su and other setuid programs have no effect in trials."""
+
+
+class VerifyConfig(Frozen, use_attribute_docstrings=True):
+    """Verification"""
+
+    mode: Annotated[Verify, Option(("--verify",))] = "shared"
+    """Where the verifier runs. `shared`: in the agent's container; `isolated`: in a copy without its processes."""
+
+
+class ScheduleConfig(Frozen, use_attribute_docstrings=True):
+    """Scheduling"""
+
+    measured: ClassVar[bool] = False
+
+    concurrency: Annotated[int, Option(("--concurrency", "-n"), daily=True)] = Field(default=4, ge=1)
+    """Trials at once."""
+    retries: int = Field(default=1, ge=0)
+    """Further attempts at a trial whose error another one may heal."""
+    cpu_overcommit: float = Field(default=1.0, ge=0.1)
+    """The cpus that trials may use, as a multiple of the machine's. Above 1, load may decide timed tests
+    and timeouts; where trials mostly wait for the model that is a fair price. Memory is never overcommitted."""
+    max_load: float | None = Field(default=None, ge=0.1)
+    """Load per cpu above which no trial starts beside others. It is the average over one minute."""
+
+
+class OutputConfig(Frozen, use_attribute_docstrings=True):
+    """Output"""
+
+    measured: ClassVar[bool] = False
+
+    directory: Annotated[str | None, Option(("--output", "-o"), metavar="DIR", daily=True, is_path=True)] = None
+    """The run's directory; must be new or empty, but for --resume."""
+    min_coverage: float = Field(default=0.0, ge=0, le=1)
+    """Exit with 3 when a smaller share of trials has a verdict."""
+    log_level: LogLevel = "info"
+    """What run.log holds: this level and above."""
+
+
+class RunConfig(Frozen):
+    """The configuration of a run. It holds no secrets: a key is named by an environment variable."""
+
+    tasks: TasksConfig = TasksConfig()
+    model: ModelConfig = ModelConfig()
+    agent: AgentConfig = AgentConfig()
+    limits: LimitsConfig = LimitsConfig()
+    sandbox: SandboxConfig = SandboxConfig()
+    verify: VerifyConfig = VerifyConfig()
+    schedule: ScheduleConfig = ScheduleConfig()
+    output: OutputConfig = OutputConfig()
+
+    @model_validator(mode="before")
+    @classmethod
+    def _fill_from_preset(cls, given: Any) -> Any:
+        """What the preset says of settings that are not given."""
+        if not isinstance(given, Mapping):
+            return given
+        filled = from_preset(given)
+        return {**given, **{name: {**given_values(given.get(name)), **part} for name, part in filled.items()}}
+
+    @property
+    def seeds(self) -> tuple[int, ...]:
+        return self.tasks.planned_seeds
+
+    def with_values(self, **sections: Mapping[str, Any]) -> RunConfig:
+        """Copy with other values, by section; everything is checked again. Raises ValidationError."""
+        return RunConfig.model_validate(
+            {name: {**getattr(self, name).model_dump(), **sections.get(name, {})} for name in RunConfig.model_fields}
+        )

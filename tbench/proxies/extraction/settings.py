@@ -1,0 +1,70 @@
+"""The configuration of an extraction: the parts of a run's that matter to a single reply, and how it is scored."""
+
+from __future__ import annotations
+
+from typing import Annotated, ClassVar, Literal
+
+from pydantic import Field
+
+from harness.trajectory import Frozen
+from tbench.config.setting import Option
+from tbench.config.settings import ModelConfig, TasksConfig, protocols
+
+Relevance = Literal["distinct", "occurrences", "literal"]
+Conciseness = Literal["step", "linear", "negative"]
+
+
+class ExtractModelConfig(ModelConfig, use_attribute_docstrings=True):
+    """Model"""
+
+    max_tokens: int = Field(default=256, ge=1)
+    """Most tokens per reply, thinking included."""
+
+
+class ExtractAgentConfig(Frozen, use_attribute_docstrings=True):
+    """Agent"""
+
+    protocol: Annotated[str, Option(words=protocols)] = "thinking-bash"
+    """How a command is read out of a reply: thinking-bash, bash-block, bash-tool, keystrokes-json or keystrokes-xml."""
+    prompt: Annotated[str | None, Option(is_path=True)] = None
+    """A file whose blocks replace the protocol's prompts; thinking-bash has the bare request without one."""
+
+
+class ExtractScheduleConfig(Frozen, use_attribute_docstrings=True):
+    """Scheduling"""
+
+    measured: ClassVar[bool] = False
+
+    concurrency: Annotated[int, Option(("--concurrency", "-n"), daily=True)] = Field(default=16, ge=1)
+    """Requests at once."""
+
+
+class ScoreConfig(Frozen, use_attribute_docstrings=True):
+    """Scores"""
+
+    relevance: Relevance = "distinct"
+    """How the execution relevance counts."""
+    conciseness: Conciseness = "step"
+    """Shape of the conciseness."""
+
+
+class ExtractOutputConfig(Frozen, use_attribute_docstrings=True):
+    """Output"""
+
+    measured: ClassVar[bool] = False
+
+    directory: Annotated[str | None, Option(("--output", "-o"), metavar="DIR", daily=True, is_path=True)] = None
+    """The extraction's directory; must be new or empty, but for --resume."""
+    min_coverage: float = Field(default=0.0, ge=0, le=1)
+    """Exit with 3 when a smaller share of the requests has a reply."""
+
+
+class ExtractConfig(Frozen):
+    """The configuration of an extraction."""
+
+    tasks: TasksConfig = TasksConfig()
+    model: ExtractModelConfig = ExtractModelConfig()
+    agent: ExtractAgentConfig = ExtractAgentConfig()
+    schedule: ExtractScheduleConfig = ExtractScheduleConfig()
+    score: ScoreConfig = ScoreConfig()
+    output: ExtractOutputConfig = ExtractOutputConfig()

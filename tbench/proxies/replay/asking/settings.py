@@ -1,0 +1,111 @@
+"""The configuration of a replay run: how a model is asked, as a run has it, and how prompts are made of a dataset."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Annotated, Any, ClassVar, Literal
+
+from pydantic import BeforeValidator, Field
+
+from harness.trajectory import Frozen
+from tbench.config.setting import Option
+from tbench.config.settings import EndpointConfig
+from tbench.proxies.replay.asking.prompts import Switch
+
+
+def _as_urls(value: Any) -> Any:
+    """The URLs in a text or in several: a URL has no blanks, so variables may have them between several."""
+    texts = [value] if isinstance(value, str) else value
+    if isinstance(texts, list | tuple) and all(isinstance(text, str) for text in texts):
+        return tuple(url for text in texts for url in text.split())
+    return value
+
+
+class DatasetConfig(Frozen, use_attribute_docstrings=True):
+    """What to replay"""
+
+    path: Annotated[str, Option(argument="DATASET", is_path=True)] = ""
+    """JSONL of steps, corrected or legacy records."""
+    limit: Annotated[int | None, Option(("--limit", "-l"), daily=True)] = Field(default=None, ge=1)
+    """Only the first so many steps."""
+    shard: Annotated[str | None, Option(metavar="I/N")] = None
+    """Only steps whose index modulo N is I, such as 0/4."""
+
+
+class ReplayModelConfig(EndpointConfig, use_attribute_docstrings=True):
+    """Model"""
+
+    options: ClassVar[Mapping[str, Option]] = {}
+
+    base_url: Annotated[tuple[str, ...], BeforeValidator(_as_urls), Option(daily=True)] = ()
+    """The endpoint (repeatable: requests go round several); without it, OPENAI_BASE_URL says."""
+    temperature: float = Field(default=0.0, ge=0)
+    """Sampling temperature."""
+    top_p: float = Field(default=1.0, gt=0, le=1)
+    """Nucleus sampling."""
+    max_tokens: int = Field(default=1024, ge=1)
+    """Most tokens per reply, thinking included."""
+    repetition_penalty: float = 1.0
+    """vLLM's; always sent."""
+    min_p: float = Field(default=0.0, ge=0, le=1)
+    """Sent only above 0."""
+    seed: int | None = Field(default=None, ge=0, lt=2**63)
+    """Sent with every request, where given."""
+    stop: Annotated[tuple[str, ...], Option(("--stop-string",))] = ()
+    """Ends a reply (repeatable)."""
+    include_stop_str_in_output: bool = False
+    """Replies keep the stop string."""
+    skip_special_tokens: Annotated[bool, Option(off="--no-skip-special-tokens")] = True
+    """Replies come without special tokens."""
+    max_model_len: int | None = Field(default=None, ge=1)
+    """Prompt and reply together, where the server allows more."""
+
+
+class PromptConfig(Frozen, use_attribute_docstrings=True):
+    """Prompts"""
+
+    render: Literal["server", "local"] | None = None
+    """Who makes the prompt: the server, or local for /completions; by default the server, and local with a
+    tokenizer."""
+    tokenizer_path: Annotated[str | None, Option(is_path=True)] = None
+    """Tokenizer whose own template renders (needs the extra tbench[tokenizer])."""
+    thinking_mode: str = "auto"
+    """enable_thinking of the template: on, off or auto."""
+    strip_thinking_history: Switch = "auto"
+    """Leave thinking out of earlier replies; auto is Gemma 4 only."""
+    gemma4_empty_thought_channel: Switch = "auto"
+    """End prompts with an empty thought channel; auto is Gemma 4 26B and 31B."""
+    chat_template_kwargs: dict[str, Any] = Field(default={})
+    """Arguments of the server's template, as JSON, such as {"enable_thinking": false}."""
+    allow_raw_fallback: bool = False
+    """Send prompts without any template; such runs have no rank."""
+    allow_overflow: bool = False
+    """Leave steps that do not fit the context without an answer."""
+
+
+class ReplayScheduleConfig(Frozen, use_attribute_docstrings=True):
+    """Scheduling"""
+
+    concurrency: Annotated[int, Option(("--concurrency", "-n"), daily=True)] = Field(default=16, ge=1)
+    """Requests at once."""
+
+
+class ReplayOutputConfig(Frozen, use_attribute_docstrings=True):
+    """Output"""
+
+    directory: Annotated[str | None, Option(("--output", "-o"), metavar="DIR", daily=True, is_path=True)] = None
+    """The replay's directory; must be new or empty, but for --resume."""
+    model_short: str | None = None
+    """Names the result; by default the last part of the model's id."""
+    metric_revision: Literal["v0", "v1", "v2"] | None = None
+    """Revision of the metric for the result; v2 by default."""
+
+
+class ReplayConfig(Frozen):
+    """The configuration of a replay run."""
+
+    dataset: DatasetConfig = DatasetConfig()
+    model: ReplayModelConfig = ReplayModelConfig()
+    prompt: PromptConfig = PromptConfig()
+    schedule: ReplayScheduleConfig = ReplayScheduleConfig()
+    output: ReplayOutputConfig = ReplayOutputConfig()

@@ -1,0 +1,114 @@
+"""setup: what a configuration's agent resolves to, and what is refused in one line before anything starts."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Any, get_args
+
+import pytest
+from run_plans import a_config
+
+from harness.fakes import ScriptedModel
+from harness.limits import ShellMode
+from harness.protocols import PROTOCOLS, load_protocol
+from tbench.agents.setup import AgentSetup
+from tbench.config.presets import PRESETS
+from tbench.errors import UsageError
+
+URL = "http://localhost:1"
+BASH = [name for name in PROTOCOLS if load_protocol(name).types_commands]
+KEYSTROKES = sorted(PROTOCOLS.keys() - BASH)
+
+
+def setup(agent: str = "model", **settings: Any) -> AgentSetup:
+    return AgentSetup.of(a_config(**{"base_url": URL, "name": agent} | settings))
+
+
+def refusal(agent: str = "model", **settings: Any) -> str:
+    with pytest.raises(UsageError) as caught:
+        setup(agent, **settings)
+    assert "\n" not in str(caught.value)
+    return str(caught.value)
+
+
+@pytest.mark.parametrize("name", ["oracle", "nop"])
+def test_oracle_and_nop_need_no_model(name: str) -> None:
+    made = setup(name, base_url=None)
+    assert (made.name, made.may_use_model, made.maker(None)().name) == (name, False, name)
+
+
+@pytest.mark.parametrize(
+    ("agent", "settings", "said"),
+    [
+        ("clippy", {}, "--agent clippy: unknown; known: model, oracle, nop, or your own as module:Class"),
+        ("model", {"base_url": None}, "no endpoint: give --base-url"),
+        ("model", {"protocol": "morse"}, "--protocol: unknown protocol 'morse'"),
+        ("model", {"prompt": "/nowhere"}, "--prompt /nowhere: "),
+        (
+            "model",
+            {"shell_state": "fresh"},
+            "--shell-state fits the bash protocols: bash-block, bash-tool, thinking-bash; keystrokes-json types keys",
+        ),
+        ("model", {"preset": "terminus-2", "shell_state": "persistent"}, "--shell-state fits the bash protocols: "),
+        *(("model", {"protocol": name, "template": "chatml"}, "which only --render server has a place for")
+          for name in PROTOCOLS if load_protocol(name).tools),
+    ],
+)  # fmt: skip
+def test_a_choice_that_cannot_be_is_one_clear_line(agent: str, settings: dict[str, Any], said: str) -> None:
+    assert said in refusal(agent, **settings)
+
+
+@pytest.mark.parametrize("name", PRESETS)
+def test_the_name_of_a_harness_leads_to_its_preset(name: str) -> None:
+    assert f"give --preset {name} instead" in refusal(name)
+
+
+# -- the shell state ------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("protocol", BASH)
+def test_a_bash_protocol_keeps_its_shell_unless_told_otherwise(protocol: str) -> None:
+    assert setup(protocol=protocol).shell_state == "persistent"
+    assert setup(protocol=protocol, shell_state="fresh").shell_state == "fresh"
+
+
+@pytest.mark.parametrize("protocol", KEYSTROKES)
+def test_keystrokes_have_no_shell_state_also_where_the_preset_has_one(protocol: str) -> None:
+    assert setup(protocol=protocol).locked().shell_state is None
+    assert setup(preset="mini-swe-agent", protocol=protocol).locked().shell_state is None
+
+
+@pytest.mark.parametrize("state", get_args(ShellMode))
+def test_the_terminal_gets_the_shell_state(own: str, state: ShellMode) -> None:
+    endpoint: Any = ScriptedModel([])
+    for made in (setup(own, shell_state=state), setup(protocol="bash-block", shell_state=state)):
+        agent: Any = made.maker(endpoint)()
+        assert agent._spec.shell_mode == state
+
+
+# -- a user's own agent ----------------------------------------------------------------------------
+
+
+@pytest.fixture
+def own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(tmp_path)
+    (tmp_path / "own_agent_of_mine.py").write_text("class Idle:\n    async def run(self, assignment):\n        pass\n")
+    return "own_agent_of_mine:Idle"
+
+
+def test_a_users_agent_may_do_without_an_endpoint(own: str) -> None:
+    made = setup(own, base_url=None, steps=5)
+    assert (made.name, made.protocol, made.may_use_model) == (own, None, False)
+    assert len(made.locked().agent_sha256 or "") == 64
+
+
+def test_a_users_agent_uses_the_endpoint_that_is_given(own: str) -> None:
+    assert setup(own, temperature=0.1).may_use_model
+
+
+def test_settings_of_the_built_in_loop_are_refused_with_a_users_agent(own: str) -> None:
+    words = refusal(own, protocol="bash-block", on_overflow="summarize")
+    assert re.search("agent.protocol, limits.on_overflow: belong to tbench's own agent; leave them out", words)
+    assert setup(own, preset="terminus-2").name == own

@@ -1,0 +1,188 @@
+"""runner: trials one by one over fake sandboxes; what is no verdict is raised, and nothing is counted twice."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from fault_server import FaultServer, answer
+
+import tbench
+from harness.trajectory import Outcome
+from tbench.errors import TrialError
+from tbench.sandbox.backend import ExecResult, SandboxSettings
+from tbench.sandbox.fake import FakeBackend, FakeSandbox
+
+MakeTask = Any
+
+
+class Fakes:
+    """The backends that a Runner made, and what their sandboxes are."""
+
+    def __init__(self) -> None:
+        self.make: Callable[[], FakeSandbox] = FakeSandbox
+        self.backends: list[FakeBackend] = []
+
+    def __call__(self, settings: SandboxSettings) -> FakeBackend:
+        self.backends.append(FakeBackend(lambda _: self.make()))
+        return self.backends[-1]
+
+
+@pytest.fixture
+def fakes() -> Fakes:
+    return Fakes()
+
+
+def config(**schedule: Any) -> tbench.RunConfig:
+    return tbench.RunConfig.model_validate({"agent": {"name": "nop"}, "schedule": schedule})
+
+
+@pytest.fixture
+async def runner(fakes: Fakes, tmp_path: Path) -> AsyncIterator[tbench.Runner]:
+    async with tbench.Runner(config(retries=0), directory=tmp_path / "run", backend=fakes) as runner:
+        yield runner
+    assert [backend.left for backend in fakes.backends] == [[]]
+    assert not fakes.backends[0].is_open
+
+
+async def test_a_trial_has_a_reward_an_outcome_and_files(runner: tbench.Runner, make_task: MakeTask) -> None:
+    record = await runner.trial(make_task("alpha"), seed=3)
+    assert (record.reward, record.outcome, record.turns) == (1.0, Outcome.FINISHED, [])
+    assert (record.directory / "result.json").is_file()
+    assert record.directory.is_relative_to(runner.directory)
+
+
+async def test_its_directory_is_that_of_a_run(fakes: Fakes, make_task: MakeTask, tmp_path: Path) -> None:
+    async with tbench.Runner(config(), directory=tmp_path / "run", backend=fakes) as runner:
+        trials = (runner.trial(make_task(name), seed=seed) for name in ("alpha", "beta") for seed in (0, 5))
+        await asyncio.gather(*trials)
+        assert tbench.read_run(tmp_path / "run").document.status == "running"  # type: ignore[union-attr]
+    stored = tbench.read_run(tmp_path / "run")
+    assert (stored.planned_tasks, stored.planned_seeds, len(stored.results)) == (["alpha", "beta"], [0, 5], 4)
+    assert stored.document is not None and stored.document.status == "finished"
+    summary = tbench.summarise(tmp_path / "run")
+    assert summary == tbench.summarise(stored)
+    assert summary.score is not None and summary.score.mean == 1.0
+
+
+async def test_without_a_directory_nothing_is_left(fakes: Fakes, make_task: MakeTask) -> None:
+    async with tbench.Runner(config(), backend=fakes) as runner:
+        directory = (await runner.trial(make_task("alpha"))).directory
+        assert directory.is_dir()
+    assert not directory.exists()
+
+
+async def test_no_verdict_is_raised_and_the_trial_may_be_run_again(
+    runner: tbench.Runner, fakes: Fakes, make_task: MakeTask
+) -> None:
+    fakes.make = lambda: FakeSandbox(logs={})
+    with pytest.raises(tbench.TrialFailed, match="alpha seed 0: ") as failed:
+        await runner.trial(make_task("alpha"))
+    assert failed.value.result.reward is None and failed.value.result.error is not None
+    fakes.make = FakeSandbox
+    record = await runner.trial(make_task("alpha"))
+    assert (record.reward, record.result.attempt) == (1.0, 2)
+    assert [(each.attempt, each.final) for each in tbench.read_run(runner.directory).results] == [(1, False), (2, True)]
+
+
+async def test_an_error_that_may_heal_has_another_attempt(fakes: Fakes, make_task: MakeTask) -> None:
+    broken = iter([True, False])
+    fakes.make = lambda: FakeSandbox(answers=[TrialError("sandbox_lost", "gone")]) if next(broken) else FakeSandbox()
+    async with tbench.Runner(config(retries=1), backend=fakes) as runner:
+        record = await runner.trial(make_task("alpha"))
+        assert (record.reward, record.result.attempt) == (1.0, 2)
+
+
+async def test_the_same_task_and_seed_are_counted_once(runner: tbench.Runner, make_task: MakeTask) -> None:
+    path = make_task("alpha")
+    await runner.trial(path)
+    with pytest.raises(tbench.UsageError, match="alpha seed 0: was run already; give another seed"):
+        await runner.trial(path)
+    (path / "tests" / "test.sh").write_text("echo 1 > /logs/verifier/reward.txt\n")
+    with pytest.raises(tbench.UsageError, match="alpha: has other content than the task of that name before"):
+        await runner.trial(path, seed=1)
+
+
+async def test_so_many_are_under_way_as_the_configuration_says(fakes: Fakes, make_task: MakeTask) -> None:
+    under_way, most = 0, 0
+
+    class Slow(FakeSandbox):
+        async def shell(self, *args: Any, **kwargs: Any) -> ExecResult:
+            nonlocal under_way, most
+            under_way += 1
+            most = max(most, under_way)
+            await asyncio.sleep(0.01)
+            under_way -= 1
+            return await super().shell(*args, **kwargs)
+
+    fakes.make = Slow
+    async with tbench.Runner(config(concurrency=2), backend=fakes) as runner:
+        await asyncio.gather(*(runner.trial(make_task("alpha"), seed=seed) for seed in range(8)))
+    assert most == 2
+
+
+async def test_a_cancelled_trial_leaves_no_sandbox_and_may_be_run_again(
+    runner: tbench.Runner, fakes: Fakes, make_task: MakeTask
+) -> None:
+    begun = asyncio.Event()
+
+    class Stuck(FakeSandbox):
+        async def shell(self, *args: Any, **kwargs: Any) -> ExecResult:
+            begun.set()
+            await asyncio.Future()
+            raise AssertionError
+
+    fakes.make = Stuck
+    running = asyncio.create_task(runner.trial(make_task("alpha")))
+    await begun.wait()
+    running.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await running
+    assert fakes.backends[0].left == []
+    fakes.make = FakeSandbox
+    assert (await runner.trial(make_task("alpha"))).reward == 1.0
+
+
+async def test_what_is_under_way_at_the_end_of_the_block_is_cancelled(fakes: Fakes, make_task: MakeTask) -> None:
+    begun = asyncio.Event()
+
+    class Stuck(FakeSandbox):
+        async def shell(self, *args: Any, **kwargs: Any) -> ExecResult:
+            begun.set()
+            await asyncio.Future()
+            raise AssertionError
+
+    fakes.make = Stuck
+    async with tbench.Runner(config(), backend=fakes) as runner:
+        running = asyncio.create_task(runner.trial(make_task("alpha")))
+        await begun.wait()
+    assert running.cancelled()
+    assert fakes.backends[0].left == []
+
+
+async def test_what_the_caller_has_to_change_is_said_in_one_line(
+    fakes: Fakes, make_task: MakeTask, tmp_path: Path
+) -> None:
+    async with tbench.Runner(backend=fakes) as runner:
+        with pytest.raises(tbench.UsageError, match="no endpoint"):
+            await runner.trial(make_task("alpha"))
+        with pytest.raises(tbench.UsageError, match="no trial was run yet"):
+            _ = runner.directory
+    (tmp_path / "mine").write_text("")
+    async with tbench.Runner(config(), directory=tmp_path, backend=fakes) as runner:
+        with pytest.raises(tbench.UsageError, match="is not empty"):
+            await runner.trial(make_task("alpha"))
+
+
+async def test_another_model_wants_another_runner(endpoint: FaultServer, fakes: Fakes, make_task: MakeTask) -> None:
+    names = iter(["tiny", "large"])
+    endpoint.answer_by(lambda seen: answer(200, {"object": "list", "data": [{"id": next(names), "object": "model"}]}))
+    fakes.make = lambda: FakeSandbox(logs={})
+    async with tbench.Runner(tbench.RunConfig.model_validate({"schedule": {"retries": 0}}), backend=fakes) as runner:
+        with pytest.raises(tbench.TrialFailed):
+            await runner.trial(make_task("alpha"), endpoint=endpoint.base_url)
+        with pytest.raises(tbench.UsageError, match="serves large, not tiny; a Runner is for one model"):
+            await runner.trial(make_task("alpha"), endpoint=f"{endpoint.base_url}/")

@@ -1,0 +1,252 @@
+"""run.json: what is written is read back as the same, and that of earlier versions with all its settings."""
+
+from __future__ import annotations
+
+import copy
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from run_plans import A_MODEL, a_config, a_plan
+
+from harness.model import ServedModel
+from tbench.config.document import NotOurs, PlannedTask, RunDocument, read_document
+from tbench.config.setting import Setting, settings_of
+from tbench.config.settings import RunConfig
+from tbench.runs.plan import semantic
+from tbench.storage.read_run import RunUnreadable, read_run, read_run_document
+
+EARLIER: dict[str, Any] = json.loads(
+    (Path(__file__).parents[1] / "data" / "earlier-run" / "run" / "run.json").read_text()
+)
+Change = Callable[[dict[str, Any]], object]
+
+
+def another_value(setting: Setting) -> Any:
+    """A value that is not the default."""
+    special = {
+        "tasks.source": "/tasks",
+        "agent.preset": "tmax",
+        "agent.protocol": "bash-block",
+        "model.template": "server",  # others have no place for some of the rest
+        "model.strip_thinking": "off",
+        "output.min_coverage": 0.5,
+        "model.top_p": 0.5,
+    }
+    if setting.path in special:
+        return special[setting.path]
+    if setting.choices:
+        return next(word for word in setting.choices if word != setting.default)
+    kind, default = setting.kind, setting.default
+    if kind is bool:
+        return not default
+    return {int: 1234, float: 12.5, str: "x", tuple: ("a*", "b"), dict: {"key": {"inner": [1, None]}}}[kind]
+
+
+def a_document_of(config: RunConfig) -> RunDocument:
+    plan = a_plan(**A_MODEL, served=ServedModel(id="m", context_tokens=4096), seeds=(3, 4))
+    return RunDocument(
+        **{**dict(plan), "config": config},
+        status="stopped",
+        stopped="the endpoint is away",
+        created_at="2026-11-22T13:01:51+00:00",
+        resumed_at=("2026-11-22T14:01:51+00:00",),
+        engine={"version": "20"},
+        tasks=(PlannedTask(name="a", hash="h", image_id="sha256:1"), PlannedTask(name="b", invalid="no task.toml")),
+    )
+
+
+def test_a_document_is_read_back_as_the_same_object() -> None:
+    values = {setting.name: another_value(setting) for setting in settings_of(RunConfig) if setting.name != "name"}
+    config = a_config(**{name: value for name, value in values.items() if name != "mode"}, verify="isolated")
+    config = config.with_values(agent={"name": "my:Agent"}, model={"name": "m"})
+    document = a_document_of(config)
+    again = read_document(json.loads(document.model_dump_json()))
+    assert again == document
+    assert again.config.model_dump() == config.model_dump()
+    same = {
+        each.path
+        for each in settings_of(RunConfig)
+        if getattr(getattr(config, each.section), each.name) == each.default
+    }
+    assert same == {"model.template"}
+
+
+def test_a_stored_configuration_does_not_follow_its_preset_any_more() -> None:
+    """The values of a preset are spelled out in run.json: a later tbench may have others."""
+    document = a_document_of(a_config(preset="tmax", temperature=0.1))
+    content = json.loads(document.model_dump_json())
+    assert content["config"]["limits"]["steps"] == 64
+    content["config"]["limits"]["steps"] = 65
+    assert read_document(content).config.limits.steps == 65
+
+
+def test_every_setting_of_version_1_is_in_its_place() -> None:
+    old = copy.deepcopy(EARLIER) | {
+        "concurrency": 7,
+        "cpu_overcommit": 2.5,
+        "retries": 3,
+        "max_load": 1.5,
+        "build": True,
+        "verify": "both",
+        "keep": "failed",
+        "snapshot": True,
+        "network": "bridge",
+        "block_host": True,
+        "no_new_privileges": True,
+        "preset": "tmax",
+        "protocol": "bash-tool",
+        "observation_bytes": 4321,
+        "neutralise_special_tokens": True,
+        "settling": "strict",
+        "shell_state": "fresh",
+        "seeds": [5, 6, 7],
+        "sampling": {"temperature": 0.1, "top_p": 0.2, "max_tokens": 99, "seed": None, "extra_body": {"top_k": 2}},
+        "rendering": {
+            "template": "server",
+            "chat_template_kwargs": {"enable_thinking": False},
+            "strip_thinking": "off",
+            "send_reasoning": True,
+        },
+        "limits": {
+            "steps": None,
+            "format_errors": 9,
+            "completion_tokens": 8,
+            "context_tokens": 1024,
+            "on_overflow": "summarize",
+            "command_sec": 3.5,
+            "timeout_sec": None,
+        },
+    }
+    old["options"] |= {"source": "/tasks", "patterns": ["tidy-*"]}
+    old["options"]["model"] |= {
+        "base_url": "http://HOST/v1",
+        "model": "m",
+        "prompt": "/prompt.md",
+        "request_timeout_sec": 1.5,
+        "retry_budget_sec": 2.5,
+        "max_outage_sec": 3.5,
+    }
+    config = read_document(old).config
+    assert config == RunConfig.model_validate(
+        {
+            "tasks": {"source": "/tasks", "include": ["tidy-*"], "seeds": 3, "first_seed": 5},
+            "model": {
+                "temperature": 0.1,
+                "top_p": 0.2,
+                "max_tokens": 99,
+                "extra_body": {"top_k": 2},
+                "chat_template_kwargs": {"enable_thinking": False},
+                "strip_thinking": "off",
+                "send_reasoning": True,
+                "base_url": "http://HOST/v1",
+                "name": "m",
+                "request_timeout_sec": 1.5,
+                "retry_budget_sec": 2.5,
+                "max_outage_sec": 3.5,
+            },
+            "agent": {
+                "name": "model",
+                "preset": "tmax",
+                "protocol": "bash-tool",
+                "prompt": "/prompt.md",
+                "observation_bytes": 4321,
+                "settling": "strict",
+                "shell_state": "fresh",
+                "neutralise_special_tokens": True,
+            },
+            "limits": {
+                "steps": None,
+                "format_errors": 9,
+                "completion_tokens": 8,
+                "context_tokens": 1024,
+                "on_overflow": "summarize",
+                "command_sec": 3.5,
+            },
+            "sandbox": {
+                "build": True,
+                "keep": "failed",
+                "snapshot": True,
+                "network": "bridge",
+                "block_host": True,
+                "no_new_privileges": True,
+            },
+            "verify": {"mode": "both"},
+            "schedule": {"concurrency": 7, "retries": 3, "cpu_overcommit": 2.5, "max_load": 1.5},
+        }
+    )
+
+
+def test_what_version_1_says_of_the_run_itself_is_kept() -> None:
+    document = read_document(EARLIER)
+    assert (document.run, document.status, document.seeds, document.schema_version) == ("run", "running", (0, 1), 2)
+    assert document.created_at == EARLIER["created_at"] and document.engine == EARLIER["engine"]
+    assert [task.model_dump(exclude={"invalid"}) for task in document.tasks] == EARLIER["tasks"]
+    assert document.locked.model_dump(mode="json") == {
+        **{name: EARLIER[name] for name in ("agent", "agent_sha256", "model", "base_url", "served", "prompt_hash")},
+        "shell_state": None,
+    }
+    assert document.config == a_config(
+        source="tasks", seeds=2, concurrency=1, base_url="http://127.0.0.1:8197/v1"
+    ).with_values(model={"name": EARLIER["options"]["model"]["model"] or EARLIER["model"]})
+
+
+def test_version_1_is_written_as_version_2_and_stays_the_same_run() -> None:
+    document = read_document(EARLIER)
+    again = read_document(json.loads(document.model_dump_json()))
+    assert again == document and semantic(again) == semantic(document)
+
+
+def test_the_oldest_of_version_1_has_the_values_that_held_before_there_was_a_choice() -> None:
+    """Not those of today's preset: `preset` was a note only."""
+    late = ("options", "shell_state", "network", "block_host", "no_new_privileges", "rendering", "observation_bytes")
+    old = {key: value for key, value in EARLIER.items() if key not in late} | {"preset": "mini-swe-agent"}
+    document = read_document({**old, "protocol": "bash-tool"})
+    config = document.config
+    assert (config.agent.shell_state, document.locked.shell_state) == ("persistent", "persistent")
+    assert (config.limits.steps, config.model.temperature, config.sandbox.network) == (100, 0.7, "task")
+    assert (config.tasks.source, config.agent.name, config.model.name) == ("tasks", "model", "scripted-demo")
+
+
+def without(*keys: str) -> Change:
+    return lambda content: [content.pop(key) for key in keys]
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        (lambda content: content.update(schema_version=3), "schema_version 3 was written by a newer tbench"),
+        (lambda content: content.update(schema_version="two"), "schema_version: Input should be a valid integer"),
+        (lambda content: content["config"]["limits"].update(steps=0), "config.limits.steps: Input should be greater"),
+        (lambda content: content["config"]["limits"].update(colour=1), "config.limits.colour: Extra inputs are not"),
+        (lambda content: content["config"]["agent"].update(preset="vim"), "config: vim: unknown; known: "),
+        (lambda content: content.update(status="asleep"), "status: Input should be 'running', 'finished'"),
+        (without("locked"), "locked: Field required"),
+        (without("tasks"), "`tasks` is not a list of objects with a name"),
+        (without("seeds"), "`seeds` is not a list of whole numbers"),
+    ],
+)
+def test_a_damaged_run_json_is_named_in_one_line_with_what_to_do(change: Change, said: str, tmp_path: Path) -> None:
+    content = json.loads(a_document_of(a_config()).model_dump_json())
+    change(content)
+    file = tmp_path / "run.json"
+    file.write_text(json.dumps(content))
+    with pytest.raises(RunUnreadable) as caught:
+        read_run_document(file)
+    line = str(caught.value)
+    assert line.startswith(f"{file}: ") and said in line and "\n" not in line
+    assert "upgrade tbench" in line or "restore it or delete the run" in line
+
+
+def test_a_plan_beside_imported_results_is_no_document(tmp_path: Path) -> None:
+    plan = {"seeds": [0], "tasks": [{"name": "a"}], "model": "theirs"}
+    with pytest.raises(NotOurs):
+        read_document(plan)
+    (tmp_path / "run.json").write_text(json.dumps(plan))
+    (tmp_path / "results.jsonl").write_text('{"task": "a", "seed": 0, "reward": 1}\n')
+    stored = read_run(tmp_path)
+    assert (stored.document, stored.model, stored.planned_tasks, stored.planned_seeds) == (None, "theirs", ["a"], [0])
+    with pytest.raises(RunUnreadable, match="does not say how the run was started, so it cannot go on"):
+        read_run_document(tmp_path / "run.json")

@@ -1,0 +1,213 @@
+"""layers: later ones win, every value knows its origin, and a mistake is one line that names both."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tbench.config.layers import Layers, Resolved, Value
+from tbench.config.settings import RunConfig
+from tbench.errors import UsageError
+from tbench.proxies.extraction.settings import ExtractConfig
+from tbench.proxies.replay.asking.settings import ReplayConfig
+
+LAYERS = Layers(RunConfig)
+Write = Callable[[str], Path]
+
+
+@pytest.fixture
+def write(tmp_path: Path) -> Write:
+    def write(text: str, name: str = "run.toml") -> Path:
+        (tmp_path / name).write_text(text)
+        return tmp_path / name
+
+    return write
+
+
+def resolve(*layers: Sequence[Value]) -> Resolved[RunConfig]:
+    return LAYERS.resolve([value for layer in layers for value in layer])
+
+
+def complaint(what: Callable[[], object]) -> str:
+    with pytest.raises(UsageError) as caught:
+        what()
+    assert "\n" not in str(caught.value)
+    return str(caught.value)
+
+
+def test_later_layers_win_and_the_origin_is_theirs(write: Write) -> None:
+    resolved = resolve(
+        LAYERS.environment({"TBENCH_MODEL_TEMPERATURE": "0.1", "TBENCH_LIMITS_STEPS": "7", "HOME": "/root"}),
+        LAYERS.file(write("[model]\ntemperature = 0.2\ntop_p = 0.5\n[agent]\npreset = 'tmax'")),
+        LAYERS.assignment("model.top_p=0.6"),
+        [LAYERS.option("model.max_tokens", "5", "--max-tokens")],
+    )
+    model = resolved.config.model
+    assert (model.temperature, model.top_p, model.max_tokens, resolved.config.limits.steps) == (0.2, 0.6, 5, 7)
+    assert resolved.origins["model.top_p"] == "-c model.top_p"
+    assert resolved.origins["model.max_tokens"] == "--max-tokens"
+    assert resolved.origins["limits.steps"] == "TBENCH_LIMITS_STEPS"
+    assert resolved.origins["model.temperature"].endswith("run.toml")
+    assert resolved.origins["limits.format_errors"] == "preset tmax"
+    assert "tasks.seeds" not in resolved.origins
+
+
+def test_the_usual_variable_of_the_endpoint_is_the_weaker_one() -> None:
+    both = {"OPENAI_BASE_URL": "http://usual/v1", "TBENCH_MODEL_BASE_URL": "http://own/v1"}
+    assert resolve(LAYERS.environment(both)).config.model.base_url == "http://own/v1"
+    del both["TBENCH_MODEL_BASE_URL"]
+    assert resolve(LAYERS.environment(both)).config.model.base_url == "http://usual/v1"
+    assert resolve(LAYERS.environment({"OPENAI_BASE_URL": ""})).config.model.base_url is None
+
+
+def test_no_limit_can_be_said_everywhere(write: Write) -> None:
+    for layer in (
+        LAYERS.environment({"TBENCH_LIMITS_STEPS": "none"}),
+        LAYERS.file(write("[limits]\nsteps = 'none'")),
+        LAYERS.assignment("limits.steps=none"),
+    ):
+        assert resolve(layer).config.limits.steps is None
+
+
+def test_lists_and_objects_have_a_form_in_every_layer(write: Write) -> None:
+    for layer in (
+        LAYERS.environment({"TBENCH_TASKS_INCLUDE": "a*, b", "TBENCH_MODEL_EXTRA_BODY": '{"top_k": 20}'}),
+        LAYERS.file(write("[tasks]\ninclude = ['a*', 'b']\n[model.extra_body]\ntop_k = 20")),
+        [*LAYERS.assignment("tasks.include=a*,b"), *LAYERS.assignment("model.extra_body.top_k=20")],
+    ):
+        config = resolve(layer).config
+        assert (config.tasks.include, config.model.extra_body) == (("a*", "b"), {"top_k": 20})
+
+
+def test_a_key_within_an_object_leaves_the_others(write: Write) -> None:
+    file = LAYERS.file(write("[model]\nextra_body = {top_k = 20, a = {b = 1}}"))
+    config = resolve(file, LAYERS.assignment("model.extra_body.a.c=x"), LAYERS.assignment("model.extra_body.min_p=0"))
+    assert config.config.model.extra_body == {"top_k": 20, "a": {"b": 1, "c": "x"}, "min_p": 0}
+
+
+def test_what_only_another_command_has_is_passed_over(write: Write) -> None:
+    layers = Layers(ExtractConfig, beside=[RunConfig])
+    file = write("[sandbox]\nbuild = true\n[agent]\nsettling = 'strict'\n[model]\ntemperature = 0.3")
+    values = [*layers.file(file), *layers.environment({"TBENCH_AGENT_SETTLING": "strict"})]
+    assert [value.setting.path for value in values] == ["model.temperature"]
+
+
+def test_what_was_meant_is_first_sought_among_the_settings_of_the_command() -> None:
+    """A replay has model.stop, a run has not."""
+    layers = Layers(RunConfig, beside=[RunConfig, ExtractConfig, ReplayConfig])
+    assert complaint(lambda: layers.assignment("model.tops=1")).endswith("did you mean model.top_p?")
+    assert complaint(lambda: layers.assignment("score.relevence=1")).endswith("did you mean score.relevance?")
+
+
+def test_several_endpoints_of_a_replay_are_a_list(write: Write) -> None:
+    layers = Layers(ReplayConfig)
+    for value, urls in (("['http://a', 'http://b']", ("http://a", "http://b")), ("'http://a'", ("http://a",))):
+        given = layers.file(write(f"[model]\nbase_url = {value}"))
+        assert layers.resolve(given).config.model.base_url == urls
+    for text in ("http://a http://b", "http://a,http://b"):
+        usual = layers.environment({"OPENAI_BASE_URL": text})
+        assert layers.resolve(usual).config.model.base_url == ("http://a", "http://b")
+    assert "base_url: Input should be a valid" in complaint(lambda: layers.file(write("[model]\nbase_url = [1]")))
+
+
+@pytest.mark.parametrize("text", ["none", "", " , "])
+def test_a_list_without_anything_in_it_is_empty(text: str) -> None:
+    given = [*LAYERS.assignment("tasks.include=a"), *LAYERS.assignment(f"tasks.include={text}")]
+    assert resolve(given).config.tasks.include == ()
+
+
+def test_a_stored_configuration_is_changed_by_what_is_given_now() -> None:
+    before = resolve(LAYERS.assignment("agent.preset=tmax"), LAYERS.assignment("limits.steps=3")).config
+    after = LAYERS.resolve(LAYERS.assignment("schedule.concurrency=9"), before).config
+    assert after == before.with_values(schedule={"concurrency": 9})
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("x = ", "is no TOML: Invalid value"),
+        ("[modle]\nx = 1", "modle: no such section; did you mean model?"),
+        ("[model]\ntemprature = 1", "model.temprature: no such setting; did you mean model.temperature?"),
+        ("[model.sampling]\ntemperature = 1", "model.sampling: no such setting; there are "),
+        ("[model.sampling.deep]\nx = 1", "model.sampling: no such setting; there are "),
+        ("[agent.protocol.deep]\nx = 1", "agent.protocol: Input should be a valid string"),
+        ("model = 1", "model: is a section; write [model], and its settings below"),
+        ("[model]\ntemperature = 'warm'", "model.temperature: Input should be a valid number (got 'warm')"),
+        ("[model]\ntemperature = '0.5'", "model.temperature: Input should be a valid number (got '0.5')"),
+        ("[tasks]\nseeds = true", "tasks.seeds: Input should be a valid integer (got True)"),
+        ("[tasks]\ninclude = 'x'", "tasks.include: Input should be a valid array (got 'x')"),
+        ("[sandbox]\nkeep = 'some'", "sandbox.keep: Input should be 'none', 'failed' or 'all' (got 'some')"),
+        ("[agent]\npreset = 'vim'", "agent.preset: vim: unknown; known: terminus-2, tmax"),
+        ("[model]\nrequest_timeout_sec = nan", "model.request_timeout_sec: "),
+    ],
+)
+def test_a_mistake_in_a_file_is_named_with_file_and_key(write: Write, text: str, said: str) -> None:
+    file = write(text)
+    words = complaint(lambda: LAYERS.file(file))
+    assert str(file) in words and said in words
+
+
+def test_a_file_that_cannot_be_read_is_named(tmp_path: Path) -> None:
+    assert "No such file" in complaint(lambda: LAYERS.file(tmp_path / "none.toml"))
+    assert "Is a directory" in complaint(lambda: LAYERS.file(tmp_path))
+    (tmp_path / "latin.toml").write_bytes(b"# \xe9")
+    assert "is not text in UTF-8" in complaint(lambda: LAYERS.file(tmp_path / "latin.toml"))
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("run.tml", "neither a file nor section.name=value"),
+        ("model.x=1", "model.x: no such setting; there are "),
+        ("model=1", "model: is a section; write model.name=value"),
+        ("modle.name=1", "modle: no such section; did you mean model?"),
+        ("model.temperature.x=1", "model.temperature: has no x; it is one value"),
+        ("=1", "neither a file nor section.name=value"),
+        ("tasks.seeds=0", "tasks.seeds: Input should be greater than or equal to 1 (got '0')"),
+        ("model.extra_body={", "model.extra_body: not valid JSON"),
+        ("model.extra_body=[]", "model.extra_body: must be a JSON object"),
+    ],
+)
+def test_a_mistake_in_an_assignment_is_named(text: str, said: str) -> None:
+    words = complaint(lambda: LAYERS.assignment(text))
+    assert words.startswith(f"-c {text}: ") and said in words
+
+
+@pytest.mark.parametrize(
+    ("variables", "said"),
+    [
+        ({"TBENCH_MODEL_NAME": ""}, "TBENCH_MODEL_NAME: is empty; give it a value, or unset it"),
+        ({"TBENCH_MODEL_NAMES": "x"}, "did you mean TBENCH_MODEL_NAME?"),
+        ({"TBENCH_MODLE_NAME": "x"}, "did you mean TBENCH_MODEL_NAME?"),
+        ({"TBENCH_TASKS_SEEDS": "many"}, "TBENCH_TASKS_SEEDS: tasks.seeds: Input should be a valid integer"),
+    ],
+)
+def test_a_mistake_in_the_environment_is_named(variables: dict[str, str], said: str) -> None:
+    assert said in complaint(lambda: LAYERS.environment(variables))
+
+
+def test_other_variables_of_that_name_are_left_alone() -> None:
+    assert LAYERS.environment({"TBENCH_DOCKERD_LOG": "x", "TBENCH_HISTORY_EXPANSION": ""}) == []
+
+
+def test_two_files_that_contradict_each_other_are_both_named(write: Write, tmp_path: Path) -> None:
+    one = LAYERS.file(write("[model]\ntemplate = 'chatml'", "one.toml"))
+    other = LAYERS.file(write("[model]\nsend_reasoning = true", "other.toml"))
+    words = complaint(lambda: resolve(one, other))
+    assert "send_reasoning is for the server's template" in words
+    assert f"model.template from {tmp_path / 'one.toml'}" in words
+    assert f"model.send_reasoning from {tmp_path / 'other.toml'}" in words
+
+
+def test_a_value_that_only_the_whole_refuses_has_its_origin() -> None:
+    option = LAYERS.option("model.extra_body", json.dumps({"seed": 1}), "--extra-body")
+    assert complaint(lambda: resolve([option])) == "--extra-body: seed cannot be set here"
+
+
+@pytest.mark.parametrize("given", [("a", "b"), ["a", "b"]])
+def test_a_repeated_option_is_a_list(given: Any) -> None:
+    assert resolve([LAYERS.option("tasks.include", given, "--task")]).config.tasks.include == ("a", "b")

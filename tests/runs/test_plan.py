@@ -1,0 +1,122 @@
+"""plan: which settings make another measurement, and which runs of earlier versions are the same."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+from run_plans import A_MODEL, a_document, a_plan
+
+from tbench.config.document import RunDocument, read_document
+from tbench.config.setting import settings_of
+from tbench.config.settings import RunConfig
+from tbench.errors import UsageError
+from tbench.runs.plan import check_same_run, semantic, trial_id
+from tbench.runs.resume import EarlierRun
+from tbench.tasks.sources import TaskSet
+
+BASH = {**A_MODEL, "agent": "tbench:bash-tool", "protocol": "bash-tool", "shell_state": "persistent"}
+UNUSUAL: dict[str, Any] = {
+    **A_MODEL, "agent": "tbench:bash-block", "protocol": "bash-block", "temperature": 0.3, "extra_body": {"top_k": 20},
+    "steps": 9, "context_tokens": 4096, "on_overflow": "summarize", "strip_thinking": "on", "settling": "strict",
+    "observation_bytes": 500, "neutralise_special_tokens": True, "shell_state": "fresh", "verify": "both",
+    "network": "none", "block_host": True, "no_new_privileges": True,
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("known", "digest"),
+    [
+        ({"agent": "nop"}, "511141f2c8"),
+        (A_MODEL, "ee8c4b415b"),
+        (BASH, "bf28116691"),
+        (UNUSUAL, "05c7e4c96d"),
+    ],
+)
+def test_an_id_stays_what_it_was(known: dict[str, Any], digest: str) -> None:
+    # Written down by version 1: a change of them makes every stored run look unfinished.
+    assert trial_id("alpha", "0123", 7, a_plan(**known)) == f"alpha.s7.{digest}"
+
+
+@pytest.mark.parametrize(
+    "setting", [setting for setting in settings_of(RunConfig) if setting.is_measured], ids=lambda setting: setting.path
+)
+def test_every_measured_setting_makes_another_trial(setting: Any) -> None:
+    plan = a_plan(**BASH)
+    other = plan.model_copy(
+        update={"config": plan.config.with_values(**{setting.section: {setting.name: another(setting)}})}
+    )
+    if setting.path in ("agent.name", "agent.prompt", "agent.shell_state"):  # what they stand for is locked
+        assert semantic(other) == semantic(plan)
+    else:
+        assert semantic(other) != semantic(plan)
+
+
+@pytest.mark.parametrize(
+    "setting",
+    [setting for setting in settings_of(RunConfig) if not setting.is_measured and setting.name != "preset"],
+    ids=lambda setting: setting.path,
+)
+def test_the_others_do_not(setting: Any) -> None:
+    plan = a_plan(**BASH)
+    changed = plan.config.with_values(**{setting.section: {setting.name: another(setting)}})
+    assert semantic(plan.model_copy(update={"config": changed})) == semantic(plan)
+
+
+def another(setting: Any) -> Any:
+    """A value of the setting that is not its default."""
+    if setting.choices:
+        return next(choice for choice in setting.choices if choice != setting.default)
+    if setting.path == "agent.protocol":
+        return "bash-block"
+    if setting.path == "agent.name":
+        return "oracle"
+    values: dict[type, Any] = {bool: not setting.default, str: "other", tuple: ("other",), dict: {"other": 1}}
+    if setting.kind is float:
+        return 0.5 if setting.default != 0.5 and "sec" not in setting.name else 7.0
+    return values.get(setting.kind, 300)
+
+
+def test_what_is_locked_makes_another_trial() -> None:
+    for change in ({"model": "n"}, {"prompt_hash": "q"}, {"agent_sha256": "a"}, {"shell_state": "fresh"}):
+        assert semantic(a_plan(**BASH | change)) != semantic(a_plan(**BASH))
+    for change in ({"base_url": "http://elsewhere/v1"}, {"served": {"id": "m", "context_tokens": 8192}}):
+        assert semantic(a_plan(**BASH | change)) == semantic(a_plan(**BASH))
+
+
+# -- going on --------------------------------------------------------------------------------------
+
+
+def check(begun: RunDocument, now: dict[str, Any]) -> None:
+    check_same_run(EarlierRun(Path("runs/earlier"), begun), a_plan(**now), TaskSet((), {}))
+
+
+@pytest.mark.parametrize(
+    ("begun", "now", "words"),
+    [
+        ({"shell_state": "fresh"}, {}, 'shell_state: "fresh" → "persistent"'),
+        ({}, {"shell_state": "fresh"}, 'shell_state: "persistent" → "fresh"'),
+        ({}, {"temperature": 0.1}, "sampling.temperature: 0.7 → 0.1"),
+        ({}, {"no_new_privileges": True}, "no_new_privileges: false → true"),
+    ],
+)
+def test_a_run_does_not_go_on_with_another_setting(begun: dict[str, Any], now: dict[str, Any], words: str) -> None:
+    with pytest.raises(UsageError, match=re.escape(words)):
+        check(a_document(a_plan(**BASH | begun)), BASH | now)
+    check(a_document(a_plan(**BASH | begun)), BASH | begun)
+
+
+OLD: dict[str, Any] = {
+    "schema_version": 1, "run": "r", "seeds": [0], "tasks": [], "agent": "tbench:bash-tool", "model": "m",
+    "protocol": "bash-tool", "prompt_hash": "p", "settling": "adaptive", "preset": "mini-swe-agent",
+    "sampling": {"temperature": 0.7, "top_p": 0.95, "max_tokens": 16384, "seed": None, "extra_body": {}},
+    "limits": {"steps": 100, "format_errors": 5, "completion_tokens": None, "command_sec": 120.0, "timeout_sec": None},
+}  # fmt: skip
+
+
+def test_the_oldest_runs_go_on_whatever_their_preset_says_now() -> None:
+    check(read_document(OLD), BASH)
+    with pytest.raises(UsageError, match="shell_state"):
+        check(read_document(OLD), BASH | {"shell_state": "fresh"})

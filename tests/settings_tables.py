@@ -1,0 +1,57 @@
+"""The tables of settings in docs/configuration.md, made of the configuration. As a program, it writes them there."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+from tbench.config.setting import Setting, parts_of, settings_of
+from tbench.config.settings import RunConfig
+from tbench.config.text import as_toml
+
+PAGE = Path(__file__).parents[1] / "docs" / "configuration.md"
+_TABLES = re.compile(r"(?<=\n)### tasks\n.*?(?=\n## )", re.DOTALL)
+
+
+def tables() -> str:
+    """A heading and a table for each section."""
+    lines: list[str] = []
+    for section, part in parts_of(RunConfig).items():
+        title = " ".join((part.__doc__ or "").split())
+        lines += [f"### {section}", "", f"{title}.", "", "| setting | flag | default | |", "|---|---|---|---|"]
+        lines += [_row(setting) for setting in settings_of(RunConfig) if setting.section == section]
+        lines.append("")
+    return "\n".join(lines)
+
+
+def written(page: str) -> str:
+    """The tables that are on the page."""
+    found = _TABLES.search(page)
+    assert found, "docs/configuration.md has no tables of settings"
+    return found[0]
+
+
+def _row(setting: Setting) -> str:
+    cells = [f"`{setting.path}`", ", ".join(_flags(setting)), f"`{as_toml(setting.default)}`", _words(setting)]
+    return f"| {' | '.join(cell.replace('|', chr(92) + '|') for cell in cells)} |"
+
+
+def _flags(setting: Setting) -> Iterator[str]:
+    option = setting.option
+    if option.argument is not None:
+        yield f"`{option.argument}`"
+    elif option.switch is not None:
+        yield from (f"`--{word}`" for word in option.switch)
+    else:
+        yield from (f"`{flag}`" for flag in sorted(setting.flags, key=len))
+
+
+def _words(setting: Setting) -> str:
+    choices = f" One of {', '.join(f'`{word}`' for word in setting.choices)}." if setting.choices else ""
+    return f"{setting.summary}{choices}"
+
+
+if __name__ == "__main__":
+    text = PAGE.read_text(encoding="utf-8")
+    PAGE.write_text(_TABLES.sub(lambda _: tables(), text), encoding="utf-8")
