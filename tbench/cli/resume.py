@@ -13,6 +13,7 @@ from tbench.cli.parsing.values import A_PATH
 from tbench.cli.run import RunCommand, finish, refuse_what_is_no_run
 from tbench.config.setting import settings_of
 from tbench.config.settings import RunConfig
+from tbench.errors import UsageError
 
 _MAY_CHANGE = {
     *(setting.path for setting in settings_of(RunConfig) if setting.section == "schedule"),
@@ -28,9 +29,25 @@ _MAY_CHANGE = {
 def resume(run: Path, given: Given[RunConfig], retry_errors: str | None) -> None:
     """Finish the trials of a run that have no verdict: cut short, never begun, or with an error worth a retry."""
     from tbench.cli.execute import execute
+    from tbench.runs.plan import stored_config
     from tbench.runs.resume import EarlierRun, RetryErrors
 
     refuse_what_is_no_run(run)
     earlier, wanted = EarlierRun.read(run), RetryErrors.parse(retry_errors)
-    config = given.resolve(earlier.document.config).config.with_values(output={"directory": str(run)})
+    before = earlier.document.config
+    config = given.resolve(before).config
+    _refuse_changes(before, stored_config(config), given)
+    config = config.with_values(output={"directory": str(run)})
     finish(execute(config, earlier, wanted), config.output.min_coverage)
+
+
+def _refuse_changes(before: RunConfig, after: RunConfig, given: Given[RunConfig]) -> None:
+    """Raise UsageError for a value, out of a file perhaps, that is another than that which the run was started with."""
+    for value in given.values:
+        section, name = value.setting.section, value.setting.name
+        if value.setting.path in _MAY_CHANGE or section in ("tasks", "output"):
+            continue
+        if getattr(getattr(after, section), name) != getattr(getattr(before, section), name):
+            raise UsageError(
+                f"{value.origin}: {value.setting.path}: is another than the run was started with; start a new run"
+            )

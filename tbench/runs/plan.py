@@ -33,18 +33,17 @@ _LATER = {
     "no_new_privileges": False,
 }
 _LATER_LIMITS = {"context_tokens": None, "on_overflow": "stop"}
+# The settings of version 1, which have their places in what ids are made of; every later one is there under its path.
+_SAMPLING = ("temperature", "top_p", "max_tokens", "extra_body")
+_RENDERING = ("template", "chat_template_kwargs", "strip_thinking", "send_reasoning")
+_LIMITS = ("steps", "format_errors", "completion_tokens", "context_tokens", "on_overflow", "command_sec")
 _HASHED = {
-    *("model.temperature", "model.top_p", "model.max_tokens", "model.extra_body"),
-    *(f"model.{name}" for name in Rendering.model_fields),
+    *(f"model.{name}" for name in (*_SAMPLING, *_RENDERING)),
     *("agent.name", "agent.protocol", "agent.prompt", "agent.observation_bytes", "agent.settling"),
     *("agent.shell_state", "agent.neutralise_special_tokens"),
-    *("limits.steps", "limits.format_errors", "limits.completion_tokens", "limits.context_tokens"),
-    *("limits.on_overflow", "limits.command_sec"),
+    *(f"limits.{name}" for name in _LIMITS),
     *("verify.mode", "sandbox.network", "sandbox.block_host", "sandbox.no_new_privileges"),
 }
-"""Settings that have a place in `semantic` under the names of version 1; every later one is there under its path."""
-
-
 _LATER_SETTINGS = [each for each in settings_of(RunConfig) if each.is_measured and each.path not in _HASHED]
 
 
@@ -77,11 +76,9 @@ def _measured(plan: RunPlan) -> dict[str, Any]:
         "neutralise_special_tokens": agent["neutralise_special_tokens"] if types else None,
         "settling": agent["settling"] if works else None,
         "shell_state": locked.shell_state,
-        "sampling": _picked(model, ("temperature", "top_p", "max_tokens", "extra_body")) | {"seed": None}
-        if samples
-        else None,
-        "rendering": _picked(model, Rendering.model_fields) if samples else None,
-        "limits": limits | {"timeout_sec": None} if works else None,
+        "sampling": _picked(model, _SAMPLING) | {"seed": None} if samples else None,
+        "rendering": _picked(model, _RENDERING) if samples else None,
+        "limits": _picked(limits, _LIMITS) | {"timeout_sec": None} if works else None,
         "verify": config.verify.mode,
         "network": sandbox["network"],
         "block_host": sandbox["block_host"],

@@ -14,11 +14,13 @@ from typing import Any
 
 import pytest
 from click.testing import CliRunner
+from run_plans import a_document
 
 from tbench.cli import app
 from tbench.config.setting import settings_of
 from tbench.config.settings import RunConfig
 from tbench.errors import UsageError
+from tbench.storage.run_store import RunStore
 
 TBENCH = str(Path(sys.executable).with_name("tbench"))
 URL = "http://127.0.0.1:9/v1"
@@ -259,3 +261,12 @@ def test_no_password_is_shown(tmp_path: Path) -> None:
         "http://host/v1",
         "--base-url",
     )
+
+
+@pytest.mark.parametrize("setting", ["agent.preset=tmax", "limits.steps=3", "model.temperature=0.1"])
+def test_a_run_goes_on_as_it_was_started_whatever_a_file_says(tmp_path: Path, setting: str) -> None:
+    RunStore.create(tmp_path / "run", a_document()).close()
+    done = tbench(tmp_path, "resume", "run", "-c", setting)
+    path = setting.partition("=")[0]
+    words = f"-c {path}: {path}: is another than the run was started with; start a new run"
+    assert (done.returncode, done.stderr) == (2, f"tbench: {words}\n")
