@@ -36,6 +36,19 @@ def fakes() -> Fakes:
     return Fakes()
 
 
+class Stuck(FakeSandbox):
+    """A sandbox in which the first command never ends."""
+
+    def __init__(self, begun: asyncio.Event) -> None:
+        super().__init__()
+        self._begun = begun
+
+    async def shell(self, *args: Any, **kwargs: Any) -> ExecResult:
+        self._begun.set()
+        await asyncio.Future()
+        raise AssertionError
+
+
 def config(**schedule: Any) -> tbench.RunConfig:
     return tbench.RunConfig.model_validate({"agent": {"name": "nop"}, "schedule": schedule})
 
@@ -128,14 +141,7 @@ async def test_a_cancelled_trial_leaves_no_sandbox_and_may_be_run_again(
     runner: tbench.Runner, fakes: Fakes, make_task: MakeTask
 ) -> None:
     begun = asyncio.Event()
-
-    class Stuck(FakeSandbox):
-        async def shell(self, *args: Any, **kwargs: Any) -> ExecResult:
-            begun.set()
-            await asyncio.Future()
-            raise AssertionError
-
-    fakes.make = Stuck
+    fakes.make = lambda: Stuck(begun)
     running = asyncio.create_task(runner.trial(make_task("alpha")))
     await begun.wait()
     running.cancel()
@@ -148,14 +154,7 @@ async def test_a_cancelled_trial_leaves_no_sandbox_and_may_be_run_again(
 
 async def test_what_is_under_way_at_the_end_of_the_block_is_cancelled(fakes: Fakes, make_task: MakeTask) -> None:
     begun = asyncio.Event()
-
-    class Stuck(FakeSandbox):
-        async def shell(self, *args: Any, **kwargs: Any) -> ExecResult:
-            begun.set()
-            await asyncio.Future()
-            raise AssertionError
-
-    fakes.make = Stuck
+    fakes.make = lambda: Stuck(begun)
     async with tbench.Runner(config(), backend=fakes) as runner:
         running = asyncio.create_task(runner.trial(make_task("alpha")))
         await begun.wait()
