@@ -263,6 +263,8 @@ def test_the_bundled_tasks_and_a_path_are_no_types(tmp_path: Path, monkeypatch: 
         ("--retry-errors=sandbox_lots x", "sandbox_lots: no such type of error; did you mean sandbox_lost?"),
         ("--retry-errors a,b x", "a: no such type of error; known: all, "),
         ("--retry-errors=a x", "a: no such type of error; known: all, "),
+        ("x --retry-errors foo_bar", "foo_bar: no such type of error; known: all, "),
+        ("--retry-errors foo_bar x", "foo_bar: no such type of error; known: all, "),
     ],
 )
 def test_a_misspelled_type_is_named_with_its_nearest(words: str, said: str) -> None:

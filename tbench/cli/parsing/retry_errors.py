@@ -22,7 +22,14 @@ class CommandWithRetryErrors(TbenchCommand):
     """A command that has `--retry-errors`: the words behind it are its own as far as they are types of error."""
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        return super().parse_args(ctx, _with_types_joined(ctx, args))
+        words = list(args)
+        try:
+            return super().parse_args(ctx, _with_types_joined(ctx, args))
+        except click.UsageError as mistake:
+            if "unexpected extra argument" in mistake.message:
+                # One word too many, and so the one behind the option was meant as a type after all.
+                _check(ctx, _types(_word_behind_the_option(words)))
+            raise
 
 
 class _TypeOfError(click.types.StringParamType):
@@ -63,6 +70,12 @@ def _with_types_joined(context: click.Context, arguments: list[str]) -> list[str
             _check(context, _types(word.partition("=")[2]))
         joined.append(word)
     return joined
+
+
+def _word_behind_the_option(arguments: list[str]) -> str:
+    """The first word behind the option that is no option; empty where there is none."""
+    behind = arguments[arguments.index(_OPTION) + 1 :] if _OPTION in arguments else []
+    return behind[0] if behind and not behind[0].startswith("-") else ""
 
 
 def _belongs_to_it(context: click.Context, word: str) -> bool:
