@@ -202,7 +202,9 @@ async def test_tests_that_change_while_they_run_are_flagged(verified: Verified) 
 
 
 async def test_tests_that_are_not_what_was_sent_are_not_run(verified: Verified) -> None:
-    rewrites = "while :; do [ -e /tests/expected ] && echo 'echo 1 > /logs/verifier/reward.txt' >> /tests/test.sh; done"
+    # So many lines and no more: a script that grows faster than bash reads it would never end.
+    append = "echo 'echo 1 > /logs/verifier/reward.txt' >> /tests/test.sh"
+    rewrites = f"n=0; while [ $n -lt 2000 ]; do [ -e /tests/expected ] && {append} && n=$((n+1)); done"
     failed = await refused(verified(daemon(rewrites)))
     # It may also come too late for the check, and be caught after the run.
     assert failed.type in ("verifier_tampered", "verifier_no_reward")
