@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterator
 from pathlib import Path
 
-from tbench.config.setting import Setting, parts_of, settings_of
+from tbench.config.setting import Setting, panels_of
 from tbench.config.settings import RunConfig
 from tbench.config.text import as_toml
 
@@ -17,11 +17,9 @@ _TABLES = re.compile(r"(?<=\n)### tasks\n.*?(?=\n## )", re.DOTALL)
 def tables() -> str:
     """A heading and a table for each section."""
     lines: list[str] = []
-    for section, part in parts_of(RunConfig).items():
-        title = " ".join((part.__doc__ or "").split())
+    for section, title, settings in panels_of(RunConfig):
         lines += [f"### {section}", "", f"{title}.", "", "| setting | flag | default | |", "|---|---|---|---|"]
-        lines += [_row(setting) for setting in settings_of(RunConfig) if setting.section == section]
-        lines.append("")
+        lines += [*map(_row, settings), ""]
     return "\n".join(lines)
 
 

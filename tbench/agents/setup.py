@@ -17,16 +17,12 @@ from tbench.agents.model_agent import ModelAgent, UserAgent
 from tbench.agents.trial_agent import NopAgent, OracleAgent, TrialAgent
 from tbench.agents.user_agent import AgentClass, load_agent_class
 from tbench.config.document import Locked
-from tbench.config.presets import PRESETS
+from tbench.config.presets import OWN_LOOP, PRESETS
+from tbench.config.setting import settings_of
 from tbench.config.settings import ModelConfig, RunConfig
 from tbench.errors import UsageError
 
 _PREFLIGHT_SEC = 20.0
-_OWN_LOOP = {
-    "agent": ("protocol", "prompt", "observation_bytes", "neutralise_special_tokens"),
-    "limits": ("on_overflow",),
-}
-"""Settings of tbench's own agent loop, which an agent of the user's own does not go through."""
 
 
 @dataclass(frozen=True)
@@ -57,12 +53,8 @@ class AgentSetup:
         return _model_agent(config)
 
     @property
-    def needs_model(self) -> bool:
-        """Whether there is nothing to do without an endpoint."""
-        return self.protocol is not None
-
-    @property
     def may_use_model(self) -> bool:
+        """Whether there is an agent that asks a model, and a model to ask."""
         return self.protocol is not None or (self.user_agent is not None and bool(self.config.model.base_url))
 
     def locked(self, chat: ChatModel | None = None, served: ServedModel | None = None) -> Locked:
@@ -103,7 +95,7 @@ class AgentSetup:
 def _model_agent(config: RunConfig) -> AgentSetup:
     if not config.model.base_url:
         raise UsageError("no endpoint: give --base-url http://HOST:PORT/v1 or set OPENAI_BASE_URL (or --agent oracle)")
-    protocol = load_checked_protocol(config)
+    protocol = _checked_protocol(config)
     if protocol.tools and config.model.template != "server":
         raise UsageError(f"--protocol {protocol.name}: calls a tool, which only --render server has a place for")
     shell_state = config.agent.shell_state
@@ -117,12 +109,8 @@ def _model_agent(config: RunConfig) -> AgentSetup:
 
 def _user_agent(config: RunConfig) -> AgentSetup:
     name = config.agent.name
-    if senseless := [
-        f"{section}.{setting}"
-        for section, settings in _OWN_LOOP.items()
-        for setting in settings
-        if _is_set(config, section, setting)
-    ]:
+    settings = {setting.path: setting for setting in settings_of(RunConfig)}
+    if senseless := [path for path in OWN_LOOP if settings[path].value_in(config) != settings[path].default]:
         raise UsageError(f"--agent {name}: {', '.join(senseless)}: belong to tbench's own agent; leave them out")
     return AgentSetup(
         config,
@@ -132,12 +120,7 @@ def _user_agent(config: RunConfig) -> AgentSetup:
     )
 
 
-def _is_set(config: RunConfig, section: str, name: str) -> bool:
-    part = getattr(config, section)
-    return bool(getattr(part, name) != type(part).model_fields[name].get_default(call_default_factory=True))
-
-
-def load_checked_protocol(config: RunConfig) -> ActionProtocol:
+def _checked_protocol(config: RunConfig) -> ActionProtocol:
     """The protocol with the user's prompts, if any. Raises UsageError."""
     agent = config.agent
     try:
@@ -162,6 +145,11 @@ def make_chat(model: ModelConfig, on_wait: Callable[[str, float], None], on_outa
         max_outage=OutagePolicy(max_sec=model.max_outage_sec),
         on_outage=on_outage,
     )
+
+
+async def connect_if_used(setup: AgentSetup, say: Callable[[str], None]) -> tuple[ChatModel | None, ServedModel | None]:
+    """Connect to the endpoint where the agent uses one. Raises UsageError."""
+    return await connect(setup.config.model, say) if setup.may_use_model else (None, None)
 
 
 async def connect(model: ModelConfig, say: Callable[[str], None]) -> tuple[ChatModel, ServedModel]:

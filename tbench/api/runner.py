@@ -14,9 +14,9 @@ from pathlib import Path
 from typing import Self
 
 from harness.trajectory import Outcome, Step
-from tbench.agents.setup import AgentSetup, connect
+from tbench.agents.setup import AgentSetup, connect_if_used
 from tbench.agents.trial_agent import TrialAgent
-from tbench.config.document import Locked, PlannedTask, RunPlan, Status
+from tbench.config.document import Locked, RunPlan, Status
 from tbench.config.settings import RunConfig
 from tbench.errors import TbenchError, UsageError
 from tbench.events import Event, Events, Note
@@ -25,7 +25,7 @@ from tbench.runs.admission import Admission
 from tbench.runs.host import HostWatch
 from tbench.runs.plan import sandbox_settings, stored_config, trial_id
 from tbench.runs.redaction import hiding
-from tbench.runs.run import demand_of, require_capabilities, run_document
+from tbench.runs.run import demand_of, planned_tasks, require_capabilities, run_document
 from tbench.runs.trial import Trial, TrialPlan
 from tbench.sandbox.backend import MakeBackend
 from tbench.sandbox.docker.backend import DockerBackend
@@ -237,9 +237,9 @@ class Runner:
 
     async def _connect(self, base_url: str | None) -> _Endpoint:
         config = self.config if base_url is None else self.config.with_values(model={"base_url": base_url})
-        setup, chat, served = AgentSetup.of(config), None, None
-        if setup.may_use_model:
-            chat, served = await connect(config.model, self._say)
+        setup = AgentSetup.of(config)
+        chat, served = await connect_if_used(setup, self._say)
+        if chat is not None:
             self._stack.push_async_callback(chat.close)
         plan = self._plan(config, setup.locked(chat, served))
         for other in self._endpoints.values():
@@ -262,11 +262,7 @@ class Runner:
     def _write_document(self, status: Status) -> None:
         """Write run.json with the tasks and seeds so far."""
         assert self._store is not None
-        images = self._backend.image_ids
-        tasks = tuple(
-            PlannedTask(name=name, hash=task.hash, image_id=images.get(name))
-            for name, task in sorted(self._tasks.items())
-        )
+        tasks = planned_tasks(TaskSet(tuple(task for _, task in sorted(self._tasks.items())), {}), self._backend)
         seeds = tuple(sorted({seed for _, seed in self._seeds}))
         self._store.write_document(self._document.model_copy(update={"tasks": tasks, "seeds": seeds, "status": status}))
 

@@ -12,12 +12,12 @@ from typing import get_args
 import click
 
 from harness.model import ServedModel
-from tbench.agents.setup import AgentSetup, connect
-from tbench.cli.execute import check_load, chosen_tasks
+from tbench.agents.setup import AgentSetup, connect_if_used
+from tbench.cli.execute import check_load, chosen_tasks, planned
 from tbench.cli.live import counted
 from tbench.config.document import RunPlan
 from tbench.config.settings import RunConfig
-from tbench.runs.plan import check_same_run, plan_trials, stored_config
+from tbench.runs.plan import plan_trials
 from tbench.runs.resume import EarlierRun, RetryErrors, left_to_do
 from tbench.sandbox.docker.engine import Engine
 from tbench.sandbox.docker.image import Images, ImageState
@@ -32,7 +32,7 @@ Row = tuple[str, str]
 
 def show_plan(config: RunConfig, earlier: EarlierRun | None, retry_errors: RetryErrors) -> None:
     """Print the plan of a run. Raises UsageError for what would keep it from starting."""
-    tasks, setup = chosen_tasks(config), AgentSetup.of(config)
+    tasks, setup = chosen_tasks(config.tasks), AgentSetup.of(config)
     engine = Engine.connect()
     try:
         check_load(config, engine)
@@ -58,18 +58,11 @@ def _wrapped(label: str, words: str) -> str:
 async def _plan(
     setup: AgentSetup, tasks: TaskSet, engine: Engine, earlier: EarlierRun | None, retry_errors: RetryErrors
 ) -> list[Row]:
-    config, served, chat = setup.config, None, None
-    if setup.may_use_model:
-        chat, served = await connect(config.model, lambda text: click.echo(text, err=True))
+    config = setup.config
+    chat, served = await connect_if_used(setup, lambda text: click.echo(text, err=True))
+    if chat is not None:
         await chat.close()
-    plan = RunPlan(
-        run=earlier.document.run if earlier else "dry-run",
-        config=stored_config(config),
-        locked=setup.locked(chat, served),
-        seeds=config.seeds,
-    )
-    if earlier is not None:
-        check_same_run(earlier, plan, tasks)
+    plan = planned(setup, tasks, earlier, "dry-run", setup.locked(chat, served))
     trials = plan_trials(tasks, plan)
     left = trials if earlier is None else left_to_do(earlier.directory, trials, retry_errors)
     started = {trial.task_name for trial in left}

@@ -12,14 +12,13 @@ from pathlib import Path
 
 import click
 
-from harness.chat import ChatModel
 from harness.model import ServedModel
-from tbench.agents.setup import AgentSetup, connect
+from tbench.agents.setup import AgentSetup, connect_if_used
 from tbench.cli.interruption import run_interruptibly, tell
 from tbench.cli.live import progress
 from tbench.cli.run_log import run_log
-from tbench.config.document import RunPlan
-from tbench.config.settings import RunConfig
+from tbench.config.document import Locked, RunPlan
+from tbench.config.settings import RunConfig, TasksConfig
 from tbench.errors import UsageError
 from tbench.events import Event, Events, Note
 from tbench.runs.plan import check_same_run, sandbox_settings, stored_config
@@ -40,7 +39,7 @@ def execute(
     config: RunConfig, earlier: EarlierRun | None = None, retry_errors: RetryErrors | None = None
 ) -> RunOutcome:
     """Execute a run and print its score. Raises UsageError for what the user can mend, before anything was started."""
-    tasks = chosen_tasks(config)
+    tasks = chosen_tasks(config.tasks)
     setup = AgentSetup.of(config)
     engine = Engine.connect(config.schedule.concurrency)
     try:
@@ -61,9 +60,8 @@ def check_load(config: RunConfig, engine: Engine) -> None:
         raise UsageError("--max-load: the engine runs on another machine, whose load cannot be seen; leave it out")
 
 
-def chosen_tasks(config: RunConfig) -> TaskSet:
-    """The tasks that the configuration names. Raises UsageError."""
-    chosen = config.tasks
+def chosen_tasks(chosen: TasksConfig) -> TaskSet:
+    """The tasks that a configuration names. Raises UsageError."""
     return read_tasks(chosen.source, chosen.include, chosen.exclude, chosen.limit)
 
 
@@ -71,16 +69,9 @@ async def _execute(
     setup: AgentSetup, tasks: TaskSet, engine: Engine, earlier: EarlierRun | None, retry_errors: RetryErrors
 ) -> RunOutcome:
     config, events = setup.config, Events(say_before_the_run)
-    chat, served = await connect_if_needed(setup, events)
+    chat, served = await connect_if_used(setup, lambda text: events.emit(Note(text=text)))
     directory = Path(config.output.directory or _default_directory(config, served))
-    plan = RunPlan(
-        run=earlier.document.run if earlier else directory.name,
-        config=stored_config(config),
-        locked=setup.locked(chat, served),
-        seeds=config.seeds,
-    )
-    if earlier is not None:
-        check_same_run(earlier, plan, tasks)
+    plan = planned(setup, tasks, earlier, directory.name, setup.locked(chat, served))
     try:
         with run_log(directory, config.output.log_level, hiding(tasks.tasks)) as log, progress(plan, tasks) as show:
             events.replace(show)
@@ -105,11 +96,17 @@ async def _execute(
     return outcome
 
 
-async def connect_if_needed(setup: AgentSetup, events: Events) -> tuple[ChatModel | None, ServedModel | None]:
-    """Connect to the endpoint where the agent uses one. Raises UsageError."""
-    if not setup.may_use_model:
-        return None, None
-    return await connect(setup.config.model, lambda text: events.emit(Note(text=text)))
+def planned(setup: AgentSetup, tasks: TaskSet, earlier: EarlierRun | None, name: str, locked: Locked) -> RunPlan:
+    """The plan of a new run of this name, or of the one that goes on. Raises UsageError where that is another."""
+    plan = RunPlan(
+        run=earlier.document.run if earlier else name,
+        config=stored_config(setup.config),
+        locked=locked,
+        seeds=setup.config.tasks.planned_seeds,
+    )
+    if earlier is not None:
+        check_same_run(earlier, plan, tasks)
+    return plan
 
 
 def say_before_the_run(event: Event) -> None:

@@ -44,10 +44,10 @@ def resume(run: Path, given: Given[RunConfig], retry_errors: str | None) -> None
 def _refuse_changes(before: RunConfig, after: RunConfig, given: Given[RunConfig]) -> None:
     """Raise UsageError for a value, out of a file perhaps, that is another than that which the run was started with."""
     for value in given.values:
-        section, name = value.setting.section, value.setting.name
-        if value.setting.path in _MAY_CHANGE or section in ("tasks", "output"):
+        setting = value.setting
+        if setting.path in _MAY_CHANGE or setting.section in ("tasks", "output"):
             continue
-        if getattr(getattr(after, section), name) != getattr(getattr(before, section), name):
+        if setting.value_in(after) != setting.value_in(before):
             raise UsageError(
-                f"{value.origin}: {value.setting.path}: is another than the run was started with; start a new run"
+                f"{value.origin}: {setting.path}: is another than the run was started with; start a new run"
             )

@@ -16,8 +16,11 @@ from pydantic import BaseModel
 
 _DIRECTORY = Path(__file__).parent / "presets"
 PRESETS = ("terminus-2", "tmax", "mini-swe-agent", "thinking-bash")
-_OWN_LOOP = {"agent.protocol", "agent.observation_bytes", "limits.on_overflow"}
-"""Settings that an agent of the user's own has no use for."""
+OWN_LOOP = (
+    *("agent.protocol", "agent.prompt", "agent.observation_bytes", "agent.neutralise_special_tokens"),
+    *("limits.on_overflow",),
+)
+"""Settings of tbench's own agent loop, which an agent of the user's own does not go through."""
 
 
 @cache
@@ -51,7 +54,7 @@ def from_preset(given: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
 
 def _fits(path: str, agent: Mapping[str, Any], values: Mapping[str, Any]) -> bool:
     if ":" in str(agent.get("name")):
-        return path not in _OWN_LOOP
+        return path not in OWN_LOOP
     if path == "agent.shell_state":
         from harness.protocols import PROTOCOLS, load_protocol  # with their prompts, which most commands do without
 

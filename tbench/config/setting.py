@@ -77,6 +77,10 @@ class Setting:
     def default(self) -> Any:
         return self.field.get_default(call_default_factory=True)
 
+    def value_in(self, config: BaseModel) -> Any:
+        """The setting's value in a configuration."""
+        return getattr(getattr(config, self.section), self.name)
+
     @cached_property
     def kind(self) -> Any:
         """The type without None: a class, or the origin of a generic one (tuple, dict, Literal)."""
@@ -116,8 +120,16 @@ def settings_of(configuration: type[BaseModel]) -> Iterator[Setting]:
             yield Setting(section, name, field, option, option.measured and getattr(part, "measured", True))
 
 
+def panels_of(configuration: type[BaseModel]) -> Iterator[tuple[str, str, list[Setting]]]:
+    """For each part of a configuration: its section, its title, and its settings."""
+    settings = list(settings_of(configuration))
+    for section, part in parts_of(configuration).items():
+        title = " ".join((part.__doc__ or section).split())
+        yield section, title, [setting for setting in settings if setting.section == section]
+
+
 def parts_of(configuration: type[BaseModel]) -> dict[str, type[BaseModel]]:
-    """The parts of a configuration by section; each is a model, whose docstring is the title of its panel."""
+    """The parts of a configuration by section; each is a model, whose docstring is its title."""
     return {name: part for name, field in configuration.model_fields.items() if (part := _model(field)) is not None}
 
 

@@ -158,6 +158,13 @@ class ScheduleConfig(Frozen, use_attribute_docstrings=True):
     """Load per cpu above which no trial starts beside others. It is the average over one minute."""
 
 
+class RequestsConfig(Frozen, use_attribute_docstrings=True):
+    """Scheduling"""
+
+    concurrency: Annotated[int, Option(("--concurrency", "-n"), daily=True)] = Field(default=16, ge=1)
+    """Requests at once."""
+
+
 class OutputConfig(Frozen, use_attribute_docstrings=True):
     """Output"""
 
@@ -191,10 +198,6 @@ class RunConfig(Frozen):
             return given
         filled = from_preset(given)
         return {**given, **{name: {**given_values(given.get(name)), **part} for name, part in filled.items()}}
-
-    @property
-    def seeds(self) -> tuple[int, ...]:
-        return self.tasks.planned_seeds
 
     def with_values(self, **sections: Mapping[str, Any]) -> RunConfig:
         """Copy with other values, by section; everything is checked again. Raises ValidationError."""

@@ -11,7 +11,7 @@ from pydantic import BaseModel
 
 from harness.address import without_password
 from tbench.config.layers import Resolved
-from tbench.config.setting import Setting, parts_of, settings_of
+from tbench.config.setting import Setting, panels_of, settings_of
 
 _WIDTH = 100
 
@@ -19,11 +19,10 @@ _WIDTH = 100
 def commented_file(configuration: type[BaseModel]) -> str:
     """A TOML file with every setting, its help and its default, all of them commented out."""
     lines = ["# Settings of a run; `tbench run -c FILE` reads them. Take the # away from what you want to say."]
-    for section, part in parts_of(configuration).items():
-        lines += ["", f"# {' '.join((part.__doc__ or section).split())}", f"[{section}]"]
-        for setting in settings_of(configuration):
-            if setting.section == section:
-                lines += ["", *_wrapped(setting.help + _choices(setting)), f"# {_assignment(setting, setting.default)}"]
+    for section, title, settings in panels_of(configuration):
+        lines += ["", f"# {title}", f"[{section}]"]
+        for setting in settings:
+            lines += ["", *_wrapped(setting.help + _choices(setting)), f"# {setting.name} = {as_toml(setting.default)}"]
     return "\n".join(lines) + "\n"
 
 
@@ -32,7 +31,7 @@ def shown(resolved: Resolved[Any]) -> Iterator[str]:
     config = resolved.config
     rows = []
     for setting in settings_of(type(config)):
-        value = getattr(getattr(config, setting.section), setting.name)
+        value = setting.value_in(config)
         if setting.path == "model.base_url" and value is not None:
             value = without_password(value)
         rows.append((f"{setting.path} = {as_toml(value)}", setting.path))
@@ -47,10 +46,6 @@ def _wrapped(text: str) -> list[str]:
 
 def _choices(setting: Setting) -> str:
     return f" One of {', '.join(setting.choices)}." if setting.choices else ""
-
-
-def _assignment(setting: Setting, value: Any) -> str:
-    return f"{setting.name} = {as_toml(value)}"
 
 
 def as_toml(value: Any) -> str:

@@ -90,9 +90,7 @@ def _measured(plan: RunPlan) -> dict[str, Any]:
 def _later_settings(config: RunConfig) -> dict[str, Any]:
     """Measured settings that version 1 did not have, where they are not at their defaults."""
     return {
-        setting.path: value
-        for setting in _LATER_SETTINGS
-        if (value := getattr(getattr(config, setting.section), setting.name)) != setting.default
+        setting.path: value for setting in _LATER_SETTINGS if (value := setting.value_in(config)) != setting.default
     }
 
 

@@ -168,8 +168,6 @@ def run_document(plan: RunPlan, tasks: TaskSet, backend: Backend, earlier: RunDo
     `earlier` is that of a run that goes on; when it began and which images it used is taken from there.
     """
     now = datetime.now(UTC).isoformat()
-    known = {task.name: task.image_id for task in earlier.tasks} if earlier else {}
-    known |= dict(backend.image_ids)
     return RunDocument(
         run=plan.run,
         config=plan.config,
@@ -180,9 +178,16 @@ def run_document(plan: RunPlan, tasks: TaskSet, backend: Backend, earlier: RunDo
         tbench_version=__version__,
         python_version=platform.python_version(),
         engine=backend.describe(),
-        tasks=tuple(PlannedTask(name=task.name, hash=task.hash, image_id=known.get(task.name)) for task in tasks.tasks)
-        + tuple(PlannedTask(name=name, invalid=why) for name, why in tasks.invalid.items()),
+        tasks=planned_tasks(tasks, backend, earlier),
     )
+
+
+def planned_tasks(tasks: TaskSet, backend: Backend, earlier: RunDocument | None = None) -> tuple[PlannedTask, ...]:
+    """The tasks as run.json lists them, with the images that were used now or, else, in the `earlier` start."""
+    images = {task.name: task.image_id for task in earlier.tasks} if earlier else {}
+    images |= dict(backend.image_ids)
+    read = (PlannedTask(name=task.name, hash=task.hash, image_id=images.get(task.name)) for task in tasks.tasks)
+    return (*read, *(PlannedTask(name=name, invalid=why) for name, why in tasks.invalid.items()))
 
 
 async def execute_run(
@@ -236,8 +241,13 @@ async def execute_run(
         # Before the first trial: afterwards the run itself takes care of it.
         status = "interrupted"
     finally:
-        ending = {"status": status, "stopped": outcome.stopped, "resumed_at": document.resumed_at}
-        _close(store, run_document(plan, tasks, backend, document).model_copy(update=ending), say)
+        ending = {
+            "status": status,
+            "stopped": outcome.stopped,
+            "engine": backend.describe(),
+            "tasks": planned_tasks(tasks, backend, document),
+        }
+        _close(store, document.model_copy(update=ending), say)
     return replace(outcome, results=[*standing, *outcome.results])
 
 

@@ -15,7 +15,7 @@ from pydantic import BaseModel
 
 from tbench.cli.parsing.commands import Argument, TbenchCommand
 from tbench.config.layers import Layers, Resolved, Value
-from tbench.config.setting import Setting, parts_of, settings_of
+from tbench.config.setting import Setting, panels_of, settings_of
 from tbench.config.settings import RunConfig
 
 Config = TypeVar("Config", bound=BaseModel)
@@ -66,9 +66,9 @@ class ConfiguredCommand(TbenchCommand, Generic[Config]):
         rows = [(_place(each.flags), self._row(each)) for each in daily]
         rows += [(_place(each.opts), record) for each in own if (record := _own_record(each, ctx)) is not None]
         _panel(formatter, "Daily", [record for _, record in sorted(rows, key=lambda row: row[0])])
-        for section, part in parts_of(self._configuration).items():
-            rest = [each for each in self._settings if each.section == section and each not in daily]
-            _panel(formatter, " ".join((part.__doc__ or section).split()), [*map(self._row, rest)])
+        behind = {each.path for each in self._settings} - {each.path for each in daily}
+        for _, title, settings in panels_of(self._configuration):
+            _panel(formatter, title, [self._row(each) for each in settings if each.path in behind])
 
     def _row(self, setting: Setting) -> tuple[str, str]:
         names, help = _record(setting)

@@ -10,6 +10,7 @@ import click
 
 from harness.protocols.thinking_bash import ThinkingBash
 from tbench.agents.setup import AgentSetup, connect
+from tbench.cli.execute import chosen_tasks
 from tbench.cli.interruption import EXIT_INTERRUPTED, run_interruptibly
 from tbench.config.layers import Resolved
 from tbench.config.presets import preset
@@ -22,7 +23,7 @@ from tbench.proxies.extraction.records import ReplyRecord
 from tbench.proxies.extraction.score import rewards_named
 from tbench.proxies.extraction.settings import ExtractConfig
 from tbench.proxies.extraction.syntax import BashSyntax
-from tbench.tasks.sources import TaskSet, read_tasks
+from tbench.tasks.sources import TaskSet
 
 _REPLIES_PER_LINE = 50
 _MOST_ERRORS = 3
@@ -34,12 +35,12 @@ def ask_and_store(resolved: Resolved[ExtractConfig], resume: bool) -> Path:
 
     Raises UsageError, where possible before anything is asked.
     """
-    config, chosen = resolved.config, resolved.config.tasks
+    config = resolved.config
     rewards_named(config.score.relevance, config.score.conciseness)
     BashSyntax()
     if resume and config.output.directory is None:
         raise UsageError("--resume: which extraction? Give its directory with --output")
-    tasks = read_tasks(chosen.source, chosen.include, chosen.exclude, chosen.limit)
+    tasks = chosen_tasks(config.tasks)
     if config.output.directory is not None and not resume:
         EXTRACTION.refuse_to_overwrite(Path(config.output.directory))
     setup = AgentSetup.of(_as_run(resolved))

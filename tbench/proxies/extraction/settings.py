@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Annotated, ClassVar, Literal
+from typing import Annotated, Literal
 
 from pydantic import Field
 
 from harness.trajectory import Frozen
 from tbench.config.setting import Option
-from tbench.config.settings import ModelConfig, TasksConfig, protocols
+from tbench.config.settings import ModelConfig, RequestsConfig, TasksConfig, protocols
 
 Relevance = Literal["distinct", "occurrences", "literal"]
 Conciseness = Literal["step", "linear", "negative"]
@@ -30,15 +30,6 @@ class ExtractAgentConfig(Frozen, use_attribute_docstrings=True):
     """A file whose blocks replace the protocol's prompts; thinking-bash has the bare request without one."""
 
 
-class ExtractScheduleConfig(Frozen, use_attribute_docstrings=True):
-    """Scheduling"""
-
-    measured: ClassVar[bool] = False
-
-    concurrency: Annotated[int, Option(("--concurrency", "-n"), daily=True)] = Field(default=16, ge=1)
-    """Requests at once."""
-
-
 class ScoreConfig(Frozen, use_attribute_docstrings=True):
     """Scores"""
 
@@ -50,8 +41,6 @@ class ScoreConfig(Frozen, use_attribute_docstrings=True):
 
 class ExtractOutputConfig(Frozen, use_attribute_docstrings=True):
     """Output"""
-
-    measured: ClassVar[bool] = False
 
     directory: Annotated[str | None, Option(("--output", "-o"), metavar="DIR", daily=True, is_path=True)] = None
     """The extraction's directory; must be new or empty, but for --resume."""
@@ -65,6 +54,6 @@ class ExtractConfig(Frozen):
     tasks: TasksConfig = TasksConfig()
     model: ExtractModelConfig = ExtractModelConfig()
     agent: ExtractAgentConfig = ExtractAgentConfig()
-    schedule: ExtractScheduleConfig = ExtractScheduleConfig()
+    schedule: RequestsConfig = RequestsConfig()
     score: ScoreConfig = ScoreConfig()
     output: ExtractOutputConfig = ExtractOutputConfig()

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Annotated, Any, ClassVar, Literal
+from typing import Annotated, Any, Literal
 
 from pydantic import BeforeValidator, Field
 
 from harness.trajectory import Frozen
 from tbench.config.setting import Option
-from tbench.config.settings import EndpointConfig
+from tbench.config.settings import EndpointConfig, RequestsConfig
 from tbench.proxies.replay.asking.prompts import Switch
 
 
@@ -34,8 +33,6 @@ class DatasetConfig(Frozen, use_attribute_docstrings=True):
 
 class ReplayModelConfig(EndpointConfig, use_attribute_docstrings=True):
     """Model"""
-
-    options: ClassVar[Mapping[str, Option]] = {}
 
     base_url: Annotated[tuple[str, ...], BeforeValidator(_as_urls), Option(daily=True)] = ()
     """The endpoint (repeatable: requests go round several); without it, OPENAI_BASE_URL says."""
@@ -83,13 +80,6 @@ class PromptConfig(Frozen, use_attribute_docstrings=True):
     """Leave steps that do not fit the context without an answer."""
 
 
-class ReplayScheduleConfig(Frozen, use_attribute_docstrings=True):
-    """Scheduling"""
-
-    concurrency: Annotated[int, Option(("--concurrency", "-n"), daily=True)] = Field(default=16, ge=1)
-    """Requests at once."""
-
-
 class ReplayOutputConfig(Frozen, use_attribute_docstrings=True):
     """Output"""
 
@@ -107,5 +97,5 @@ class ReplayConfig(Frozen):
     dataset: DatasetConfig = DatasetConfig()
     model: ReplayModelConfig = ReplayModelConfig()
     prompt: PromptConfig = PromptConfig()
-    schedule: ReplayScheduleConfig = ReplayScheduleConfig()
+    schedule: RequestsConfig = RequestsConfig()
     output: ReplayOutputConfig = ReplayOutputConfig()
