@@ -89,7 +89,7 @@ KINDS: dict[str, Kind] = {
     "task_changed": Kind(
         Stage.PLAN, Blame.USER, False, "a file of the task is no longer the one that its hash was taken of"
     ),
-    "env_missing": Kind(Stage.PLAN, Blame.USER, False, "the task asks for an environment variable that is not set"),
+    "env_missing": Kind(Stage.PLAN, Blame.USER, False, "the task asks for a variable that is not set or not allowed"),
     "image_build_failed": Kind(Stage.IMAGE, Blame.TASK, False, "building environment/Dockerfile failed"),
     "image_build_timeout": Kind(Stage.IMAGE, Blame.TASK, True, "the build took longer than build_timeout_sec"),
     "image_unavailable": Kind(Stage.IMAGE, Blame.INFRA, True, "docker_image can neither be pulled nor built"),

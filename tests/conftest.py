@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import re
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -123,8 +123,8 @@ async def start_sandbox(engine: Engine, tools_volume: str) -> AsyncIterator[Call
 
     async with opened(DockerBackend(engine, SandboxSettings("tests"))) as backend:
 
-        async def start(directory: Path) -> Sandbox:
-            started.append(await backend.sandbox(Task.read(directory), "tests"))
+        async def start(directory: Path, allowed: Sequence[str] = ()) -> Sandbox:
+            started.append(await backend.sandbox(Task.read(directory).allowing(allowed), "tests"))
             return started[-1]
 
         yield start

@@ -13,7 +13,7 @@ from harness.trajectory import Outcome, Step, Trajectory
 from tbench.errors import TrialError
 from tbench.sandbox.archive import pack, tree_at
 from tbench.sandbox.backend import BUSYBOX, LOG_DIRECTORIES, NOT_STAGED, Sandbox
-from tbench.tasks.task import Task, resolve_env
+from tbench.tasks.task import Task
 
 _NO_LIMIT_SEC = 24 * 3600.0
 _UNPACK = f"""{BUSYBOX} tar -xf - -C / && {BUSYBOX} mkdir -p {" ".join(LOG_DIRECTORIES)} || exit {NOT_STAGED}
@@ -92,7 +92,7 @@ class OracleAgent:
         ended = await place.sandbox.shell(
             script,
             timeout_sec=place.timeout_sec or _NO_LIMIT_SEC,
-            environment={"DEBIAN_FRONTEND": "noninteractive", **resolve_env(place.task.file.solution.env)},
+            environment={"DEBIAN_FRONTEND": "noninteractive", **place.task.resolve_env(place.task.file.solution.env)},
             stdin=stdin,
         )
         if ended.exit_code == NOT_STAGED:

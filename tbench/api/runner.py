@@ -31,6 +31,7 @@ from tbench.sandbox.backend import MakeBackend
 from tbench.sandbox.docker.backend import DockerBackend
 from tbench.storage.read_run import read_steps
 from tbench.storage.run_store import RunStore
+from tbench.tasks.consent import about_withheld
 from tbench.tasks.sources import TaskSet
 from tbench.tasks.task import Task
 from tbench.verify.policy import VerifyPolicy
@@ -165,6 +166,7 @@ class Runner:
         at = await self._at(endpoint, task)
         if self._tasks[task.name].hash != task.hash:
             raise UsageError(f"{task.name}: has other content than the task of that name before; use another Runner")
+        task = self._tasks[task.name]  # whose files are read once, and which has the configuration's consent
         if (task.name, seed) in self._seeds:
             raise UsageError(f"{task.name} seed {seed}: was run already; give another seed")
         self._seeds.add((task.name, seed))
@@ -231,7 +233,10 @@ class Runner:
             if base_url not in self._endpoints:
                 self._endpoints[base_url] = await self._connect(base_url)
             if task.name not in self._tasks:
-                self._tasks[task.name] = task
+                allowed = self.config.sandbox.allow_env
+                self._tasks[task.name] = task.allowing(allowed)
+                if words := about_withheld([task.file], allowed):
+                    self._say(words)
                 self._write_document("running")
             return self._endpoints[base_url]
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import shutil
 import textwrap
 from collections.abc import Iterable, Iterator
@@ -21,6 +22,7 @@ from tbench.runs.plan import plan_trials
 from tbench.runs.resume import EarlierRun, RetryErrors, left_to_do
 from tbench.sandbox.docker.engine import Engine
 from tbench.sandbox.docker.image import Images, ImageState
+from tbench.tasks.consent import wishes
 from tbench.tasks.sources import TaskSet
 from tbench.tasks.task import Task
 
@@ -78,6 +80,7 @@ async def _plan(
             + (f": {len(trials) - len(left)} done, {len(left)} to do" if earlier else "")
             + f"; at most {config.schedule.concurrency} at once",
         ),
+        *_variables(config, tasks),
         ("agent", plan.locked.agent),
         *_endpoint(served, plan),
         *_prompts(setup, startable),
@@ -85,6 +88,18 @@ async def _plan(
         ("engine", f"{counted(engine.info.cpus, 'cpu')}, {engine.info.memory_mb / 1024:,.1f} GB of memory"),
         ("output", _output(config, earlier)),
     ]
+
+
+def _variables(config: RunConfig, tasks: TaskSet) -> Iterator[Row]:
+    """What tasks ask of tbench's environment, and whether they get it."""
+    asking: dict[str, list[str]] = {}
+    for task in tasks.tasks:
+        for name in sorted({wish.variable for wish in wishes(task.file)}):
+            asking.setdefault(name, []).append(task.name)
+    for name, names in sorted(asking.items()):
+        given = "is allowed" if name in config.sandbox.allow_env else f"is not given; --allow-env {name} allows it"
+        known = "" if name in os.environ else " (not set here)"
+        yield "variables", f"{name}{known} {given}: {', '.join(names)}"
 
 
 def _endpoint(served: ServedModel | None, plan: RunPlan) -> Iterator[Row]:

@@ -15,9 +15,11 @@ from pathlib import Path
 import click
 
 from harness.terminal import TerminalSpec
+from tbench.config.settings import SandboxConfig
 from tbench.errors import TrialError, UsageError
 from tbench.sandbox.backend import BUSYBOX, Backend, HasTty, MakeBackend, SandboxSettings, TtyStream, opened, require
 from tbench.tasks.bundled import tasks_dir
+from tbench.tasks.consent import about_withheld
 from tbench.tasks.sources import BUNDLED, read_tasks
 from tbench.tasks.task import Task
 from tbench.verify.verifier import verify
@@ -40,9 +42,11 @@ def _task(name: str) -> Task:
     return tasks[0]
 
 
-async def session(make_backend: MakeBackend, name: str, verifies: bool) -> None:
+async def session(make_backend: MakeBackend, name: str, verifies: bool, sandbox: SandboxConfig) -> None:
     """Start the sandbox, hand over the keyboard, verify, remove. Raises UsageError."""
-    task = _task(name)
+    task = _task(name).allowing(sandbox.allow_env)
+    if words := about_withheld([task.file], sandbox.allow_env):
+        _say(words)
     backend = make_backend(SandboxSettings(f"shell-{os.getpid()}"))
     require(backend, HasTty, "tbench shell")
     try:

@@ -12,11 +12,16 @@ from tbench.cli.parsing.values import A_NAME
 @click.argument(
     "task", cls=Argument, metavar="TASK", type=A_NAME, help="A task directory, or the name of a bundled task."
 )
+@click.option("--allow-env", metavar="VAR", multiple=True, help="The task may take this variable from the environment.")
 @click.option("--verify/--no-verify", default=True, help="Run the verifier when you leave the shell.")
-def shell(task: str, verify: bool) -> None:
+def shell(task: str, verify: bool, allow_env: tuple[str, ...]) -> None:
     """Open a shell in a task's sandbox; leave it to see what the verifier says."""
     from tbench.cli.interactive import session
     from tbench.cli.interruption import run_interruptibly
+    from tbench.config.layers import Layers
+    from tbench.config.settings import RunConfig
     from tbench.sandbox.docker.backend import DockerBackend
 
-    run_interruptibly(session(DockerBackend.connect, task, verify))
+    layers = Layers(RunConfig)
+    sandbox = layers.resolve([layers.option("sandbox.allow_env", allow_env, "--allow-env")]).config.sandbox
+    run_interruptibly(session(DockerBackend.connect, task, verify, sandbox))

@@ -43,6 +43,7 @@ def list_tasks(source: str) -> None:
 )
 def check(source: str) -> None:
     """Report malformed tasks, unsupported features, and what has no effect; exit 2 when a task cannot run."""
+    from tbench.tasks.consent import wishes
     from tbench.tasks.sources import read_tasks
 
     tasks = read_tasks(source)
@@ -55,6 +56,8 @@ def check(source: str) -> None:
     for problem in problems:
         click.echo(f"cannot run: {problem}")
     for task in tasks.tasks:
+        for wish in wishes(task.file):
+            click.echo(f"asks for {wish.variable}: {task.path / 'task.toml'}: {wish.key}; {wish.without_consent}")
         for key in task.unknown_keys:
             click.echo(f"ignored: {task.path / 'task.toml'}: {key}")
         if not task.has_oracle:

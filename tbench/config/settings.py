@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Mapping
 from typing import Annotated, Any, ClassVar, Literal
 
@@ -28,6 +29,13 @@ def _known_preset(name: str | None) -> str | None:
     if name is not None:
         preset(name)
     return name
+
+
+def _variable_names(names: tuple[str, ...]) -> tuple[str, ...]:
+    for name in names:
+        if re.fullmatch(r"\w+", name) is None:
+            raise ValueError(f"{name!r} is no name of a variable; give the name alone, once for each")
+    return tuple(sorted(set(names)))
 
 
 def protocols() -> Iterable[str]:
@@ -133,7 +141,8 @@ class SandboxConfig(Frozen, use_attribute_docstrings=True):
     """Trials cannot reach the engine's host and the endpoint."""
     no_new_privileges: Annotated[bool, Option(off="--new-privileges")] = False
     """sudo, su and other setuid programs have no effect in trials."""
-
+    allow_env: Annotated[tuple[str, ...], AfterValidator(_variable_names), Option(metavar="VAR")] = ()
+    """Tasks may take this variable from tbench's environment; repeatable. Every other is to them as if not set."""
 
 class VerifyConfig(Frozen, use_attribute_docstrings=True):
     """Verification"""

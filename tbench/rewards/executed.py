@@ -87,6 +87,8 @@ class Live:
     """The trials' network; `task` leaves it to each task."""
     block_host: bool = False
     """Whether the engine's host is closed to the trials."""
+    allow_env: tuple[str, ...] = ()
+    """The variables that tasks may take from the environment of this process."""
     on_flagged: Literal["keep"] | float = "keep"
     """The reward of a verdict with signs of tampering that are not weak: `keep` the verifier's, or another number."""
     output: Path | None = None
@@ -177,21 +179,25 @@ async def run_trials(tasks: Sequence[Task], agent: Callable[[int], TrialAgent], 
     if not tasks:
         return []
     run = f"reward-{uuid.uuid4().hex[:12]}"
-    named = {task.name: task for task in tasks}
-    if any(named[task.name].path != task.path for task in tasks):
-        raise UsageError("two of the tasks have the same name in different directories; rename one")
     config = RunConfig.model_validate(
         {
             "schedule": {"concurrency": live.concurrency, "retries": live.retries},
             "verify": {"mode": live.verify},
-            "sandbox": {"network": live.network, "block_host": live.block_host},
+            "sandbox": {
+                "network": live.network,
+                "block_host": live.block_host,
+                "allow_env": live.allow_env,
+            },
         }
     )
+    named = {task.name: task.allowing(config.sandbox.allow_env) for task in tasks}
+    if any(named[task.name].path != task.path for task in tasks):
+        raise UsageError("two of the tasks have the same name in different directories; rename one")
     plan = RunPlan(run=run, config=config, locked=Locked(agent="rewards"), seeds=(0,))
     document = RunDocument(
         **dict(plan), tasks=tuple(PlannedTask(name=name, hash=task.hash) for name, task in named.items())
     )
-    plans, agents = _plans(tasks, plan), {}
+    plans, agents = _plans([named[task.name] for task in tasks], plan), {}
     for index, each in enumerate(plans):
         agents[each.task_name, each.seed] = index
     with (

@@ -151,7 +151,7 @@ def check_same_run(earlier: EarlierRun, plan: RunPlan, tasks: TaskSet) -> None:
 
 def plan_trials(tasks: TaskSet, plan: RunPlan) -> list[TrialPlan]:
     """The trials of tasks × seeds, seed by seed, so that a run cut short has whole seeds first. Ids are stable."""
-    by_name = {task.name: task for task in tasks.tasks}
+    by_name = {task.name: task.allowing(plan.config.sandbox.allow_env) for task in tasks.tasks}
     measured, plans = semantic(plan), []
     for seed in plan.seeds:
         for name in tasks.names:

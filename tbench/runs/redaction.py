@@ -6,7 +6,8 @@ import os
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
 
-from tbench.tasks.task import Task, host_variables
+from tbench.tasks.consent import wishes
+from tbench.tasks.task import Task
 
 _SHORTEST = 8
 """Fewest characters of a secret. A shorter value is more likely an ordinary word, such as the key `none`."""
@@ -31,7 +32,8 @@ def hiding(tasks: Iterable[Task | None], *, host: Mapping[str, str] | None = Non
 
 
 def _secrets(tasks: Iterable[Task | None], host: Mapping[str, str]) -> Iterator[tuple[str, str]]:
-    names = {"OPENAI_API_KEY": "key"} | {name: name for task in tasks if task for name in host_variables(task)}
+    asked = {wish.variable for task in tasks if task for wish in wishes(task.file)}
+    names = {"OPENAI_API_KEY": "key"} | {name: name for name in asked}
     # The longest first: one may hold another.
     found = [(shown, host.get(name, "").strip()) for name, shown in names.items()]
     yield from sorted((pair for pair in found if len(pair[1]) >= _SHORTEST), key=lambda pair: -len(pair[1]))

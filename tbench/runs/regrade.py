@@ -79,7 +79,8 @@ async def regrade(
 async def _changes(
     document: RunDocument, store: RunStore, kept: Sequence[_Kept], backend: Reopens, say: Say
 ) -> AsyncIterator[Change]:
-    tasks = {task.name: task for task in read_tasks(document.config.tasks.source).tasks}
+    config = document.config
+    tasks = {task.name: task.allowing(config.sandbox.allow_env) for task in read_tasks(config.tasks.source).tasks}
     hashes = {task.name: task.hash for task in document.tasks}
     for each in kept:
         task = tasks.get(each.result.task)
@@ -87,7 +88,7 @@ async def _changes(
             yield Change(each.result, why_not="its task is gone or has changed since")
             continue
         say(f"{task.name} seed {each.result.seed}: verifying again")
-        yield await _verify_again(backend, store, each, task, document.config.verify.mode)
+        yield await _verify_again(backend, store, each, task, config.verify.mode)
 
 
 def _kept(store: RunStore, result: TrialResult) -> _Kept | None:

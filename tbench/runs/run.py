@@ -27,6 +27,7 @@ from tbench.runs.stopping import Gate, Stopping
 from tbench.runs.trial import Trial, TrialPlan
 from tbench.sandbox.backend import Backend, Copies, Keeps, Snapshots, opened, require
 from tbench.storage.run_store import RunStore
+from tbench.tasks.consent import about_withheld
 from tbench.tasks.sources import TaskSet
 from tbench.verify.policy import VerifyPolicy
 
@@ -216,6 +217,8 @@ async def execute_run(
     hide = hiding(tasks.tasks)
     store = RunStore.create(directory, document, hide) if earlier is None else RunStore.open(directory, hide)
     events.subscribe(store.on_event)
+    if words := about_withheld((task.file for task in tasks.tasks), plan.config.sandbox.allow_env):
+        say(words)
     plans, standing = plan_trials(tasks, plan), list[TrialResult]()
     if earlier is not None:
         plans, standing = resume(store, plans, retry_errors or RetryErrors())

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
+import copy
 import hashlib
-import os
 import re
 import tomllib
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -14,19 +14,20 @@ from typing import Any
 from pydantic import ValidationError
 
 from tbench.errors import TaskInvalid, TrialError
+from tbench.tasks.consent import resolve_env
 from tbench.tasks.features import missing_features
 from tbench.tasks.files import TaskFiles, TreeEntry
 from tbench.tasks.format import TaskFile, first_problem, unknown_keys
 
 _CANARY = re.compile(r"^\s*(?:<!--.*canary.*-->|#.*canary.*)\s*$", re.IGNORECASE)
-_TEMPLATE = re.compile(r"\$\{(\w+)(?::-(.*))?\}")
 
 
 class Task:
     """One task directory. `hash` names its content, and only that content is handed out.
 
     The hash is taken once, when it is first needed. Files that are read later are compared with it and kept: one that
-    has changed since then raises TrialError(task_changed), and one that changes afterwards has no effect.
+    has changed since then raises TrialError(task_changed), and one that changes afterwards has no effect. Of tbench's
+    environment a task gets nothing before `allowing` names it.
     """
 
     def __init__(self, path: Path, toml: bytes, file: TaskFile, raw: Mapping[str, Any]) -> None:
@@ -36,6 +37,7 @@ class Task:
         self._toml_digest = _sha256(toml)
         self._raw = raw
         self._files = TaskFiles(path)
+        self._allowed_env: frozenset[str] = frozenset()
 
     @classmethod
     def read(cls, path: Path) -> Task:
@@ -91,6 +93,19 @@ class Task:
         if "task.toml" in digests:
             digests["task.toml"] = self._toml_digest  # of what was read, whatever lies there by now
         return digests
+
+    def allowing(self, names: Collection[str]) -> Task:
+        """This task with consent to take the variables `names`, and no others, from tbench's environment."""
+        if self._allowed_env == frozenset(names):
+            return self
+        _ = self.hash  # taken now, so that both name one content
+        other = copy.copy(self)
+        other._allowed_env = frozenset(names)
+        return other
+
+    def resolve_env(self, env: Mapping[str, str]) -> dict[str, str]:
+        """A table of its environment with what it may take from tbench's own. Raises TrialError(env_missing)."""
+        return resolve_env(env, self._allowed_env)
 
     @cached_property
     def instruction(self) -> str:
@@ -176,33 +191,6 @@ class Task:
     def unknown_keys(self) -> list[str]:
         """Dotted keys of task.toml that tbench does not know ([metadata] is free)."""
         return sorted(unknown_keys(self._raw))
-
-
-def resolve_env(env: Mapping[str, str], host: Mapping[str, str] | None = None) -> dict[str, str]:
-    """Copy of `env` with values `${VAR}` and `${VAR:-default}` taken from the host's environment.
-
-    Raises TrialError(env_missing) for a variable that is neither set nor has a default.
-    """
-    host = os.environ if host is None else host
-    resolved = {}
-    for key, value in env.items():
-        match = _TEMPLATE.fullmatch(value)
-        if match is None:
-            resolved[key] = value
-            continue
-        name, default = match.groups()
-        found = host.get(name, default)
-        if found is None:
-            raise TrialError("env_missing", f"{key} = {value}: set {name} in the environment of tbench")
-        resolved[key] = found
-    return resolved
-
-
-def host_variables(task: Task) -> set[str]:
-    """Names of the variables that the task's `env` tables take from tbench's own environment."""
-    file = task.file
-    tables = (file.environment.env, file.verifier.env, file.solution.env)
-    return {match[1] for table in tables for value in table.values() if (match := _TEMPLATE.fullmatch(value))}
 
 
 def _sha256(data: bytes) -> str:

@@ -13,7 +13,7 @@ from tbench.errors import TrialError
 from tbench.results import NOTHING_SEEN, Integrity
 from tbench.sandbox.archive import FileEntry, pack, tree_at
 from tbench.sandbox.backend import NOT_STAGED, ExecResult, Sandbox
-from tbench.tasks.task import Task, resolve_env
+from tbench.tasks.task import Task
 from tbench.verify.pytest_calls import calls_pytest
 from tbench.verify.report import Facts, read_report
 from tbench.verify.reward import Logs, read_reward, remarks
@@ -125,7 +125,7 @@ async def _run(task: Task, sandbox: Sandbox, again: bool) -> tuple[Facts, dict[s
     user = str(settings.user) if settings.user is not None else None
     as_root = sandbox.runs_as_root if user is None else user in ("root", "0")
     script = _script(task, sandbox, again)
-    tests, environment = pack(script.tests), resolve_env(settings.env)
+    tests, environment = pack(script.tests), task.resolve_env(settings.env)
     if as_root:
         variables = {**environment, **script.environment("whole")}
         ended = await sandbox.shell(

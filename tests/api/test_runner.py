@@ -81,6 +81,24 @@ async def test_its_directory_is_that_of_a_run(fakes: Fakes, make_task: MakeTask,
     assert summary.score is not None and summary.score.mean == 1.0
 
 
+async def test_the_configuration_says_what_a_task_may_take_from_the_environment(
+    fakes: Fakes, make_task: MakeTask, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("OPENAI_API_KEY", "mine")
+    task = tbench.Task.read(make_task(toml='[verifier]\nenv = { KEY = "${OPENAI_API_KEY:-none}" }\n'))
+    allowing = config().with_values(sandbox={"allow_env": ["OPENAI_API_KEY"]})
+    given, said = [], list[str]()
+    for each in (allowing, config()):
+        async with tbench.Runner(each, backend=fakes, say=said.append) as runner:
+            for seed in (0, 1):
+                await runner.trial(task, seed=seed)
+        made = fakes.backends[-1].made.values()
+        given.append({call.environment["KEY"] for sandbox in made for call in sandbox.calls})
+    assert given == [{"mine"}, {"none"}]
+    (line,) = said
+    assert "OPENAI_API_KEY" in line and "mine" not in line
+
+
 async def test_without_a_directory_nothing_is_left(fakes: Fakes, make_task: MakeTask) -> None:
     async with tbench.Runner(config(), backend=fakes) as runner:
         directory = (await runner.trial(make_task("alpha"))).directory

@@ -90,7 +90,8 @@ def run_dir(engine: Engine, tmp_path: Path) -> Iterator[Path]:
 
 
 def tbench(*arguments: str, cwd: Path, **variables: str) -> subprocess.CompletedProcess[str]:
-    environment = {**os.environ, "OPENAI_API_KEY": KEY, "PLANTED_TOKEN": TOKEN, **variables}
+    planted = {"OPENAI_API_KEY": KEY, "PLANTED_TOKEN": TOKEN, "TBENCH_SANDBOX_ALLOW_ENV": "PLANTED_TOKEN"}
+    environment = {**os.environ, **planted, **variables}
     return subprocess.run(
         [TBENCH, *arguments], capture_output=True, text=True, timeout=300, check=False, env=environment, cwd=cwd
     )

@@ -36,6 +36,19 @@ def test_check_of_a_task_that_can_run_ends_well(make_task: MakeTask) -> None:
     assert tbench("task", "check", str(make_task())) == (0, ["1 tasks, 0 problems"])
 
 
+def test_check_names_what_a_task_asks_of_the_environment_and_the_flag_that_allows_it(make_task: MakeTask) -> None:
+    toml = '[environment.env]\nK = "${HF_TOKEN}"\n[verifier.env]\nL = "${OPENAI_API_KEY:-}"\n'
+    path = make_task(toml=toml) / "task.toml"
+    assert tbench("task", "check", str(path.parent)) == (
+        0,
+        [
+            f"asks for HF_TOKEN: {path}: environment.env.K; without --allow-env HF_TOKEN it has the error env_missing",
+            f"asks for OPENAI_API_KEY: {path}: verifier.env.L; without --allow-env OPENAI_API_KEY it has its default",
+            "1 tasks, 0 problems",
+        ],
+    )
+
+
 def test_list_shows_limits_and_the_hash(make_task: MakeTask) -> None:
     path = make_task(toml="[agent]\ntimeout_sec = 9\n[environment]\ncpus = 2\nmemory_mb = 64\n")
     code, lines = tbench("task", "list", str(path))

@@ -34,6 +34,7 @@ def another_value(setting: Setting) -> Any:
         "model.strip_thinking": "off",
         "output.min_coverage": 0.5,
         "model.top_p": 0.5,
+        "sandbox.allow_env": ("A", "B"),
     }
     if setting.path in special:
         return special[setting.path]

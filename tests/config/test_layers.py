@@ -73,6 +73,19 @@ def test_no_limit_can_be_said_everywhere(write: Write) -> None:
         assert resolve(layer).config.limits.steps is None
 
 
+def test_variables_are_allowed_by_name_and_not_by_pattern_or_value(write: Write) -> None:
+    for layer in (
+        LAYERS.environment({"TBENCH_SANDBOX_ALLOW_ENV": "HF_TOKEN,A"}),
+        LAYERS.file(write("[sandbox]\nallow_env = ['HF_TOKEN', 'A']")),
+        LAYERS.assignment("sandbox.allow_env=HF_TOKEN,A"),
+        [LAYERS.option("sandbox.allow_env", ["HF_TOKEN", "A", "A"], "--allow-env")],
+    ):
+        assert resolve(layer).config.sandbox.allow_env == ("A", "HF_TOKEN")
+    for wrong in ("*", "HF_*", "HF_TOKEN=secret", "${HF_TOKEN}", ""):
+        said = complaint(lambda wrong=wrong: LAYERS.option("sandbox.allow_env", [wrong], "--allow-env"))  # type: ignore[misc]
+        assert said.startswith(f"--allow-env: {wrong!r} is no name of a variable")
+
+
 def test_lists_and_objects_have_a_form_in_every_layer(write: Write) -> None:
     for layer in (
         LAYERS.environment({"TBENCH_TASKS_INCLUDE": "a*, b", "TBENCH_MODEL_EXTRA_BODY": '{"top_k": 20}'}),

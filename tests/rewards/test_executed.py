@@ -57,6 +57,18 @@ async def test_each_completion_gets_the_verifier_s_number_of_its_own_task(make_t
     }
 
 
+async def test_a_task_gets_a_variable_of_the_trainer_only_where_it_is_allowed(
+    make_task: MakeTask, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("OPENAI_API_KEY", "the trainer's")
+    task = Task.read(make_task(toml='[verifier]\nenv = { KEY = "${OPENAI_API_KEY:-none}" }\n'))
+    for allowed, given in ((("OPENAI_API_KEY",), "the trainer's"), ((), "none")):
+        where, sandboxes = live(allow_env=allowed)
+        assert await executed_reward([reply("ls")], task=task, live=where) == [1.0]
+        (sandbox,) = sandboxes.made.values()
+        assert {call.environment["KEY"] for call in sandbox.calls if "KEY" in call.environment} == {given}
+
+
 async def test_a_completion_without_a_command_gets_0_without_a_container(make_task: MakeTask) -> None:
     where, sandboxes = live()
     completions = [None, "", "ls", "```python\n1\n```", [{"role": "assistant", "content": reply("ls")}], "\ud800", 3]

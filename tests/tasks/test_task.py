@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from tbench.errors import TaskInvalid, TrialError
-from tbench.tasks.task import Task, resolve_env
+from tbench.tasks.task import Task
 
 MakeTask = Any
 
@@ -103,21 +103,28 @@ def test_an_instruction_with_broken_bytes_can_still_be_sent(make_task: MakeTask)
     assert Task.read(path).instruction == "caf\ufffd\n"
 
 
-def test_env_templates_come_from_the_host() -> None:
-    env = {"A": "${HOST_A}", "B": "${HOST_B:-b}", "C": "${HOST_A:-other}", "D": "plain", "E": "${HOST_B:-}"}
-    assert resolve_env(env, {"HOST_A": "a"}) == {"A": "a", "B": "b", "C": "a", "D": "plain", "E": ""}
+TAKES = '[verifier]\nenv = { KEY = "${HOST_KEY:-default}" }\n'
 
 
-def test_only_a_whole_value_is_a_template() -> None:
-    env = {"A": "x${HOST_A}", "B": "$HOST_A", "C": "${HOST_A} ", "D": "${not-a-name}"}
-    assert resolve_env(env, {"HOST_A": "a"}) == env
+def test_a_task_takes_what_its_copy_with_consent_is_allowed_and_nothing_before(
+    make_task: MakeTask, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HOST_KEY", "real")
+    task = Task.read(make_task(toml=TAKES))
+    env = task.file.verifier.env
+    allowed = task.allowing(["HOST_KEY"])
+    assert [each.resolve_env(env) for each in (task, allowed)] == [{"KEY": "default"}, {"KEY": "real"}]
+    assert allowed.allowing(["OTHER"]).resolve_env(env) == {"KEY": "default"}
+    assert task.allowing(()) is task
 
 
-def test_a_missing_variable_without_default_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delenv("SURELY_UNSET", raising=False)
-    with pytest.raises(TrialError, match=r"KEY.*SURELY_UNSET") as caught:
-        resolve_env({"KEY": "${SURELY_UNSET}"})
-    assert caught.value.info().type == "env_missing"
+def test_consent_changes_nothing_of_the_content(make_task: MakeTask) -> None:
+    task = Task.read(make_task())
+    allowed = task.allowing(["HOST_KEY"])
+    (task.path / "tests" / "test.sh").write_text("changed")
+    assert allowed.hash == task.hash
+    for each in (task, allowed):
+        assert "has changed" in changed(lambda each=each: each.tests)  # type: ignore[misc]
 
 
 def test_the_digest_ignores_modes_and_sees_bytes(make_task: MakeTask) -> None:

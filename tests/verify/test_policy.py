@@ -139,6 +139,12 @@ async def run_trial(engine: Engine, tools_volume: str, tmp_path: Path) -> AsyncI
         await engine.call(engine.api.remove_image, image["Id"], noprune=True)
 
 
+ASKING = """[environment]
+memory_mb = 256
+allow_internet = false
+[verifier.env]
+REWARD = "${FOR_TESTS:-0}"
+"""
 COUNTS = """echo x >> /count
 [ $(wc -l < /count) = {} ] && echo 1 > /logs/verifier/reward.txt || echo 0 > /logs/verifier/reward.txt
 """
@@ -157,6 +163,16 @@ async def test_a_failed_trial_is_kept_survives_the_reaper_and_is_verified_again(
     trial = directory / "trials" / "small-task" / "seed-0"
     assert (trial / "verifier-1" / "reward.txt").read_text() == "0\n"
     assert (trial / "verifier" / "reward.txt").read_text() == "1\n"
+
+
+async def test_a_trial_is_verified_again_with_the_consent_that_it_had(
+    engine: Engine, make_task: MakeTask, run_trial: Runs, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("FOR_TESTS", "1")
+    path = make_task(test="echo $REWARD > /logs/verifier/reward.txt\n", toml=ASKING)
+    directory, result, _ = await run_trial(path, keep="all", allow_env=("FOR_TESTS",))
+    changes = await regrade(partial(DockerBackend, engine), directory, (), None, print)
+    assert [result.reward, *(change.after and change.after.reward for change in changes)] == [1.0, 1.0]
 
 
 async def test_a_passed_trial_is_not_kept(engine: Engine, make_task: MakeTask, run_trial: Runs) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import uuid
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +23,7 @@ from tbench.verify.verifier import Verdict, VerifierFailed, verify
 
 pytestmark = pytest.mark.engine
 MakeTask = Any
-Start = Callable[[Path], Coroutine[Any, Any, Sandbox]]
+Start = Callable[..., Coroutine[Any, Any, Sandbox]]
 BOUND_SEC = 60
 LIMITS = "[environment]\nmemory_mb = 256\nallow_internet = false\n"
 HONEST = "if [ -e /app/done ]; then echo 1; else echo 0; fi > /logs/verifier/reward.txt\n"
@@ -35,14 +35,16 @@ HEALTHCHECK = LIMITS + "[environment.healthcheck]\ninterval_sec = 0.01\ntimeout_
 def verified(make_task: MakeTask, start_sandbox: Start) -> Callable[..., Coroutine[Any, Any, Verdict]]:
     """Lets an agent's script work in a new sandbox, then verifies."""
 
-    async def run(test: str, agent: str = "", *, user: str | None = None, **parts: Any) -> Verdict:
+    async def run(
+        test: str, agent: str = "", *, user: str | None = None, allowed: Sequence[str] = (), **parts: Any
+    ) -> Verdict:
         path = make_task(test=test, **parts)
         sandbox = await start_sandbox(path)
         async with asyncio.timeout(BOUND_SEC):
             if agent:
                 ended = await sandbox.shell(agent, timeout_sec=30, user=user)
                 assert ended.exit_code == 0, ended
-            return await verify(Task.read(path), sandbox)
+            return await verify(Task.read(path).allowing(allowed), sandbox)
 
     return run
 
@@ -193,7 +195,8 @@ async def test_a_timeout_holds_for_another_user_too(verified: Verified) -> None:
 async def test_the_verifier_gets_its_environment(verified: Verified, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("VERIFIER_KEY", "it's a key")
     toml = f'{LIMITS}[verifier]\nenv = {{ KEY = "${{VERIFIER_KEY}}", OTHER = "${{NOT_SET_AT_ALL:-o}}" }}\n'
-    verdict = await verified('echo "$KEY $OTHER"; echo 1 > /logs/verifier/reward.txt', toml=toml)
+    script = 'echo "$KEY $OTHER"; echo 1 > /logs/verifier/reward.txt'
+    verdict = await verified(script, toml=toml, allowed=["VERIFIER_KEY"])
     assert verdict.files["verifier/stdout.txt"] == b"it's a key o\n"
 
 
@@ -259,15 +262,17 @@ async def test_the_tasks_environment_is_in_the_sandbox(
     make_task: MakeTask, start_sandbox: Start, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("TASK_KEY", "k")
-    sandbox = await start_sandbox(make_task(toml=LIMITS + 'env = { KEY = "${TASK_KEY}" }\n'))
+    sandbox = await start_sandbox(make_task(toml=LIMITS + 'env = { KEY = "${TASK_KEY}" }\n'), ["TASK_KEY"])
     assert (await sandbox.shell("echo $KEY", timeout_sec=30)).output == b"k\n"
 
 
 # -- the oracle ----------------------------------------------------------------------------------
 
 
-async def oracle(path: Path, sandbox: Sandbox, timeout_sec: float | None = None) -> Outcome:
-    place = Workplace(Task.read(path), sandbox, 0, path, timeout_sec, lambda _step, _line: None)
+async def oracle(
+    path: Path, sandbox: Sandbox, timeout_sec: float | None = None, allowed: Sequence[str] = ()
+) -> Outcome:
+    place = Workplace(Task.read(path).allowing(allowed), sandbox, 0, path, timeout_sec, lambda _step, _line: None)
     async with asyncio.timeout(BOUND_SEC):
         return (await OracleAgent().work(place)).outcome
 
@@ -280,7 +285,7 @@ async def test_the_solution_runs_in_the_workdir_with_its_environment(
     toml = LIMITS + '[solution]\nenv = { KEY = "${SOLVE_KEY}" }\n'
     path = make_task(toml=toml, solve='id -un; pwd; echo "$KEY"; touch done; exit 127\n', dockerfile=dockerfile)
     sandbox = await start_sandbox(path)
-    assert await oracle(path, sandbox) is Outcome.FINISHED
+    assert await oracle(path, sandbox, allowed=["SOLVE_KEY"]) is Outcome.FINISHED
     verdict = await verify(Task.read(path), sandbox)
     assert verdict.reward == 1.0
     user = "dev" if dockerfile == WITH_USER else "root"

@@ -21,7 +21,7 @@ from tbench.sandbox.docker.network import endpoint_addresses, ensure_network, ha
 from tbench.sandbox.docker.owner import owner
 from tbench.sandbox.docker.tools import ensure_tools
 from tbench.tasks.format import Healthcheck
-from tbench.tasks.task import Task, resolve_env
+from tbench.tasks.task import Task
 
 
 class DockerBackend:
@@ -86,7 +86,7 @@ class DockerBackend:
 
     async def sandbox(self, task: Task, trial: str, on_phase: Callable[[Phase], None] = lambda _: None) -> Container:
         settings = task.file.environment
-        environment = resolve_env(settings.env)
+        environment = task.resolve_env(settings.env)
         on_phase("image")
         image = await self._images.get(task)
         self.image_ids[task.name] = image.id
@@ -126,14 +126,14 @@ class DockerBackend:
             )
         except EngineError as error:
             raise TrialError("sandbox_lost", f"the kept container {kept[:12]} is gone: {error}") from error
-        recipe = await self._recipe(task, trial, image, resolve_env(task.file.environment.env))
+        recipe = await self._recipe(task, trial, image, task.resolve_env(task.file.environment.env))
         return Container(self._engine, kept, recipe)
 
     async def from_snapshot(self, task: Task, trial: str, image_id: str) -> Container:
         image = await self._images.find(image_id)
         if image is None:
             raise TrialError("image_unavailable", f"the snapshot {image_id[:19]} is gone")
-        recipe = await self._recipe(task, trial, image, resolve_env(task.file.environment.env))
+        recipe = await self._recipe(task, trial, image, task.resolve_env(task.file.environment.env))
         return await Container.start(self._engine, recipe)
 
     async def _closed_addresses(self, image: Image) -> tuple[str, ...]:

@@ -1,0 +1,86 @@
+"""What the `env` tables of task.toml take from tbench's own environment: only variables that the user allows by name.
+
+A task may be a stranger's, and every variable it gets can leave the machine with its container's network.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from dataclasses import dataclass
+
+from tbench.errors import TrialError
+from tbench.tasks.format import TaskFile
+
+_TEMPLATE = re.compile(r"\$\{(\w+)(?::-(.*))?\}")
+
+
+@dataclass(frozen=True)
+class Wish:
+    """A value of task.toml, `${VAR}` or `${VAR:-default}`, that is to come from tbench's environment."""
+
+    key: str
+    """Dotted key in task.toml."""
+    variable: str
+    has_default: bool
+
+    @property
+    def without_consent(self) -> str:
+        """What becomes of it where the variable is not allowed, and the flag that allows it."""
+        otherwise = "its default" if self.has_default else "the error env_missing"
+        return f"without --allow-env {self.variable} it has {otherwise}"
+
+
+def wishes(file: TaskFile) -> Iterator[Wish]:
+    """Everything that a task asks of tbench's environment, in the order of its container's life."""
+    tables = {"environment": file.environment.env, "solution": file.solution.env, "verifier": file.verifier.env}
+    for section, table in tables.items():
+        for key, value in table.items():
+            if match := _TEMPLATE.fullmatch(value):
+                yield Wish(f"{section}.env.{key}", match[1], has_default=match[2] is not None)
+
+
+def about_withheld(
+    files: Iterable[TaskFile], allowed: Collection[str], host: Mapping[str, str] | None = None
+) -> str | None:
+    """One line about variables that tasks ask for and the host's environment has, but that are not allowed.
+
+    None where there are none.
+    """
+    host = os.environ if host is None else host
+    asked = {wish.variable for file in files for wish in wishes(file)}
+    names = sorted(name for name in asked if name in host and name not in allowed)
+    if not names:
+        return None
+    flags = " ".join(f"--allow-env {name}" for name in names)
+    return f"not given to the tasks that ask for it, though set here: {', '.join(names)}; {flags} allows it"
+
+
+def resolve_env(
+    env: Mapping[str, str], allowed: Collection[str], host: Mapping[str, str] | None = None
+) -> dict[str, str]:
+    """Copy of `env` with values `${VAR}` and `${VAR:-default}` taken from the host's environment, where VAR is allowed.
+
+    A variable that is not allowed is as good as not set. Raises TrialError(env_missing) for one without a default.
+    """
+    host = os.environ if host is None else host
+    resolved = {}
+    for key, value in env.items():
+        match = _TEMPLATE.fullmatch(value)
+        if match is None:
+            resolved[key] = value
+            continue
+        name, default = match.groups()
+        found = host.get(name, default) if name in allowed else default
+        if found is None:
+            raise TrialError("env_missing", f"{key} = {value}: {_what_to_do(name, name in allowed, name in host)}")
+        resolved[key] = found
+    return resolved
+
+
+def _what_to_do(name: str, is_allowed: bool, is_set: bool) -> str:
+    if is_allowed:
+        return f"set {name} in the environment of tbench"
+    also = "" if is_set else f", and set {name} there"
+    return f"{name} comes from the environment of tbench only with consent: give --allow-env {name}{also}"
