@@ -47,7 +47,7 @@ async def session(make_backend: MakeBackend, name: str, verifies: bool, sandbox:
     task = _task(name).allowing(sandbox.allow_env)
     if words := about_withheld([task.file], sandbox.allow_env):
         _say(words)
-    backend = make_backend(SandboxSettings(f"shell-{os.getpid()}"))
+    backend = make_backend(SandboxSettings(f"shell-{os.getpid()}", cap_add=sandbox.cap_add))
     require(backend, HasTty, "tbench shell")
     try:
         async with opened(backend, _say):

@@ -13,8 +13,9 @@ from tbench.cli.parsing.values import A_NAME
     "task", cls=Argument, metavar="TASK", type=A_NAME, help="A task directory, or the name of a bundled task."
 )
 @click.option("--allow-env", metavar="VAR", multiple=True, help="The task may take this variable from the environment.")
+@click.option("--cap-add", metavar="CAP", multiple=True, help="The sandbox has this Linux capability besides.")
 @click.option("--verify/--no-verify", default=True, help="Run the verifier when you leave the shell.")
-def shell(task: str, verify: bool, allow_env: tuple[str, ...]) -> None:
+def shell(task: str, verify: bool, allow_env: tuple[str, ...], cap_add: tuple[str, ...]) -> None:
     """Open a shell in a task's sandbox; leave it to see what the verifier says."""
     from tbench.cli.interactive import session
     from tbench.cli.interruption import run_interruptibly
@@ -22,6 +23,7 @@ def shell(task: str, verify: bool, allow_env: tuple[str, ...]) -> None:
     from tbench.config.settings import RunConfig
     from tbench.sandbox.docker.backend import DockerBackend
 
-    layers = Layers(RunConfig)
-    sandbox = layers.resolve([layers.option("sandbox.allow_env", allow_env, "--allow-env")]).config.sandbox
+    layers, given = Layers(RunConfig), {"allow_env": (allow_env, "--allow-env"), "cap_add": (cap_add, "--cap-add")}
+    values = [layers.option(f"sandbox.{name}", words, flag) for name, (words, flag) in given.items()]
+    sandbox = layers.resolve(values).config.sandbox
     run_interruptibly(session(DockerBackend.connect, task, verify, sandbox))

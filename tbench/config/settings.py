@@ -11,6 +11,7 @@ from pydantic import AfterValidator, Field, model_validator
 from harness.limits import OUTPUT_LIMIT_BYTES, LimitSettings, Settling, ShellMode
 from harness.model import Rendering, SamplingSettings
 from harness.trajectory import Frozen
+from tbench.config.capabilities import checked_capabilities
 from tbench.config.presets import PRESETS, from_preset, given_values, preset
 from tbench.config.setting import Option
 
@@ -22,6 +23,8 @@ Keep = Literal["none", "failed", "all"]
 LogLevel = Literal["debug", "info", "warning", "error"]
 
 
+_PAST_CLOSED_ADDRESSES = {"NET_ADMIN", "NET_RAW"}
+"""Capabilities to change routes, and to send frames that no route holds up."""
 _NOT_MEASURED = Option(measured=False)
 
 
@@ -143,6 +146,16 @@ class SandboxConfig(Frozen, use_attribute_docstrings=True):
     """sudo, su and other setuid programs have no effect in trials."""
     allow_env: Annotated[tuple[str, ...], AfterValidator(_variable_names), Option(metavar="VAR")] = ()
     """Tasks may take this variable from tbench's environment; repeatable. Every other is to them as if not set."""
+    cap_add: Annotated[tuple[str, ...], AfterValidator(checked_capabilities), Option(metavar="CAP")] = ()
+    """Trials have this Linux capability besides Docker's own; repeatable. NET_RAW, which no trial with a network has by
+    itself, is one."""
+
+    @model_validator(mode="after")
+    def _nothing_undoes_what_is_closed(self) -> SandboxConfig:
+        if self.block_host and (undoing := sorted(_PAST_CLOSED_ADDRESSES & set(self.cap_add))):
+            raise ValueError(f"cap_add {undoing[0]} goes past what block_host closes; leave one of them out")
+        return self
+
 
 class VerifyConfig(Frozen, use_attribute_docstrings=True):
     """Verification"""

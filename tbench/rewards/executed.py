@@ -89,6 +89,8 @@ class Live:
     """Whether the engine's host is closed to the trials."""
     allow_env: tuple[str, ...] = ()
     """The variables that tasks may take from the environment of this process."""
+    cap_add: tuple[str, ...] = ()
+    """Linux capabilities that the trials have besides the usual ones."""
     on_flagged: Literal["keep"] | float = "keep"
     """The reward of a verdict with signs of tampering that are not weak: `keep` the verifier's, or another number."""
     output: Path | None = None
@@ -187,6 +189,7 @@ async def run_trials(tasks: Sequence[Task], agent: Callable[[int], TrialAgent], 
                 "network": live.network,
                 "block_host": live.block_host,
                 "allow_env": live.allow_env,
+                "cap_add": live.cap_add,
             },
         }
     )

@@ -115,6 +115,7 @@ def sandbox_settings(plan: RunPlan, image_logs: Path | None = None) -> SandboxSe
         network=sandbox.network,
         block_host=sandbox.block_host,
         no_new_privileges=sandbox.no_new_privileges,
+        cap_add=sandbox.cap_add,
         base_url=plan.locked.base_url,
         image_logs=image_logs,
     )

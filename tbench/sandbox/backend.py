@@ -197,6 +197,8 @@ class SandboxSettings:
     """Whether the backend's host and the endpoint are closed to the sandboxes."""
     no_new_privileges: bool = False
     """Whether sudo, su and other setuid programs have no effect."""
+    cap_add: tuple[str, ...] = ()
+    """Linux capabilities that the sandboxes have besides the usual ones."""
     base_url: str | None = None
     """URL of the endpoint that `block_host` closes."""
     image_logs: Path | None = None

@@ -107,14 +107,16 @@ def test_a_dry_run_says_who_asks_for_what_and_who_gets_it(make_task: Any) -> Non
     ]
 
 
-def test_a_shell_takes_consent_as_a_run_does(make_task: Any, tools_volume: str) -> None:
+def test_a_shell_takes_consent_and_capabilities_as_a_run_does(make_task: Any, tools_volume: str) -> None:
     path = make_task(toml=DEMANDS.replace("OPENAI_API_KEY", "FOR_SHELL"))
     refused = tbench("shell", str(path), FOR_SHELL="given")
     assert refused.returncode == 2
     assert "though set here: FOR_SHELL; --allow-env FOR_SHELL" in refused.stderr
     assert "env_missing: K = ${FOR_SHELL}" in refused.stderr
     allowed = tbench(
-        "shell", str(path), "--no-verify", "--allow-env", "FOR_SHELL", FOR_SHELL="given"
+        "shell", str(path), "--no-verify", "--allow-env", "FOR_SHELL", "--cap-add", "CAP_SYS_PTRACE", FOR_SHELL="given"
     )
     assert allowed.returncode == 0 and "got=given=" in allowed.stdout, allowed
     assert "not given" not in allowed.stderr
+    mistaken = tbench("shell", str(path), "--cap-add", "net-raw")
+    assert mistaken.returncode == 2 and "'net-raw' is no Linux capability; did you mean NET_RAW?" in mistaken.stderr

@@ -35,6 +35,7 @@ def another_value(setting: Setting) -> Any:
         "output.min_coverage": 0.5,
         "model.top_p": 0.5,
         "sandbox.allow_env": ("A", "B"),
+        "sandbox.cap_add": ("SYS_PTRACE",),
     }
     if setting.path in special:
         return special[setting.path]

@@ -73,6 +73,8 @@ def another(setting: Any) -> Any:
         return "bash-block"
     if setting.path == "agent.name":
         return "oracle"
+    if setting.path == "sandbox.cap_add":
+        return ("NET_RAW",)
     values: dict[type, Any] = {bool: not setting.default, str: "other", tuple: ("other",), dict: {"other": 1}}
     if setting.kind is float:
         return 0.5 if setting.default != 0.5 and "sec" not in setting.name else 7.0

@@ -115,6 +115,7 @@ class DockerBackend:
             workdir=asked.workdir,
             agent_user=str(user) if user is not None else None,
             no_new_privileges=settings.no_new_privileges,
+            cap_add=settings.cap_add,
             closed_to=await self._closed_addresses(image) if settings.block_host else (),
         )
 

@@ -48,6 +48,8 @@ class Recipe:
     """Addresses that the container must not reach."""
     no_new_privileges: bool = False
     """Whether sudo, su and other setuid programs have no effect for whoever is not root already."""
+    cap_add: tuple[str, ...] = ()
+    """Linux capabilities besides the engine's usual ones."""
     beside: str | None = None
     """Id of the container whose network and volumes this one shares."""
 
@@ -69,8 +71,9 @@ def create_arguments(engine: Engine, recipe: Recipe) -> dict[str, Any]:
         network_mode=_network_mode(recipe),
         # What lies in volumes is not in the image of a copy.
         volumes_from=[recipe.beside] if recipe.beside else None,
-        # With raw sockets a frame could be sent past all routes.
-        cap_drop=["NET_RAW"] if recipe.has_internet and recipe.closed_to else None,
+        cap_add=list(recipe.cap_add) or None,
+        # With raw sockets a trial could forge addresses on the bridge that all share, and go past all routes.
+        cap_drop=["NET_RAW"] if recipe.has_internet and "NET_RAW" not in recipe.cap_add else None,
         security_opt=["no-new-privileges"] if recipe.no_new_privileges else None,
         binds=[f"{recipe.tools_volume}:{TOOLS}:ro"],
         # The tmux socket must survive `rm -rf /tmp/*`, read-only roots and other users.

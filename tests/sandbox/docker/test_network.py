@@ -32,9 +32,26 @@ from tbench.sandbox.docker.network import endpoint_addresses, ensure_network, ha
 from tbench.tasks.task import Task
 
 TOML = '[environment]\nmemory_mb = 256\ndocker_image = "debian:bookworm-slim"\nallow_internet = {}\n'
+CAP_NET_RAW, CAP_SYS_PTRACE = 13, 19
 Start = Callable[..., Coroutine[Any, Any, Sandbox]]
 BOUND = """perl -e 'socket(S, 2, 1, 0); setsockopt(S, 1, 25, "eth0\\0") or die "unbound";
 alarm 3; connect(S, pack("Sna4x8", 2, {port}, pack("C4", {bytes}))) or die "$!\\n"; print "connected"' 2>&1"""
+# An ARP answer in the gateway's name, with the sender's own hardware address.
+FORGE = """perl -e 'sub hardware {{ pack("H12", shift =~ s/://gr) }}
+open(F, "/sys/class/net/eth0/address"); $own = hardware(<F>); open(F, "/sys/class/net/eth0/ifindex"); $index = <F>;
+($victim, $gateway, $address) = (hardware("{hardware}"), pack("C4", {gateway}), pack("C4", {address}));
+socket(S, 17, 3, 0) or die "$!\n";
+$frame = "$victim$own\x08\x06" . pack("nnCCn", 1, 0x0800, 6, 4, 2) . "$own$gateway$victim$address";
+for (1 .. 30) {{
+    send(S, $frame, 0, pack("SnISCCa8", 17, 0x0806, $index, 1, 0, 6, $victim)) or die "$!\n";
+    select(undef, undef, undef, 0.1);
+}}' 2>&1"""
+# setxattr(2) by its number, as setcap is not in the image: version 2, effective, NET_RAW permitted.
+CARRYING = """cp /bin/echo /tmp/ping && perl -e '($machine = `uname -m`) =~ s/\\s//g;
+($file, $name, $value) = ("/tmp/ping", "security.capability", pack("V5", 0x02000001, 1 << 13, 0, 0, 0));
+print syscall({x86_64 => 188, aarch64 => 5}->{$machine}, $file, $name, $value, 20, 0)'"""
+ECHOES = 'perl -e \'socket(S, 2, 2, 1) or die "$!\\n"; print "open"\' 2>&1'
+REFUSED = "Operation not permitted\n"
 FRAMES = 'perl -e \'socket(S, 17, 3, 0) or die "$!\\n"; print "open"\' 2>&1'
 
 
@@ -205,7 +222,53 @@ async def test_nobody_inside_can_open_it_again(start: Start) -> None:
     for attack in ("ip route flush", "ip route del prohibit 169.254.169.254", "arp -i eth0 -d 169.254.169.254"):
         assert (await closed.shell(f"{BUSYBOX} {attack} 2>&1", timeout_sec=20)).exit_code != 0, attack
     assert await said(closed, f"{BUSYBOX} ip route") == routes
-    assert await said(closed, FRAMES) == "Operation not permitted\n"
+    assert await said(closed, FRAMES) == REFUSED
+
+
+# -- the bridge that all share --------------------------------------------------------------------
+
+
+@pytest.mark.engine
+async def test_raw_sockets_take_a_capability_that_a_run_has_to_ask_for(start: Start) -> None:
+    arping = f"{BUSYBOX} arping -c 1 -w 1 -I eth0 192.0.2.1 2>&1"
+    usual, asked = await start(), await start(cap_add=("NET_RAW", "SYS_PTRACE"))
+    assert await said(usual, FRAMES) == REFUSED
+    assert "not permitted" in await said(usual, arping)
+    assert await said(asked, FRAMES) == "open"
+    assert "not permitted" not in await said(asked, arping)
+    effective = int((await said(asked, "grep ^CapEff /proc/self/status")).split()[1], 16)
+    assert effective & 1 << CAP_SYS_PTRACE and effective & 1 << CAP_NET_RAW
+
+
+@pytest.mark.engine
+async def test_a_program_whose_file_carries_the_capability_does_not_start_without_it(start: Start) -> None:
+    """As Debian's ping: cap_net_raw=ep. Programs that send their echoes over datagrams need none."""
+    usual, asked = await start(), await start(cap_add=("NET_RAW",))
+    for sandbox in (usual, asked):
+        assert await said(sandbox, CARRYING) == "0"
+        assert await said(sandbox, ECHOES) == "open"
+    assert "Operation not permitted" in await said(usual, "/tmp/ping started 2>&1")
+    assert await said(asked, "/tmp/ping started 2>&1") == "started\n"
+
+
+@pytest.mark.engine
+async def test_a_trial_cannot_tell_another_that_it_is_the_gateway(start: Start) -> None:
+    victim, usual, asked = await start(), await start(), await start(cap_add=("NET_RAW",))
+    gateway = (await said(victim, f"{BUSYBOX} ip route show default")).split()[2]
+    address = (await said(victim, f"{BUSYBOX} ip -o -4 addr show dev eth0")).split()[3].partition("/")[0]
+    now = f"grep '^{gateway} ' /proc/net/arp"
+    before = (await said(victim, f"{BUSYBOX} nc -w 1 {gateway} 9 </dev/null 2>/dev/null; {now}")).split()[3]
+    attack = FORGE.format(
+        hardware=(await said(victim, "cat /sys/class/net/eth0/address")).strip(),
+        gateway=gateway.replace(".", ","),
+        address=address.replace(".", ","),
+    )
+    assert await said(usual, attack) == REFUSED
+    assert (await said(victim, now)).split()[3] == before
+    # The same attack of one that may: without this, nothing above would have been tried.
+    assert await said(asked, attack) == ""
+    forged = (await said(asked, "cat /sys/class/net/eth0/address")).strip()
+    assert (await said(victim, now)).split()[3] == forged != before
 
 
 @pytest.mark.engine
