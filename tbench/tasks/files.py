@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+from tbench.tasks.bounds import FOLDER_BYTES, FOLDER_ENTRIES, LINKED_ENTRIES, in_mb
 from tbench.tasks.ignores import HarborIgnore, digest_ignores, resolved
 
 _SINGLE = ("task.toml", "instruction.md", "README.md", "trajectory.json")
@@ -43,6 +44,19 @@ class TaskFiles:
         root = self._root / folder
         paths = (path for path in self._followed(root) if path.is_dir() or path.is_file())
         return {path.relative_to(root).as_posix(): _entry(path) for path in paths}
+
+    def excess(self, folder: str) -> str | None:
+        """What `tree` would find in `folder`, in words, where that is too much to be read; found without reading."""
+        size, linked = 0, set[Path]()
+        for number, path in enumerate(self._followed(self._root / folder), start=1):
+            if path.is_symlink() or path.parent in linked:
+                linked.add(path)
+            if len(linked) > LINKED_ENTRIES:
+                return f"more than {LINKED_ENTRIES:,} files and folders by way of links, which is the most that is read"
+            if number > FOLDER_ENTRIES:
+                return f"more than {FOLDER_ENTRIES:,} files and folders, which is the most that is read"
+            size += path.stat().st_size if path.is_file() else 0
+        return f"{in_mb(size)} of files, and at most {in_mb(FOLDER_BYTES)} are read" if size > FOLDER_BYTES else None
 
     def is_hashed(self, name: str) -> bool:
         """Whether the file at this relative path is part of the digest, which does not follow linked folders."""

@@ -14,6 +14,7 @@ from pathspec import GitIgnoreSpec, PathSpec
 from pathspec.patterns.gitignore import GitIgnorePatternError
 
 from tbench.errors import TaskInvalid
+from tbench.tasks.bounds import read_bounded
 
 _USUAL_IGNORES = ("__pycache__/", "*.pyc", ".DS_Store", "*.swp", "*.swo", "*~")
 _HARBORIGNORE = ".harborignore"
@@ -92,6 +93,6 @@ def _scope(parts: tuple[str, ...]) -> int | None:
 
 def _lines(path: Path) -> list[str]:
     try:
-        return path.read_text(encoding="utf-8").splitlines()
+        return read_bounded(path).decode("utf-8").splitlines()
     except (OSError, UnicodeDecodeError) as error:
         raise TaskInvalid(f"{path}: cannot be read: {error}") from None

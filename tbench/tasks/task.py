@@ -14,6 +14,7 @@ from typing import Any
 from pydantic import ValidationError
 
 from tbench.errors import TaskInvalid, TrialError
+from tbench.tasks.bounds import read_bounded, require_bounded
 from tbench.tasks.consent import resolve_env
 from tbench.tasks.features import missing_features
 from tbench.tasks.files import TaskFiles, TreeEntry
@@ -43,13 +44,20 @@ class Task:
     def read(cls, path: Path) -> Task:
         """Read and check the task directory at `path`. Raises TaskInvalid, naming file and key."""
         path = path.resolve()
+        try:
+            return cls._read(path)
+        except OSError as error:
+            raise TaskInvalid(f"{error.filename or path}: cannot be read: {error.strerror or error}") from None
+
+    @classmethod
+    def _read(cls, path: Path) -> Task:
         toml = path / "task.toml"
         if not toml.is_file():
             raise TaskInvalid(f"{toml}: missing; a task directory needs task.toml, instruction.md, tests/test.sh")
-        content = toml.read_bytes()
+        content = read_bounded(toml)
         try:
             raw = tomllib.loads(content.decode("utf-8"))
-        except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        except (tomllib.TOMLDecodeError, UnicodeDecodeError, RecursionError) as error:
             raise TaskInvalid(f"{toml}: not valid TOML: {error}") from None
         try:
             file = TaskFile.model_validate(raw)
@@ -60,11 +68,21 @@ class Task:
         return task
 
     def _check_files(self) -> None:
+        for link in self._files.links_outside():
+            raise TaskInvalid(f"{link}: symlink leaves the task directory; copy the file in")
+        self._check_sizes()
         # Multi-step and compose tasks have their files elsewhere: they are named as unsupported, not as malformed.
         if not self.unsupported:
             self._check_parts()
-        for link in self._files.links_outside():
-            raise TaskInvalid(f"{link}: symlink leaves the task directory; copy the file in")
+
+    def _check_sizes(self) -> None:
+        for path in (self.path / "instruction.md", self.dockerfile):
+            if path.is_file():
+                require_bounded(path)
+        for folder in ("tests", "solution"):
+            if excess := self._files.excess(folder):
+                advice = "put the rest into the image (environment/), or let a script make or fetch it"
+                raise TaskInvalid(f"{self.path / folder}: holds {excess}; {advice}")
 
     def _check_parts(self) -> None:
         for required in ("instruction.md", "tests/test.sh"):
@@ -115,7 +133,9 @@ class Task:
         """
         name = "instruction.md"
         try:
-            content = (self.path / name).read_bytes()
+            content = read_bounded(self.path / name)
+        except TaskInvalid as error:
+            raise self._changed(name, "has grown") from error
         except OSError as error:
             if name not in self._digests:
                 raise TaskInvalid(f"{self.path / name}: missing") from None
@@ -157,6 +177,8 @@ class Task:
 
     def _tree(self, folder: str) -> Mapping[str, TreeEntry]:
         try:
+            if excess := self._files.excess(folder):
+                raise self._changed(folder, f"holds {excess}: it has grown")
             tree = self._files.tree(folder)
         except OSError as error:
             raise self._unreadable(error, folder) from error

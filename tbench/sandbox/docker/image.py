@@ -281,7 +281,8 @@ def build_tag(task: Task) -> str:
         if path.is_symlink():
             digest.update(str(path.readlink()).encode())
         elif path.is_file():
-            digest.update(hashlib.sha256(path.read_bytes()).digest())
+            with path.open("rb") as file:  # of any size: only its digest is held
+                digest.update(hashlib.file_digest(file, "sha256").digest())
     slug = re.sub(r"[^a-z0-9]+", "-", task.name.lower()).strip("-") or "task"
     return f"tbench/{slug}:{digest.hexdigest()[:16]}"
 
