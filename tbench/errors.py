@@ -108,7 +108,7 @@ KINDS: dict[str, Kind] = {
     "verifier_failed": Kind(Stage.VERIFIER, Blame.INFRA, True, "the engine could not stage or run the verifier"),
     "verifier_timeout": Kind(Stage.VERIFIER, Blame.TASK, False, "the verifier took longer than its timeout_sec"),
     "verifier_no_reward": Kind(Stage.VERIFIER, Blame.TASK, False, "the verifier left no reward file, or an empty one"),
-    "verifier_bad_reward": Kind(Stage.VERIFIER, Blame.TASK, False, "the reward is not one finite number"),
+    "verifier_bad_reward": Kind(Stage.VERIFIER, Blame.TASK, False, "the reward is not one number within its range"),
     "verifier_never_ran": Kind(Stage.VERIFIER, Blame.INFRA, True, "the reward is 0 but no test ever ran"),
     "verifier_tampered": Kind(
         Stage.VERIFIER, Blame.AGENT, False, "the agent kept the verifier from judging, or forged its verdict"

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from datetime import datetime
 from enum import StrEnum
 from typing import Literal
@@ -13,6 +12,8 @@ from harness.trajectory import Frozen, Outcome, Usage
 
 RESULT_SCHEMA_VERSION = 2
 """Version of the lines. Version 2 added `integrity`, `host` and `timings.waited_sec`; version 1 is read as it is."""
+LARGEST_REWARD = 1e9
+"""The largest amount of a reward. Sums and squares of such numbers are still numbers."""
 
 
 class Stage(StrEnum):
@@ -105,6 +106,11 @@ def is_weak(signal: str) -> bool:
     return signal.partition(":")[0] in WEAK_SIGNALS
 
 
+def is_reward(number: float) -> bool:
+    """Whether a number can be a reward at all: finite, and of an amount that can be computed with."""
+    return abs(number) <= LARGEST_REWARD
+
+
 class TrialResult(Frozen):
     """One attempt at one trial. A verdict is a reward; without one there is an error."""
 
@@ -133,9 +139,9 @@ class TrialResult(Frozen):
 
     @field_validator("reward")
     @classmethod
-    def _finite(cls, reward: float | None) -> float | None:
-        if reward is not None and not math.isfinite(reward):
-            raise ValueError("reward must be a finite number")
+    def _bounded(cls, reward: float | None) -> float | None:
+        if reward is not None and not is_reward(reward):
+            raise ValueError(f"must be a finite number from {-LARGEST_REWARD:,.0f} to {LARGEST_REWARD:,.0f}")
         return reward
 
     @property

@@ -12,6 +12,8 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from statistics import fmean, pstdev, stdev
 
+from tbench.results import is_reward
+
 BOOTSTRAP_RESAMPLES = 20_000
 
 Row = tuple[float | None, ...]
@@ -39,7 +41,7 @@ class RewardTable:
         """Lay verdicts out over the plan; what the plan has and the verdicts lack becomes None.
 
         Raises ValueError for an empty or repeating plan, a verdict outside the plan, two verdicts for the
-        same task and seed, and a reward that is not a finite number.
+        same task and seed, and a reward that is no number or too large to be computed with.
         """
         _check_plan(tasks, seeds)
         rewards: dict[tuple[str, int], float | None] = {}
@@ -47,8 +49,10 @@ class RewardTable:
             key = (verdict.task, verdict.seed)
             if key in rewards:
                 raise ValueError(f"two verdicts for task {verdict.task!r}, seed {verdict.seed}")
-            if verdict.reward is not None and not math.isfinite(verdict.reward):
-                raise ValueError(f"reward of task {verdict.task!r}, seed {verdict.seed} is not a finite number")
+            if verdict.reward is not None and not is_reward(verdict.reward):
+                raise ValueError(
+                    f"reward of task {verdict.task!r}, seed {verdict.seed} is not a finite number, or too large"
+                )
             rewards[key] = verdict.reward
         planned = {(task, seed) for task in tasks for seed in seeds}
         for task, seed in rewards.keys() - planned:

@@ -7,15 +7,24 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping
-from typing import Any, Literal, get_args
+from typing import Annotated, Any, Literal, get_args
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
+
+from tbench.results import LARGEST_REWARD
 
 _SIZE = re.compile(r"\s*(\d+(?:\.\d+)?)\s*([KMGT]?)(?:i?B)?\s*", re.IGNORECASE)
 _MB_PER_UNIT = {"": 1 / (1 << 20), "K": 1 / 1024, "M": 1.0, "G": 1024.0, "T": 1024.0**2}
 _LEGACY_SIZES = {"memory": "memory_mb", "storage": "storage_mb"}
 
+RewardRange = tuple[float, float]
+"""The least and the largest reward of a task."""
+REWARD_RANGE: RewardRange = (0.0, 1.0)
+"""That of a task which says nothing of it."""
 NetworkMode = Literal["public", "no-network", "allowlist"]
+
+
+_Bound = Annotated[float, Field(strict=True, ge=-LARGEST_REWARD, le=LARGEST_REWARD)]
 
 
 class _Section(BaseModel):
@@ -120,11 +129,19 @@ class VerifierSection(_Section):
     timeout_sec: float = Field(default=600.0, gt=0)
     env: dict[str, str] = {}
     user: str | int | None = None
+    reward_range: tuple[_Bound, _Bound] = REWARD_RANGE
     network_mode: NetworkMode | None = None
     allowed_hosts: list[str] = []
     environment_mode: Literal["shared", "separate"] | None = None
     environment: EnvironmentSection | None = None
     collect: list[Any] = []
+
+    @field_validator("reward_range")
+    @classmethod
+    def _from_low_to_high(cls, bounds: RewardRange) -> RewardRange:
+        if bounds[0] >= bounds[1]:
+            raise ValueError("is the least and the largest reward, in this order, such as [0, 1]")
+        return bounds
 
     @model_validator(mode="after")
     def _one_place(self) -> VerifierSection:

@@ -12,6 +12,7 @@ import re
 from collections.abc import Mapping
 
 from tbench.errors import TrialError
+from tbench.tasks.format import REWARD_RANGE, RewardRange
 
 Logs = Mapping[str, bytes]
 """Files of /logs/verifier by name."""
@@ -23,6 +24,9 @@ _OTHER_RUNNERS = re.compile(
     r"^(?:ok|not ok) \d+|^Ran [1-9]\d* tests? in|\bcollected [1-9]\d* items?|^(?:PASS(?:ED)?|FAIL(?:ED)?)\b",
     re.MULTILINE,
 )
+_DECIMAL_NUMBER = re.compile(rb"[+-]?(?:\d+(?:\.\d*)?|\.\d+)(?:[eE][+-]?\d+)?")
+_LONGEST_NUMBER = 1000
+"""Most bytes of the number in reward.txt."""
 _TOOL_FAILURES = (
     (re.compile(r"Could not get lock /var/lib/(?:dpkg|apt)"), "another process holds the dpkg lock"),
     (re.compile(r"dpkg was interrupted"), "dpkg was interrupted and is half configured"),
@@ -35,20 +39,22 @@ _TOOL_FAILURES = (
 )  # fmt: skip
 
 
-def read_reward(logs: Logs, *, calls_pytest: bool = False) -> float:
-    """The reward from reward.json (wins) or reward.txt. Raises TrialError where they hold none.
+def read_reward(logs: Logs, *, calls_pytest: bool = False, reward_range: RewardRange = REWARD_RANGE) -> float:
+    """The reward from reward.json (wins) or reward.txt. Raises TrialError where they hold none within the range.
 
-    reward.json is a flat object of finite numbers; its `reward` counts, or its only number. A 0 of a script that calls
-    pytest has to come with a sign that tests ran.
+    reward.txt is one decimal number. reward.json is a flat object of finite numbers; its `reward` counts, or its only
+    number. A 0 of a script that calls pytest has to come with a sign that tests ran.
     """
     if "reward.json" in logs:
-        reward = _json_reward(logs)
+        reward, shown = _json_reward(logs)
     elif "reward.txt" in logs:
-        reward = _text_reward(logs)
+        reward, shown = _text_reward(logs)
     else:
         raise TrialError("verifier_no_reward", f"no reward.json or reward.txt; {_last_line(logs)}")
-    if not math.isfinite(reward):
-        raise TrialError("verifier_bad_reward", f"the reward is {reward}")
+    low, high = reward_range
+    if not low <= reward <= high:
+        where = f"the range from {low:g} to {high:g} ([verifier] reward_range in task.toml)"
+        raise TrialError("verifier_bad_reward", f"{shown}, which is outside of {where}")
     if reward == 0.0 and calls_pytest and not _tests_ran(logs):
         why = _tool_failure(logs) or f"no ctrf.json and no pytest summary; {_last_line(logs)}"
         raise TrialError("verifier_never_ran", f"the reward is 0 but no test ran: {why}")
@@ -62,39 +68,37 @@ def remarks(logs: Logs, reward: float) -> tuple[str, ...]:
     return (f"tool-failure: {failure}",)
 
 
-def _text_reward(logs: Logs) -> float:
-    text = logs["reward.txt"].decode("utf-8", "replace").strip()
-    if not text:
+def _text_reward(logs: Logs) -> tuple[float, str]:
+    """The number in reward.txt, which may be infinite, and words that show it."""
+    raw = logs["reward.txt"].strip()
+    if not raw:
         raise TrialError("verifier_no_reward", f"reward.txt is empty; {_last_line(logs)}")
-    try:
-        return float(text)
-    except ValueError:
-        raise TrialError("verifier_bad_reward", f"reward.txt holds {text[:60]!r}, not one number") from None
+    shown = f"reward.txt holds {raw[:60].decode('utf-8', 'replace')!r}"
+    if len(raw) > _LONGEST_NUMBER or _DECIMAL_NUMBER.fullmatch(raw) is None:
+        # More would be taken by float(): 1_0, nan, digits of other scripts.
+        raise TrialError("verifier_bad_reward", f"{shown}, not one decimal number such as 0.75")
+    return float(raw) + 0.0, shown  # a -0 is a 0
 
 
-def _json_reward(logs: Logs) -> float:
+def _json_reward(logs: Logs) -> tuple[float, str]:
+    """The number of reward.json that counts, and words that show it."""
     raw = logs["reward.json"]
     if not raw.strip():
         raise TrialError("verifier_no_reward", f"reward.json is empty; {_last_line(logs)}")
     try:
-        rewards = json.loads(raw)
+        rewards = json.loads(raw, parse_int=float)  # beyond every float it is infinite
     except (ValueError, RecursionError):
         raise TrialError("verifier_bad_reward", "reward.json is not valid JSON") from None
-    if not isinstance(rewards, dict) or not all(_is_finite_number(value) for value in rewards.values()):
+    if not isinstance(rewards, dict) or not all(map(_is_finite_number, rewards.values())):
         raise TrialError("verifier_bad_reward", "reward.json is not a flat object of finite numbers")
-    if "reward" in rewards:
-        return float(rewards["reward"])
-    if len(rewards) == 1:
-        return float(next(iter(rewards.values())))
-    raise TrialError("verifier_bad_reward", "reward.json has several numbers and none is named 'reward'")
+    if "reward" not in rewards and len(rewards) != 1:
+        raise TrialError("verifier_bad_reward", "reward.json has no number named 'reward', and not just one")
+    name = "reward" if "reward" in rewards else next(iter(rewards))
+    return rewards[name] + 0.0, f"reward.json holds {name[:60]!r}: {rewards[name]:g}"
 
 
 def _is_finite_number(value: object) -> bool:
-    try:
-        return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
-    except OverflowError:
-        # An integer beyond every float.
-        return False
+    return isinstance(value, float) and math.isfinite(value)
 
 
 def _tests_ran(logs: Logs) -> bool:
@@ -117,7 +121,7 @@ def _ctrf_has_tests(raw: bytes | None) -> bool:
     try:
         summary = json.loads(raw or b"{}")["results"]["summary"]
         return int(summary["tests"]) > 0
-    except (ValueError, KeyError, TypeError, RecursionError):
+    except (ValueError, KeyError, TypeError, RecursionError, OverflowError):
         return False
 
 

@@ -112,7 +112,8 @@ def _reward(task: Task, facts: Facts, logs: Logs) -> float:
         raise TrialError("verifier_timeout", f"tests/test.sh took longer than {limit_sec:.0f} s")
     if not facts.is_complete:
         raise TrialError("verifier_tampered", "the shell that runs the tests was ended from within")
-    return read_reward(logs, calls_pytest=calls_pytest(task.test_script.decode("utf-8", "replace")))
+    runs_pytest = calls_pytest(task.test_script.decode("utf-8", "replace"))
+    return read_reward(logs, calls_pytest=runs_pytest, reward_range=task.file.verifier.reward_range)
 
 
 async def _run(task: Task, sandbox: Sandbox, again: bool) -> tuple[Facts, dict[str, bytes]]:

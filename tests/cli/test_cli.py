@@ -96,6 +96,15 @@ def test_a_user_s_mistake_is_one_clear_line_and_exit_code_2(arguments: list[str]
     assert done.stdout == ""
 
 
+@pytest.mark.parametrize("command", ["summary", "report"])
+def test_results_that_no_score_can_be_made_of_are_one_clear_line(tmp_path: Path, command: str) -> None:
+    results = tmp_path / "results.jsonl"
+    results.write_text("".join(f'{{"task": "a", "seed": {seed}, "reward": 1e308}}\n' for seed in (0, 1)))
+    done = tbench(command, str(results))
+    assert (done.returncode, done.stdout) == (2, "")
+    assert only_line(done.stderr).startswith(f"tbench: {results}:1: reward: ")
+
+
 def test_no_engine_is_one_clear_line_and_exit_code_2() -> None:
     done = tbench("run", "--agent", "nop", DOCKER_HOST="unix:///nowhere/docker.sock")
     assert done.returncode == 2

@@ -14,6 +14,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tbench.results import LARGEST_REWARD
 from tbench.scores.statistics import (
     RewardTable,
     TrialReward,
@@ -161,8 +162,16 @@ def test_a_table_refuses_what_does_not_fit_its_plan() -> None:
         RewardTable.of([TrialReward("b", 0, 1.0)], ["a"], [0])
     with pytest.raises(ValueError, match="two verdicts"):
         RewardTable.of([TrialReward("a", 0, 1.0), TrialReward("a", 0, 0.0)], ["a"], [0])
-    with pytest.raises(ValueError, match="finite"):
-        RewardTable.of([TrialReward("a", 0, math.nan)], ["a"], [0])
+    for reward in (math.nan, math.inf, 1e308, -2e9):
+        with pytest.raises(ValueError, match="finite number, or too large"):
+            RewardTable.of([TrialReward("a", 0, reward)], ["a"], [0])
+
+
+def test_the_largest_rewards_can_be_computed_with() -> None:
+    largest = table((LARGEST_REWARD, -LARGEST_REWARD), (LARGEST_REWARD, LARGEST_REWARD))
+    assert score(largest) == LARGEST_REWARD / 2
+    figures = (expected_std(largest), standard_error_over_tasks(largest), bootstrap_over_tasks(largest, resamples=9).se)
+    assert all(figure is not None and math.isfinite(figure) for figure in figures)
 
 
 def test_pass_at_k_refuses_partial_rewards_and_impossible_k() -> None:

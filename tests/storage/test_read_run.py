@@ -89,9 +89,11 @@ def test_a_line_with_a_wrong_value_is_named_even_if_it_is_the_last(tmp_path: Pat
     assert "results.jsonl:1: reward:" in complaint(store(tmp_path, json.dumps(broken)))
 
 
-def test_a_reward_that_is_not_finite_is_refused(tmp_path: Path) -> None:
-    broken = json.loads(line(0)) | {"reward": float("nan")}
-    assert "results.jsonl:1: reward: " in complaint(store(tmp_path, json.dumps(broken)))
+@pytest.mark.parametrize("reward", [float("nan"), float("inf"), 1e308, -1e308, 1.1e9])
+def test_a_reward_that_cannot_be_computed_with_is_refused(tmp_path: Path, reward: float) -> None:
+    broken = json.loads(line(0)) | {"reward": reward}
+    words = complaint(store(tmp_path, json.dumps(broken)))
+    assert "results.jsonl:1: reward: " in words and "from -1,000,000,000 to 1,000,000,000" in words
 
 
 def test_results_of_a_newer_tbench_ask_for_an_upgrade(tmp_path: Path) -> None:

@@ -19,6 +19,7 @@ LEFT_OUT: dict[str, Any] = {
     "verifier.timeout_sec": 600,
     "verifier.env": {},
     "verifier.user": None,
+    "verifier.reward_range": (0.0, 1.0),
     "verifier.environment_mode": None,
     "verifier.environment": None,
     "verifier.network_mode": None,
@@ -65,6 +66,7 @@ allowed_hosts = ["h"]
 [verifier]
 timeout_sec = 360
 user = 0
+reward_range = [-1, 2.5]
 environment_mode = "separate"
 network_mode = "public"
 allowed_hosts = ["h"]
@@ -137,6 +139,7 @@ def test_every_key_of_the_format_is_read_and_none_is_unknown(make_task: MakeTask
     assert task.unknown_keys == []
     assert (value(task, "agent.timeout_sec"), value(task, "agent.user")) == (900.5, "dev")
     assert (value(task, "verifier.timeout_sec"), value(task, "verifier.user")) == (360, 0)
+    assert value(task, "verifier.reward_range") == (-1.0, 2.5)
     assert value(task, "environment.healthcheck.retries") == 4
     assert value(task, "environment.healthcheck.start_interval_sec") == 0.5
     assert (value(task, "environment.os"), value(task, "verifier.environment.memory_mb")) == ("linux", 1024)
@@ -187,6 +190,16 @@ def test_the_internet_is_there_unless_the_newest_key_of_the_network_takes_it_awa
         ("[verifier]\ntimeout_sec = -1", "verifier.timeout_sec"),
         ("[verifier]\ntimeout_sec = inf", "verifier.timeout_sec"),
         ("[verifier]\nenv = { A = 1 }", "verifier.env.A"),
+        ("[verifier]\nreward_range = [1, 0]", "verifier.reward_range: is the least and the largest reward"),
+        ("[verifier]\nreward_range = [1, 1]", "verifier.reward_range"),
+        ("[verifier]\nreward_range = [0]", "verifier.reward_range"),
+        ("[verifier]\nreward_range = [0, 1, 2]", "verifier.reward_range"),
+        ("[verifier]\nreward_range = 1", "verifier.reward_range"),
+        ("[verifier]\nreward_range = [0, inf]", "verifier.reward_range.1"),
+        ("[verifier]\nreward_range = [nan, 1]", "verifier.reward_range.0"),
+        ("[verifier]\nreward_range = [0, 1.1e9]", "verifier.reward_range.1"),
+        ("[verifier]\nreward_range = [0, '1']", "verifier.reward_range.1"),
+        ("[verifier]\nreward_range = [false, true]", "verifier.reward_range.0"),
         ("[environment]\ncpus = nan", "environment.cpus"),
         ("[environment]\nmemory_mb = inf", "environment.memory_mb"),
         ('[environment]\nmemory = "lots"', "memory"),

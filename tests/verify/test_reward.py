@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from pathlib import Path
 
 import pytest
@@ -52,9 +53,13 @@ def failure(files: dict[str, bytes], *, calls_pytest: bool = False) -> TrialErro
         (b"1\n", 1.0),
         (b" 0.605 \n\n", 0.605),
         (b"1.0", 1.0),
-        (b"-0.5", -0.5),
+        (b"+.5", 0.5),
+        (b"1.", 1.0),
         (b"1e-3", 0.001),
-        (b"2", 2.0),
+        (b"10E-1", 1.0),
+        (b"0.3333333333333333333333333333", 1 / 3),
+        (b"1e-999", 0.0),
+        (b"\x0b 1 \x0c\r\n", 1.0),
     ],
 )
 def test_reward_txt_holds_one_number(text: bytes, reward: float) -> None:
@@ -69,6 +74,19 @@ def test_reward_txt_holds_one_number(text: bytes, reward: float) -> None:
         (b"nan", "verifier_bad_reward"),
         (b"inf", "verifier_bad_reward"),
         (b"-Infinity", "verifier_bad_reward"),
+        (b"1_0", "verifier_bad_reward"),
+        (b"0_1", "verifier_bad_reward"),
+        ("\u0661".encode(), "verifier_bad_reward"),
+        ("\uff11".encode(), "verifier_bad_reward"),
+        ("\u00a01".encode(), "verifier_bad_reward"),
+        (b"0x1", "verifier_bad_reward"),
+        (b"0x1p0", "verifier_bad_reward"),
+        (b".", "verifier_bad_reward"),
+        (b"e1", "verifier_bad_reward"),
+        (b"1e", "verifier_bad_reward"),
+        (b"--1", "verifier_bad_reward"),
+        (b"0" * 1001, "verifier_bad_reward"),
+        (b"1" * 10_000_000, "verifier_bad_reward"),
         (b"1e999", "verifier_bad_reward"),
         (b"pass", "verifier_bad_reward"),
         (b"1 0", "verifier_bad_reward"),
@@ -89,7 +107,8 @@ def test_anything_else_in_reward_txt_is_no_verdict(text: bytes, type_: str) -> N
         ('{"reward": 1}', 1.0),
         ('{"reward": 0.75, "speed": 3}', 0.75),
         ('{"score": 0.25}', 0.25),
-        ('{"reward": 1.5e0}\n', 1.5),
+        ('{"reward": 5e-1}\n', 0.5),
+        ('{"reward": 1, "speed": 1e300}', 1.0),
     ],
 )
 def test_reward_json_wins_over_reward_txt(text: str, reward: float) -> None:
@@ -122,6 +141,40 @@ def test_reward_json_wins_over_reward_txt(text: str, reward: float) -> None:
 )
 def test_anything_else_in_reward_json_is_no_verdict_even_with_a_reward_txt(text: str, type_: str) -> None:
     assert failure({"reward.json": text.encode(), "reward.txt": b"1"}).type == type_
+
+
+@pytest.mark.parametrize("text", ["2.5", "-1", "1e308", "1e400", "-0.0001", "1.0000001"])
+@pytest.mark.parametrize("form", ["reward.txt", "reward.json"])
+def test_a_number_outside_of_the_range_is_named_with_it(text: str, form: str) -> None:
+    content = text if form == "reward.txt" else f'{{"score": {text}}}'
+    failed = failure({form: content.encode()})
+    assert failed.type == "verifier_bad_reward"
+    if text == "1e400" and form == "reward.json":
+        assert "not a flat object of finite numbers" in str(failed)
+        return
+    assert "outside of the range from 0 to 1 ([verifier] reward_range in task.toml)" in str(failed)
+    shown = f"{float(text):g}" if form == "reward.json" else repr(text)
+    assert shown in str(failed)
+
+
+@pytest.mark.parametrize(("low", "high"), [(-1.0, 2.5), (-1e9, 1e9)])
+def test_a_task_may_have_a_wider_range(low: float, high: float) -> None:
+    for number in (low, 0.0, high):
+        for files in ({"reward.txt": str(number).encode()}, {"reward.json": json.dumps({"reward": number}).encode()}):
+            assert read_reward(files, reward_range=(low, high)) == number
+    with pytest.raises(TrialError, match="outside of the range from"):
+        read_reward({"reward.txt": str(2 * high).encode()}, reward_range=(low, high))
+
+
+@pytest.mark.parametrize("files", [{"reward.txt": b"-0.0"}, {"reward.json": b'{"reward": -0}'}])
+def test_a_negative_zero_is_a_zero(files: dict[str, bytes]) -> None:
+    assert math.copysign(1, read_reward(files)) == 1
+
+
+def test_an_integer_beyond_every_float_is_refused_in_words() -> None:
+    for digits in (400, 5000):  # Python itself reads no more than 4300
+        failed = failure({"reward.json": b'{"reward": 1' + digits * b"0" + b"}"})
+        assert "not a flat object of finite numbers" in str(failed)
 
 
 def test_no_reward_file_is_no_verdict_and_the_last_words_are_told() -> None:
@@ -180,7 +233,7 @@ def test_tests_that_ran_count_whatever_failed_before(output: str) -> None:
 @pytest.mark.parametrize("reward", [b"1", b"0.5", b"-1", b"-0.25", b"1e-9"])
 def test_any_other_reward_needs_no_proof(reward: bytes) -> None:
     logs = {"reward.txt": reward, "stdout.txt": b"uvx: command not found"}
-    assert read_reward(logs, calls_pytest=True) == float(reward)
+    assert read_reward(logs, calls_pytest=True, reward_range=(-1.0, 1.0)) == float(reward)
     assert remarks(logs, float(reward)) == ()
 
 
@@ -199,7 +252,17 @@ def test_ctrf_with_tests_is_proof_that_they_ran() -> None:
 
 @pytest.mark.parametrize(
     "report",
-    [ctrf(0), b"", b"{", b"[]", b"{}", b'{"results": null}', b'{"results": {"summary": {"tests": null}}}', 5000 * b"["],
+    [
+        ctrf(0),
+        b"",
+        b"{",
+        b"[]",
+        b"{}",
+        b'{"results": null}',
+        b'{"results": {"summary": {"tests": null}}}',
+        b'{"results": {"summary": {"tests": 1e999}}}',
+        5000 * b"[",
+    ],
 )
 def test_ctrf_without_tests_proves_nothing(report: bytes) -> None:
     assert failure({"reward.txt": b"0", "ctrf.json": report}, calls_pytest=True).type == "verifier_never_ran"
