@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import http.server
 import re
+import threading
+import uuid
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from functools import cache
 from pathlib import Path
@@ -17,6 +20,7 @@ from xdist.scheduler import LoadScopeScheduling
 from tbench.sandbox.backend import Sandbox, SandboxSettings, opened
 from tbench.sandbox.docker.backend import DockerBackend
 from tbench.sandbox.docker.engine import Engine
+from tbench.sandbox.docker.image import Images, build_tag
 from tbench.sandbox.docker.network import ensure_network
 from tbench.sandbox.docker.tools import ensure_tools
 from tbench.tasks.task import Task
@@ -130,3 +134,49 @@ async def start_sandbox(engine: Engine, tools_volume: str) -> AsyncIterator[Call
         yield start
         for sandbox in started:
             await sandbox.remove()
+
+
+@pytest.fixture
+async def fresh(engine: Engine, make_task: Any) -> AsyncIterator[Callable[..., Task]]:
+    """Makes tasks whose environment nobody has built before; removes what was built of them."""
+    made: list[Task] = []
+    mark = uuid.uuid4().hex
+
+    def make(steps: str = "", *, toml: str = "", docker_image: str | None = None) -> Task:
+        image = f'docker_image = "{docker_image}"\n' if docker_image else ""
+        path = make_task(
+            f"fresh-{uuid.uuid4().hex[:8]}",
+            toml=f"[environment]\nmemory_mb = 256\n{image}{toml}",
+            dockerfile=f"FROM debian:bookworm-slim\nLABEL tbench.test={mark}.{len(made)}\n{steps}",
+        )
+        made.append(Task.read(path))
+        return made[-1]
+
+    yield make
+    images = Images(engine)
+    for task in made:
+        if await images.find(build_tag(task)) is not None:
+            await engine.call(engine.api.remove_image, build_tag(task), force=True)
+    # Builds that failed leave their layers.
+    for index in range(len(made)):
+        await engine.call(engine.api.prune_images, filters={"label": f"tbench.test={mark}.{index}"})
+
+
+class _Answers(http.server.BaseHTTPRequestHandler):
+    def do_GET(self) -> None:
+        self.send_response(200)
+        self.end_headers()
+        self.wfile.write(b"reached")
+
+    def log_message(self, *_: Any) -> None:
+        pass
+
+
+@pytest.fixture
+def host_port() -> Iterator[int]:
+    """A server on all addresses of this host."""
+    server = http.server.ThreadingHTTPServer(("0.0.0.0", 0), _Answers)
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    yield server.server_address[1]
+    server.shutdown()
+    server.server_close()

@@ -6,7 +6,7 @@ import asyncio
 import os
 import shutil
 import textwrap
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import get_args
 
@@ -17,9 +17,10 @@ from tbench.agents.setup import AgentSetup, connect_if_used
 from tbench.cli.execute import check_load, chosen_tasks, planned
 from tbench.cli.live import counted
 from tbench.config.document import RunPlan
-from tbench.config.settings import RunConfig
+from tbench.config.settings import RunConfig, SandboxConfig
 from tbench.runs.plan import plan_trials
 from tbench.runs.resume import EarlierRun, RetryErrors, left_to_do
+from tbench.sandbox.docker.dockerfile import read_dockerfile, why_not_closed
 from tbench.sandbox.docker.engine import Engine
 from tbench.sandbox.docker.image import Images, ImageState
 from tbench.tasks.consent import wishes
@@ -84,7 +85,7 @@ async def _plan(
         ("agent", plan.locked.agent),
         *_endpoint(served, plan),
         *_prompts(setup, startable),
-        *await _images(Images(engine, build=config.sandbox.build), startable),
+        *await _images(Images(engine, build=config.sandbox.build), startable, config.sandbox),
         ("engine", f"{counted(engine.info.cpus, 'cpu')}, {engine.info.memory_mb / 1024:,.1f} GB of memory"),
         ("output", _output(config, earlier)),
     ]
@@ -122,7 +123,7 @@ def _prompts(setup: AgentSetup, tasks: Iterable[Task]) -> Iterator[Row]:
         yield "prompts", f"a trial begins with about {range_} tokens, and its prompts grow from step to step"
 
 
-async def _images(images: Images, tasks: Iterable[Task]) -> list[Row]:
+async def _images(images: Images, tasks: Sequence[Task], sandbox: SandboxConfig) -> list[Row]:
     states = {task.name: await images.foresee(task) for task in tasks}
     rows = []
     for state in get_args(ImageState):
@@ -130,7 +131,16 @@ async def _images(images: Images, tasks: Iterable[Task]) -> list[Row]:
         if names:
             # Only those that take their time are worth a name.
             rows.append(("images", f"{len(names)} {state}" + (f": {', '.join(names)}" if state != "present" else "")))
-    return rows
+    return [*rows, *_builds([task for task in tasks if states[task.name] == "to be built"], sandbox)]
+
+
+def _builds(tasks: Sequence[Task], sandbox: SandboxConfig) -> Iterator[Row]:
+    """What `--network` and `--block-host` do to builds, where it is not what they do to trials."""
+    if tasks and sandbox.network == "none":
+        yield "builds", "have a network, whatever --network says: packages come over it"
+    for task in tasks if sandbox.block_host else ():
+        if (why := why_not_closed(read_dockerfile(task))) is not None:
+            yield "refused", f"{task.name}: --block-host does not build it: {why}"
 
 
 def _output(config: RunConfig, earlier: EarlierRun | None) -> str:

@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
 import click
 
 from tbench.cli.common import tasks_argument
 from tbench.cli.parsing.commands import Argument, Lazy, LazyGroup, TbenchCommand
 from tbench.cli.parsing.values import A_NAME
+
+if TYPE_CHECKING:
+    from tbench.tasks.task import Task
 
 COMMANDS = {
     "list": Lazy("tbench.cli.task", "list_tasks", "List tasks with their limits and content hashes."),
@@ -37,6 +43,18 @@ def list_tasks(source: str) -> None:
         )
 
 
+def _say_of_builds(tasks: Sequence[Task]) -> None:
+    """Print what networks mean to builds where it is not what they mean to trials."""
+    from tbench.sandbox.docker.dockerfile import read_dockerfile, why_not_closed
+
+    built = [task for task in tasks if task.dockerfile.is_file()]
+    for task in built:
+        if (why := why_not_closed(read_dockerfile(task))) is not None:
+            click.echo(f"not built with --block-host: {task.dockerfile}: {why}")
+    if not all(task.file.environment.has_internet for task in built):
+        click.echo("builds have a network, also those of tasks whose trials have none: packages come over it")
+
+
 @click.command(cls=TbenchCommand)
 @click.argument(
     "source", cls=Argument, metavar="TASKS", type=A_NAME, help="A directory of tasks, one task, or 'bundled'."
@@ -62,6 +80,7 @@ def check(source: str) -> None:
             click.echo(f"ignored: {task.path / 'task.toml'}: {key}")
         if not task.has_oracle:
             click.echo(f"no oracle: {task.path / 'solution' / 'solve.sh'} is missing")
+    _say_of_builds(tasks.tasks)
     click.echo(f"{len(tasks.names)} tasks, {len(problems)} problems")
     if problems:
         raise click.exceptions.Exit(2)

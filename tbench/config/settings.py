@@ -141,7 +141,7 @@ class SandboxConfig(Frozen, use_attribute_docstrings=True):
     network: NetworkChoice = "task"
     """Who has a network: as the task says, nobody, everybody."""
     block_host: bool = False
-    """Trials cannot reach the engine's host and the endpoint."""
+    """Trials and builds cannot reach the engine's host and the endpoint."""
     no_new_privileges: Annotated[bool, Option(off="--new-privileges")] = False
     """sudo, su and other setuid programs have no effect in trials."""
     allow_env: Annotated[tuple[str, ...], AfterValidator(_variable_names), Option(metavar="VAR")] = ()

@@ -91,6 +91,19 @@ def test_images_that_are_there_are_counted_and_the_others_named(make_task: MakeT
     assert forced["images"] == ["3 to be built: built, new, pulled"]
 
 
+def test_builds_are_told_where_network_or_block_host_mean_something_else_to_them(
+    make_task: MakeTask, tmp_path: Path
+) -> None:
+    make_task("here", dockerfile=f"FROM debian:bookworm-slim\nRUN echo {tmp_path}\n")
+    make_task("heredoc", dockerfile="FROM debian:bookworm-slim\nRUN <<EOF\nls\nEOF\n")
+    tasks = str(tmp_path / "tasks")
+    assert {"builds", "refused"}.isdisjoint(plan(tmp_path, tasks, "-a", "oracle"))
+    said = plan(tmp_path, tasks, "-a", "oracle", "--network", "none", "--block-host")
+    assert said["builds"] == ["have a network, whatever --network says: packages come over it"]
+    (refused,) = said["refused"]
+    assert refused.startswith("heredoc: --block-host does not build it: it needs BuildKit")
+
+
 def test_what_cannot_run_is_said_and_its_image_is_not_wanted(make_task: MakeTask, tmp_path: Path) -> None:
     make_task("small")
     make_task("broken", toml="[environment\n")

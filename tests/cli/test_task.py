@@ -33,7 +33,17 @@ def test_check_says_of_each_task_what_keeps_it_from_running_and_what_has_no_effe
 
 
 def test_check_of_a_task_that_can_run_ends_well(make_task: MakeTask) -> None:
-    assert tbench("task", "check", str(make_task())) == (0, ["1 tasks, 0 problems"])
+    assert tbench("task", "check", str(make_task(toml=""))) == (0, ["1 tasks, 0 problems"])
+
+
+def test_check_says_where_a_build_has_a_network_and_what_block_host_does_not_build(make_task: MakeTask) -> None:
+    make_task("offline")
+    fetching = make_task("fetching", dockerfile="FROM debian\nADD http://host/x /y\n", toml="")
+    code, lines = tbench("task", "check", str(fetching.parent))
+    assert code == 0
+    assert lines[0].startswith(f"not built with --block-host: {fetching / 'environment' / 'Dockerfile'}: 'ADD http")
+    assert lines[1].startswith("builds have a network, also those of tasks whose trials have none")
+    assert lines[2:] == ["2 tasks, 0 problems"]
 
 
 def test_check_names_what_a_task_asks_of_the_environment_and_the_flag_that_allows_it(make_task: MakeTask) -> None:

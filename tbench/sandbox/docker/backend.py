@@ -5,19 +5,22 @@ from __future__ import annotations
 import asyncio
 import shlex
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping
+from contextlib import asynccontextmanager
 from typing import Any
 
 from tbench.errors import TrialError, UsageError
 from tbench.events import Phase
 from tbench.sandbox.backend import Capacity, Sandbox, SandboxSettings, Say
 from tbench.sandbox.docker.cleaning import reap
+from tbench.sandbox.docker.closed_network import closed_network
 from tbench.sandbox.docker.container import Container, ContainerLimits, Recipe
 from tbench.sandbox.docker.engine import Engine, EngineError
 from tbench.sandbox.docker.image import Image, Images
 from tbench.sandbox.docker.labels import LABEL_OWNER, LABEL_RUN
 from tbench.sandbox.docker.memory_watch import MemoryWatch
 from tbench.sandbox.docker.network import endpoint_addresses, ensure_network, has_network, host_addresses
+from tbench.sandbox.docker.nothing import ensure_nothing
 from tbench.sandbox.docker.owner import owner
 from tbench.sandbox.docker.tools import ensure_tools
 from tbench.tasks.format import Healthcheck
@@ -52,7 +55,13 @@ class DockerBackend:
 
     async def open(self, say: Say) -> None:
         engine, settings = self._engine, self._settings
-        self._images = Images(engine, build=settings.build, log_dir=settings.image_logs, say=say)
+        self._images = Images(
+            engine,
+            build=settings.build,
+            log_dir=settings.image_logs,
+            say=say,
+            closed_network=self._closed_network if settings.block_host else None,
+        )
         try:
             self._tools_volume, _, reaped = await asyncio.gather(
                 ensure_tools(engine, say), ensure_network(engine), reap(engine)
@@ -116,7 +125,7 @@ class DockerBackend:
             agent_user=str(user) if user is not None else None,
             no_new_privileges=settings.no_new_privileges,
             cap_add=settings.cap_add,
-            closed_to=await self._closed_addresses(image) if settings.block_host else (),
+            closed_to=await self._closed_addresses() if settings.block_host else (),
         )
 
     async def reopen(self, task: Task, trial: str, kept: str) -> Container:
@@ -137,13 +146,23 @@ class DockerBackend:
         recipe = await self._recipe(task, trial, image, task.resolve_env(task.file.environment.env))
         return await Container.start(self._engine, recipe)
 
-    async def _closed_addresses(self, image: Image) -> tuple[str, ...]:
-        """Addresses that no trial may reach; they are found out once."""
+    @asynccontextmanager
+    async def _closed_network(self) -> AsyncIterator[str]:
+        addresses = await self._closed_addresses()
+        async with closed_network(self._engine, self._tools_volume, self._labels, addresses) as network:
+            yield network
+
+    @property
+    def _labels(self) -> dict[str, str]:
+        return {LABEL_RUN: self._settings.run, LABEL_OWNER: owner()}
+
+    async def _closed_addresses(self) -> tuple[str, ...]:
+        """Addresses that no trial and no build may reach; they are found out once."""
         async with self._finding_addresses:
             if not self._closed_to:
-                labels = {LABEL_RUN: self._settings.run, LABEL_OWNER: owner()}
                 try:
-                    host = await host_addresses(self._engine, image.id, self._tools_volume, labels)
+                    nothing = await ensure_nothing(self._engine)
+                    host = await host_addresses(self._engine, nothing, self._tools_volume, self._labels)
                     self._closed_to = (*host, *await endpoint_addresses(self._settings.base_url))
                 except (EngineError, UsageError) as error:
                     raise TrialError("sandbox_failed", f"--block-host: {error}") from error

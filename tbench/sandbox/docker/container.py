@@ -23,6 +23,7 @@ from tbench.sandbox.docker.create import (
     Recipe,
     container_error,
     create,
+    create_arguments,
     force_remove,
     run_helper,
     unreachable,
@@ -74,7 +75,7 @@ class Container:
 
         Raises TrialError (sandbox_failed, engine_unreachable, image_no_space); leaves nothing behind when it does.
         """
-        container = cls(engine, await create(engine, recipe), recipe, memory_watch)
+        container = cls(engine, await create(engine, create_arguments(engine, recipe)), recipe, memory_watch)
         try:
             if not container.runs_as_root or recipe.agent_user is not None:
                 # As root the agent's and the verifier's own scripts make them, which is far cheaper.

@@ -97,12 +97,12 @@ def _network_mode(recipe: Recipe) -> str:
     return NETWORK if recipe.has_internet else "none"
 
 
-async def create(engine: Engine, recipe: Recipe) -> str:
+async def create(engine: Engine, config: Mapping[str, Any]) -> str:
     """Create a container and return its id. Its name is chosen here, so that it is found if the answer is lost.
 
-    Raises TrialError (sandbox_failed, engine_unreachable, image_no_space).
+    `config` holds arguments for the SDK's `create_container`. Raises TrialError (sandbox_failed, engine_unreachable,
+    image_no_space).
     """
-    config = create_arguments(engine, recipe)
     name = f"tbench-{uuid.uuid4().hex[:16]}"
 
     async def trying() -> str:

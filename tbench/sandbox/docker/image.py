@@ -10,12 +10,21 @@ import shutil
 import subprocess
 import time
 from collections.abc import Callable
+from contextlib import AbstractAsyncContextManager, nullcontext
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any, Literal
 
 from tbench.errors import TrialError
 from tbench.results import Stage
+from tbench.sandbox.docker.dockerfile import (
+    base_images,
+    fetches_by_itself,
+    needs_buildkit,
+    read_dockerfile,
+    why_not_closed,
+)
 from tbench.sandbox.docker.engine import Engine, EngineError, EngineUnreachable
 from tbench.sandbox.docker.labels import LABEL_IMAGE
 from tbench.tasks.task import Task
@@ -26,9 +35,6 @@ _FREE_MB = 4096.0
 """Free space on the engine's disk below which nothing is built or pulled. Bundled tasks' images take up to 0.6 GB,
 those of large tasks several; containers write there as well."""
 _DISK_FULL = re.compile(r"no space left on device|disk quota exceeded", re.IGNORECASE)
-_NEEDS_BUILDKIT = re.compile(
-    r"^\s*(?:RUN\s+--mount|(?:RUN|COPY|ADD)\b[^\n#]*<<-?[\"']?\w+)", re.MULTILINE | re.IGNORECASE
-)
 _BUILDS_AT_ONCE = 2
 _NO_ROUTE = re.compile(
     r"no such host|dial tcp|connection refused|i/o timeout|Temporary failure|TLS handshake|did not answer"
@@ -50,6 +56,8 @@ class Image:
     user: str
     workdir: str
     has_locale: bool
+    triggers: tuple[str, ...] = ()
+    """Instructions that a build begins with whose FROM names this image."""
 
     @classmethod
     def from_inspection(cls, reference: str, inspection: dict[str, Any]) -> Image:
@@ -61,6 +69,7 @@ class Image:
             user=config.get("User") or "",
             workdir=config.get("WorkingDir") or "/",
             has_locale=bool(names & {"LANG", "LC_ALL", "LC_CTYPE"}),
+            triggers=tuple(config.get("OnBuild") or ()),
         )
 
 
@@ -70,6 +79,8 @@ def is_disk_full(error: BaseException) -> bool:
 
 
 ImageState = Literal["present", "to be pulled", "to be built"]
+ClosedNetwork = Callable[[], AbstractAsyncContextManager[str]]
+"""Makes a network for one build from which the engine's host cannot be reached; gives its name on the engine."""
 
 
 class Images:
@@ -84,13 +95,16 @@ class Images:
         free_mb: float = _FREE_MB,
         log_dir: Path | None = None,
         say: Callable[[str], None] = lambda _: None,
+        closed_network: ClosedNetwork | None = None,
     ) -> None:
+        """With `closed_network` all builds are on such a network, and what could not be kept to it is not built."""
         self._engine = engine
         self._force_build = build
         self._pull_sec = pull_sec
         self._free_mb = free_mb
         self._log_dir = log_dir
         self._say = say
+        self._closed_network = closed_network
         self._locks: dict[str, asyncio.Lock] = {}
         self._ready: dict[str, Image] = {}
         self._failed: dict[str, TrialError] = {}
@@ -135,9 +149,35 @@ class Images:
             )
         if not self._force_build and (image := await self.find(tag)) is not None:
             return image
+        if self._closed_network is not None:
+            await self._require_closable(task)
         async with self._building:
             await self._need_space(task)
             return await self._build(task, tag)
+
+    async def _require_closable(self, task: Task) -> None:
+        """Check that nothing in the task's build goes round the network that it gets. Raises TrialError."""
+        dockerfile = read_dockerfile(task)
+        why = why_not_closed(dockerfile)
+        for name in sorted(filter(None, base_images(dockerfile))) if why is None else ():
+            if (base := await self.find(name)) is None:
+                await self._pull_base(name, task)
+                base = await self.find(name)
+            if base is not None and (line := fetches_by_itself(base.triggers)) is not None:
+                why = f"its {name} brings along {line!r}, with which the engine itself fetches a URL"
+        if why is not None:
+            raise TrialError(
+                "image_build_failed",
+                f"{task.dockerfile}: --block-host does not build this: {why}; build it once without --block-host",
+            )
+
+    async def _pull_base(self, name: str, task: Task) -> None:
+        await self._need_space(task)
+        self._say(f"{task.name}: pulling {name}")
+        try:
+            await pull(self._engine, name, self._pull_sec)
+        except EngineError as error:
+            raise TrialError("image_unavailable", f"{task.dockerfile}: FROM {name}: {error}") from error
 
     async def foresee(self, task: Task) -> ImageState:
         """What `get` would do for the task's image, as far as that can be known without doing it. Raises TrialError."""
@@ -204,19 +244,27 @@ class Images:
 
     async def _build(self, task: Task, tag: str) -> Image:
         self._say(f"{task.name}: building its image")
+        async with self._closed_network() if self._closed_network else nullcontext() as network:
+            await self._build_on(network, task, tag)
+        image = await self.find(tag)
+        if image is None:
+            raise TrialError("image_build_failed", f"{task.name}: the build ended but left no image {tag}")
+        return image
+
+    async def _build_on(self, network: str | None, task: Task, tag: str) -> None:
         limit_sec = task.file.environment.build_timeout_sec
-        dockerfile = task.dockerfile.read_text(encoding="utf-8", errors="replace")
-        build = _build_with_buildkit if _NEEDS_BUILDKIT.search(dockerfile) else _build_classic
+        if network is None and needs_buildkit(read_dockerfile(task)):
+            builder: Callable[..., None] = _build_with_buildkit
+        else:
+            builder = partial(build, labels={LABEL_IMAGE: "task"}, network=network)
         log: list[str] = []
         started = time.monotonic()
         try:
             await self._engine.call(
-                build,
+                partial(builder, limit_sec=limit_sec, log=log),
                 self._engine.api,
                 task.path / "environment",
                 tag,
-                limit_sec,
-                log,
                 deadline_sec=limit_sec + 30,
             )
         except (BuildFailed, EngineError, subprocess.SubprocessError, TimeoutError) as error:
@@ -227,10 +275,6 @@ class Images:
             raise TrialError(_why_not_built(error, log), why, stage=Stage.IMAGE) from error
         finally:
             self._keep_log(task, log)
-        image = await self.find(tag)
-        if image is None:
-            raise TrialError("image_build_failed", f"{task.name}: the build ended but left no image {tag}")
-        return image
 
     def _keep_log(self, task: Task, log: list[str]) -> None:
         if self._log_dir is not None:
@@ -287,16 +331,31 @@ def build_tag(task: Task) -> str:
     return f"tbench/{slug}:{digest.hexdigest()[:16]}"
 
 
-def _build_classic(api: Any, context: Path, tag: str, limit_sec: float, log: list[str]) -> None:
-    build(api, context, tag, limit_sec=limit_sec, labels={LABEL_IMAGE: "task"}, log=log)
+def build(
+    api: Any,
+    context: Path,
+    tag: str,
+    *,
+    limit_sec: float,
+    labels: dict[str, str],
+    log: list[str],
+    network: str | None = None,
+) -> None:
+    """Build with the engine's own builder, through the SDK; output goes to `log`. Raises BuildFailed, TimeoutError.
 
-
-def build(api: Any, context: Path, tag: str, *, limit_sec: float, labels: dict[str, str], log: list[str]) -> None:
-    """Build with the engine's own builder, through the SDK; output goes to `log`. Raises BuildFailed, TimeoutError."""
+    Its steps are on `network`, by default on the engine's own bridge.
+    """
     ends = time.monotonic() + limit_sec
     # The request's timeout bounds a silent step; a client that goes away makes the engine stop.
     stream = api.build(
-        path=str(context), tag=tag, rm=True, forcerm=True, decode=True, timeout=int(limit_sec) + 1, labels=labels
+        path=str(context),
+        tag=tag,
+        rm=True,
+        forcerm=True,
+        decode=True,
+        timeout=int(limit_sec) + 1,
+        labels=labels,
+        network_mode=network,
     )
     try:
         for message in stream:
@@ -309,7 +368,7 @@ def build(api: Any, context: Path, tag: str, *, limit_sec: float, labels: dict[s
         stream.close()
 
 
-def _build_with_buildkit(api: Any, context: Path, tag: str, limit_sec: float, log: list[str]) -> None:
+def _build_with_buildkit(api: Any, context: Path, tag: str, *, limit_sec: float, log: list[str]) -> None:
     """Build a Dockerfile with heredocs or RUN --mount, by the docker client, which alone drives BuildKit."""
     client = shutil.which("docker")
     if client is None:

@@ -123,5 +123,5 @@ for address in $gateway {listed}; do
     $B arp -i $device -s $address 02:00:00:00:00:01
 done
 # Of IPv6 there must be none: nothing of this is about it.
-! $B grep -q " $device\\$" /proc/net/if_inet6 2>/dev/null
+if $B grep -q " $device\\$" /proc/net/if_inet6 2>/dev/null; then exit 1; fi
 """

@@ -7,7 +7,7 @@ import socket
 import subprocess
 import sys
 import uuid
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -22,32 +22,6 @@ needs_engine = pytest.mark.engine
 BASE = "debian:bookworm-slim"
 NOWHERE = "localhost:1/nobody/nothing:1"
 """Refused at once: no registry listens there."""
-
-
-@pytest.fixture
-async def fresh(engine: Engine, make_task: Any) -> AsyncIterator[Callable[..., Task]]:
-    """Makes tasks whose environment nobody has built before; removes what was built of them."""
-    made: list[Task] = []
-    mark = uuid.uuid4().hex
-
-    def make(steps: str = "", *, toml: str = "", docker_image: str | None = None) -> Task:
-        image = f'docker_image = "{docker_image}"\n' if docker_image else ""
-        path = make_task(
-            f"fresh-{uuid.uuid4().hex[:8]}",
-            toml=f"[environment]\nmemory_mb = 256\n{image}{toml}",
-            dockerfile=f"FROM {BASE}\nLABEL tbench.test={mark}.{len(made)}\n{steps}",
-        )
-        made.append(Task.read(path))
-        return made[-1]
-
-    yield make
-    images = Images(engine)
-    for task in made:
-        if await images.find(build_tag(task)) is not None:
-            await engine.call(engine.api.remove_image, build_tag(task), force=True)
-    # Builds that failed leave their layers.
-    for index in range(len(made)):
-        await engine.call(engine.api.prune_images, filters={"label": f"tbench.test={mark}.{index}"})
 
 
 async def failure(images: Images, task: Task) -> TrialError:

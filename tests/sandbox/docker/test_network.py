@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import http.server
 import os
 import shutil
 import socket
@@ -53,26 +52,6 @@ print syscall({x86_64 => 188, aarch64 => 5}->{$machine}, $file, $name, $value, 2
 ECHOES = 'perl -e \'socket(S, 2, 2, 1) or die "$!\\n"; print "open"\' 2>&1'
 REFUSED = "Operation not permitted\n"
 FRAMES = 'perl -e \'socket(S, 17, 3, 0) or die "$!\\n"; print "open"\' 2>&1'
-
-
-class Answers(http.server.BaseHTTPRequestHandler):
-    def do_GET(self) -> None:
-        self.send_response(200)
-        self.end_headers()
-        self.wfile.write(b"reached")
-
-    def log_message(self, *_: Any) -> None:
-        pass
-
-
-@pytest.fixture
-def host_port() -> Iterator[int]:
-    """A server on all addresses of this host."""
-    server = http.server.ThreadingHTTPServer(("0.0.0.0", 0), Answers)
-    threading.Thread(target=server.serve_forever, daemon=True).start()
-    yield server.server_address[1]
-    server.shutdown()
-    server.server_close()
 
 
 @pytest.fixture
