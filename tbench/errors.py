@@ -52,11 +52,14 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from tbench.results import Blame, ErrorInfo, Stage
-from tbench.text import one_line
+from tbench.text import one_line, visible
 
 
 class TbenchError(Exception):
-    """Base of all errors that tbench raises on purpose."""
+    """Base of all errors that tbench raises on purpose. What the message quotes is visible text, whoever it is from."""
+
+    def __init__(self, message: str = "") -> None:
+        super().__init__(visible(message))
 
 
 class UsageError(TbenchError):

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from tbench.errors import UsageError
+from tbench.text import unseen_as, visible
 
 Made = TypeVar("Made")
 _BESIDE = ".writing-"
@@ -43,8 +44,9 @@ def is_beside(path: Path) -> bool:
 
 
 def write_json(path: Path, value: Any) -> None:
-    """Write `value` as indented JSON. Raises OSError."""
-    write_atomically(path, (json.dumps(value, indent=2, ensure_ascii=False) + "\n").encode("utf-8", "replace"))
+    """Write `value` as indented JSON, with escapes for what is not visible. Raises OSError."""
+    text = visible(json.dumps(value, indent=2, ensure_ascii=False))
+    write_atomically(path, f"{text}\n".encode("utf-8", "replace"))
 
 
 def is_unused(path: Path) -> bool:
@@ -56,6 +58,10 @@ def is_unused(path: Path) -> bool:
 
 
 def safe_relative(name: str) -> Path:
-    """Relative path for a file name from a container, without any way to climb out of the directory."""
+    """Relative path for a file name from a container, without any way to climb out of the directory.
+
+    What is not visible in it is a question mark, which is never longer.
+    """
+    name = unseen_as(name, "?")
     parts = [part for part in name.split("/") if part not in ("", ".", "..")]
     return Path(*parts) if parts else Path("unnamed")

@@ -122,14 +122,17 @@ def main() -> None:
         # `tbench … | head`: the reader has enough. What is still to be flushed goes nowhere.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         sys.exit(0)
-    except Exception as error:
+    except Exception as error:  # noqa: BLE001 - a bug is shown as Python shows it
         # Imported only now: it takes longer than all of --help.
+        import traceback
+
         from tbench.errors import TbenchError
-        from tbench.text import one_line
+        from tbench.text import one_line, visible
 
         # Whatever tbench raises on purpose is no bug, however deep it came from: no traceback.
         if not isinstance(error, TbenchError):
-            raise
+            click.echo(visible(traceback.format_exc()), err=True, nl=False)
+            sys.exit(1)
         click.echo(f"tbench: {one_line(str(error), 1000)}", err=True)
         sys.exit(2)
 

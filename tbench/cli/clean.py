@@ -5,6 +5,7 @@ from __future__ import annotations
 import click
 
 from tbench.cli.parsing.commands import TbenchCommand
+from tbench.cli.printing import print_line
 
 
 @click.command(cls=TbenchCommand)
@@ -31,12 +32,12 @@ def clean(everything: bool, kept: bool, run: str | None, dry_run: bool) -> None:
     finally:
         engine.close()
     for line in done.removed:
-        click.echo(f"{'would remove' if dry_run else 'removed'} {line}")
+        print_line(f"{'would remove' if dry_run else 'removed'} {line}")
     for line in done.kept:
-        click.echo(f"kept {line}")
+        print_line(f"kept {line}")
     for line in done.failed:
-        click.echo(f"tbench: could not remove {line}", err=True)
+        print_line(f"tbench: could not remove {line}", err=True)
     if done.failed:
         raise click.exceptions.Exit(2)
     if not done.removed:
-        click.echo("nothing to remove")
+        print_line("nothing to remove")

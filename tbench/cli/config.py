@@ -9,6 +9,7 @@ import click
 from tbench.cli.parsing.commands import Argument, Lazy, LazyGroup, TbenchCommand
 from tbench.cli.parsing.configured import ConfiguredCommand, Given
 from tbench.cli.parsing.values import A_PATH
+from tbench.cli.printing import print_line, print_text
 from tbench.config.settings import RunConfig
 
 COMMANDS = {
@@ -31,7 +32,7 @@ def show(given: Given[RunConfig]) -> None:
     from tbench.config.text import shown
 
     for line in shown(given.resolve()):
-        click.echo(line)
+        print_text(line)
 
 
 @click.command(cls=TbenchCommand)
@@ -39,7 +40,7 @@ def schema() -> None:
     """Print the JSON schema of the configuration."""
     import json
 
-    click.echo(json.dumps(RunConfig.model_json_schema(), indent=2, ensure_ascii=False))
+    print_text(json.dumps(RunConfig.model_json_schema(), indent=2, ensure_ascii=False))
 
 
 @click.command(cls=TbenchCommand)
@@ -51,7 +52,7 @@ def init(file: Path | None) -> None:
 
     text = commented_file(RunConfig)
     if file is None:
-        click.echo(text, nl=False)
+        print_text(text, nl=False)
         return
     try:
         with file.open("x", encoding="utf-8") as new:
@@ -60,4 +61,4 @@ def init(file: Path | None) -> None:
         raise UsageError(f"{file}: is there already; name a new file (nothing is overwritten)") from None
     except OSError as error:
         raise UsageError(f"{file}: cannot be written: {error.strerror or error}") from None
-    click.echo(f"written: {file}")
+    print_line(f"written: {file}")

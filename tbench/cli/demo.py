@@ -8,6 +8,7 @@ import click
 
 from tbench.cli.parsing.commands import TbenchCommand
 from tbench.cli.parsing.values import A_NAME, Integer, Number
+from tbench.cli.printing import print_line
 
 
 @click.command(cls=TbenchCommand)
@@ -28,7 +29,7 @@ def demo(output: str | None, seeds: int, concurrency: int) -> None:
 
     directory = output or f"runs/{datetime.now():%Y-%m-%d_%H-%M-%S}_scripted-demo"
     with DemoEndpoint(_instructions()) as endpoint:
-        click.echo(f"demo: scripted-demo (a script, not a model) answers at {endpoint.base_url}", err=True)
+        print_line(f"demo: scripted-demo (a script, not a model) answers at {endpoint.base_url}", err=True)
         config = RunConfig.model_validate(
             {
                 "tasks": {"include": sorted(path.stem for path in SCRIPTS.glob("*.toml")), "seeds": seeds},
@@ -40,7 +41,7 @@ def demo(output: str | None, seeds: int, concurrency: int) -> None:
         )
         RUN.refuse_to_overwrite(Path(directory))
         outcome = execute(config)
-    click.echo(f"report: {write_report(Path(directory), None)}")
+    print_line(f"report: {write_report(Path(directory), None)}")
     finish(outcome, min_coverage=0.0)
 
 

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 import click
 
 from tbench.cli.parsing.commands import TbenchCommand
+from tbench.cli.printing import print_line, print_text
 
 if TYPE_CHECKING:
     from tbench.doctor import Finding
@@ -37,7 +38,7 @@ def _print_json(findings: list[Finding]) -> None:
     from dataclasses import asdict
 
     whole = {"ok": all(finding.status != "fail" for finding in findings), "checks": [asdict(each) for each in findings]}
-    click.echo(json.dumps(whole, indent=2, ensure_ascii=False))
+    print_text(json.dumps(whole, indent=2, ensure_ascii=False))
 
 
 def _print_lines(findings: list[Finding]) -> None:
@@ -45,9 +46,9 @@ def _print_lines(findings: list[Finding]) -> None:
 
     width = max(len(finding.name) for finding in findings)
     for finding in findings:
-        click.echo(f"{finding.status:<8}{finding.name:<{width}}  {plain(finding.seen, 400)}")
+        print_line(f"{finding.status:<8}{finding.name:<{width}}  {plain(finding.seen, 400)}")
         if finding.advice:
-            click.echo(f"{'':<{8 + width}}  -> {plain(finding.advice, 400)}")
+            print_line(f"{'':<{8 + width}}  -> {plain(finding.advice, 400)}")
     counts = {status: sum(finding.status == status for finding in findings) for status in ("fail", "warn", "skipped")}
     said = ", ".join(f"{number} {status}" for status, number in counts.items() if number)
-    click.echo(f"{len(findings)} checks: {said or 'all ok'}")
+    print_line(f"{len(findings)} checks: {said or 'all ok'}")

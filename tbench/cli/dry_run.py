@@ -10,12 +10,11 @@ from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import get_args
 
-import click
-
 from harness.model import ServedModel
 from tbench.agents.setup import AgentSetup, connect_if_used
 from tbench.cli.execute import check_load, chosen_tasks, planned
 from tbench.cli.live import counted
+from tbench.cli.printing import print_line, print_text
 from tbench.config.document import RunPlan
 from tbench.config.settings import RunConfig, SandboxConfig
 from tbench.runs.plan import plan_trials
@@ -40,10 +39,10 @@ def show_plan(config: RunConfig, earlier: EarlierRun | None, retry_errors: Retry
     try:
         check_load(config, engine)
         for label, words in asyncio.run(_plan(setup, tasks, engine, earlier, retry_errors)):
-            click.echo(_wrapped(label, words))
+            print_text(_wrapped(label, words))
     finally:
         engine.close()
-    click.echo("nothing was started")
+    print_line("nothing was started")
 
 
 def _wrapped(label: str, words: str) -> str:
@@ -62,7 +61,7 @@ async def _plan(
     setup: AgentSetup, tasks: TaskSet, engine: Engine, earlier: EarlierRun | None, retry_errors: RetryErrors
 ) -> list[Row]:
     config = setup.config
-    chat, served = await connect_if_used(setup, lambda text: click.echo(text, err=True))
+    chat, served = await connect_if_used(setup, lambda text: print_line(text, err=True))
     if chat is not None:
         await chat.close()
     plan = planned(setup, tasks, earlier, "dry-run", setup.locked(chat, served))

@@ -16,6 +16,7 @@ from harness.model import ServedModel
 from tbench.agents.setup import AgentSetup, connect_if_used
 from tbench.cli.interruption import run_interruptibly, tell
 from tbench.cli.live import progress
+from tbench.cli.printing import print_line, print_text
 from tbench.cli.run_log import run_log
 from tbench.config.document import Locked, RunPlan
 from tbench.config.settings import RunConfig, TasksConfig
@@ -92,7 +93,7 @@ async def _execute(
             await chat.close()
     print_summary(directory)
     if outcome.stopped is not None and chat is not None:
-        click.echo(f"tbench: stopped: {chat.url}: {outcome.stopped}; go on with: tbench resume {directory}", err=True)
+        print_line(f"tbench: stopped: {chat.url}: {outcome.stopped}; go on with: tbench resume {directory}", err=True)
     return outcome
 
 
@@ -112,7 +113,7 @@ def planned(setup: AgentSetup, tasks: TaskSet, earlier: EarlierRun | None, name:
 def say_before_the_run(event: Event) -> None:
     """Print notes, such as waiting for the endpoint, before there is a display."""
     if isinstance(event, Note):
-        click.echo(event.text, err=True)
+        print_line(event.text, err=True)
 
 
 def _default_directory(config: RunConfig, served: ServedModel | None) -> str:
@@ -154,9 +155,9 @@ def print_summary(directory: Path, *, as_json: bool = False) -> None:
     stored = read_run(directory)
     summary = summarise(stored.results, stored.planned_tasks, stored.planned_seeds)
     for note in stored.notes:
-        click.echo(f"note: {note}", err=True)
+        print_line(f"note: {note}", err=True)
     if as_json:
-        click.echo(json.dumps(summary.as_json(), indent=2, ensure_ascii=False))
+        print_text(json.dumps(summary.as_json(), indent=2, ensure_ascii=False))
         return
     from rich.console import Console
 
@@ -165,4 +166,4 @@ def print_summary(directory: Path, *, as_json: bool = False) -> None:
     with console.capture() as tables:
         render(summary, console)
     click.echo(tables.get(), nl=False)
-    click.echo(f"run directory: {directory}")
+    print_line(f"run directory: {directory}")

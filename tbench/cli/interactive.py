@@ -12,9 +12,9 @@ import tty
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 
-import click
-
 from harness.terminal import TerminalSpec
+from harness.terminal.plain_text import plain_text
+from tbench.cli.printing import print_line, print_text
 from tbench.config.settings import SandboxConfig
 from tbench.errors import TrialError, UsageError
 from tbench.sandbox.backend import BUSYBOX, Backend, HasTty, MakeBackend, SandboxSettings, TtyStream, opened, require
@@ -28,7 +28,7 @@ _SHELL = [BUSYBOX, "sh", "-c", f"command -v bash >/dev/null && exec bash || exec
 
 
 def _say(text: str) -> None:
-    click.echo(text, err=True)
+    print_text(text, err=True)
 
 
 def _task(name: str) -> Task:
@@ -66,8 +66,8 @@ async def _in_sandbox(backend: Backend, task: Task, verifies: bool) -> None:
         await _hand_over(stream)
         if verifies:
             verdict = await verify(task, sandbox)
-            _say(verdict.files.get("verifier/stdout.txt", b"").decode("utf-8", "replace"))
-            click.echo(f"reward {verdict.reward:g}")
+            _say(plain_text(verdict.files.get("verifier/stdout.txt", b"")))
+            print_line(f"reward {verdict.reward:g}")
     finally:
         await asyncio.shield(sandbox.remove())
 

@@ -12,6 +12,8 @@ from typing import Any, TypeVar
 
 import click
 
+from tbench.cli.printing import print_line
+
 T = TypeVar("T")
 EXIT_INTERRUPTED = 130
 _SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
@@ -61,5 +63,6 @@ def tell(words: str) -> None:
     """Print a line on stderr, wherever the cursor is."""
     with contextlib.suppress(OSError):  # the terminal may be what went away
         # Where a live view has hidden the cursor, it may not come to showing it again.
-        show_cursor = "\x1b[?25h" if sys.stderr.isatty() else ""
-        click.echo(f"{show_cursor}tbench: {words}", err=True)
+        if sys.stderr.isatty():
+            click.echo("\x1b[?25h", nl=False, err=True)
+        print_line(f"tbench: {words}", err=True)

@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 import contextlib
-import sys
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from datetime import datetime
+from typing import Any
 
 from rich.console import Console, Group, RenderableType
 from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
+from tbench.cli.printing import print_line
 from tbench.config.document import RunPlan
 from tbench.events import (
     Event,
@@ -28,6 +29,7 @@ from tbench.events import (
 )
 from tbench.results import TrialResult
 from tbench.tasks.sources import TaskSet
+from tbench.text import visible_line
 
 _SHOWN_NOTES = 4
 
@@ -40,18 +42,23 @@ def progress(plan: RunPlan, tasks: TaskSet) -> Iterator[Subscriber]:
     """
     console = Console(stderr=True, highlight=False)
     planned, locked = len(plan.seeds) * len(tasks.names), plan.locked
-    console.print(
+    words = (
         f"{plan.run}: {counted(len(tasks.names), 'task')} × {counted(len(plan.seeds), 'seed')} = "
         f"{counted(planned, 'trial')}, {plan.config.schedule.concurrency} at once; agent {locked.agent}"
-        + (f", model {locked.model}" if locked.model else ""),
-        soft_wrap=True,
+        + (f", model {locked.model}" if locked.model else "")
     )
+    console.print(_shown(words), soft_wrap=True)
     if not console.is_terminal:
         yield PlainLines()
         return
     view = LiveTable()
     with Live(get_renderable=view.render, console=console, refresh_per_second=8, transient=True):
         yield view
+
+
+def _shown(text: str, **options: Any) -> Text:
+    """One line for rich, which shows it as it is: markup and escapes in it are only text."""
+    return Text(visible_line(text), **options)
 
 
 def counted(number: int, noun: str) -> str:
@@ -98,7 +105,7 @@ class PlainLines:
     def _say(self, text: str) -> None:
         # A reader that went away (`2>&1 | head`) must not cost a trial.
         with contextlib.suppress(OSError):
-            print(f"{datetime.now():%H:%M:%S} {text}", file=sys.stderr, flush=True)
+            print_line(f"{datetime.now():%H:%M:%S} {text}", err=True)
 
 
 @dataclass
@@ -153,9 +160,9 @@ class LiveTable:
         now = time.monotonic()
         for row in self._rows.values():
             step = str(row.step) if row.step else ""
-            table.add_row(Text(row.name), row.phase, step, f"{now - row.since:.0f}", Text(row.line))
+            table.add_row(_shown(row.name), row.phase, step, f"{now - row.since:.0f}", _shown(row.line))
         done = len(self._rewards) + self._errors
         passed = sum(reward >= 1.0 for reward in self._rewards)
         count = f"{done}/{self._planned} done, {passed} passed, {self._errors} errors, {now - self._started:.0f} s"
-        notes = [Text(note, style="dim", no_wrap=True, overflow="ellipsis") for note in self._notes]
+        notes = [_shown(note, style="dim", no_wrap=True, overflow="ellipsis") for note in self._notes]
         return Group(table, Text(count, style="bold"), *notes)

@@ -9,6 +9,7 @@ import click
 from tbench.cli.common import task_option
 from tbench.cli.parsing.commands import Argument, TbenchCommand
 from tbench.cli.parsing.values import A_NAME
+from tbench.cli.printing import print_line
 
 if TYPE_CHECKING:
     from tbench.results import TrialResult
@@ -28,11 +29,11 @@ def regrade(run: str, task: tuple[str, ...], seed: int | None) -> None:
     from tbench.sandbox.docker.backend import DockerBackend
 
     changes = run_interruptibly(
-        verify_again(DockerBackend.connect, Path(run), tuple(task or ()), seed, lambda text: click.echo(text, err=True))
+        verify_again(DockerBackend.connect, Path(run), tuple(task or ()), seed, lambda text: print_line(text, err=True))
     )
     for change in changes:
         became = _words(change.after) if change.after else f"as it was: {change.why_not}"
-        click.echo(f"{change.before.task} seed {change.before.seed}: {_words(change.before)} -> {became}")
+        print_line(f"{change.before.task} seed {change.before.seed}: {_words(change.before)} -> {became}")
     print_summary(Path(run))
 
 

@@ -8,6 +8,7 @@ import click
 
 from tbench.cli.parsing.commands import Argument, TbenchCommand
 from tbench.cli.parsing.values import A_PATH
+from tbench.cli.printing import print_line
 
 
 @click.command(cls=TbenchCommand)
@@ -19,6 +20,6 @@ def report(run: Path, output: Path | None) -> None:
     from tbench.errors import UsageError
 
     try:
-        click.echo(f"report: {write_report(run, output)}")
+        print_line(f"report: {write_report(run, output)}")
     except OSError as error:
         raise UsageError(f"{output or run}: cannot be written: {error.strerror or error}") from None

@@ -12,10 +12,12 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from tbench.cli.live import counted, verdict_words
+from tbench.cli.printing import print_text
 from tbench.errors import UsageError
 from tbench.events import Event, Note, RunEnded, RunStarted, TrialPhase, TrialStep, TrialVerdict
 from tbench.storage.lines import LineFile
 from tbench.storage.run_files import CONFIG_NAME, LOG_NAME
+from tbench.text import visible, visible_line
 
 _LOG = logging.getLogger("tbench")
 
@@ -84,7 +86,7 @@ class _FileHandler(logging.Handler):
         self._file: LineFile | None = None
         self._has_begun = False
         self._early: list[str] = []
-        formatter = logging.Formatter("%(asctime)s.%(msecs)03dZ %(levelname)-7s %(message)s", "%Y-%m-%dT%H:%M:%S")
+        formatter = _OneLine(hide, "%(asctime)s.%(msecs)03dZ %(levelname)-7s %(message)s", "%Y-%m-%dT%H:%M:%S")
         formatter.converter = time.gmtime
         self.setFormatter(formatter)
 
@@ -100,7 +102,7 @@ class _FileHandler(logging.Handler):
 
     def emit(self, record: logging.LogRecord) -> None:
         with contextlib.suppress(Exception):  # a library's record may be anything
-            line = self._hide(self.format(record))
+            line = visible(self._hide(self.format(record)))
             if self._file is not None:
                 self._file.append(line)
             elif not self._has_begun:
@@ -120,6 +122,18 @@ class _FileHandler(logging.Handler):
             self.release()
 
 
+class _OneLine(logging.Formatter):
+    """A record is a line: what its message quotes cannot begin another. Only a traceback has lines of its own."""
+
+    def __init__(self, hide: Callable[[str], str], form: str, date_form: str) -> None:
+        super().__init__(form, date_form)
+        self._hide = hide
+
+    def formatMessage(self, record: logging.LogRecord) -> str:  # noqa: N802 - it is logging's
+        # Hidden while it still has its lines: a secret may have some.
+        return visible_line(self._hide(super().formatMessage(record)))
+
+
 class _LastResort(logging.Handler):
     """Prints what Python prints where no handler is attached: warnings of libraries that have none of their own."""
 
@@ -130,7 +144,8 @@ class _LastResort(logging.Handler):
                 return
             logger = logger.parent
         if logging.lastResort is not None:
-            logging.lastResort.handle(record)
+            with contextlib.suppress(OSError):
+                print_text(self.format(record), err=True)
 
 
 @contextlib.contextmanager

@@ -5,6 +5,7 @@ from __future__ import annotations
 import click
 
 from tbench.cli.parsing.commands import TbenchCommand
+from tbench.cli.printing import print_line
 
 
 @click.command(cls=TbenchCommand)
@@ -18,7 +19,7 @@ def setup() -> None:
     from tbench.sandbox.docker.tools import ensure_base_images, ensure_engine_runs, ensure_tools
 
     def say(text: str) -> None:
-        click.echo(text, err=True)
+        print_line(text, err=True)
 
     ensure_engine_runs(say)
     engine = Engine.connect()

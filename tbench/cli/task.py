@@ -10,6 +10,7 @@ import click
 from tbench.cli.common import tasks_argument
 from tbench.cli.parsing.commands import Argument, Lazy, LazyGroup, TbenchCommand
 from tbench.cli.parsing.values import A_NAME
+from tbench.cli.printing import print_line
 
 if TYPE_CHECKING:
     from tbench.tasks.task import Task
@@ -38,7 +39,7 @@ def list_tasks(source: str) -> None:
     for task in read_tasks(source).tasks:
         environment = task.file.environment
         limit = f"{task.file.agent.timeout_sec:.0f} s" if task.file.agent.timeout_sec else "no limit"
-        click.echo(
+        print_line(
             f"{task.name:32} {environment.cpus:g} cpu {environment.memory_mb:5.0f} MB {limit:>9}  {task.hash[:12]}"
         )
 
@@ -50,9 +51,9 @@ def _say_of_builds(tasks: Sequence[Task]) -> None:
     built = [task for task in tasks if task.dockerfile.is_file()]
     for task in built:
         if (why := why_not_closed(read_dockerfile(task))) is not None:
-            click.echo(f"not built with --block-host: {task.dockerfile}: {why}")
+            print_line(f"not built with --block-host: {task.dockerfile}: {why}")
     if not all(task.file.environment.has_internet for task in built):
-        click.echo("builds have a network, also those of tasks whose trials have none: packages come over it")
+        print_line("builds have a network, also those of tasks whose trials have none: packages come over it")
 
 
 @click.command(cls=TbenchCommand)
@@ -72,15 +73,15 @@ def check(source: str) -> None:
         for feature in task.unsupported
     ]
     for problem in problems:
-        click.echo(f"cannot run: {problem}")
+        print_line(f"cannot run: {problem}")
     for task in tasks.tasks:
         for wish in wishes(task.file):
             click.echo(f"asks for {wish.variable}: {task.path / 'task.toml'}: {wish.key}; {wish.without_consent}")
         for key in task.unknown_keys:
-            click.echo(f"ignored: {task.path / 'task.toml'}: {key}")
+            print_line(f"ignored: {task.path / 'task.toml'}: {key}")
         if not task.has_oracle:
-            click.echo(f"no oracle: {task.path / 'solution' / 'solve.sh'} is missing")
+            print_line(f"no oracle: {task.path / 'solution' / 'solve.sh'} is missing")
     _say_of_builds(tasks.tasks)
-    click.echo(f"{len(tasks.names)} tasks, {len(problems)} problems")
+    print_line(f"{len(tasks.names)} tasks, {len(problems)} problems")
     if problems:
         raise click.exceptions.Exit(2)

@@ -14,7 +14,7 @@ from rich.table import Table
 from rich.text import Text
 
 from tbench.scores.summary import Cell, Counts, ErrorGroup, Status, Summary, TaskRow, TimeSplit
-from tbench.text import plain
+from tbench.text import plain, visible
 
 FLAGS_SHOWN = 10
 PIPED_WIDTH = 100
@@ -49,7 +49,7 @@ def render(summary: Summary, console: Console) -> None:
 
 
 def _print_line(line: str, console: Console) -> None:
-    printable = line.encode(console.encoding, "backslashreplace").decode(console.encoding)
+    printable = visible(line).encode(console.encoding, "backslashreplace").decode(console.encoding)
     console.print(Text(printable), soft_wrap=True)
 
 

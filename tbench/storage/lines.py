@@ -13,7 +13,7 @@ from typing import Any, BinaryIO, TypeVar
 
 from pydantic import BaseModel, ValidationError
 
-from tbench.text import one_line
+from tbench.text import one_line, visible
 
 Model = TypeVar("Model", bound=BaseModel)
 _CHUNK_BYTES = 1 << 16
@@ -66,8 +66,8 @@ class LineFile:
             raise
 
     def append(self, line: str) -> None:
-        """Append one line. Raises OSError; then nothing was appended."""
-        data = line.encode("utf-8", "replace") + b"\n"
+        """Append one line, with JSON's escapes for what is not visible. Raises OSError; then nothing was appended."""
+        data = visible(line).encode("utf-8", "replace") + b"\n"
         size = os.fstat(self._file.fileno()).st_size
         try:
             if self._file.write(data) != len(data):

@@ -14,6 +14,7 @@ from typing import Any, Self
 from tbench.errors import UsageError
 from tbench.files import is_beside, is_unused, write_atomically, write_json
 from tbench.storage.lines import LineFile
+from tbench.text import visible
 
 
 @dataclass(frozen=True)
@@ -94,7 +95,7 @@ class RecordDirectory:
     def rewrite(self, name: str, lines: Iterable[str]) -> None:
         """Replace all lines of a file that is not the locked one. Raises OSError."""
         assert name != self._layout.lines[0], "another process could lock the new file"
-        write_atomically(self.path / name, "".join(f"{line}\n" for line in lines).encode("utf-8", "replace"))
+        write_atomically(self.path / name, "".join(f"{visible(line)}\n" for line in lines).encode("utf-8", "replace"))
         before = self._files[name]
         self._open(name)
         before.close()

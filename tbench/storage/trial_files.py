@@ -11,6 +11,7 @@ from tbench.files import in_directory, safe_relative, write_atomically
 from tbench.results import TrialResult
 from tbench.storage.lines import LineFile
 from tbench.storage.run_files import STEPS_NAME, TRAJECTORY_NAME, TRIAL_RESULT_NAME
+from tbench.text import visible
 
 _NO_STEPS = b'\n "steps": [],'
 """The steps of an indented trajectory without any; found nowhere else, as a line end in a string is escaped."""
@@ -63,7 +64,7 @@ def write_trial(
                 raise
     if trajectory is not None:
         write_atomically(directory / TRAJECTORY_NAME, _trajectory_json(trajectory, directory / STEPS_NAME))
-    write_atomically(directory / TRIAL_RESULT_NAME, (result.model_dump_json(indent=2) + "\n").encode())
+    write_atomically(directory / TRIAL_RESULT_NAME, (visible(result.model_dump_json(indent=2)) + "\n").encode())
 
 
 def _trajectory_json(trajectory: Trajectory, steps_file: Path) -> bytes:

@@ -10,6 +10,7 @@ from pathlib import Path
 from tbench.errors import TaskInvalid, UsageError
 from tbench.tasks.bundled import tasks_dir
 from tbench.tasks.task import Task
+from tbench.text import one_line, visible_line
 
 BUNDLED = "bundled"
 
@@ -52,7 +53,7 @@ def read_tasks(
         try:
             tasks.append(Task.read(path))
         except TaskInvalid as error:
-            invalid[path.name] = str(error)
+            invalid[visible_line(path.name)] = one_line(str(error), 1000)
     if not tasks:
         raise UsageError(next(iter(invalid.values())))
     return TaskSet(tuple(tasks), invalid)

@@ -19,6 +19,7 @@ from tbench.tasks.consent import resolve_env
 from tbench.tasks.features import missing_features
 from tbench.tasks.files import TaskFiles, TreeEntry
 from tbench.tasks.format import TaskFile, first_problem, unknown_keys
+from tbench.text import visible_line
 
 _CANARY = re.compile(r"^\s*(?:<!--.*canary.*-->|#.*canary.*)\s*$", re.IGNORECASE)
 
@@ -51,6 +52,9 @@ class Task:
 
     @classmethod
     def _read(cls, path: Path) -> Task:
+        if (shown := visible_line(path.name)) != path.name:
+            # The name becomes that of directories in every run, and a part of what is printed.
+            raise TaskInvalid(f"{shown}: a task's name has no control characters; rename the directory")
         toml = path / "task.toml"
         if not toml.is_file():
             raise TaskInvalid(f"{toml}: missing; a task directory needs task.toml, instruction.md, tests/test.sh")

@@ -242,7 +242,7 @@ def test_errors_are_printed_apart_and_cannot_forge_output() -> None:
     summary = summarise([trial("t", 0, None, error=failure(message))], ["t"], [0])
     text = printed(summary, terminal=True)
     assert "1 x EndpointDown (stage agent, blame endpoint, 1 retryable)" in text
-    assert "[bold]x[/bold] :smile: \\x1b[2Jscore 100 %" in text
+    assert "[bold]x[/bold] :smile: \\u001b[2Jscore 100 %" in text
     assert [line for line in text.splitlines() if line.startswith("score")] == list(summary.score_lines)
 
 

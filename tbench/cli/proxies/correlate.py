@@ -10,6 +10,7 @@ import click
 
 from tbench.cli.parsing.commands import Argument, TbenchCommand
 from tbench.cli.parsing.values import A_PATH, OneOf
+from tbench.cli.printing import print_line, print_text
 
 if TYPE_CHECKING:
     from tbench.proxies.correlation import Correlation, Estimate
@@ -74,7 +75,7 @@ def correlate(
     if as_json:
         import json
 
-        click.echo(json.dumps(report, indent=2, ensure_ascii=False))
+        print_text(json.dumps(report, indent=2, ensure_ascii=False))
     else:
         _print(report)
 
@@ -115,17 +116,17 @@ def _print(report: dict[str, Any]) -> None:
     rows = report["models"]
     width = max([len("model"), *(len(row["model"]) for row in rows)])
     if rows:
-        click.echo(f"{'model':{width}}  {'proxy':>8}  {'executed':>8}")
+        print_line(f"{'model':{width}}  {'proxy':>8}  {'executed':>8}")
     for row in rows:
-        click.echo(f"{row['model']:{width}}  {row['proxy']:8.2f}  {row['executed']:8.2f}")
-    click.echo(f"{report['n']} model{'s' * (report['n'] != 1)} on both sides")
-    click.echo(_line("Spearman rho", report["spearman"], report))
-    click.echo(_line("Kendall tau-b", report["kendall_tau_b"], report))
+        print_line(f"{row['model']:{width}}  {row['proxy']:8.2f}  {row['executed']:8.2f}")
+    print_line(f"{report['n']} model{'s' * (report['n'] != 1)} on both sides")
+    print_line(_line("Spearman rho", report["spearman"], report))
+    print_line(_line("Kendall tau-b", report["kendall_tau_b"], report))
     for key, side in (("only_proxy", "proxies"), ("only_executed", "executed scores")):
         if report[key]:
-            click.echo(f"only among the {side}: {', '.join(report[key])}")
+            print_line(f"only among the {side}: {', '.join(report[key])}")
     for note in report["notes"]:
-        click.echo(f"note: {note}")
+        print_line(f"note: {note}")
 
 
 def _line(title: str, estimate: dict[str, Any], report: dict[str, Any]) -> str:

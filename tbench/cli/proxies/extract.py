@@ -8,6 +8,7 @@ import click
 
 from tbench.cli.parsing.configured import ConfiguredCommand, Given
 from tbench.cli.parsing.values import A_PATH
+from tbench.cli.printing import print_line, print_text
 from tbench.proxies.extraction.settings import ExtractConfig
 
 
@@ -30,12 +31,12 @@ def extract(given: Given[ExtractConfig], resume: bool, score: Path | None, as_js
         directory = score
     result, problems = score_directory(directory, rewards_named(config.score.relevance, config.score.conciseness))
     for problem in problems:
-        click.echo(f"note: left out: {problem}", err=True)
+        print_line(f"note: left out: {problem}", err=True)
     if as_json:
-        click.echo(result.model_dump_json(indent=2))
+        print_text(result.model_dump_json(indent=2))
     else:
         for line in as_text(result):
-            click.echo(line)
-        click.echo(f"extraction directory: {directory}")
+            print_text(line)
+        print_line(f"extraction directory: {directory}")
     if result.replies / result.planned < config.output.min_coverage:
         raise click.exceptions.Exit(3)

@@ -12,6 +12,7 @@ from harness.protocols.thinking_bash import ThinkingBash
 from tbench.agents.setup import AgentSetup, connect
 from tbench.cli.execute import chosen_tasks
 from tbench.cli.interruption import EXIT_INTERRUPTED, run_interruptibly
+from tbench.cli.printing import print_line
 from tbench.config.layers import Resolved
 from tbench.config.presets import preset
 from tbench.config.settings import RunConfig
@@ -62,7 +63,7 @@ def _as_run(resolved: Resolved[ExtractConfig]) -> RunConfig:
 
 
 async def _ask_and_store(config: ExtractConfig, setup: AgentSetup, tasks: TaskSet) -> Path:
-    chat, served = await connect(setup.config.model, lambda text: click.echo(text, err=True))
+    chat, served = await connect(setup.config.model, lambda text: print_line(text, err=True))
     assert setup.protocol is not None
     path = Path(config.output.directory) if config.output.directory else default_directory(served.id)
     try:
@@ -78,7 +79,7 @@ async def _ask_and_store(config: ExtractConfig, setup: AgentSetup, tasks: TaskSe
             try:
                 await ask_all(chat, setup.protocol, missing, keep, concurrency=config.schedule.concurrency)
             except asyncio.CancelledError:
-                click.echo(f"interrupted; what was answered is kept, go on with --resume --output {path}", err=True)
+                print_line(f"interrupted; what was answered is kept, go on with --resume --output {path}", err=True)
                 raise click.exceptions.Exit(EXIT_INTERRUPTED) from None
     except OSError as error:
         raise UsageError(f"{path}: cannot be written: {error.strerror or error}; make room, then --resume") from None
@@ -98,6 +99,6 @@ class ProgressLines:
         self._done += 1
         self._errors += record.error is not None
         if record.error is not None and self._errors <= _MOST_ERRORS:
-            click.echo(f"{record.task} seed {record.seed}: {record.error}", err=True)
+            print_line(f"{record.task} seed {record.seed}: {record.error}", err=True)
         if self._done % _REPLIES_PER_LINE == 0 or self._done == self._total:
-            click.echo(f"{self._done}/{self._total} asked, {self._errors} without a reply", err=True)
+            print_line(f"{self._done}/{self._total} asked, {self._errors} without a reply", err=True)

@@ -8,6 +8,7 @@ import click
 
 from tbench.cli.parsing.commands import Argument, TbenchCommand
 from tbench.cli.parsing.values import A_PATH, OneOf
+from tbench.cli.printing import print_line, print_text
 
 
 @click.command(cls=TbenchCommand)
@@ -30,10 +31,10 @@ def leaderboard(paths: tuple[Path, ...], form: str, mixed: bool) -> None:
     board = rank(paths, mixed=mixed)
     if form == "csv":
         for remark in (*board.notes, *(f"Not read: {problem}" for problem in board.unreadable)):
-            click.echo(remark, err=True)
+            print_line(remark, err=True)
     write = {
         "markdown": leaderboard_text.as_markdown,
         "csv": leaderboard_text.as_csv,
         "json": leaderboard_text.as_json,
     }[form]
-    click.echo(write(board), nl=False)
+    print_text(write(board), nl=False)

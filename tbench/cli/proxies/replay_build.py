@@ -9,6 +9,7 @@ import click
 
 from tbench.cli.parsing.commands import Argument, TbenchCommand
 from tbench.cli.parsing.values import A_PATH, Integer, OneOf
+from tbench.cli.printing import print_line
 
 if TYPE_CHECKING:
     from tbench.proxies.datasets.build import Built
@@ -64,18 +65,18 @@ def _print(built: Built) -> None:
 
     for title, lines in (("problem", built.problems), ("note", built.notes)):
         for line in lines[:_SHOWN]:
-            click.echo(f"{title}: {without_lone_surrogates(line)}", err=True)
+            print_line(f"{title}: {without_lone_surrogates(line)}", err=True)
         if len(lines) > _SHOWN:
-            click.echo(f"{title}: {len(lines) - _SHOWN} more, in {built.manifest_path}", err=True)
-    click.echo(f"{built.records} steps of {len(built.tasks)} conversations: {built.path}")
+            print_line(f"{title}: {len(lines) - _SHOWN} more, in {built.manifest_path}", err=True)
+    print_line(f"{built.records} steps of {len(built.tasks)} conversations: {built.path}")
     if built.dev_path is not None:
-        click.echo(f"{built.dev_records} steps of {len(built.dev_task_ids)} conversations: {built.dev_path}")
-    click.echo(f"manifest: {built.manifest_path}")
+        print_line(f"{built.dev_records} steps of {len(built.dev_task_ids)} conversations: {built.dev_path}")
+    print_line(f"manifest: {built.manifest_path}")
     for reason, count in sorted(built.dropped.items()):
-        click.echo(f"{count} turns left out: {reason}")
+        print_line(f"{count} turns left out: {reason}")
     if built.rebuilt:
-        click.echo(f"{built.rebuilt} replies put together from recorded actions; their wording is not the model's")
+        print_line(f"{built.rebuilt} replies put together from recorded actions; their wording is not the model's")
     if built.repaired:
-        click.echo(f"{built.repaired} records in which lone surrogates became U+FFFD")
+        print_line(f"{built.repaired} records in which lone surrogates became U+FFFD")
     if built.problems or built.filtered:
-        click.echo(f"{len(built.problems)} conversations unusable, {len(built.filtered)} left out by --only")
+        print_line(f"{len(built.problems)} conversations unusable, {len(built.filtered)} left out by --only")

@@ -12,6 +12,7 @@ import click
 
 from harness.model import Sampling
 from tbench.cli.interruption import EXIT_INTERRUPTED, run_interruptibly
+from tbench.cli.printing import print_line
 from tbench.errors import UsageError
 from tbench.proxies.datasets.records import Dataset, read_dataset
 from tbench.proxies.replay.asking.client import ReplayProgress
@@ -108,4 +109,4 @@ def _say_first(what: str, lines: Sequence[str]) -> None:
 def say(words: str) -> None:
     """Write a line to stderr."""
     with contextlib.suppress(OSError):  # a reader that went away must not cost a run
-        click.echo(f"replay: {words}", err=True)
+        print_line(f"replay: {words}", err=True)

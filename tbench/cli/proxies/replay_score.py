@@ -10,6 +10,7 @@ import click
 from tbench.cli.common import json_option
 from tbench.cli.parsing.commands import Argument, TbenchCommand
 from tbench.cli.parsing.values import A_PATH, OneOf
+from tbench.cli.printing import print_line, print_text
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -76,13 +77,13 @@ def show(result: Mapping[str, Any], target: Path, *, as_json: bool) -> None:
         import json
 
         short = {key: value for key, value in result.items() if key != "per_step"}
-        click.echo(json.dumps({**short, "result": str(target)}, indent=2))  # ASCII: it fits into any terminal
+        print_text(json.dumps({**short, "result": str(target)}, indent=2))  # ASCII: it fits into any terminal
         return
     from tbench.proxies.replay.scoring.result_text import lines_of_result
 
     for line in lines_of_result(result):
-        click.echo(line)
-    click.echo(f"written: {target}")
+        print_text(line)
+    print_line(f"written: {target}")
 
 
 def _is_result(path: Path) -> bool:
@@ -105,10 +106,10 @@ def _recompute(
     if as_json:
         import json
 
-        click.echo(json.dumps({"path": str(path), "revisions": [_as_json(each) for each in found]}, indent=2))
+        print_text(json.dumps({"path": str(path), "revisions": [_as_json(each) for each in found]}, indent=2))
     else:
         for line in lines_of_recomputed(document["aggregate"], found):
-            click.echo(line)
+            print_text(line)
     _exit_unless_identical(found)
 
 

@@ -110,7 +110,7 @@ def test_the_table_has_a_line_per_task_with_its_command_and_nothing_that_moves_a
     first = GOOD.replace("find .", "printf '\x1b[2J'\nls")
     lines = list(render(scored(plan, {("a", 0): first, ("a", 1): GOOD, ("b", 0): "x", ("b", 1): "y"})))
     assert lines[1].split()[:4] == ["a", "2/2", "2/2", "2/2"]
-    assert lines[1].endswith("printf '\\x1b[2J' \u2424 ls")
+    assert lines[1].endswith("printf '\\u001b[2J' \u2424 ls")
     assert lines[2].split() == ["b", "0/2", "0/2", "0/2", "-", "no_block"]
 
 

@@ -174,5 +174,5 @@ def test_nothing_to_rank_is_said(tmp_path: Path) -> None:
 def test_a_models_name_breaks_neither_table(tmp_path: Path) -> None:
     put(tmp_path / "r", "a", model_path='a|b\n"c",\x1b[31m')
     board = leaderboard([tmp_path / "r"])
-    assert as_markdown(board).splitlines()[2].startswith('| 1 | a\\|b "c",\\\\x1b[31m |')
+    assert as_markdown(board).splitlines()[2].startswith('| 1 | a\\|b "c",\\\\u001b[31m |')
     assert next(csv.DictReader(io.StringIO(as_csv(board))))["model"] == 'a|b\n"c",\x1b[31m'

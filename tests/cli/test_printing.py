@@ -1,0 +1,69 @@
+"""The way to the terminal: one for all commands, on which nothing that is quoted can steer it."""
+
+from __future__ import annotations
+
+import io
+import json
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from rich.console import Console
+
+import tbench.cli
+from tbench.cli.live import LiveTable
+from tbench.cli.printing import print_line, print_text
+from tbench.events import Note, TrialPhase, TrialStep
+
+CLI = Path(tbench.cli.__file__).parent
+HOSTILE = "\x1b[2J\x9b31m\r\n12:00:00 forged\u202e"
+
+
+def test_a_line_stays_a_line_and_steers_nothing(capsys: pytest.CaptureFixture[str]) -> None:
+    print_line(f"quoted: {HOSTILE}", err=True)
+    assert capsys.readouterr().err == "quoted: \\u001b[2J\\u009b31m\\u000d\\u000a12:00:00 forged\\u202e\n"
+
+
+def test_json_and_tables_keep_their_lines_and_their_meaning(capsys: pytest.CaptureFixture[str]) -> None:
+    print_text(json.dumps({"name": HOSTILE}, indent=2, ensure_ascii=False))
+    said = capsys.readouterr().out
+    assert len(said.splitlines()) == 3
+    assert json.loads(said) == {"name": HOSTILE}
+
+
+def test_the_live_table_shows_what_it_quotes_and_obeys_nothing_of_it() -> None:
+    view, out = LiveTable(), io.StringIO()
+    view(TrialPhase(trial="t", task=f"task{HOSTILE}", seed=0, phase="agent"))
+    view(TrialStep(trial="t", step=1, line=f"[red]{HOSTILE}"))
+    view(Note(text=f"[/note]{HOSTILE}"))
+    Console(file=out, force_terminal=True, color_system=None, width=200).print(view.render())
+    said = out.getvalue()
+    assert not set(said) & set("\x1b\x9b\r\u202e")
+    assert "[red]\\u001b[2J" in said and "[/note]\\u001b[2J" in said
+    assert not [line for line in said.splitlines() if line.startswith("12:00:00")]
+
+
+def test_every_command_prints_that_way() -> None:
+    """Of tbench's own colours and cursors are rich's tables, a line that replaces itself, and showing the cursor."""
+    others = {
+        path.relative_to(CLI).as_posix(): len(found)
+        for path in CLI.rglob("*.py")
+        if (found := re.findall(r"\b(?:click\.echo|(?<!\.)print|sys\.std\w+\.write)\(", path.read_text()))
+    }
+    assert others == {
+        "__init__.py": 6,  # before anything else is imported
+        "execute.py": 1,
+        "interruption.py": 1,
+        "printing.py": 2,
+        "proxies/replay_run_live.py": 1,
+    }
+
+
+def test_a_bug_is_shown_with_its_traceback_and_steers_nothing(tmp_path: Path) -> None:
+    script = "import sys, tbench.cli as c; c._code = lambda: int('\\x1b[2J\\u202e'); c.main()"
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=60, check=False)
+    assert done.returncode == 1
+    assert done.stderr.startswith("Traceback") and "ValueError" in done.stderr
+    assert not set(done.stderr) & set("\x1b\u202e")
