@@ -22,6 +22,7 @@ TOOLS = {
     "await-substitutions": ("bash", "SC2154,SC2231"),
     "tell-of-signals": ("dash", ""),
     "no-editor": ("dash", ""),
+    "witness": ("bash", ""),
 }
 """Dialect, and codes to leave out: their bytes name the tools volume, so a comment there would have it built again."""
 NO_SCRIPTS = {"tmux.conf"}

@@ -76,7 +76,7 @@ def check(source: str) -> None:
         print_line(f"cannot run: {problem}")
     for task in tasks.tasks:
         for wish in wishes(task.file):
-            click.echo(f"asks for {wish.variable}: {task.path / 'task.toml'}: {wish.key}; {wish.without_consent}")
+            print_line(f"asks for {wish.variable}: {task.path / 'task.toml'}: {wish.key}; {wish.without_consent}")
         for key in task.unknown_keys:
             print_line(f"ignored: {task.path / 'task.toml'}: {key}")
         if not task.has_oracle:

@@ -161,7 +161,7 @@ class VerifyConfig(Frozen, use_attribute_docstrings=True):
     """Verification"""
 
     mode: Annotated[Verify, Option(("--verify",))] = "shared"
-    """Where the verifier runs. `shared`: in the agent's container; `isolated`: in a copy without its processes."""
+    """Where the verifier runs: the agent's container, a fresh one with the agent's work, or for passes both."""
 
 
 class ScheduleConfig(Frozen, use_attribute_docstrings=True):

@@ -25,7 +25,7 @@ from tbench.runs.redaction import hiding
 from tbench.runs.resume import EarlierRun, RetryErrors, resume
 from tbench.runs.stopping import Gate, Stopping
 from tbench.runs.trial import Trial, TrialPlan
-from tbench.sandbox.backend import Backend, Copies, Keeps, Snapshots, opened, require
+from tbench.sandbox.backend import Backend, Compares, Copies, Keeps, Snapshots, opened, require
 from tbench.storage.run_store import RunStore
 from tbench.tasks.consent import about_withheld
 from tbench.tasks.sources import TaskSet
@@ -257,7 +257,8 @@ async def execute_run(
 def require_capabilities(config: RunConfig, backend: Backend) -> None:
     """Check that the backend's sandboxes can do what the configuration asks for. Raises UsageError."""
     if config.verify.mode != "shared":
-        require(backend, Copies, f"--verify {config.verify.mode}")
+        for capability in (Compares, Copies):
+            require(backend, capability, f"--verify {config.verify.mode}")
     if config.sandbox.snapshot:
         require(backend, Snapshots, "--snapshot")
     if config.sandbox.keep != "none":

@@ -19,15 +19,13 @@ from tbench.events import Events, Phase, TrialFinished, TrialPhase, TrialStep, T
 from tbench.results import NOTHING_SEEN, ErrorInfo, Integrity, Timings, TrialResult
 from tbench.runs.host import HostWatch, Observation
 from tbench.runs.redaction import hiding
-from tbench.sandbox.backend import Backend, Keeps, MakesRoom, Sandbox, Snapshots
+from tbench.sandbox.backend import Backend, Keeps, Sandbox, Snapshots
 from tbench.storage.run_store import RunStore
 from tbench.storage.trial_files import StepLog, write_trial
 from tbench.tasks.task import Task
 from tbench.text import one_line
 from tbench.verify.policy import VerifyPolicy, verify_by
-from tbench.verify.verifier import Verdict, VerifierFailed
-
-_GONE = {"sandbox_lost", "engine_unreachable"}
+from tbench.verify.verifier import VerifierFailed
 
 
 @dataclass(frozen=True)
@@ -53,7 +51,6 @@ class _Progress:
     integrity: Integrity = NOTHING_SEEN
     kept: dict[str, str] = field(default_factory=dict)
     files: dict[str, bytes] = field(default_factory=dict)
-    repairs: tuple[str, ...] = ()
     sandbox_sec: float = 0.0
     agent_sec: float = 0.0
     verifier_sec: float = 0.0
@@ -174,7 +171,7 @@ class Trial:
         try:
             if self._policy.snapshot and isinstance(self._sandbox, Snapshots):
                 self._progress.kept["image"] = await self._sandbox.snapshot()
-            verdict = await self._verdict(task, self._sandbox)
+            verdict = await verify_by(self._policy.verify, task, self._sandbox)
         except VerifierFailed as failure:
             self._progress.integrity = failure.integrity
             raise
@@ -183,20 +180,6 @@ class Trial:
         self._progress.integrity = verdict.integrity
         self._progress.files.update(verdict.files)
         self._progress.reward = verdict.reward
-
-    async def _verdict(self, task: Task, sandbox: Sandbox) -> Verdict:
-        """Run the verifier, a second time where the agent left no room for it and some could be made."""
-        try:
-            return await verify_by(self._policy.verify, task, sandbox)
-        except TrialError as error:
-            if error.type in _GONE or not isinstance(sandbox, MakesRoom):
-                raise
-            self._progress.repairs = await sandbox.make_room()
-            if not self._progress.repairs:
-                raise
-            began = isinstance(error, VerifierFailed)
-        # If the first verifier began, the files in the places of tests and reward are our own.
-        return await verify_by(self._policy.verify, task, sandbox, again=began)
 
     async def _conclude(
         self, started_at: datetime, started: float, queue_sec: float
@@ -285,7 +268,7 @@ class Trial:
             started_at=started_at,
             finished_at=datetime.now(UTC),
             host=self._observed.sample() if self._observed else None,
-            integrity=progress.integrity.model_copy(update={"repairs": progress.repairs + progress.integrity.repairs}),
+            integrity=progress.integrity,
             out_of_memory=self._sandbox is not None and self._sandbox.ran_out_of_memory,
         )
 

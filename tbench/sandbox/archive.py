@@ -46,16 +46,18 @@ def pack(files: Mapping[str, FileEntry]) -> bytes:
     return buffer.getvalue()
 
 
-def unpack(stream: IO[bytes], limit_bytes: int) -> dict[str, bytes]:
-    """Regular files of an archive, by path without its first part; cut where the limit ends.
+def unpack(stream: IO[bytes], limit_bytes: int, *, whole_names: bool = False) -> dict[str, bytes]:
+    """Regular files of an archive, by path without its first part unless `whole_names`; cut where the limit ends.
 
+    Several archives may follow each other.
     A truncated archive gives the files before the break; of a file that comes twice the first counts.
     """
     found: dict[str, bytes] = {}
     try:
-        with tarfile.open(fileobj=stream, mode="r|") as archive:
+        with tarfile.open(fileobj=stream, mode="r|", ignore_zeros=True) as archive:
             for member in archive:
-                name = member.name.removeprefix("./").partition("/")[2]
+                name = member.name.removeprefix("./")
+                name = name if whole_names else name.partition("/")[2]
                 if not member.isreg() or name in found:
                     continue
                 content = archive.extractfile(member)

@@ -8,10 +8,10 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol, TypeVar, runtime_checkable
+from typing import Any, Literal, Protocol, TypeVar, runtime_checkable
 
 from harness.stream import ByteStream
 from tbench.config.settings import NetworkChoice
@@ -83,12 +83,33 @@ class Sandbox(Protocol):
         """Remove the sandbox by force, in bounded time. Never raises."""
 
 
+ChangeKind = Literal["added", "changed", "removed"]
+
+
+@runtime_checkable
+class Compares(Protocol):
+    """A sandbox whose files can be compared with those of its image."""
+
+    async def changes(self) -> Mapping[str, ChangeKind]:
+        """Every path that differs from the image, as the backend itself knows it: nobody inside is asked."""
+
+    async def original(self) -> Sandbox:
+        """The image as it is, to be read only: a sandbox in which nothing else ever runs, shared by all of its kind."""
+
+
 @runtime_checkable
 class Copies(Protocol):
-    """A sandbox that can be copied."""
+    """A sandbox beside which others of the same image can be made."""
 
-    async def copy(self) -> Sandbox:
-        """Make a sandbox with this one's current files and its network, but none of its processes."""
+    async def copy(self, paths: Collection[str], removed: Collection[str]) -> Sandbox:
+        """Make a sandbox of the same image on this one's network, with some of its files but none of its processes.
+
+        The `paths` are brought as they are in this one, directories without what lies in them; the `removed` are
+        removed. Raises TrialError.
+        """
+
+    async def anew(self) -> Sandbox:
+        """Make a sandbox of the same image with nothing of this one. Raises TrialError."""
 
 
 @runtime_checkable
@@ -209,6 +230,7 @@ MakeBackend = Callable[[SandboxSettings], Backend]
 """Makes the backend for a run."""
 Opened = TypeVar("Opened", bound=Backend)
 _LACKING: dict[type, str] = {
+    Compares: "cannot compare a sandbox with its image",
     Copies: "cannot copy a sandbox",
     Snapshots: "cannot take snapshots",
     Keeps: "cannot keep a sandbox beyond its run",

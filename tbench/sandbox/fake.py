@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -11,7 +11,7 @@ from harness.stream import ByteStream, Connect
 from tbench.errors import TrialError
 from tbench.events import Phase
 from tbench.sandbox.archive import FileEntry, pack
-from tbench.sandbox.backend import Capacity, ExecResult, Say
+from tbench.sandbox.backend import Capacity, ChangeKind, ExecResult, Say
 from tbench.tasks.task import Task
 
 REWARD_ONE: Mapping[str, bytes] = {"verifier/reward.txt": b"1\n", "verifier/stdout.txt": b"1 passed in 0.01s\n"}
@@ -49,13 +49,16 @@ class FakeSandbox:
     ) -> None:
         self.workdir = workdir
         self.runs_as_root = runs_as_root
-        self.answers = deque(answers)
+        self._first_answers = tuple(answers)
+        self.answers = deque(self._first_answers)
         self.calls: list[Call] = []
         self.files: dict[str, FileEntry] = {}
         self.removed = False
         self.kept = False
         self.snapshots = 0
         self.copies: list[FakeSandbox] = []
+        self.changed: dict[str, ChangeKind] = {}
+        """What `changes` says."""
         self.ran_out_of_memory = False
         self.repairs: tuple[str, ...] = ()
         """What the next `make_room` says that it did."""
@@ -101,8 +104,19 @@ class FakeSandbox:
         there |= {path: entry.data for path, entry in self.files.items() if entry.data is not None}
         return {path.removeprefix(inside): there[path][:limit_bytes] for path in there if path.startswith(inside)}
 
-    async def copy(self) -> FakeSandbox:
-        made = FakeSandbox(self._logs, workdir=self.workdir, runs_as_root=self.runs_as_root)
+    async def changes(self) -> Mapping[str, ChangeKind]:
+        return self.changed
+
+    async def original(self) -> FakeSandbox:
+        return self
+
+    async def copy(self, paths: Collection[str], removed: Collection[str]) -> FakeSandbox:
+        made = await self.anew()
+        made.files = {path: entry for path, entry in self.files.items() if path in paths}
+        return made
+
+    async def anew(self) -> FakeSandbox:
+        made = FakeSandbox(self._logs, self._first_answers, workdir=self.workdir, runs_as_root=self.runs_as_root)
         self.copies.append(made)
         return made
 

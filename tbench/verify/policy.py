@@ -1,16 +1,32 @@
-"""Where a trial's verifier runs: in the agent's own container, in a copy without the agent's processes, or in both."""
+"""Where a trial's verifier runs, and what a verdict from there is worth.
+
+A verdict from the agent's own container rests on what the agent left in it: a pass is looked at, and what was changed
+that decides how tests run is a sign against it. A verdict from a fresh container of the image, into which only the
+agent's work is brought, rests on the image's own tools.
+"""
 
 from __future__ import annotations
 
 import asyncio
+import dataclasses
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from tbench.config.settings import Keep, Verify
 from tbench.errors import TrialError
-from tbench.results import Integrity
-from tbench.sandbox.backend import Copies, Sandbox
+from tbench.results import Integrity, is_weak
+from tbench.sandbox.backend import Compares, Copies, MakesRoom, Sandbox
 from tbench.tasks.task import Task
-from tbench.verify.verifier import Verdict, VerifierFailed, examine, verify
+from tbench.text import plain
+from tbench.verify.changes.looking import look
+from tbench.verify.changes.signs import told
+from tbench.verify.changes.work import work_of
+from tbench.verify.verifier import Verdict, VerifierFailed, verify
+
+_NOT_THE_AGENTS = frozenset({"env_missing", "task_changed", "engine_unreachable", "image_no_space", "sandbox_lost"})
+"""Types of errors that no agent can cause: nobody inside can end the first process of a sandbox."""
+_COMES_ALONG = ("hosts",)
+"""Kinds of signs about what a fresh container has, too: names of servers belong to the network."""
 
 
 @dataclass(frozen=True)
@@ -30,56 +46,132 @@ class VerifyPolicy:
 async def verify_by(policy: Verify, task: Task, sandbox: Sandbox, *, again: bool = False) -> Verdict:
     """The verdict of a verifier that runs where the policy says. Raises TrialError; VerifierFailed has the integrity.
 
-    `again`: a verifier ran in this sandbox before.
+    `again`: a verifier ran in this sandbox before. What the agent used up is made free; a verifier that runs in a fresh
+    container, but not beside what the agent left, is a 0.
     """
-    if policy == "shared":
-        return await verify(task, sandbox, again=again)
-    seen = await examine(task, sandbox)
     try:
-        isolated = await _verify_in_a_copy(task, sandbox, again)
-    except VerifierFailed as failure:
-        integrity = _join_integrity(failure.integrity, seen, policy)
-        raise VerifierFailed(failure.type, str(failure), failure.files, integrity) from None
+        verdict = await _verdict(policy, task, sandbox, again=again)
+    except TrialError as error:
+        if error.type in _NOT_THE_AGENTS:
+            raise
+        verdict = await _verdict_after(error, policy, task, sandbox)
+    return _with(verdict, verify=policy)
+
+
+async def _verdict(policy: Verify, task: Task, sandbox: Sandbox, *, again: bool = False) -> Verdict:
     if policy == "isolated":
-        return Verdict(isolated.reward, isolated.files, _join_integrity(isolated.integrity, seen, policy))
-    return await _compare_with_shared(task, sandbox, isolated, again)
+        return await _in_a_copy(task, sandbox)
+    shared = await verify(task, sandbox, again=again)
+    if shared.reward > 0 and isinstance(sandbox, Compares):
+        return await _looked_at(policy, task, sandbox, shared)
+    return shared
 
 
-async def _verify_in_a_copy(task: Task, sandbox: Sandbox, again: bool) -> Verdict:
+async def _in_a_copy(task: Task, sandbox: Sandbox) -> Verdict:
+    """The verdict from a fresh container with the agent's work."""
     if not isinstance(sandbox, Copies):
         raise TrialError("verifier_failed", "this sandbox cannot be copied, so nothing can be verified in a copy")
-    copy = await sandbox.copy()
+    seen, signs = await look(task, sandbox)
+    verdict = await _with_work(task, sandbox, *work_of(seen, signs))
+    along = told(sign for sign in signs if sign.kind in _COMES_ALONG) if verdict.reward > 0 else ()
+    return _with(verdict, tamper=verdict.integrity.tamper + along)
+
+
+async def _with_work(task: Task, sandbox: Copies, paths: Sequence[str], removed: Sequence[str]) -> Verdict:
+    copy = await sandbox.copy(paths, removed)
     try:
-        return await verify(task, copy, again=again)
+        return await verify(task, copy)
     finally:
         await asyncio.shield(copy.remove())
 
 
-async def _compare_with_shared(task: Task, sandbox: Sandbox, isolated: Verdict, again: bool) -> Verdict:
-    """The isolated verdict, which counts; another verdict from the agent's own container is a sign against it."""
-    rewards = {"isolated": isolated.reward}
+# -- a pass in the agent's own container ---------------------------------------------------------
+
+
+async def _looked_at(policy: Verify, task: Task, sandbox: Sandbox, shared: Verdict) -> Verdict:
+    """A pass in the agent's own container with what speaks against it and, for `both`, one from a fresh container."""
+    seen, signs = await look(task, sandbox, shared.facts)
+    shared = _with(shared, tamper=shared.integrity.tamper + told(signs))
+    if policy == "shared" or not isinstance(sandbox, Copies):
+        return shared
     try:
-        shared = await verify(task, sandbox, again=again)
-        rewards["shared"] = shared.reward
-        seen, files, words = shared.integrity, shared.files, f"{shared.reward:g}"
+        isolated = await _with_work(task, sandbox, *work_of(seen, signs))
     except VerifierFailed as failure:
-        seen, files, words = failure.integrity, failure.files, failure.type
-    integrity = _join_integrity(isolated.integrity, seen, "both").model_copy(update={"rewards": rewards})
-    if words != f"{isolated.reward:g}":
-        disagreement = f"disagreement: {isolated.reward:g} in a copy, {words} in the agent's own container"
-        integrity = integrity.model_copy(update={"tamper": (*integrity.tamper, disagreement)})
-    beside = {f"shared/{name}": data for name, data in files.items() if name.startswith("verifier/")}
-    return Verdict(isolated.reward, {**isolated.files, **beside}, integrity)
+        words = f"unconfirmed: no verdict in a fresh container: {failure.type}"
+        return _with(shared, tamper=(*shared.integrity.tamper, *failure.integrity.tamper, words))
+    return _joined(shared, isolated)
 
 
-def _join_integrity(counted: Integrity, seen: Integrity, policy: Verify) -> Integrity:
-    """The integrity of the verdict that counts, with what was seen besides in the agent's own container."""
-    return counted.model_copy(
-        update={
-            "verify": policy,
-            "tamper": tuple(dict.fromkeys(seen.tamper + counted.tamper)),
-            "evidence": tuple(dict.fromkeys(seen.evidence + counted.evidence)),
-            "repairs": tuple(dict.fromkeys(seen.repairs + counted.repairs)),
-            "regrades": counted.regrades + seen.regrades,
-        }
-    )
+def _joined(shared: Verdict, isolated: Verdict) -> Verdict:
+    """What two verdicts come to: a pass in the fresh container is earned, else the signs against the other decide."""
+    beside = {f"isolated/{name}": data for name, data in isolated.files.items() if name.startswith("verifier/")}
+    rewards = {"isolated": isolated.reward, "shared": shared.reward}
+    joined = _with(dataclasses.replace(shared, files={**shared.files, **beside}), rewards=rewards)
+    signs = shared.integrity.tamper
+    if isolated.reward >= shared.reward:
+        seen = (sign if is_weak(sign) or sign.startswith(_COMES_ALONG) else f"cleared: {sign}" for sign in signs)
+        return _with(joined, tamper=(*isolated.integrity.tamper, *seen))
+    words = f"{isolated.reward:g} in a fresh container, {shared.reward:g} in the agent's own"
+    if all(map(is_weak, signs)):
+        return _with(joined, tamper=(*signs, *isolated.integrity.tamper, f"needs-system: {words}"))
+    lower = dataclasses.replace(joined, reward=isolated.reward)
+    return _with(lower, tamper=(*signs, *isolated.integrity.tamper, f"disagreement: {words}"))
+
+
+# -- a verifier that could not run ---------------------------------------------------------------
+
+
+async def _verdict_after(error: TrialError, policy: Verify, task: Task, sandbox: Sandbox) -> Verdict:
+    """The verdict after a failed verifier: where room could be made or another try does it, else about who broke it."""
+    # If the first verifier began, the files in the places of tests and reward are our own.
+    again = isinstance(error, VerifierFailed)
+    repairs = await sandbox.make_room() if isinstance(sandbox, MakesRoom) else ()
+    if repairs:
+        try:
+            return _repaired(await _verdict(policy, task, sandbox, again=again), repairs)
+        except TrialError as second:
+            if second.type in _NOT_THE_AGENTS:
+                raise
+            error = second
+    if not isinstance(sandbox, Copies) or not await _runs_anew(task, sandbox):
+        raise error
+    if error.type != "verifier_timeout":
+        # By now the trouble may be over: then it was not the agent's.
+        try:
+            return _repaired(await _verdict(policy, task, sandbox, again=True), repairs)
+        except TrialError as last:
+            if last.type in _NOT_THE_AGENTS:
+                raise
+            error = last
+    return _repaired(_broken(error), repairs)
+
+
+async def _runs_anew(task: Task, sandbox: Copies) -> bool:
+    """Whether the verifier comes to a verdict in a fresh container, with nothing of the agent's."""
+    try:
+        control = await sandbox.anew()
+        try:
+            await verify(task, control)
+        finally:
+            await asyncio.shield(control.remove())
+    except TrialError:
+        return False
+    return True
+
+
+def _broken(error: TrialError) -> Verdict:
+    """The verdict about an agent that broke the verifier: nothing is gained by it."""
+    integrity = error.integrity if isinstance(error, VerifierFailed) else Integrity()
+    words = f"agent-broke-verifier: {error.type}, but in a fresh container the verifier runs: {plain(str(error), 200)}"
+    return _with(Verdict(0.0, error.files, integrity), tamper=(*integrity.tamper, words))
+
+
+def _repaired(verdict: Verdict, repairs: tuple[str, ...]) -> Verdict:
+    return _with(verdict, repairs=repairs + verdict.integrity.repairs)
+
+
+def _with(verdict: Verdict, **update: object) -> Verdict:
+    if "tamper" in update:
+        assert isinstance(update["tamper"], tuple)
+        update["tamper"] = tuple(dict.fromkeys(update["tamper"]))
+    return dataclasses.replace(verdict, integrity=verdict.integrity.model_copy(update=update))

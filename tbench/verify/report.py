@@ -1,28 +1,15 @@
-"""Reads the report of the verifier's script: the facts that a verdict and the tamper signals rest on."""
+"""Reads the report of the verifier's script: the facts that a verdict and what speaks against it rest on."""
 
 from __future__ import annotations
 
 import io
-from collections.abc import Mapping
+import re
 from dataclasses import dataclass
 
 from tbench.sandbox.archive import unpack
 
-
-@dataclass(frozen=True)
-class Suspect:
-    """A file that test.sh depends on and that changed after the container began."""
-
-    path: str
-    real: str
-    """Path of the file that a link leads to; the rest is about that file."""
-    is_new: bool
-    """Whether the file at `real` changed, too: a new link may lead to an old file."""
-    md5: str = ""
-    sha256: str = ""
-    known: tuple[str, ...] = ()
-    """Lines of dpkg's and pip's records about such a file."""
-    head: bytes = b""
+_SIGNALLED = 129
+"""The lowest exit code of a command that a signal ended."""
 
 
 @dataclass(frozen=True)
@@ -33,23 +20,44 @@ class Facts:
     timed_out: bool = False
     leftovers: int = 0
     """Number of the agent's processes, besides the terminal's own, when the verifier began."""
+    began_at: str = ""
+    """When test.sh began, in seconds by the container's clock; empty where that is not known."""
+    outlived: int = 0
+    """Number of processes that began after the tests did and were still there when test.sh had ended."""
     forged: tuple[str, ...] = ()
     """Reasons why test.sh was not run, a sentence each."""
+    odd: tuple[str, ...] = ()
+    """Reward files that are no plain files: links, pipes, directories, or files with a second name."""
     evidence: tuple[str, ...] = ()
     repairs: tuple[str, ...] = ()
     changed_tests: tuple[str, ...] = ()
-    hosts: tuple[str, ...] = ()
-    """Lines of /etc/hosts about servers that verifiers download from."""
-    suspects: tuple[Suspect, ...] = ()
+    touched_tests: tuple[str, ...] = ()
+    """Files of /tests whose status changed beside processes of the agent: they may have been other for a while."""
+    new_tests: tuple[str, ...] = ()
+    """Code, and settings of test runners, that came to /tests while the tests ran."""
+    changed_before: frozenset[str] = frozenset()
+    """Paths that changed before the tests, where tools, Python's modules and settings lie."""
+    has_watcher: bool = False
+    """Whether bash told what it did."""
+    has_ended: bool = False
+    """Whether bash told that test.sh came to its end."""
+    told: tuple[str, ...] = ()
+    """The traced commands of those lines of test.sh that write a reward."""
     is_complete: bool = False
     """Whether the report came to its end, so that nobody ended the verifier's shell."""
+
+    @property
+    def was_killed(self) -> bool:
+        """Whether a signal ended test.sh, but not because its time was over."""
+        return (self.exit_code or 0) >= _SIGNALLED and not self.timed_out and not self.has_ended
+
+
+NO_FACTS = Facts()
 
 
 def read_report(output: bytes, limit_bytes: int) -> tuple[Facts, dict[str, bytes]]:
     """The facts and the files (below /logs, and evidence; cut at the limit) from what the script printed."""
     report, _, archive = output.partition(b"\0")
-    files = unpack(io.BytesIO(archive), limit_bytes)
-    heads = {name: files.pop(name) for name in list(files) if name.startswith("suspects/")}
     found: dict[str, list[str]] = {}
     for line in report.decode("utf-8", "replace").split("\n"):
         kind, _, value = line.partition("\t")
@@ -58,19 +66,24 @@ def read_report(output: bytes, limit_bytes: int) -> tuple[Facts, dict[str, bytes
     facts = Facts(
         exit_code=int(code) if code.isdigit() else None,
         timed_out=found.get("late", ["0"])[0] == "1",
-        leftovers=int(found.get("left", ["0"])[0]),
+        leftovers=_number(found.get("left")),
+        began_at=began_at if re.fullmatch(r"\d+\.\d+", began_at := found.get("began_at", [""])[0]) else "",
+        outlived=_number(found.get("outlived")),
         forged=tuple(found.get("forged", ())),
+        odd=tuple(found.get("odd", ())),
         evidence=tuple(found.get("evidence", ())),
         repairs=tuple(found.get("repair", ())),
         changed_tests=tuple(found.get("changed", ())),
-        hosts=tuple(found.get("hosts", ())),
-        suspects=tuple(_suspect(line, found.get("known", []), heads) for line in found.get("suspect", ())),
+        touched_tests=tuple(found.get("touched", ())),
+        new_tests=tuple(found.get("new", ())),
+        changed_before=frozenset(found.get("before", ())),
+        has_watcher="began" in found,
+        has_ended="ended" in found,
+        told=tuple(found.get("told", ())),
         is_complete="end" in found,
     )
-    return facts, files
+    return facts, unpack(io.BytesIO(archive), limit_bytes)
 
 
-def _suspect(line: str, known: list[str], heads: Mapping[str, bytes]) -> Suspect:
-    number, path, real, is_new, md5, sha256 = (line.split("\t") + [""] * 6)[:6]
-    records = tuple(text for prefix, _, text in (entry.partition("\t") for entry in known) if prefix == number)
-    return Suspect(path, real, is_new == "1", md5, sha256, records, heads.get(f"suspects/{number}", b""))
+def _number(values: list[str] | None) -> int:
+    return int(values[0]) if values and values[0].isdigit() else 0

@@ -55,7 +55,7 @@ def read_reward(logs: Logs, *, calls_pytest: bool = False, reward_range: RewardR
     if not low <= reward <= high:
         where = f"the range from {low:g} to {high:g} ([verifier] reward_range in task.toml)"
         raise TrialError("verifier_bad_reward", f"{shown}, which is outside of {where}")
-    if reward == 0.0 and calls_pytest and not _tests_ran(logs):
+    if reward == 0.0 and calls_pytest and not tests_ran(logs):
         why = _tool_failure(logs) or f"no ctrf.json and no pytest summary; {_last_line(logs)}"
         raise TrialError("verifier_never_ran", f"the reward is 0 but no test ran: {why}")
     return reward
@@ -63,9 +63,26 @@ def read_reward(logs: Logs, *, calls_pytest: bool = False, reward_range: RewardR
 
 def remarks(logs: Logs, reward: float) -> tuple[str, ...]:
     """Doubts about a verdict that stands, `kind: what was seen` each: a 0 that a failed tool may have caused."""
-    if reward != 0.0 or _tests_ran(logs) or (failure := _tool_failure(logs)) is None:
+    if reward != 0.0 or tests_ran(logs) or (failure := _tool_failure(logs)) is None:
         return ()
     return (f"tool-failure: {failure}",)
+
+
+def tests_ran(logs: Logs) -> bool:
+    """Whether there is a sign that tests ran: a ctrf.json with tests, or a test runner's words in the output."""
+    output = _output(logs)
+    found = _PYTEST_SUMMARY.search(output) or _OTHER_RUNNERS.search(output)
+    return found is not None or _ctrf_has_tests(logs.get("ctrf.json"))
+
+
+def parse_reward(raw: bytes) -> float | None:
+    """The reward in the content of a reward.json or a reward.txt; None where there is none."""
+    logs = {"reward.json" if raw.lstrip().startswith(b"{") else "reward.txt": raw}
+    try:
+        value, _ = _json_reward(logs) if "reward.json" in logs else _text_reward(logs)
+    except TrialError:
+        return None
+    return value
 
 
 def _text_reward(logs: Logs) -> tuple[float, str]:
@@ -99,13 +116,6 @@ def _json_reward(logs: Logs) -> tuple[float, str]:
 
 def _is_finite_number(value: object) -> bool:
     return isinstance(value, float) and math.isfinite(value)
-
-
-def _tests_ran(logs: Logs) -> bool:
-    """Whether there is a sign that tests ran: a ctrf.json with tests, or a test runner's words in the output."""
-    output = _output(logs)
-    found = _PYTEST_SUMMARY.search(output) or _OTHER_RUNNERS.search(output)
-    return found is not None or _ctrf_has_tests(logs.get("ctrf.json"))
 
 
 def _tool_failure(logs: Logs) -> str | None:

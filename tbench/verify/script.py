@@ -11,9 +11,9 @@ from typing import Literal
 
 from tbench.sandbox.archive import FileEntry
 
-Part = Literal["whole", "examine", "prepare", "run", "collect"]
+Part = Literal["whole", "prepare", "run", "collect"]
 """Part of the script: `whole` is all of it, for root. For another user root runs `prepare` and `collect`, and the user
-`run`; `examine` only looks for signs of tampering."""
+`run`."""
 FORGED = 96
 """Exit code of `prepare` when test.sh must not be run; the report says why."""
 _MEND_SEC = 200.0
@@ -30,8 +30,8 @@ class VerifierScript:
     """Entries of the tests by path, all below the directory `tests` of `stage`."""
     workdir: str
     timeout_sec: float
-    watched: Sequence[str] = ()
-    """Globs of files that test.sh depends on."""
+    reward_lines: Sequence[int] = ()
+    """Numbers of the lines of test.sh that write a reward."""
     again: bool = False
     """Whether a verifier ran there before, so that the files at /tests and /logs/verifier are our own."""
     uses_apt: bool = False
@@ -46,19 +46,20 @@ class VerifierScript:
         """Text of the script for busybox's shell: the same for every task and every part."""
         return _script_text()
 
-    def environment(self, part: Part, *, code: int | None = None, late: bool = False) -> dict[str, str]:
-        """Variables that the script reads. `code` and `late` tell `collect` how test.sh ended."""
+    def environment(self, part: Part, *, code: int | None = None, late: bool = False, ticks: int = 0) -> dict[str, str]:
+        """Variables that the script reads. `code`, `late` and `ticks` tell `collect` of test.sh."""
         values = {
             "PART": part,
             "STAGE": self.stage,
             "DIGEST": _digest(self.tests, self.stage) if part in ("whole", "prepare") else "",
-            "WATCHED": " ".join(self.watched),
+            "LINES": f" {' '.join(map(str, self.reward_lines))} ",
             "WORKDIR": self.workdir,
             "LIMIT_SEC": str(max(1, round(self.timeout_sec))),
             "AGAIN": "1" if self.again else "",
             "USES_APT": "1" if self.uses_apt else "",
             "CODE": "" if code is None else str(code),
             "LATE": str(int(late)),
+            "TICKS": str(ticks),
         }
         return {f"TBENCH_VERIFIER_{name}": value for name, value in values.items()}
 

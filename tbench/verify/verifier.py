@@ -5,6 +5,7 @@ No reward, or a 0 where pytest was to run and no test did, is an error and never
 
 from __future__ import annotations
 
+import dataclasses
 import uuid
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -14,11 +15,12 @@ from tbench.results import NOTHING_SEEN, Integrity
 from tbench.sandbox.archive import FileEntry, pack, tree_at
 from tbench.sandbox.backend import NOT_STAGED, ExecResult, Sandbox
 from tbench.tasks.task import Task
+from tbench.verify.proof import prove
 from tbench.verify.pytest_calls import calls_pytest
-from tbench.verify.report import Facts, read_report
+from tbench.verify.report import NO_FACTS, Facts, read_report
 from tbench.verify.reward import Logs, read_reward, remarks
 from tbench.verify.script import FORGED, VerifierScript
-from tbench.verify.tamper import signals, watched
+from tbench.verify.witness import reward_lines, writes_alone
 
 _KEPT = ("verifier/", "agent/", "artifacts/", "evidence/")
 """Folders below /logs that are kept. Any other file could pass for one of ours, as they end up side by side."""
@@ -36,6 +38,8 @@ class Verdict:
     reward: float
     files: Mapping[str, bytes]
     integrity: Integrity = NOTHING_SEEN
+    facts: Facts = NO_FACTS
+    """What the verifier's script saw."""
 
 
 class VerifierFailed(TrialError):
@@ -67,7 +71,7 @@ async def verify(task: Task, sandbox: Sandbox, *, again: bool = False) -> Verdic
         words = f"{failure}; so it was when it was run a first time" if failure.type == first.type else str(failure)
         files = {**kept, **failure.files}
         raise VerifierFailed(failure.type, words, files, with_earlier(before, failure.integrity)) from None
-    return Verdict(second.reward, {**kept, **second.files}, with_earlier(before, second.integrity))
+    return Verdict(second.reward, {**kept, **second.files}, with_earlier(before, second.integrity), second.facts)
 
 
 def with_earlier(before: Integrity, after: Integrity) -> Integrity:
@@ -82,29 +86,25 @@ def with_earlier(before: Integrity, after: Integrity) -> Integrity:
     )
 
 
-async def examine(task: Task, sandbox: Sandbox) -> Integrity:
-    """Look for signs of tampering before anything is staged; for a sandbox whose verifier runs in a copy of it."""
-    script = _script(task, sandbox, again=False)
-    variables = script.environment("examine")
-    ended = await sandbox.shell(script.text, timeout_sec=_MARGIN_SEC, user="root", environment=variables)
-    facts, _ = read_report(ended.output, _KEPT_BYTES)
-    return Integrity(tamper=signals(facts, {}, None))
-
-
 async def _verify_once(task: Task, sandbox: Sandbox, *, again: bool) -> Verdict:
     facts, files = await _run(task, sandbox, again)
     logs = {name.removeprefix("verifier/"): data for name, data in files.items() if name.startswith("verifier/")}
     seen = Integrity(evidence=facts.evidence, repairs=facts.repairs)
+    wants_pytest = calls_pytest(task.test_script.decode("utf-8", "replace"))
     try:
-        reward = _reward(task, facts, logs)
+        reward = _reward(task, facts, logs, wants_pytest)
     except TrialError as failure:
-        integrity = seen.model_copy(update={"tamper": signals(facts, logs, None)})
+        integrity = seen.model_copy(update={"tamper": prove(facts, logs, None).signs})
         raise VerifierFailed(failure.type, str(failure), files, integrity) from None
-    update = {"tamper": signals(facts, logs, reward), "remarks": remarks(logs, reward)}
-    return Verdict(reward, files, seen.model_copy(update=update))
+    others = (entry.data for name, entry in task.tests.items() if name != "test.sh" and entry.data is not None)
+    alone = writes_alone(task.test_script, others)
+    proven = prove(facts, logs, reward, calls_pytest=wants_pytest, has_witness=alone)
+    assert proven.reward is not None
+    update = {"tamper": proven.signs, "remarks": remarks(logs, proven.reward)}
+    return Verdict(proven.reward, files, seen.model_copy(update=update), facts)
 
 
-def _reward(task: Task, facts: Facts, logs: Logs) -> float:
+def _reward(task: Task, facts: Facts, logs: Logs, wants_pytest: bool) -> float:
     if facts.forged:
         raise TrialError("verifier_tampered", f"{facts.forged[0]}, so no test was run")
     if facts.timed_out:
@@ -112,8 +112,9 @@ def _reward(task: Task, facts: Facts, logs: Logs) -> float:
         raise TrialError("verifier_timeout", f"tests/test.sh took longer than {limit_sec:.0f} s")
     if not facts.is_complete:
         raise TrialError("verifier_tampered", "the shell that runs the tests was ended from within")
-    runs_pytest = calls_pytest(task.test_script.decode("utf-8", "replace"))
-    return read_reward(logs, calls_pytest=runs_pytest, reward_range=task.file.verifier.reward_range)
+    if facts.odd:
+        raise TrialError("verifier_no_reward", f"{facts.odd[0]} is no plain file, so it is no reward")
+    return read_reward(logs, calls_pytest=wants_pytest, reward_range=task.file.verifier.reward_range)
 
 
 async def _run(task: Task, sandbox: Sandbox, again: bool) -> tuple[Facts, dict[str, bytes]]:
@@ -155,7 +156,7 @@ def _script(task: Task, sandbox: Sandbox, again: bool) -> VerifierScript:
         tests=tests,
         workdir=sandbox.workdir,
         timeout_sec=task.file.verifier.timeout_sec,
-        watched=watched(sandbox.workdir, test_script),
+        reward_lines=reward_lines(test_script),
         again=again,
         uses_apt=b"apt" in test_script or b"dpkg" in test_script,
     )
@@ -171,17 +172,19 @@ async def _run_as(
     )
     if staged.exit_code not in (0, FORGED):
         return ExecResult(NOT_STAGED)
-    code, timed_out = None, False
+    code, timed_out, ticks, heard = None, False, 0, b""
     if staged.exit_code == 0:
         variables = {**environment, **script.environment("run")}
         ended = await sandbox.shell(
             script.text, timeout_sec=script.timeout_sec + _MARGIN_SEC, user=user, environment=variables
         )
-        words = ended.output.split()
-        code = int(words[0]) if words and words[0].isdigit() else ended.exit_code
-        timed_out = ended.timed_out or words[1:2] == [b"1"]
-    variables = script.environment("collect", code=code, late=timed_out)
-    return await sandbox.shell(script.text, timeout_sec=_MARGIN_SEC, user="root", environment=variables)
+        first, _, heard = ended.output.partition(b"\n")
+        numbers = [int(word) for word in first.split() if word.isdigit()]
+        code, late, ticks = numbers if len(numbers) == 3 else (ended.exit_code, 0, 0)
+        timed_out = ended.timed_out or late == 1
+    variables = script.environment("collect", code=code, late=timed_out, ticks=ticks)
+    collected = await sandbox.shell(script.text, timeout_sec=_MARGIN_SEC, user="root", environment=variables)
+    return dataclasses.replace(collected, output=heard + collected.output)
 
 
 def _kept(files: Mapping[str, bytes]) -> dict[str, bytes]:

@@ -6,18 +6,20 @@
 # nothing of the image's is run but bash, dpkg and update-ca-certificates. Without trouble it forks about a dozen times.
 
 # What is to be done (script.py says it), taken out of the environment of whatever is started here.
-part=$TBENCH_VERIFIER_PART           # whole, examine, prepare, run or collect
+part=$TBENCH_VERIFIER_PART           # whole, prepare, run or collect
 stage=$TBENCH_VERIFIER_STAGE         # a directory of our own, where the tests arrive
 digest=$TBENCH_VERIFIER_DIGEST       # sha256 of the sorted sums of the tests' files
-watched=$TBENCH_VERIFIER_WATCHED     # globs of files that test.sh depends on
+lines=$TBENCH_VERIFIER_LINES         # numbers of test.sh's lines that write the reward, each between blanks
 workdir=$TBENCH_VERIFIER_WORKDIR
 limit_sec=$TBENCH_VERIFIER_LIMIT_SEC # test.sh's
 again=$TBENCH_VERIFIER_AGAIN         # not empty: a verifier ran here before
 uses_apt=$TBENCH_VERIFIER_USES_APT   # not empty: test.sh mentions apt or dpkg
 code=$TBENCH_VERIFIER_CODE           # collect: how test.sh ended
 late=$TBENCH_VERIFIER_LATE           # collect: 1 when it reached its limit
-unset TBENCH_VERIFIER_PART TBENCH_VERIFIER_STAGE TBENCH_VERIFIER_DIGEST TBENCH_VERIFIER_WATCHED TBENCH_VERIFIER_WORKDIR \
-    TBENCH_VERIFIER_LIMIT_SEC TBENCH_VERIFIER_AGAIN TBENCH_VERIFIER_USES_APT TBENCH_VERIFIER_CODE TBENCH_VERIFIER_LATE
+began_ticks=$TBENCH_VERIFIER_TICKS   # collect: when it began, in ticks of the machine's clock
+unset TBENCH_VERIFIER_PART TBENCH_VERIFIER_STAGE TBENCH_VERIFIER_DIGEST TBENCH_VERIFIER_LINES TBENCH_VERIFIER_WORKDIR \
+    TBENCH_VERIFIER_LIMIT_SEC TBENCH_VERIFIER_AGAIN TBENCH_VERIFIER_USES_APT TBENCH_VERIFIER_CODE TBENCH_VERIFIER_LATE \
+    TBENCH_VERIFIER_TICKS
 
 busybox=/opt/tbench/bin/busybox
 logs=/logs/verifier
@@ -29,10 +31,22 @@ tab='	'
 report=
 is_forged=
 sums=
+left=0
+began_at=
+watcher=
+trace=/opt/tbench/run/${stage##*/}
 
 # Adds a fact to the report. A value ends with its line: names of files may hold newlines.
 note() {
     report="$report$1$tab${2%%"$newline"*}$newline"
+}
+
+# Passes on the first $1 lines, each a fact of the kind $2, and how many more there are.
+first() {
+    # shellcheck disable=SC2016 # awk's variables
+    $busybox awk -v most="$1" -v kind="$2" '
+        NR <= most
+        END { if (NR > most) print kind "\t(and " NR - most " more)" }'
 }
 
 # -- staging -------------------------------------------------------------------------------------
@@ -44,7 +58,7 @@ set_aside() {
     $busybox mv "$1" "$stage/evidence/$2" || exit $exit_not_staged
     note evidence "$1"
     report="$report$($busybox find "$stage/evidence/$2" -mindepth 1 -maxdepth 2 ! -path "*$newline*" |
-        $busybox head -n 40 | $busybox sed "s,^$stage/evidence/$2,evidence$tab$1,")$newline"
+        $busybox sed "s,^$stage/evidence/$2,evidence$tab$1," | first 40 evidence)$newline"
 }
 
 # Puts the tests at /tests and an empty directory at /logs/verifier. The tests arrive as an archive on standard input.
@@ -61,11 +75,16 @@ stage_tests() {
     $busybox mv "$stage/tests" /tests || exit $exit_not_staged
 }
 
+# Prints the sums of the files at /tests that find is told of, in order.
+sum_up() {
+    $busybox find /tests ! -type d "$@" -exec $busybox sha256sum {} + | $busybox sort
+}
+
 # Checks that the tests are what was sent. Where processes are left, a reward lies there as bait, long enough for whoever
 # looks a few times a second: whoever rewrites rewards cannot tell it from the verdict.
 check_tests() {
     local bait
-    sums=$($busybox find /tests ! -type d -exec $busybox sha256sum {} + | $busybox sort)
+    sums=$(sum_up)
     if [ "$(printf %s "$sums" | $busybox sha256sum)" != "$digest  -" ]; then
         is_forged=1
         note forged "what lies at /tests is not what was put there"
@@ -79,6 +98,11 @@ check_tests() {
             note forged "a process that the agent left writes to $logs"
         fi
         $busybox rm -rf $logs/*
+        # Nobody can have a module ready for what the tests import: where its directory would be lies a file.
+        $busybox find /tests -name '*.py' ! -path '*/__pycache__/*' | while read -r bait; do
+            bait=${bait%/*}/__pycache__
+            [ -e "$bait" ] || : >"$bait"
+        done
     fi
 }
 
@@ -154,6 +178,15 @@ read_stat() {
     state=$1 parent=$2 session=$4 ticks=${20}
 }
 
+# Whether this is busybox's timeout, which watches over a shell of ours from a session of its own, and up to a second
+# longer.
+is_timeout() {
+    local words
+    [ "$1/exe" -ef $busybox ] || return 1
+    read -r words <"$1/cmdline"
+    case "$words" in ${busybox}timeout-k*) ;; *) return 1 ;; esac
+}
+
 # Counts the processes that the agent left: all but ours (one session) and the terminal's own, which are tmux, then what
 # starts its shell (a script of ours, run by our busybox), then one shell of that.
 count_left() {
@@ -176,11 +209,7 @@ count_left() {
         read_stat "$process/stat" 2>/dev/null || continue
         if [ "$process" = /proc/1 ] || [ "$session" = "$ours" ] || [ "$state" = Z ]; then continue; fi
         case "$terminal" in *" ${process#/proc/} "*) continue ;; esac
-        if [ "$process/exe" -ef $busybox ]; then
-            # busybox's timeout watches over a shell of ours from a session of its own, and up to a second longer.
-            read -r words <"$process/cmdline"
-            case "$words" in ${busybox}timeout-k*) continue ;; esac
-        fi
+        ! is_timeout "$process" || continue
         case "$name$shells$terminal" in
             bash0*" $parent "* | sh0*" $parent "* | busybox0*" $parent "*) shells=1 ;;
             *) left=$((left + 1)) ;;
@@ -189,86 +218,117 @@ count_left() {
     note left $left
 }
 
-# Finds what changed in this container, of dpkg's records and what is watched. A change time cannot be set from inside,
-# and the container has no power over the clock: newer than its first process means changed in it.
-find_changes() {
+# When this container began, by its clock, less a second: change times of files are whole seconds here.
+read_begin() {
     local up now
     read_stat /proc/1/stat
     read -r up _ </proc/uptime
     # shellcheck disable=SC3028 # busybox has it
     now=${EPOCHREALTIME%????}
     # In hundredths of a second.
-    begun=$((${now%.*}${now#*.} - ${up%.*}${up#*.} + ticks))
-    # shellcheck disable=SC2086 # globs
-    changed=$($busybox stat -c '%Z %n' /var/lib/dpkg/status $watched 2>/dev/null | while read -r at path; do
-        case "$path" in /bin/* | /sbin/*) [ ! -L /bin ] || continue ;; esac
-        [ $((at * 100)) -le $begun ] || echo "$path"
-    done)
+    begun=$(((${now%.*}${now#*.} - ${up%.*}${up#*.} + ticks) / 100 - 1))
 }
 
-# Notes what there is to know of the changed file $2, the suspect number $1.
-inspect() {
-    local real new=0
-    real=$($busybox readlink -f "$2") || return
-    [ -f "$real" ] || return
-    # shellcheck disable=SC2046 # each sum is followed by a word for standard input
-    set -- "$1" "$2" $($busybox stat -c %Z "$real") $($busybox md5sum <"$real") $($busybox sha256sum <"$real")
-    [ $(($3 * 100)) -le $begun ] || new=1
-    note suspect "$1$tab$2$tab$real$tab$new$tab$4$tab$6"
-    [ -d "$stage/suspects" ] || $busybox mkdir -p -m 700 "$stage/suspects"
-    $busybox head -c 4096 "$real" >"$stage/suspects/$1"
-    report="$report$({
-        $busybox grep -hsF "$4  " /var/lib/dpkg/info/*.md5sums
-        $busybox grep -hsF " $real $4" /var/lib/dpkg/status
-        for where in /usr/lib /usr/local/lib /root/.local/lib; do
-            $busybox grep -hsF "${real##*/},sha256=" $where/python3*/*-packages/*.dist-info/RECORD
-        done
-    } | $busybox head -n 5 | $busybox sed "s/^/known$tab$1$tab/")$newline"
-}
-
-inspect_changes() {
-    local path number=0
+# Notes what was changed before the tests where tools, Python's modules and settings lie, and removes bytecode that is
+# newer than its source there: a source of the image's own has none that this container made. Change times cannot be set
+# from inside, and the container has no power over the clock.
+note_changes() {
+    local directory path source changed places='/etc /usr/lib /usr/local/lib /usr/libexec /lib64' IFS
+    read_begin
+    IFS=:
+    for directory in $PATH:${HOME:-/root}/.local/bin; do
+        case "$places " in *" $directory "*) continue ;; esac
+        places="$places $directory"
+        case "$directory" in /usr/* | /bin | /sbin) ;; *) places="$places ${directory%/*}/lib" ;; esac
+    done
+    unset IFS
+    # Of the caches of installers it is enough that they are there.
+    for directory in .cache/uv .cache/pip .local/share/uv; do
+        directory=${HOME:-/root}/$directory
+        [ ! -d "$directory" ] || [ "$($busybox stat -c %Z "$directory")" -lt $begun ] || note before "$directory"
+    done
+    # shellcheck disable=SC2086 # a word per place
+    changed=$newline$(/opt/tbench/bin/changed $begun $places)$newline
     while read -r path; do
-        case "$path" in '' | /var/lib/dpkg/status) continue ;; esac
-        number=$((number + 1))
-        [ $number -le 40 ] || break
-        inspect $number "$path"
+        case "$path" in
+            '') ;;
+            */__pycache__/*.pyc)
+                source=${path##*/}
+                source=${path%/__pycache__/*}/${source%%.*}.py
+                case "$changed" in *"$newline$source$newline"*) ;; *) $busybox rm -f "$path" ;; esac
+                ;;
+            *) report="${report}before$tab$path$newline" ;;
+        esac
     done <<END
 $changed
 END
 }
 
-note_hosts() {
-    local line
-    while read -r line; do
-        case "$line" in
-            \#*) ;;
-            *astral.sh* | *pypi.org* | *pythonhosted.org* | *github* | *debian.org* | *ubuntu.com*) note hosts "$line" ;;
-        esac
-    done 2>/dev/null </etc/hosts
+# Counts the processes that began with the tests and are still there.
+count_outlived() {
+    local process words outlived=0
+    for process in /proc/[0-9]*; do
+        read_stat "$process/stat" 2>/dev/null || continue
+        if [ "$state" = Z ] || [ "$ticks" -lt "$began_ticks" ]; then continue; fi
+        if [ "$process" = /proc/$$ ] || [ "$process" = "/proc/$watcher" ] || is_timeout "$process"; then continue; fi
+        outlived=$((outlived + 1))
+    done
+    note outlived $outlived
 }
 
 # -- the parts -----------------------------------------------------------------------------------
-
-examine() {
-    count_left
-    find_changes
-    inspect_changes
-    note_hosts
-}
 
 prepare() {
     [ -z "$again" ] || mend
     stage_tests
     count_left
-    find_changes
+    note_changes
     if [ -n "$uses_apt" ] && [ -z "$again" ]; then
         # Nobody can hold its lock where nobody is left, or have left it half configured who did not use it.
-        case "$left:$changed" in [!0]* | 0:/var/lib/dpkg/status*) mend ;; esac
+        if [ "$left" != 0 ] || [ "$($busybox stat -c %Z /var/lib/dpkg/status 2>/dev/null || echo 0)" -ge $begun ]; then
+            mend
+        fi
     fi
-    inspect_changes
-    note_hosts
     check_tests
+}
+
+# Bash tells which commands of test.sh it runs, through a pipe of ours (share/witness); kept are those on the lines that
+# write the reward. They are written down when all others stand still, so that nobody can change them.
+watch_lines() {
+    $busybox mkfifo -m 600 "$trace" || return
+    # shellcheck disable=SC2016 # awk's variables
+    $busybox awk -v lines="$lines" -v sentinel="$stage" '
+        $0 == sentinel { exit }
+        $0 == "began" || $0 == "ended" { seen[$0] }
+        /^\+*\/tests\/test\.sh:[0-9]+ / {
+            split($1, at, ":")
+            if (index(lines, " " at[2] " ")) told[++count % 20] = substr($0, 1, 400)
+        }
+        END {
+            for (i = count - 19; i <= count; i++) if (i > 0) print "told\t" told[i % 20]
+            for (word in seen) print word "\t"
+        }' <"$trace" >"$trace.told" &
+    watcher=$!
+    # Held open, so that the watcher goes on until it is told to end.
+    exec 9<>"$trace"
+}
+
+# Lets the watcher write down what it heard. It may have been stopped or killed by whom it watches.
+hear_watcher() {
+    local waited=0
+    told=
+    [ -n "$watcher" ] || return
+    if kill -CONT "$watcher" 2>/dev/null && read_stat "/proc/$watcher/stat" && [ "$state" != Z ]; then
+        echo "$stage" >&9
+    fi
+    exec 9>&-
+    while [ $waited -lt 300 ] && read_stat "/proc/$watcher/stat" 2>/dev/null && [ "$state" != Z ]; do
+        $busybox usleep 5000
+        waited=$((waited + 1))
+    done
+    kill -9 "$watcher" 2>/dev/null
+    told=$($busybox cat "$trace.told" 2>/dev/null)
+    $busybox rm -f "$trace" "$trace.told"
 }
 
 # Output goes to a file: a server that test.sh leaves behind would hold a pipe open for ever.
@@ -279,29 +339,56 @@ run() {
         cd "$workdir" || :
         note repair "cwd: the working directory was gone and was made again"
     }
+    watch_lines
+    # shellcheck disable=SC3028 # busybox has it
+    began_at=$EPOCHREALTIME
+    read -r began_ticks _ </proc/uptime
+    began_ticks=${began_ticks%.*}${began_ticks#*.}
     # shellcheck disable=SC3028 # busybox has it
     began=$EPOCHSECONDS
-    $busybox timeout -k 5 "$limit_sec" bash /tests/test.sh >$logs/stdout.txt 2>&1 </dev/null
+    # shellcheck disable=SC2097,SC2098 # what the image says of it is for later
+    TBENCH_TRACE=$trace TBENCH_BASH_ENV=${BASH_ENV-} BASH_ENV=/opt/tbench/share/witness \
+        $busybox timeout -k 5 "$limit_sec" bash /tests/test.sh >$logs/stdout.txt 2>&1 </dev/null 9>&-
     code=$? late=0
     # shellcheck disable=SC3028 # busybox has it
     [ $code -lt 124 ] || [ $((EPOCHSECONDS - began)) -lt "$limit_sec" ] || late=1
 }
 
+# Notes rewards that are no plain files of their own, and files of tests that are other than what was sent, or new.
+note_oddities() {
+    local name IFS="$newline"
+    for name in reward.json reward.txt; do
+        if [ ! -e $logs/$name ] && [ ! -L $logs/$name ]; then continue; fi
+        case "$($busybox stat -c '%h %F' $logs/$name)" in "1 regular "*) ;; *) note odd "$logs/$name" ;; esac
+    done
+    [ -n "$sums" ] && [ -z "$is_forged" ] || return
+    if [ "$left" != 0 ] && [ -n "$began_at" ]; then
+        report="$report$(/opt/tbench/bin/changed "$began_at" /tests | $busybox sed -n "s/^/touched$tab/p" |
+            $busybox grep -v /__pycache__/ | first 20 touched)$newline"
+        report="$report$($busybox find /tests -name __pycache__ -type d | $busybox sed "s/^/new$tab/")$newline"
+    fi
+    [ "$(sum_up ! -path '*/__pycache__*')" != "$sums" ] || return
+    report="$report$(printf '%s\n' "$sums" | $busybox sha256sum -c 2>/dev/null |
+        $busybox sed -n "s/: FAILED.*//;ta;d;:a;s/^/changed$tab/p" | first 20 changed)$newline"
+    report="$report$({
+        printf '%s\n' "$sums" | $busybox sed '/__pycache__/d;s/^[^/]*//'
+        $busybox find /tests ! -type d ! -path '*/__pycache__*'
+    } | $busybox sort | $busybox uniq -u | $busybox sed -n "s,^/tests/,new$tab&,p" |
+        $busybox grep -E '\.(py|pyc|so|pth|sh|bash|ini|cfg|toml|js|mjs|rb|pl|pm)$' | first 20 new)$newline"
+}
+
 # Prints the report, a zero byte and an archive, in which the verdict's files come first: whatever else is there, a limit
 # must not cut them off.
 collect() {
-    local altered='' name IFS="$newline"
-    if [ -n "$sums" ] && [ -z "$is_forged" ]; then
-        altered=$(printf '%s\n' "$sums" | $busybox sha256sum -c 2>/dev/null | $busybox sed -n 's/: FAILED.*//p' |
-            $busybox head -n 20)
-    fi
-    [ -z "$altered" ] || report="$report$(echo "$altered" | $busybox sed "s/^/changed$tab/")$newline"
+    local name
+    note_oddities
+    note began_at "$began_at"
     printf 'code\t%s\nlate\t%s\n%send\t\n\0' "$code" "$late" "$report"
     cd / && set --
     for name in reward.json reward.txt ctrf.json; do [ ! -e $logs/$name ] || set -- "$@" ${logs#/}/$name; done
-    [ ! -d "$stage/suspects" ] || set -- "$@" "${stage#/}/suspects"
     if [ -d "$stage/evidence" ]; then
         set -f
+        local IFS="$newline"
         # shellcheck disable=SC2046 # a word per line
         set -- "$@" $($busybox find "${stage#/}/evidence" -type f -size -64k | $busybox head -n 20)
         set +f
@@ -325,17 +412,14 @@ case "$part" in
         if [ -z "$is_forged" ]; then
             run
             stop_others
+            hear_watcher
+            report="$report$told$newline"
+            count_outlived
         fi
         collect
         continue_others
         ;;
-    # Only looks: for a container whose verifier runs in a copy of it.
-    examine)
-        examine
-        collect
-        $busybox rm -rf "$stage"
-        ;;
-    # The rest: root prepares, another user runs the tests, root collects.
+    # For another user than root: root prepares, the user runs the tests, root collects.
     prepare)
         prepare
         printf %s "$report" >"$stage/report" && printf %s "$sums" >"$stage/sums" && $busybox chmod 700 "$stage"
@@ -343,12 +427,16 @@ case "$part" in
         ;;
     run)
         run
-        echo "$code $late"
+        stop_others
+        hear_watcher
+        continue_others
+        printf '%s\n' "$code $late $began_ticks" "$told"
         ;;
     collect)
         stop_others
         report=$($busybox cat "$stage/report")$newline sums=$($busybox cat "$stage/sums")
         case "$newline$report" in *"${newline}forged$tab"*) is_forged=1 ;; esac
+        [ -n "$is_forged" ] || count_outlived
         collect
         continue_others
         ;;

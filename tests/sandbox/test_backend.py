@@ -16,6 +16,7 @@ from tbench.sandbox.archive import FileEntry
 from tbench.sandbox.backend import (
     BUSYBOX,
     Backend,
+    Compares,
     Copies,
     ExecResult,
     HasTty,
@@ -32,7 +33,7 @@ from tbench.sandbox.docker.engine import Engine
 from tbench.sandbox.fake import FakeBackend, FakeSandbox
 from tbench.tasks.task import Task
 
-OPTIONAL = [Copies, Snapshots, Keeps, MakesRoom, HasTty]
+OPTIONAL = [Compares, Copies, Snapshots, Keeps, MakesRoom, HasTty]
 
 
 def will_say(sandbox: Sandbox, answer: ExecResult | Exception) -> None:
@@ -146,11 +147,44 @@ async def test_a_removed_sandbox_is_lost_and_may_be_removed_again(sandbox: Sandb
 async def test_a_copy_has_the_files_and_a_life_of_its_own(sandbox: Sandbox) -> None:
     assert isinstance(sandbox, Copies)
     await sandbox.put({"/note": FileEntry(b"here")})
-    copy = await sandbox.copy()
+    await sandbox.put({"/other": FileEntry(b"there")})
+    copy = await sandbox.copy(["/note"], ["/app"])
     will_say(copy, ExecResult(0, b"here"))
-    assert (await copy.shell("cat /note", timeout_sec=30)).output == b"here"
+    told = await copy.shell("cat /note; [ ! -e /other ] || cat /other; [ ! -e /app ] || echo app", timeout_sec=30)
+    assert told.output == b"here"
     await copy.remove()
     assert (await sandbox.shell("true", timeout_sec=30)).exit_code == 0
+
+
+async def test_a_sandbox_made_anew_has_nothing_of_the_first(sandbox: Sandbox) -> None:
+    assert isinstance(sandbox, Copies)
+    await sandbox.put({"/note": FileEntry(b"here")})
+    anew = await sandbox.anew()
+    will_say(anew, ExecResult(0, b"gone"))
+    assert (await anew.shell("[ -e /note ] || printf gone", timeout_sec=30)).output == b"gone"
+    await anew.remove()
+
+
+async def test_what_differs_from_the_image_is_known_from_outside(sandbox: Sandbox) -> None:
+    assert isinstance(sandbox, Compares)
+    await sandbox.put({"/note": FileEntry(b"here"), "/etc/hostname-of-ours": FileEntry(b"x")})
+    if isinstance(sandbox, FakeSandbox):
+        sandbox.changed = {"/note": "added", "/etc/hostname-of-ours": "added"}
+    changes = await sandbox.changes()
+    assert (changes["/note"], changes["/etc/hostname-of-ours"]) == ("added", "added")
+    assert "/etc/passwd" not in changes
+    original = await sandbox.original()
+    assert original is await sandbox.original()
+    will_say(original, ExecResult(0, b"gone"))
+    assert (await original.shell("[ -e /note ] || printf gone", timeout_sec=30)).output == b"gone"
+
+
+async def test_an_original_that_was_lost_is_made_again(sandbox: Sandbox) -> None:
+    assert isinstance(sandbox, Compares)
+    if isinstance(sandbox, FakeSandbox):
+        pytest.skip("this one has none of its own")
+    await (await sandbox.original()).remove()
+    assert (await (await sandbox.original()).shell("true", timeout_sec=30)).exit_code == 0
 
 
 async def test_a_sandbox_with_room_is_left_as_it_is(sandbox: Sandbox) -> None:

@@ -16,8 +16,7 @@ from tbench.errors import TrialError
 from tbench.results import is_weak
 from tbench.sandbox.backend import Sandbox
 from tbench.tasks.task import Task
-from tbench.verify.report import read_report
-from tbench.verify.script import VerifierScript
+from tbench.verify.policy import verify_by
 from tbench.verify.verifier import Verdict, VerifierFailed, verify
 
 pytestmark = pytest.mark.engine
@@ -169,7 +168,7 @@ async def test_a_reward_that_its_own_tests_contradict_is_flagged(verified: Verif
 sleep 0.2; echo 1 > /logs/verifier/reward.txt"""
     test = "echo '=== 1 failed in 0.01s ==='; echo 0 > /logs/verifier/reward.txt; sleep 1"
     verdict = await verified(daemon(forges), test)
-    assert (verdict.reward, kinds(verdict)) == (1.0, {"contradiction"})
+    assert (verdict.reward, kinds(verdict)) == (0.0, {"contradiction"})
 
 
 async def test_killing_the_tests_is_no_verdict_and_flagged(verified: Verified) -> None:
@@ -220,36 +219,6 @@ async def test_servers_are_no_sign_of_cheating_and_still_answer(verified: Verifi
 
 # -- tools ---------------------------------------------------------------------------------------
 
-FAKES = """
-cd /usr/local/bin
-for name in pytest uvx python3; do rm -f $name; printf '#!/bin/sh\\necho 1 passed\\n' > $name; chmod 755 $name; done
-echo 'import os' > /usr/local/lib/python3.13/site-packages/sitecustomize.py
-echo 'import os, sys; sys.exit' > /usr/local/lib/python3.13/site-packages/quick.pth
-echo /x.so > /etc/ld.so.preload
-cp /bin/bash /b; printf '#!/b\\nexec /b "$@"\\n' > /n; chmod 755 /n; mv /n /usr/bin/bash
-touch /conftest.py; echo 'def pytest_runtest_makereport(): ...' > /conftest.py
-mkdir -p /root/.local/bin; echo 'uvx() { echo 1 passed; }' > /root/.local/bin/env
-echo '127.0.0.1 astral.sh' >> /etc/hosts
-"""
-
-
-async def test_replaced_tools_and_startup_files_are_flagged(verified: Verified) -> None:
-    verdict = await verified(LATER + FAKES, "echo 1 > /logs/verifier/reward.txt", dockerfile=LIKE_PYTHON)
-    flagged = "\n".join(verdict.integrity.tamper)
-    for path in ("/usr/local/bin/pytest", "/usr/local/bin/uvx", "/usr/local/bin/python3", "/usr/bin/bash"):
-        assert f"tool-replaced: {path} " in flagged, flagged
-    for words in (
-        "sitecustomize.py",
-        "quick.pth",
-        "preload:",
-        "planted-pytest: /conftest.py",
-        "shell-startup:",
-        "hosts:",
-    ):
-        assert words in flagged, flagged
-    assert not any(map(is_weak, verdict.integrity.tamper))
-
-
 INSTALLS = """
 export DEBIAN_FRONTEND=noninteractive PIP_DISABLE_PIP_VERSION_CHECK=1
 apt-get update -qq >/dev/null 2>&1 && apt-get install -y -qq --reinstall bash dash >/dev/null 2>&1
@@ -275,10 +244,17 @@ which curl pytest >/dev/null
 
 
 @pytest.mark.slow
-async def test_packages_that_the_agent_installed_are_no_sign_of_cheating(verified: Verified) -> None:
+async def test_packages_that_the_agent_installed_are_no_sign_of_cheating(
+    make_task: MakeTask, start_sandbox: Start
+) -> None:
     toml = "[environment]\nmemory_mb = 512\n"
-    verdict = await verified(LATER + INSTALLS, "echo 1 > /logs/verifier/reward.txt", dockerfile=WITH_PYTHON, toml=toml)
-    assert (verdict.reward, verdict.integrity.tamper) == (1.0, ())
+    path = make_task(test="echo 1 > /logs/verifier/reward.txt\n", dockerfile=WITH_PYTHON, toml=toml)
+    sandbox = await start_sandbox(path)
+    ended = await sandbox.shell(LATER + INSTALLS, timeout_sec=120)
+    assert ended.exit_code == 0, ended
+    verdict = await verify_by("shared", Task.read(path), sandbox)
+    assert verdict.reward == 1.0
+    assert all(map(is_weak, verdict.integrity.tamper)), verdict.integrity.tamper
 
 
 # -- what an agent can know ----------------------------------------------------------------------
@@ -307,12 +283,12 @@ async def test_a_terminal_is_nothing_that_the_agent_left(
     make_task: MakeTask, start_sandbox: Start, dockerfile: str, leaves: int
 ) -> None:
     """Else every trial of a model would wait for whoever takes the bait."""
-    sandbox = await start_sandbox(make_task(dockerfile=dockerfile))
+    path = make_task(dockerfile=dockerfile)
+    sandbox = await start_sandbox(path)
     terminal = Terminal(sandbox.connect, TerminalSpec())
     await terminal.open()
     await terminal.send(Keys("(sleep 100 &)\n" if leaves else "true\n", 1))
     await terminal.close()
-    script = VerifierScript("/.stage", {}, "/app", 10.0)
-    examined = await sandbox.shell(script.text, timeout_sec=30, environment=script.environment("examine"))
-    facts, _ = read_report(examined.output, 1 << 20)
-    assert (facts.is_complete, facts.leftovers) == (True, leaves)
+    ended = await sandbox.shell("[ -x /bin/bash ] || ln -s /bin/sh /bin/bash", timeout_sec=30)
+    assert ended.exit_code == 0
+    assert (await verify(Task.read(path), sandbox)).facts.leftovers == leaves

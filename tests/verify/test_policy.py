@@ -14,6 +14,8 @@ from run_plans import a_document, a_plan
 
 from harness.trajectory import Outcome, Trajectory
 from tbench.agents.trial_agent import AgentReport, Workplace
+from tbench.config.settings import Verify
+from tbench.errors import TrialError
 from tbench.events import Events
 from tbench.results import TrialResult
 from tbench.runs.plan import sandbox_settings
@@ -28,6 +30,7 @@ from tbench.storage.run_store import RunStore
 from tbench.tasks.sources import TaskSet
 from tbench.tasks.task import Task
 from tbench.verify.policy import verify_by
+from tbench.verify.verifier import Verdict
 
 pytestmark = pytest.mark.engine
 BOUND_SEC = 90
@@ -67,16 +70,14 @@ async def test_a_copy_has_the_files_and_the_servers_but_not_the_daemons(
 
 
 @pytest.mark.slow
-async def test_a_reward_that_only_a_daemon_gives_is_a_disagreement(make_task: MakeTask, start_sandbox: Start) -> None:
+async def test_a_reward_that_only_a_daemon_gives_does_not_count(make_task: MakeTask, start_sandbox: Start) -> None:
     path = make_task(test="echo verdict; echo 0 > /logs/verifier/reward.txt; sleep 1\n")
     sandbox = await start_sandbox(path)
     await sandbox.shell(FORGES, timeout_sec=30)
     async with asyncio.timeout(BOUND_SEC):
         verdict = await verify_by("both", Task.read(path), sandbox)
     assert verdict.reward == 0.0
-    assert verdict.integrity.rewards == {"isolated": 0.0, "shared": 1.0}
-    assert any(signal.startswith("disagreement:") for signal in verdict.integrity.tamper)
-    assert verdict.files["shared/verifier/reward.txt"] == b"1\n"
+    assert verdict.integrity.tamper == ("contradiction: test.sh wrote 0, but the file says 1",)
 
 
 async def test_a_copy_that_is_cancelled_leaves_nothing(
@@ -86,12 +87,94 @@ async def test_a_copy_that_is_cancelled_leaves_nothing(
     sandbox = await start_sandbox(path)
     verifying = asyncio.create_task(verify_by("isolated", Task.read(path), sandbox))
     async with asyncio.timeout(BOUND_SEC):
-        while (await left(engine, "tests"))[1] == 0:  # noqa: ASYNC110 - the engine cannot call
+        # The agent's own, the image's, the copy.
+        while (await left(engine, "tests"))[0] < 3:  # noqa: ASYNC110 - the engine cannot call
             await asyncio.sleep(0.1)
         verifying.cancel()
         with pytest.raises(asyncio.CancelledError):
             await verifying
-    assert (await left(engine, "tests"))[1] == 0
+    assert (await left(engine, "tests"))[0] == 2
+
+
+# -- both ----------------------------------------------------------------------------------------
+
+JUDGES = "[ -e /app/done ] && [ -e {} ] && cmp -s /app/done /app/same && echo 1 > /logs/verifier/reward.txt ||\\\n"
+JUDGES += "echo 0 > /logs/verifier/reward.txt\n"
+WORKS = "echo x > /app/done; echo x > /app/same; "
+
+
+@pytest.fixture
+def judged(make_task: MakeTask, start_sandbox: Start) -> Any:
+    """Lets an agent's script work in a new sandbox; the verdict by a policy, and the kinds of its signs."""
+
+    async def run(policy: Verify, agent: str, test: str, **parts: Any) -> tuple[Verdict, list[str]]:
+        path = make_task(test=test, **parts)
+        sandbox = await start_sandbox(path)
+        async with asyncio.timeout(BOUND_SEC):
+            assert (await sandbox.shell(agent, timeout_sec=30)).exit_code == 0
+            verdict = await verify_by(policy, Task.read(path), sandbox)
+        return verdict, [sign.partition(":")[0] for sign in verdict.integrity.tamper]
+
+    return run
+
+
+@pytest.mark.parametrize(
+    ("agent", "reward", "rewards", "kinds"),
+    [
+        (WORKS, 1.0, {"isolated": 1.0, "shared": 1.0}, []),
+        (f"{WORKS} cp /bin/true /bin/c; mv /bin/c /bin/cmp", 1.0, {"isolated": 1.0, "shared": 1.0}, ["cleared"]),
+        ("echo > /app/done; echo x > /app/same; cp /bin/true /bin/c; mv /bin/c /bin/cmp", 0.0,
+         {"isolated": 0.0, "shared": 1.0}, ["tool-replaced", "disagreement"]),
+        ("true", 0.0, {}, []),
+    ],
+    ids=["work", "work and a cheat", "cheat", "nothing"],
+)  # fmt: skip
+async def test_both_looks_twice_at_passes_only(
+    judged: Any, agent: str, reward: float, rewards: dict[str, float], kinds: list[str]
+) -> None:
+    verdict, found = await judged("both", agent, JUDGES.format("/bin"))
+    assert (verdict.reward, verdict.integrity.rewards, found) == (reward, rewards, kinds)
+    assert ("isolated/verifier/reward.txt" in verdict.files) is bool(rewards)
+
+
+async def test_a_pass_that_needs_the_system_stands_where_nothing_speaks_against_it(judged: Any) -> None:
+    verdict, kinds = await judged("both", f"{WORKS} mkdir -p /usr/lib/thing", JUDGES.format("/usr/lib/thing"))
+    assert (verdict.reward, kinds) == (1.0, ["needs-system"])
+    assert verdict.integrity.rewards == {"isolated": 0.0, "shared": 1.0}
+
+
+async def test_a_verdict_that_the_fresh_container_cannot_give_is_said(judged: Any) -> None:
+    test = "[ ! -e /usr/lib/thing ] || echo 1 > /logs/verifier/reward.txt\n"
+    verdict, kinds = await judged("both", "mkdir /usr/lib/thing", test)
+    assert (verdict.reward, kinds) == (1.0, ["unconfirmed"])
+
+
+# -- a verifier that could not run ---------------------------------------------------------------
+
+
+@pytest.mark.parametrize("policy", ["shared", "both"])
+async def test_a_verifier_that_the_agent_broke_is_a_zero(judged: Any, policy: str) -> None:
+    verdict, kinds = await judged(policy, "chmod 000 /bin/bash", "echo 0 > /logs/verifier/reward.txt\n")
+    assert (verdict.reward, kinds) == (0.0, ["agent-broke-verifier"])
+
+
+async def test_isolated_is_not_concerned_by_what_the_agent_broke(judged: Any) -> None:
+    test = "[ -e /app/done ] && echo 1 > /logs/verifier/reward.txt\n"
+    verdict, kinds = await judged("isolated", "touch /app/done; chmod 000 /bin/bash; rm /etc/passwd", test)
+    assert (verdict.reward, kinds) == (1.0, [])
+
+
+async def test_a_verifier_that_runs_nowhere_is_an_error(judged: Any) -> None:
+    with pytest.raises(TrialError) as failure:
+        await judged("shared", "true", "exit 3\n")
+    assert failure.value.type == "verifier_no_reward"
+
+
+async def test_trouble_that_is_over_is_no_fault_of_the_agent_s(judged: Any) -> None:
+    # The first time only the agent's container has the file: the control passes without it.
+    test = "[ -e /trouble ] && rm /trouble && exit\necho 1 > /logs/verifier/reward.txt\n"
+    verdict, kinds = await judged("shared", "touch /trouble", test)
+    assert (verdict.reward, kinds) == (1.0, [])
 
 
 # -- kept sandboxes ------------------------------------------------------------------------------

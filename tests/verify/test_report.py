@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from tbench.sandbox.archive import FileEntry, pack
-from tbench.verify.report import Facts, Suspect, read_report
+from tbench.verify.report import Facts, read_report
 
 LIMIT = 1 << 20
 
@@ -16,7 +16,8 @@ def printed(*lines: str, **files: bytes) -> bytes:
 def test_every_kind_of_line_is_a_fact() -> None:
     lines = (
         *("code\t137", "late\t1", "left\t2", "evidence\t/tests", "evidence\t/tests/x", "repair\tcwd: gone"),
-        *("hosts\t127.0.0.1 astral.sh", "forged\tit was", "changed\t/tests/test.sh", "end\t"),
+        *("forged\tit was", "changed\t/tests/test.sh", "new\t/tests/x.py", "before\t/usr/bin/x", "odd\t/logs/x"),
+        *("outlived\t3", "began\t", "told\t+/tests/test.sh:3 echo 1", "ended\t", "end\t"),
     )
     facts, files = read_report(printed(*lines, verifier__stdout=b"words"), LIMIT)
     assert facts == Facts(
@@ -27,23 +28,16 @@ def test_every_kind_of_line_is_a_fact() -> None:
         evidence=("/tests", "/tests/x"),
         repairs=("cwd: gone",),
         changed_tests=("/tests/test.sh",),
-        hosts=("127.0.0.1 astral.sh",),
+        new_tests=("/tests/x.py",),
+        changed_before=frozenset({"/usr/bin/x"}),
+        odd=("/logs/x",),
+        outlived=3,
+        has_watcher=True,
+        has_ended=True,
+        told=("+/tests/test.sh:3 echo 1",),
         is_complete=True,
     )
     assert files == {"verifier/stdout": b"words"}
-
-
-def test_a_suspect_has_its_own_records_and_the_beginning_of_its_file() -> None:
-    lines = (
-        *("suspect\t1\t/usr/bin/x\t/opt/x\t1\tm\ts", "suspect\t2\t/usr/bin/y\t/usr/bin/y\t0\tm2\ts2"),
-        *("known\t1\tm  opt/x", "known\t2\tm2  usr/bin/y", "end\t"),
-    )
-    facts, files = read_report(printed(*lines, suspects__1=b"\x7fELF"), LIMIT)
-    assert facts.suspects == (
-        Suspect("/usr/bin/x", "/opt/x", True, "m", "s", ("m  opt/x",), b"\x7fELF"),
-        Suspect("/usr/bin/y", "/usr/bin/y", False, "m2", "s2", ("m2  usr/bin/y",), b""),
-    )
-    assert files == {}
 
 
 def test_output_that_broke_off_is_not_complete() -> None:
@@ -55,3 +49,11 @@ def test_output_that_broke_off_is_not_complete() -> None:
 def test_files_are_cut_at_the_limit() -> None:
     _, files = read_report(printed("end\t", verifier__a=b"12345", verifier__b=b"678"), 6)
     assert files == {"verifier/a": b"12345", "verifier/b": b"6"}
+
+
+def test_a_script_was_killed_where_a_signal_ended_it_before_its_end() -> None:
+    assert Facts(exit_code=137).was_killed
+    assert not Facts(exit_code=137, has_ended=True).was_killed
+    assert not Facts(exit_code=137, timed_out=True).was_killed
+    assert not Facts(exit_code=1).was_killed
+    assert not Facts().was_killed

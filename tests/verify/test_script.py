@@ -9,7 +9,7 @@ from tbench.sandbox.archive import FileEntry
 from tbench.sandbox.backend import BUSYBOX, NOT_STAGED
 from tbench.verify.script import FORGED, VerifierScript
 
-SCRIPT = VerifierScript("/.stage", {"/.stage/tests/test.sh": FileEntry(b"true\n", 0o755)}, "/app", 10.0, ("/a*", "/b"))
+SCRIPT = VerifierScript("/.stage", {"/.stage/tests/test.sh": FileEntry(b"true\n", 0o755)}, "/app", 10.0, (3, 8))
 
 
 def test_every_variable_is_taken_and_removed() -> None:
@@ -30,6 +30,10 @@ def test_exit_codes_and_the_shells_place_are_the_same_on_both_sides() -> None:
 def test_the_script_is_the_same_for_every_task() -> None:
     assert SCRIPT.text == VerifierScript("/.other", {}, "/", 1.0).text
     assert SCRIPT.text.encode() == (Path(__file__).parents[2] / "tbench" / "verify" / "verifier.sh").read_bytes()
+
+
+def test_lines_are_between_blanks_so_that_none_is_part_of_another() -> None:
+    assert SCRIPT.environment("whole")["TBENCH_VERIFIER_LINES"] == " 3 8 "
 
 
 def test_limits_are_whole_seconds_and_at_least_one() -> None:

@@ -16,6 +16,7 @@ from tbench.agents.trial_agent import OracleAgent, Workplace
 from tbench.errors import TrialError
 from tbench.sandbox.backend import Sandbox, SandboxSettings, opened
 from tbench.sandbox.docker.backend import DockerBackend
+from tbench.sandbox.docker.container import Container
 from tbench.sandbox.docker.engine import Engine
 from tbench.sandbox.docker.labels import LABEL_RUN
 from tbench.tasks.task import Task
@@ -64,11 +65,17 @@ async def test_a_float_is_the_reward(verified: Verified) -> None:
     assert verdict.files["verifier/stdout.txt"] == b"some words\n"
 
 
-async def test_json_wins(verified: Verified) -> None:
-    script = 'cd /logs/verifier; echo 0 > reward.txt; echo \'{"reward": 0.75, "speed": 3}\' > reward.json'
+async def test_json_wins_where_both_say_the_same(verified: Verified) -> None:
+    script = 'cd /logs/verifier; echo 0.75 > reward.txt; echo \'{"reward": 0.75, "speed": 3}\' > reward.json'
     verdict = await verified(script)
-    assert verdict.reward == 0.75
+    assert (verdict.reward, verdict.integrity.tamper) == (0.75, ())
     assert {"verifier/reward.txt", "verifier/reward.json"} <= set(verdict.files)
+
+
+async def test_of_two_rewards_that_contradict_each_other_the_lower_counts(verified: Verified) -> None:
+    verdict = await verified("cd /logs/verifier; echo 0 > reward.txt; echo '{\"reward\": 1}' > reward.json")
+    assert verdict.reward == 0.0
+    assert verdict.integrity.tamper == ("contradiction: reward.json says 1, reward.txt 0",)
 
 
 @pytest.mark.parametrize(
@@ -78,7 +85,9 @@ async def test_json_wins(verified: Verified) -> None:
         (": > /logs/verifier/reward.txt", "verifier_no_reward", "empty"),
         ("echo nan > /logs/verifier/reward.txt", "verifier_bad_reward", "nan"),
         ("mkdir /logs/verifier/reward.txt", "verifier_no_reward", "no reward"),
-        ("ln -s /etc/hostname /logs/verifier/reward.txt", "verifier_no_reward", "no reward"),
+        ("ln -s /etc/hostname /logs/verifier/reward.txt", "verifier_no_reward", "no plain file"),
+        ("cd /logs/verifier; echo 1 > a; ln a reward.txt", "verifier_no_reward", "no plain file"),
+        ("mkfifo /logs/verifier/reward.txt", "verifier_no_reward", "no plain file"),
         (
             "uvx pytest; echo 0 > /logs/verifier/reward.txt",
             "verifier_never_ran",
@@ -228,12 +237,26 @@ async def test_an_image_without_bash_has_no_verdict(verified: Verified) -> None:
     assert "bash" in str(failed)
 
 
-async def test_a_container_that_ends_under_the_verifier_is_lost(verified: Verified) -> None:
-    # The init is the first process: with it everything ends.
-    failed = await failure(
-        verified("kill -9 1; kill -TERM 1; sleep 20", toml=f"{LIMITS}[verifier]\ntimeout_sec = 30\n")
+async def test_nobody_inside_can_end_the_container(verified: Verified) -> None:
+    # The init is the first process: with it everything would end.
+    attacks = (
+        "kill -9 1; kill -TERM 1; kill -INT 1; (exec 3<>/proc/1/mem) && echo open; cat /proc/1/environ && echo read"
     )
-    assert failed.type == "sandbox_lost"
+    verdict = await verified(f"({attacks}) 2>/dev/null; sleep 0.5; echo 1 > /logs/verifier/reward.txt")
+    assert verdict.reward == 1.0
+    assert verdict.files["verifier/stdout.txt"] == b""
+
+
+async def test_a_container_that_is_ended_from_outside_is_lost(
+    engine: Engine, make_task: MakeTask, start_sandbox: Start
+) -> None:
+    task = make_task(test="sleep 30\n")
+    sandbox = await start_sandbox(task)
+    verifying = asyncio.create_task(verify(Task.read(task), sandbox))
+    await asyncio.sleep(2)
+    assert isinstance(sandbox, Container)
+    await engine.call(engine.api.kill, sandbox.container_id)
+    assert (await failure(verifying)).type == "sandbox_lost"
 
 
 # -- healthchecks --------------------------------------------------------------------------------

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 import shlex
 import time
 from collections.abc import AsyncIterator, Callable, Mapping
@@ -12,6 +13,7 @@ from typing import Any
 from tbench.errors import TrialError, UsageError
 from tbench.events import Phase
 from tbench.sandbox.backend import Capacity, Sandbox, SandboxSettings, Say
+from tbench.sandbox.docker.beside import Originals
 from tbench.sandbox.docker.cleaning import reap
 from tbench.sandbox.docker.closed_network import closed_network
 from tbench.sandbox.docker.container import Container, ContainerLimits, Recipe
@@ -41,6 +43,7 @@ class DockerBackend:
         self._images = Images(engine)
         self._tools_volume = ""
         self._memory_watch: MemoryWatch | None = None
+        self._originals = Originals()
         self._closed_to: tuple[str, ...] = ()
         self._finding_addresses = asyncio.Lock()
 
@@ -73,6 +76,7 @@ class DockerBackend:
         self._memory_watch = MemoryWatch(engine, settings.run)
 
     async def close(self) -> None:
+        await self._originals.close()
         if self._memory_watch is not None:
             self._memory_watch.close()
         if self._owns_engine:
@@ -101,7 +105,7 @@ class DockerBackend:
         self.image_ids[task.name] = image.id
         on_phase("sandbox")
         recipe = await self._recipe(task, trial, image, environment)
-        container = await Container.start(self._engine, recipe, self._memory_watch)
+        container = await Container.start(self._engine, recipe, self._memory_watch, self._originals)
         if settings.healthcheck is not None:
             try:
                 await wait_until_healthy(container, settings.healthcheck)
@@ -137,14 +141,17 @@ class DockerBackend:
         except EngineError as error:
             raise TrialError("sandbox_lost", f"the kept container {kept[:12]} is gone: {error}") from error
         recipe = await self._recipe(task, trial, image, task.resolve_env(task.file.environment.env))
-        return Container(self._engine, kept, recipe)
+        return Container(self._engine, kept, recipe, originals=self._originals)
 
     async def from_snapshot(self, task: Task, trial: str, image_id: str) -> Container:
         image = await self._images.find(image_id)
         if image is None:
             raise TrialError("image_unavailable", f"the snapshot {image_id[:19]} is gone")
         recipe = await self._recipe(task, trial, image, task.resolve_env(task.file.environment.env))
-        return await Container.start(self._engine, recipe)
+        # Snapshots of earlier versions do not name it.
+        original = (await self._images.find(image.original) if image.original else None) or await self._images.get(task)
+        recipe = dataclasses.replace(recipe, original=original)
+        return await Container.start(self._engine, recipe, originals=self._originals)
 
     @asynccontextmanager
     async def _closed_network(self) -> AsyncIterator[str]:

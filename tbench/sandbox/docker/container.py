@@ -9,14 +9,15 @@ import io
 import re
 import shlex
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from functools import partial
 from typing import Any
 
 from harness.stream import ByteStream
 from tbench.errors import TrialError
 from tbench.sandbox.archive import ChunkReader, FileEntry, pack, unpack
-from tbench.sandbox.backend import BUSYBOX, LOG_DIRECTORIES, ExecResult, Sandbox, TtyStream
+from tbench.sandbox.backend import BUSYBOX, LOG_DIRECTORIES, ChangeKind, ExecResult, Sandbox, TtyStream
+from tbench.sandbox.docker.beside import Originals, compare, transfer
 from tbench.sandbox.docker.create import (
     REMOVE_SEC,
     ContainerLimits,
@@ -30,13 +31,15 @@ from tbench.sandbox.docker.create import (
 )
 from tbench.sandbox.docker.engine import Engine, EngineError
 from tbench.sandbox.docker.exec_stream import ExecStream
-from tbench.sandbox.docker.labels import KEPT_PREFIX, LABEL_SNAPSHOT, SNAPSHOT_KEPT, SNAPSHOT_VERIFYING
+from tbench.sandbox.docker.labels import KEPT_PREFIX, LABEL_ORIGINAL, LABEL_SNAPSHOT, SNAPSHOT_KEPT
 from tbench.sandbox.docker.memory_watch import MemoryWatch
 from tbench.sandbox.docker.network import closing_script
 from tbench.text import one_line
 
 __all__ = ["Container", "ContainerLimits", "Recipe"]
 
+_CHANGES: Mapping[int, ChangeKind] = {0: "changed", 1: "added", 2: "removed"}
+"""Kinds of changes by the engine's numbers."""
 _COMMIT_SEC = 900.0
 _ENDS_SEC = 2
 _EXEC_SEC = 60.0
@@ -45,6 +48,8 @@ _CONNECT_SEC = 30.0
 _OUTPUT_BYTES = 64 << 20
 _BEGAN = b"\1"
 """Output before that of a command; without it, not even a shell could be started."""
+_ROOT = "0:0"
+"""Root by number: the accounts in the container may be gone, or changed."""
 _FULL = 0.9
 """Share of a limit from which on it counts as used up."""
 _LEAST_PIDS = 16
@@ -56,7 +61,12 @@ class Container:
     """The container of one trial: a `Sandbox` with all optional protocols."""
 
     def __init__(
-        self, engine: Engine, container_id: str, recipe: Recipe, memory_watch: MemoryWatch | None = None
+        self,
+        engine: Engine,
+        container_id: str,
+        recipe: Recipe,
+        memory_watch: MemoryWatch | None = None,
+        originals: Originals | None = None,
     ) -> None:
         """`container_id` names a container that was made of `recipe`."""
         self.container_id = container_id
@@ -67,15 +77,22 @@ class Container:
         self._agent_user = recipe.agent_user
         self._limits = recipe.limits
         self._memory_watch = memory_watch
-        self._copied_from: str | None = None
+        self._originals = originals or Originals()
 
     @classmethod
-    async def start(cls, engine: Engine, recipe: Recipe, memory_watch: MemoryWatch | None = None) -> Container:
+    async def start(
+        cls,
+        engine: Engine,
+        recipe: Recipe,
+        memory_watch: MemoryWatch | None = None,
+        originals: Originals | None = None,
+    ) -> Container:
         """Create and start a container.
 
         Raises TrialError (sandbox_failed, engine_unreachable, image_no_space); leaves nothing behind when it does.
         """
-        container = cls(engine, await create(engine, create_arguments(engine, recipe)), recipe, memory_watch)
+        created = await create(engine, create_arguments(engine, recipe))
+        container = cls(engine, created, recipe, memory_watch, originals)
         try:
             if not container.runs_as_root or recipe.agent_user is not None:
                 # As root the agent's and the verifier's own scripts make them, which is far cheaper.
@@ -138,7 +155,13 @@ class Container:
         script = f"printf '\\1'\n{script}"
         argv = [BUSYBOX, "timeout", "-k", "5", str(limit), BUSYBOX, "sh", "-c", script]
         output = bytearray()
-        stream = await self._open(argv, user=user or "", workdir="/", environment=environment or {})
+        environment = dict(environment or {})
+        if user in ("root", "0"):
+            user = _ROOT
+            if not self._image.has_home:
+                # Else the engine takes it from the accounts.
+                environment.setdefault("HOME", "/root")
+        stream = await self._open(argv, user=user or "", workdir="/", environment=environment)
         started = time.monotonic()
         try:
             async with asyncio.timeout(limit + 30):
@@ -252,29 +275,52 @@ class Container:
                 return {}
             raise TrialError("sandbox_lost", f"reading {directory} failed: {error}") from error
 
-    async def copy(self) -> Sandbox:
-        image_id = await self._commit(SNAPSHOT_VERIFYING)
-        image = dataclasses.replace(self._image, id=image_id)
-        recipe = dataclasses.replace(self._recipe, image=image, beside=self.container_id)
+    @property
+    def _original_recipe(self) -> Recipe:
+        """The recipe with the task's own image, also where this container was made of a snapshot."""
+        return dataclasses.replace(self._recipe, image=self._recipe.original or self._image, original=None)
+
+    async def changes(self) -> Mapping[str, ChangeKind]:
+        if self._recipe.original is not None:
+            # The engine would only tell what changed since the snapshot.
+            return await compare(await self.original(), self)
         try:
-            copy = await Container.start(self._engine, recipe, self._memory_watch)
+            found = await self._engine.call(self._engine.api.diff, self.container_id, again=True)
+        except EngineError as error:
+            if error.status is None:
+                raise unreachable(error) from error
+            raise TrialError("sandbox_lost", f"the engine cannot tell what changed: {error}") from error
+        return {entry["Path"]: _CHANGES[entry["Kind"]] for entry in found or ()}
+
+    async def original(self) -> Sandbox:
+        return await self._originals.get(self._original_recipe, partial(Container.start, self._engine), _is_running)
+
+    async def copy(self, paths: Collection[str], removed: Collection[str]) -> Sandbox:
+        copy = await self._another(dataclasses.replace(self._original_recipe, beside=self.container_id))
+        try:
+            await transfer(self._open_as_root, copy._open_as_root, paths, removed)
         except BaseException:
-            await asyncio.shield(_remove_image(self._engine, image_id))
+            await asyncio.shield(copy.remove())
             raise
-        copy._copied_from = image_id
         return copy
 
-    async def snapshot(self) -> str:
-        return await self._commit(SNAPSHOT_KEPT)
+    async def anew(self) -> Sandbox:
+        return await self._another(self._original_recipe)
 
-    async def _commit(self, purpose: str) -> str:
-        """Save the files as an image. Processes stand still meanwhile, as files that change would be torn."""
-        # The container's labels come along: run, trial and owner.
+    async def _another(self, recipe: Recipe) -> Container:
+        return await Container.start(self._engine, recipe, self._memory_watch, self._originals)
+
+    async def _open_as_root(self, script: str) -> ExecStream:
+        return await self._open([BUSYBOX, "sh", "-c", script], user=_ROOT, workdir="/", environment={})
+
+    async def snapshot(self) -> str:
+        # Processes stand still meanwhile, as files that change would be torn. The container's labels come along: run,
+        # trial and owner.
         committing = asyncio.ensure_future(
             self._engine.call(
                 self._engine.api.commit,
                 self.container_id,
-                changes=[f"LABEL {LABEL_SNAPSHOT}={purpose}"],
+                changes=[f"LABEL {LABEL_SNAPSHOT}={SNAPSHOT_KEPT} {LABEL_ORIGINAL}={self._original_recipe.image.id}"],
                 deadline_sec=_COMMIT_SEC,
             )
         )
@@ -328,8 +374,6 @@ class Container:
 
     async def remove(self) -> None:
         await force_remove(self._engine, self.container_id)
-        if self._copied_from is not None:
-            await _remove_image(self._engine, self._copied_from)
 
 
 async def _remove_image(engine: Engine, image_id: str) -> None:
@@ -340,6 +384,17 @@ async def _remove_image(engine: Engine, image_id: str) -> None:
 
 def _start_exec(api: Any, exec_id: str, tty: bool) -> ExecStream:
     return ExecStream(exec_id, api.exec_start(exec_id, socket=True, tty=tty), is_tty=tty)
+
+
+async def _is_running(sandbox: Sandbox) -> bool:
+    assert isinstance(sandbox, Container)
+    try:
+        state = await sandbox._engine.call(sandbox._engine.api.inspect_container, sandbox.container_id)
+    except EngineError as error:
+        if error.status == 404:
+            return False
+        raise unreachable(error) from error
+    return bool(state["State"]["Running"])
 
 
 class _Tty(TtyStream):

@@ -50,6 +50,8 @@ class Recipe:
     """Whether sudo, su and other setuid programs have no effect for whoever is not root already."""
     cap_add: tuple[str, ...] = ()
     """Linux capabilities besides the engine's usual ones."""
+    original: Image | None = None
+    """The task's own image, where `image` is a snapshot of a sandbox that was made of it."""
     beside: str | None = None
     """Id of the container whose network and volumes this one shares."""
 

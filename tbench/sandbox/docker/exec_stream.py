@@ -154,6 +154,11 @@ class ExecStream(asyncio.Protocol):
         self._transport.write(data)
         await self._writable.wait()
 
+    def end_input(self) -> None:
+        """Close the process's standard input, behind all that was written."""
+        if self._transport is not None and not self._lost.is_set():
+            self._transport.write_eof()
+
     @contextlib.asynccontextmanager
     async def fed(self, data: bytes) -> AsyncIterator[None]:
         """Give the process `data` as its whole standard input while the block reads; the stream is closed at the end.

@@ -26,7 +26,7 @@ from tbench.sandbox.docker.dockerfile import (
     why_not_closed,
 )
 from tbench.sandbox.docker.engine import Engine, EngineError, EngineUnreachable
-from tbench.sandbox.docker.labels import LABEL_IMAGE
+from tbench.sandbox.docker.labels import LABEL_IMAGE, LABEL_ORIGINAL
 from tbench.tasks.task import Task
 from tbench.text import one_line
 
@@ -56,6 +56,9 @@ class Image:
     user: str
     workdir: str
     has_locale: bool
+    has_home: bool = False
+    original: str = ""
+    """Id of the image that a snapshot's sandbox was made of; empty for what is no snapshot."""
     triggers: tuple[str, ...] = ()
     """Instructions that a build begins with whose FROM names this image."""
 
@@ -70,6 +73,8 @@ class Image:
             workdir=config.get("WorkingDir") or "/",
             has_locale=bool(names & {"LANG", "LC_ALL", "LC_CTYPE"}),
             triggers=tuple(config.get("OnBuild") or ()),
+            has_home="HOME" in names,
+            original=(config.get("Labels") or {}).get(LABEL_ORIGINAL, ""),
         )
 
 

@@ -1,0 +1,186 @@
+"""The facts that the rules about changes rest on: what changed, what lies and lay there, what the tests use."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from functools import cached_property
+from posixpath import basename, dirname
+
+from tbench.sandbox.backend import ChangeKind
+
+_PYTHON_MODULES = re.compile(r"/lib(?:64|32)?/python3(?:\.\d+)?(?:/(?:site|dist)-packages)?$")
+_PYTHON = re.compile(r"/lib(?:64|32)?/(python3(?:\.\d+)?)/")
+_LIBRARY = re.compile(r"\.so(?:\.[\w.]+)?$")
+_WORD = re.compile(r"[\w.+-]+")
+_IMPORT = re.compile(r"^[ \t]*(?:from[ \t]+([\w.]+)[ \t]+import|import[ \t]+([\w., \t]+))", re.MULTILINE)
+_ABSOLUTE = re.compile(r"/[\w.+@-]+(?:/[\w.+@-]+)*")
+_INSTALLS = re.compile(r"\b(?:apt|apt-get|dpkg|pip3?|uvx?|npm|apk|dnf|yum|curl|wget|conda|cargo|gem)\b")
+_OWN_ENVIRONMENT = re.compile(r"\buvx\b|\buv\s+(?:tool\s+)?run\b|\bpipx\b|^\s*#")
+_READS_RC = re.compile(
+    r"\bbash\s+(?:-\w*[li]\w*\b|--login)|\b(?:su|sudo)\b|\bzsh\b|(?:\bsource|(?:^|[\s;&])\.)\s+\S*(?:bashrc|profile)",
+    re.MULTILINE,
+)
+
+
+@dataclass(frozen=True)
+class File:
+    """What lies at a path. Sum and content are those of the file that a link leads to; empty for all other things."""
+
+    mode: int
+    """The mode of the path itself, with its type."""
+    sha256: str = ""
+    content: bytes | None = None
+    """The content, where it was asked for and is not long."""
+
+    @property
+    def is_executable(self) -> bool:
+        """Whether a shell would run it; a link is run as what it leads to."""
+        return bool(self.sha256) and (self.mode >> 12 == 0o12 or bool(self.mode & 0o111))
+
+
+@dataclass(frozen=True)
+class ImageTree:
+    """The paths of an image, and where its programs are looked for."""
+
+    paths: frozenset[str]
+    search_path: tuple[str, ...]
+    """Directories in which programs are looked for, in order."""
+    home: str = "/root"
+
+    @cached_property
+    def tools(self) -> frozenset[str]:
+        """Names of the programs on the search path."""
+        return frozenset(basename(path) for path in self.paths if dirname(path) in self.search_path)
+
+    @cached_property
+    def libraries(self) -> frozenset[str]:
+        """Names of the shared libraries."""
+        return frozenset(basename(path) for path in self.paths if _LIBRARY.search(path))
+
+    @cached_property
+    def sources(self) -> frozenset[str]:
+        """Names of the headers and of the modules of other languages than Python."""
+        return frozenset(basename(path) for path in self.paths if path.endswith((".h", ".hpp", ".pm", ".pl", ".rb")))
+
+    @cached_property
+    def pythons(self) -> frozenset[str]:
+        """Names of the directories of Python's modules, one for each version: `python3.11`."""
+        return frozenset(found[1] for path in self.paths if (found := _PYTHON.search(path)))
+
+    @cached_property
+    def modules(self) -> frozenset[str]:
+        """Names of the modules and packages that Python finds without being told of other directories."""
+        found = (path for path in self.paths if _PYTHON_MODULES.search(dirname(path)))
+        return frozenset(basename(path).partition(".")[0] for path in found)
+
+
+@dataclass(frozen=True)
+class Tests:
+    """The text of a task, as far as it tells what its tests use."""
+
+    script: str
+    """Text of test.sh."""
+    texts: tuple[str, ...] = ()
+    """Texts of the other files of the tests."""
+    instruction: str = ""
+    workdir: str = "/"
+
+    @cached_property
+    def words(self) -> frozenset[str]:
+        """Words of the tests: a program that they call is among them."""
+        return frozenset(_words((self.script, *self.texts)))
+
+    @cached_property
+    def asked_for(self) -> frozenset[str]:
+        """Words and absolute paths of the instruction: what they name is the agent's to make."""
+        paths = (path.rstrip(".") for path in _ABSOLUTE.findall(self.instruction))
+        return frozenset(_words([self.instruction])) | frozenset(paths)
+
+    @cached_property
+    def imports(self) -> frozenset[str]:
+        """Names of the modules that the tests import, and of those that test.sh installs for them."""
+        names: set[str] = set()
+        for text in self.texts:
+            for module, modules in _IMPORT.findall(text):
+                names |= {part.strip().partition(".")[0] for part in (module or modules).split(",")}
+        return frozenset(name.partition(" ")[0] for name in names)
+
+    @cached_property
+    def provided(self) -> frozenset[str]:
+        """Words of test.sh, whose installers name what they provide: `-w requests==2.31`."""
+        return frozenset(re.split(r"[=<>\[]", word)[0].replace("-", "_") for word in _words([self.script]))
+
+    @property
+    def installs(self) -> bool:
+        """Whether test.sh itself changes the system, by installing what it needs."""
+        return _INSTALLS.search(self.script) is not None
+
+    @property
+    def uses_installed_pytest(self) -> bool:
+        """Whether test.sh runs a pytest that is installed, and not one of an environment that uv makes for it."""
+        lines = self.script.replace("\\\n", " ").split("\n")
+        return any("pytest" in line and not _OWN_ENVIRONMENT.search(line) for line in lines)
+
+    @property
+    def reads_start_files(self) -> bool:
+        """Whether some shell of the tests reads the start files of a user."""
+        return any(_READS_RC.search(text) for text in (self.script, *self.texts))
+
+    @cached_property
+    def named_paths(self) -> frozenset[str]:
+        """Absolute paths in the texts of the tests."""
+        return frozenset(found.rstrip("/.") for text in (self.script, *self.texts) for found in _ABSOLUTE.findall(text))
+
+    @cached_property
+    def import_directories(self) -> frozenset[str]:
+        """Directories from which the tests may import: the working directory, the root, and those that they name."""
+        return self.named_paths | {self.workdir, "/"}
+
+
+def names(text: str) -> frozenset[str]:
+    """The words of a text: a long set of names, written so that one can read it."""
+    return frozenset(text.split())
+
+
+def _words(texts: Iterable[str]) -> Iterable[str]:
+    for text in texts:
+        for word in _WORD.findall(text):
+            yield word
+            yield word.strip(".-+")
+
+
+@dataclass(frozen=True)
+class Seen:
+    """All that the rules see of one container."""
+
+    changes: Mapping[str, ChangeKind]
+    """Paths that differ from the image, but for what test.sh may have changed itself."""
+    image: ImageTree
+    tests: Tests
+    now: Mapping[str, File] = field(default_factory=dict)
+    """What lies in the container, of the paths that were asked for."""
+    then: Mapping[str, File] = field(default_factory=dict)
+    """What lies in the image there."""
+    mentions: tuple[str, ...] = ()
+    """Files of the agent's work that speak of the verifier."""
+    made_by_tests: frozenset[str] = frozenset()
+    """Paths that were made while the tests ran."""
+
+    def differs(self, path: str) -> bool:
+        """Whether there is other content at a changed path than in the image: not its times, nor a link's target."""
+        now, then = self.now.get(path), self.then.get(path)
+        if now is None or then is None:
+            return True
+        return now.sha256 != then.sha256 or (not now.sha256 and now.mode >> 12 != then.mode >> 12)
+
+    def content(self, path: str) -> str | None:
+        """Text at the path now; None where there is none, or too much of it."""
+        found = self.now.get(path)
+        return None if found is None or found.content is None else found.content.decode("utf-8", "replace")
+
+    def content_then(self, path: str) -> str:
+        """Text at the path in the image."""
+        found = self.then.get(path)
+        return "" if found is None or found.content is None else found.content.decode("utf-8", "replace")

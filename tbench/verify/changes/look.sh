@@ -1,0 +1,38 @@
+# shellcheck shell=dash
+# Tells what lies at paths, for the tools volume's busybox ash as root. On standard input a line per path: what is wanted
+# of it (s: its sum, c: its content too, g: whether it holds words of the pattern), tab, path.
+# Prints modes, sums, the files with such words, what was made lately and an archive of the contents, a zero byte between.
+pattern=$TBENCH_LOOK_PATTERN
+alone=$TBENCH_LOOK_ALONE   # not empty: nobody else in the container may move meanwhile
+since=$TBENCH_LOOK_SINCE   # not empty: what was made since is told
+unset TBENCH_LOOK_PATTERN TBENCH_LOOK_ALONE TBENCH_LOOK_SINCE
+busybox=/opt/tbench/bin/busybox
+tab='	'
+[ -z "$alone" ] || kill -STOP -1 2>/dev/null
+list=/opt/tbench/run/look-$$
+$busybox cat >$list
+cd / || exit 1
+
+# Paths of the list of the kinds $1, each with a zero byte behind it.
+paths() {
+    $busybox sed -n "s/^[$1]$tab//p" $list | $busybox tr '\n' '\0'
+}
+
+# Those of them that are files, or lead to one, of less than $1 blocks of 512 bytes.
+files() {
+    # shellcheck disable=SC2016 # the inner shell's
+    $busybox xargs -0 $busybox sh -c 'exec /opt/tbench/bin/busybox find -L "$@" -maxdepth 0 -type f -size "-$0" -print0' "$1"
+}
+
+paths sc | $busybox xargs -0 $busybox stat -c '%f %n' 2>/dev/null
+printf '\0'
+paths sc | files 1000000 2>/dev/null | $busybox xargs -0 $busybox sha256sum 2>/dev/null
+printf '\0'
+[ -z "$pattern" ] || paths g | files 2048 2>/dev/null | $busybox xargs -0 $busybox grep -lsE "$pattern"
+printf '\0'
+[ -z "$since" ] || /opt/tbench/bin/changed -b "$since" /
+printf '\0'
+paths c | files 512 2>/dev/null | $busybox xargs -0 $busybox tar -chf - 2>/dev/null
+$busybox rm -f $list
+[ -z "$alone" ] || kill -CONT -1 2>/dev/null
+exit 0

@@ -1,0 +1,245 @@
+"""Looks at what an agent changed: the engine tells the paths, the image and the container what lies there."""
+
+from __future__ import annotations
+
+import asyncio
+import dataclasses
+import io
+import re
+import weakref
+from collections.abc import Iterable, Iterator
+from functools import cache
+from pathlib import Path, PurePosixPath
+from posixpath import basename, dirname
+
+from tbench.errors import TrialError
+from tbench.sandbox.archive import unpack
+from tbench.sandbox.backend import Compares, Copies, Sandbox
+from tbench.tasks.task import Task
+from tbench.verify.changes.facts import File, ImageTree, Seen, Tests
+from tbench.verify.changes.packages import excused
+from tbench.verify.changes.python import python_signs
+from tbench.verify.changes.signs import Sign
+from tbench.verify.changes.system import system_signs
+from tbench.verify.changes.tools import tool_signs, tools_of
+from tbench.verify.changes.work import imported_work, may_mention, mention_signs, patch_signs
+from tbench.verify.report import Facts
+
+_LOOK_SEC = 120.0
+_TEXT_BYTES = 1 << 18
+"""Size of a file of the tests above which it is no text that calls or imports anything."""
+_CONTENT_BYTES = 64 << 20
+_INTERESTING = re.compile(
+    r"/(?:usr|bin|sbin|lib\w*|etc|opt)(?:/.*)?|/var/lib/dpkg/info/.*|.*/\.git/(?:config|hooks/.*)|(?:/root|/home/[^/]+)/\..*"
+)
+_DULL = re.compile(
+    r"/usr/share/(?:doc|man|info|locale|icons|mime|fonts|applications|lintian|bug)/.*|.*/__pycache__(?:/.*)?"
+)
+_HOOK_NAMES = re.compile(
+    r"(?:sitecustomize|usercustomize|apport_python_hook|conftest|pyvenv)\..*|.*\.pth|.*\._pth|\.?pytest\.(?:ini|toml)|tox\.ini|setup\.cfg"
+    r"|pyproject\.toml|entry_points\.txt"
+)
+_READ = re.compile(
+    r"/etc/(?:ld\.so\.\w+|passwd|group|nsswitch\.conf|hosts|resolv\.conf|apt/.*|dpkg/.*|pip\.conf|uv/.*|wgetrc|npmrc|gitconfig)"
+    r"|/(?:root|home/[^/]+)/\.(?:local/bin/env|gitconfig|curlrc|wgetrc|npmrc|gemrc|netrc|condarc|pip/.*|config/.*|cargo/config.*)"
+    r"|/(?:root|home/[^/]+)/\.(?:bash\w*|z?profile|zsh\w*|zlogin|pam_environment)|/etc/(?:profile\S*|bash\.bashrc|environment|zsh/.*)"
+    r"|.*/\.git/config|/var/lib/dpkg/info/.*\.list|.*\.dist-info/RECORD"
+)
+_MENTIONS = r"/logs/verifier|reward\.(txt|json)|ctrf\.json|(import|from) +_pytest|pytest_runtest_|[\"']_pytest"
+_MENTIONS += r"|/mem[\"' ,)]|process_vm_writev|PTRACE_"
+_CACHE = re.compile(r".*?/\.(?:cache|local/share)/(?:uv|pip)(?=/)")
+_WATCHED = re.compile(r"/(?:etc|usr/lib|usr/local/lib|usr/libexec|lib64)(?:/.*)?")
+
+
+@cache
+def _script() -> str:
+    return Path(__file__).with_name("look.sh").read_text()
+
+
+@cache
+def _known_images() -> weakref.WeakKeyDictionary[Sandbox, _KnownImage]:
+    return weakref.WeakKeyDictionary()
+
+
+@dataclasses.dataclass
+class _KnownImage:
+    """What is known of an image: read once, as it never changes."""
+
+    tree: ImageTree
+    files: dict[str, File | None] = dataclasses.field(default_factory=dict)
+
+
+async def look(task: Task, sandbox: Sandbox, facts: Facts | None = None) -> tuple[Seen, tuple[Sign, ...]]:
+    """What was changed in the sandbox, and the signs against a verdict from there. Raises TrialError.
+
+    `facts` of a verifier that has run there tell what was changed before it: test.sh may install what it needs.
+    """
+    if not isinstance(sandbox, Compares):
+        raise TrialError("verifier_failed", "this sandbox cannot be compared with its image")
+    changes, image = await asyncio.gather(sandbox.changes(), _image_of(sandbox))
+    tests = _tests(task, sandbox.workdir)
+    seen = Seen(changes, image.tree, tests)
+    sums, contents = _wanted(seen)
+    mentioning = {path for path in changes if may_mention(seen, path)}
+    original = await sandbox.original()
+    (now, mentions, made), then = await asyncio.gather(
+        _files(sandbox, sums, contents, mentioning, since=facts.began_at if facts else "", alone=True),
+        _files_then(original, image, sums | contents),
+    )
+    seen = dataclasses.replace(seen, now=now, then=then, mentions=mentions, made_by_tests=made)
+    late = _late(seen, facts)
+    early = dataclasses.replace(seen, changes={path: kind for path, kind in changes.items() if path not in late})
+    signs = dict.fromkeys(_signs(early))
+    if facts is not None and facts.leftovers and late:
+        during = dataclasses.replace(seen, changes={path: changes[path] for path in late}, mentions=())
+        signs |= {
+            Sign("changed-meanwhile", sign.path, "changed while the tests ran beside processes of the agent"): None
+            for sign in _signs(during)
+        }
+    if not isinstance(sandbox, Copies):
+        return seen, tuple(signs)
+
+    async def lies(paths: set[str]) -> dict[str, File]:
+        return (await _files(sandbox, paths, set(), set(), alone=True))[0]
+
+    return seen, tuple(dict.fromkeys(await excused(sandbox, seen, signs, lies)))
+
+
+def _signs(seen: Seen) -> Iterable[Sign]:
+    for rules in (tool_signs, python_signs, system_signs, mention_signs, patch_signs):
+        yield from rules(seen)
+
+
+def _late(seen: Seen, facts: Facts | None) -> frozenset[str]:
+    """Paths that test.sh may have changed itself, where it installs what it needs."""
+    if facts is None or not seen.tests.installs:
+        return frozenset()
+    places = (*seen.image.search_path, f"{seen.image.home}/.local", f"{seen.image.home}/.cache")
+    watched = (
+        path
+        for path in seen.changes
+        if _WATCHED.fullmatch(path) or path.startswith(tuple(f"{each}/" for each in places))
+    )
+    before = facts.changed_before
+    above = {str(folder) for path in before for folder in PurePosixPath(path).parents}
+    # Of a cache only the directory is named.
+    return frozenset(path for path in watched if path not in before | above and not before & set(_caches(path)))
+
+
+def _caches(path: str) -> Iterator[str]:
+    if found := _CACHE.match(path):
+        yield found[0]
+
+
+def _wanted(seen: Seen) -> tuple[set[str], set[str]]:
+    """Paths whose sums are wanted, and those whose contents are: what the rules ask about."""
+    search_path, imports, named = seen.image.search_path, seen.tests.import_directories, seen.tests.named_paths
+    added = frozenset(basename(path) for path in seen.changes if dirname(path) in search_path)
+    tools = tools_of(seen.tests.words, seen.image.tools, added)
+    sums = {f"{directory}/{name}" for name in tools for directory in search_path}
+    contents = {"/etc/hosts", "/etc/resolv.conf", "/etc/passwd", "/etc/group", *imported_work(seen)}
+    for path, change in seen.changes.items():
+        if change == "removed" or _DULL.fullmatch(path) or not path.isprintable():
+            continue
+        name = basename(path)
+        if _READ.fullmatch(path) or _HOOK_NAMES.fullmatch(name) or (dirname(path) in search_path and name in tools):
+            contents.add(path)
+        elif change == "changed" and (
+            _INTERESTING.fullmatch(path) or dirname(path) in imports or path in named or "/node_modules/" in path
+        ):
+            sums.add(path)
+        elif path.count("/") < 5:
+            sums.add(path)  # it may be a link where a directory was
+    return sums - contents, contents
+
+
+async def _image_of(sandbox: Compares) -> _KnownImage:
+    original = await sandbox.original()
+    known = _known_images()
+    if original not in known:
+        listed = await original.shell(
+            "/opt/tbench/bin/busybox find / -xdev ! -path '/proc/*' 2>/dev/null; printf '\\0%s' \"$PATH\"",
+            timeout_sec=_LOOK_SEC,
+            user="root",
+        )
+        paths, _, search_path = listed.output.decode("utf-8", "surrogateescape").rpartition("\0")
+        tree = frozenset(paths.split("\n"))
+        known[original] = _KnownImage(ImageTree(tree, _search_path(search_path, tree)))
+    return known[original]
+
+
+def _search_path(variable: str, paths: frozenset[str]) -> tuple[str, ...]:
+    """The directories of PATH, and where installers of users put programs; /bin is left out where it is a link."""
+    found = [each.rstrip("/") for each in variable.split(":") if each.startswith("/")]
+    found += ["/usr/local/bin", "/usr/bin", "/bin", "/root/.local/bin"]
+    merged = {"/bin", "/sbin"} if "/bin/sh" not in paths else set()
+    return tuple(dict.fromkeys(each for each in found if each not in merged))
+
+
+async def _files_then(original: Sandbox, image: _KnownImage, paths: set[str]) -> dict[str, File]:
+    """What lies at the paths in the image; what was asked before is known."""
+    unknown = {
+        path for path in paths if path not in image.files and (path in image.tree.paths or path.startswith("/etc/"))
+    }
+    if unknown:
+        lies, _, _ = await _files(original, set(), unknown, set())
+        image.files |= {path: lies.get(path) for path in unknown}
+    return {path: found for path in paths if (found := image.files.get(path)) is not None}
+
+
+async def _files(
+    sandbox: Sandbox, sums: set[str], contents: set[str], mentioning: set[str], *, since: str = "", alone: bool = False
+) -> tuple[dict[str, File], tuple[str, ...], frozenset[str]]:
+    """What lies at the paths, which of `mentioning` speak of the verifier, and what was made `since` a time.
+
+    `alone` keeps all others in the container still.
+    """
+    wanted = [
+        f"{kind}\t{path}" for kind, paths in (("s", sums), ("c", contents), ("g", mentioning)) for path in sorted(paths)
+    ]
+    stdin = "".join(f"{line}\n" for line in wanted if "\n" not in line).encode("utf-8", "surrogateescape")
+    ended = await sandbox.shell(
+        _script(),
+        timeout_sec=_LOOK_SEC,
+        user="root",
+        environment={
+            "TBENCH_LOOK_PATTERN": _MENTIONS if mentioning else "",
+            "TBENCH_LOOK_SINCE": since,
+            "TBENCH_LOOK_ALONE": "1" if alone else "",
+        },
+        stdin=stdin,
+    )
+    modes, sha256, mentions, made, archive = (ended.output.split(b"\0", 4) + [b""] * 5)[:5]
+    held = unpack(io.BytesIO(archive), _CONTENT_BYTES, whole_names=True)
+    sums_by_path = _pairs(sha256, 66)
+    files = {
+        path: File(int(mode, 16), sums_by_path.get(path, ""), held.get(path.lstrip("/")))
+        for path, mode in _modes(modes).items()
+    }
+    return files, _lines(mentions), frozenset(_lines(made))
+
+
+def _lines(data: bytes) -> tuple[str, ...]:
+    return tuple(line for line in _text(data).split("\n") if line)
+
+
+def _text(data: bytes) -> str:
+    return data.decode("utf-8", "surrogateescape")
+
+
+def _modes(data: bytes) -> dict[str, str]:
+    pairs = (line.partition(" ") for line in _text(data).split("\n"))
+    return {path: mode for mode, _, path in pairs if path}
+
+
+def _pairs(data: bytes, at: int) -> dict[str, str]:
+    return {line[at:]: line[:64] for line in _text(data).split("\n") if len(line) > at}
+
+
+def _tests(task: Task, workdir: str) -> Tests:
+    texts = tuple(
+        entry.data.decode("utf-8", "replace")
+        for name, entry in task.tests.items()
+        if name != "test.sh" and entry.data is not None and len(entry.data) <= _TEXT_BYTES and b"\0" not in entry.data
+    )
+    return Tests(task.test_script.decode("utf-8", "replace"), texts, task.instruction, workdir.rstrip("/") or "/")

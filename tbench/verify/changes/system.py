@@ -1,0 +1,304 @@
+"""The system under the tests: loader, accounts, names of servers, start files of shells, hooks of package managers."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator
+from posixpath import basename, dirname
+
+from tbench.verify.changes.facts import Seen, names
+from tbench.verify.changes.python import homes
+from tbench.verify.changes.signs import Sign
+
+_LIBRARIES = re.compile(r"(?:/usr)?/lib(?:32|64|x32)?(?:/[\w-]+-linux-[\w]+)?(?:/(?:glibc-hwcaps|tls)(?:/[\w.-]+)*)?")
+_SHARED_OBJECT = re.compile(r"\.so(?:\.[\w.]+)?$")
+_CODE = re.compile(
+    r"\.(?:so(?:\.[\w.]+)?|pm|pl|rb|js|mjs|cjs|lua|php|tcl|jar|class|el|node|wasm|h|hpp|a)$|/libexec/|/lib/gcc/|gconv"
+)
+_EARLY = re.compile(
+    r"/(?:etc/perl|usr/local/(?:lib|share)/(?:[\w-]+/)?perl|usr/local/lib/site_ruby|usr/local/include)/"
+)
+"""Places where other languages look before they look where the image has its own."""
+_RUNNERS = {
+    "jest": r"jest\.config\..*|babel\.config\..*|\.babelrc.*",
+    "vitest": r"(?:vitest|vite)\.config\..*",
+    "mocha": r"\.mocharc.*",
+    "ava": r"ava\.config\..*",
+    "playwright": r"playwright\.config\..*",
+    "rspec": r"\.rspec",
+    "phpunit": r"\.?phpunit.*\.xml.*",
+    "nose2": r"nose2\.cfg|unittest\.cfg",
+    "pytest": r"\.coveragerc",
+    "tox": r"tox\.ini",
+}
+"""Files that configure test runners besides pytest's own, by a word of the tests."""
+_OF_NODE = frozenset({"node", "npm", "npx", "jest", "mocha", "vitest", "yarn", "pnpm", "ava"})
+_HARMLESS_ENV_LINE = re.compile(
+    r"""\s* (?: \#.* | case\ "?:\$\{?PATH\}?:"?\ in | esac | ;; | \*\) | \*:"?[\w/.${}]*"?:\*\)
+    | export\ PATH="(?:\$HOME|/root)/\.(?:local|cargo)/bin:\$PATH" )? \s*""",
+    re.VERBOSE,
+)
+_HARMLESS_START_LINE = re.compile(
+    r"\s*(?:#.*|(?:export\s+)?PATH=(?P<quote>[\"']?)\$\{?PATH\}?:[\w/.$:{}~-]*(?P=quote))?\s*"
+)
+"""Directories behind the others can hide nothing."""
+_START_FILES = re.compile(
+    r"/etc/(?:profile|bash\.bashrc|environment|zsh/.*|profile\.d/.*|sudoers|sudoers\.d/.*|login\.defs|pam\.d/.*"
+    r"|security/.*)|(?:/root|/home/[^/]+)/\.(?:bash\w*|profile|zsh\w*|zprofile|zlogin|pam_environment|ssh/.*)"
+)
+_KNOWN_SERVICES = names(
+    """files dns db compat systemd mymachines myhostname mdns4_minimal mdns4 mdns nis sss winbind libvirt"""
+)
+_APT_HOOK = re.compile(r"Invoke|Dir|Proxy|Allow|Verify|Hooks|Options|Solver|Methods|Log|Post-|Pre-", re.IGNORECASE)
+_DPKG_HOOK = re.compile(r"invoke|^\s*(?:path-|instdir|admindir|root)", re.MULTILINE)
+_REDIRECTS = re.compile(
+    r"index|find.?links|trusted|cert|proxy|target|prefix|user\s*=|constraint|python|override|registry|script|insecure"
+    r"|wrapper|resolve|config|url|output",
+    re.IGNORECASE,
+)
+_GIT_RUNS = re.compile(
+    r"fsmonitor|hooks?path|sshcommand|textconv|external|program|pager|editor|alias|include|helper|command|filter|clean"
+    r"|smudge|process|gitproxy|attributesfile",
+    re.IGNORECASE,
+)
+_DOWNLOADS = re.compile(
+    r"(?:^|[\s.])(?:astral\.sh|pypi\.org|pythonhosted\.org|github\w*\.\w+|debian\.org|ubuntu\.com|npmjs\.\w+|crates\.io"
+    r"|localhost)\b"
+)
+_LOOPBACK = re.compile(r"^(?:127\.0\.0\.1\s+localhost|::1\s+localhost|(?:fe|ff)00::\d?\s+ip6-\w+|ff02::\d\s+ip6-\w+)\b")
+
+
+def system_signs(seen: Seen) -> Iterator[Sign]:
+    """Changes of the system that decide what the tests' programs do."""
+    for path, change in seen.changes.items():
+        for pattern, judge in _RULES:
+            if pattern.fullmatch(path):
+                if change == "removed" or seen.differs(path):
+                    yield from judge(seen, path)
+                break
+        else:
+            yield from _other_signs(seen, path)
+    yield from _ancestor_signs(seen)
+    yield from _names(seen)
+
+
+# -- the loader ----------------------------------------------------------------------------------
+
+
+def _preload(seen: Seen, path: str) -> Iterator[Sign]:
+    if (text := seen.content(path)) is None or text.strip():
+        yield Sign("preload", path, "names libraries for every program")
+
+
+def _loader_cache(seen: Seen, path: str) -> Iterator[Sign]:
+    """The cache says where each library is found first: those of the image must be found where they lie in it."""
+    found = seen.now.get(path)
+    if found is None or found.content is None:
+        if path in seen.changes and seen.changes[path] != "removed":
+            yield Sign("loader", path, "cannot be read")
+        return
+    for raw in re.findall(rb"/[\x21-\x7e]+", found.content):
+        library = raw.decode()
+        places = {library, f"/usr{library}", library.removeprefix("/usr")}
+        if basename(library) in seen.image.libraries and not places & seen.image.paths:
+            yield Sign("loader", library, "comes before the image's library of this name")
+
+
+def _loader_places(seen: Seen, path: str) -> Iterator[Sign]:
+    yield Sign("loader-places", path, "names directories of libraries")
+
+
+# -- accounts and names --------------------------------------------------------------------------
+
+
+def _accounts(seen: Seen, path: str) -> Iterator[Sign]:
+    """The image's accounts must be as they were, and nobody else may be root. Members may join groups."""
+    text = seen.content(path)
+    if text is None:
+        yield Sign("accounts", path, "is gone, or too long to be read")
+        return
+    keeps = 3 if path.endswith("group") else None
+    then = [line.split(":")[:keeps] for line in seen.content_then(path).splitlines()]
+    now = [line.split(":")[:keeps] for line in text.splitlines()]
+    kept = [entry for entry in now if entry in then]
+    names = [entry[0] for entry in now]
+    added = [entry for entry in now if entry not in then]
+    if any(len(entry) > 2 and entry[2].lstrip("0") == "" for entry in added) or len(set(names)) < len(names):
+        yield Sign("accounts", path, "makes somebody else root, or root somebody else")
+    elif changed := [entry for entry in then if entry not in kept]:
+        kind = "accounts" if any(entry[2:3] == ["0"] for entry in changed) else "accounts-changed"
+        yield Sign(kind, path, "changes accounts of the image")
+
+
+def _name_services(seen: Seen, path: str) -> Iterator[Sign]:
+    text = seen.content(path) or "?"
+    services = {word for line in text.splitlines() for word in line.partition("#")[0].partition(":")[2].split()}
+    if any(word not in _KNOWN_SERVICES and not word.startswith("[") for word in services) or text == "?":
+        yield Sign("accounts", path, "names a service of its own")
+
+
+def _names(seen: Seen) -> Iterator[Sign]:
+    """Names of servers: /etc/hosts and /etc/resolv.conf are mounts, so that no image has them."""
+    for line in (seen.content("/etc/hosts") or "").splitlines():
+        address, *names = line.partition("#")[0].split() or [""]
+        wanted = {name for name in names if _DOWNLOADS.search(name) or name in seen.tests.words}
+        if wanted and not _LOOPBACK.match(line) and address:
+            yield Sign("hosts", "/etc/hosts", f"names {', '.join(sorted(wanted))[:100]}")
+    then = set(seen.content_then("/etc/resolv.conf").split())
+    text = seen.content("/etc/resolv.conf")
+    servers = re.findall(r"^\s*nameserver\s+(\S+)", text or "", re.MULTILINE)
+    if then and any(server not in then for server in servers):
+        yield Sign("hosts", "/etc/resolv.conf", "names another name server")
+
+
+# -- start files and settings --------------------------------------------------------------------
+
+
+def _start_file(seen: Seen, path: str) -> Iterator[Sign]:
+    text, then = seen.content(path), set(seen.content_then(path).splitlines())
+    new = ["?"] if text is None else [line for line in text.splitlines() if line not in then]
+    if seen.tests.reads_start_files and not all(map(_HARMLESS_START_LINE.fullmatch, new)):
+        yield Sign("shell-startup", path, "was changed, and the tests read such files")
+
+
+def _uv_environment(seen: Seen, path: str) -> Iterator[Sign]:
+    lines = (seen.content(path) or "?").splitlines()
+    if not all(map(_HARMLESS_ENV_LINE.fullmatch, lines)):
+        yield Sign("shell-startup", path, "does more than to set PATH")
+
+
+def _apt_settings(seen: Seen, path: str) -> Iterator[Sign]:
+    if _APT_HOOK.search(seen.content(path) or "Dir"):
+        yield Sign("package-hook", path, "says what apt runs, or from where it takes packages")
+
+
+def _apt_sources(seen: Seen, path: str) -> Iterator[Sign]:
+    text = seen.content(path) or ""
+    if re.search(r"trusted|allow-|file:|copy:|localhost|127\.|cdrom", text):
+        yield Sign("package-hook", path, "says from where apt takes packages")
+    else:
+        yield Sign("downloads-redirected", path, "says from where apt takes packages")
+
+
+def _dpkg_settings(seen: Seen, path: str) -> Iterator[Sign]:
+    if _DPKG_HOOK.search(seen.content(path) or "invoke"):
+        yield Sign("package-hook", path, "says what dpkg runs")
+
+
+def _maintainer_script(seen: Seen, path: str) -> Iterator[Sign]:
+    if path in seen.image.paths:
+        yield Sign("package-hook", path, "is not what the image has")
+
+
+def _downloader_settings(seen: Seen, path: str) -> Iterator[Sign]:
+    if _REDIRECTS.search(seen.content(path) or "url"):
+        kind = "package-hook" if seen.tests.installs else "downloads-redirected"
+        yield Sign(kind, path, "says from where packages are taken")
+
+
+def _installers_cache(seen: Seen, path: str) -> Iterator[Sign]:
+    """What an installer finds in its cache it installs: the tests' own pytest, too."""
+    installer = "uv" if "/uv/" in path else "pip"
+    if {installer, f"{installer}x", f"{installer}3"} & seen.tests.words:
+        yield Sign(
+            "cache-changed", f"{path.partition(f'/{installer}/')[0]}/{installer}", "holds what the tests install"
+        )
+
+
+def _git_settings(seen: Seen, path: str) -> Iterator[Sign]:
+    text, then = seen.content(path) or "alias", set(seen.content_then(path).splitlines())
+    new = [line for line in text.splitlines() if line not in then]
+    if "git" in seen.tests.words and any(map(_GIT_RUNS.search, new)):
+        yield Sign("git-hook", path, "says what git runs")
+
+
+def _git_hook(seen: Seen, path: str) -> Iterator[Sign]:
+    if "git" in seen.tests.words and not path.endswith(".sample"):
+        yield Sign("git-hook-added", path, "is run by git")
+
+
+def _nothing(seen: Seen, path: str) -> Iterator[Sign]:
+    yield from ()
+
+
+Judge = Callable[[Seen, str], Iterator[Sign]]
+_HOME = r"(?:/root|/home/[^/]+)"
+_RULES: tuple[tuple[re.Pattern[str], Judge], ...] = tuple(
+    (re.compile(pattern), judge)
+    for pattern, judge in (
+        (r"/etc/ld\.so\.preload", _preload),
+        (r"/etc/ld\.so\.cache", _loader_cache),
+        (r"/etc/ld\.so\.conf(?:\.d/.*)?", _loader_places),
+        (r"/etc/ld-musl-\w+\.path", _preload),
+        (r"/etc/(?:apk|yum|yum\.repos\.d|dnf|zypp)/.*", _apt_sources),
+        (r"/etc/(?:passwd|group)", _accounts),
+        (r"/etc/(?:passwd|group|g?shadow|sub[ug]id)-?|/etc/\.pwd\.lock", _nothing),
+        (r"/etc/nsswitch\.conf", _name_services),
+        (r"/etc/(?:hosts|resolv\.conf|hostname|mtab|machine-id|localtime|timezone)", _nothing),
+        (_HOME + r"/\.local/bin/env", _uv_environment),
+        (_START_FILES.pattern, _start_file),
+        (r"/etc/apt/apt\.conf(?:\.d/.*)?", _apt_settings),
+        (r"/etc/apt/(?:sources|preferences|trusted|keyrings|auth).*", _apt_sources),
+        (r"/etc/dpkg/dpkg\.cfg(?:\.d/.*)?", _dpkg_settings),
+        (r"/var/lib/dpkg/info/.*\.(?:(?:pre|post)(?:inst|rm)|config|triggers)", _maintainer_script),
+        (r"/etc/(?:pip\.conf|uv/.*|wgetrc|npmrc)|/usr/etc/npmrc|" + _HOME + r"/\.(?:(?:curl|wget|npm|gem)rc|pip/.*"
+         r"|netrc|condarc|config/(?:pip|uv|curlrc).*|cargo/config.*)", _downloader_settings),
+        (_HOME + r"/\.(?:cache|local/share)/(?:uv|pip)/.*", _installers_cache),
+        (r"/etc/gitconfig|" + _HOME + r"/\.(?:gitconfig|config/git/.*)|.*/\.git/config", _git_settings),
+        (r".*/\.git/hooks/.*", _git_hook),
+    )
+)  # fmt: skip
+
+
+# -- everything else -----------------------------------------------------------------------------
+
+
+def _runner_signs(seen: Seen, path: str) -> Iterator[Sign]:
+    """Configurations of test runners where they are looked for, and packages of node's."""
+    if "/node_modules/" in path and _OF_NODE & seen.tests.words:
+        planted = path.startswith("/node_modules/") and path not in seen.image.paths
+        if planted or (path in seen.image.paths and (_CODE.search(path) or "/.bin/" in path) and seen.differs(path)):
+            yield Sign("library-changed", path, "is not what the image has")
+    directory = dirname(path)
+    if directory not in ("/", seen.tests.workdir) and not seen.tests.workdir.startswith(f"{directory}/"):
+        return
+    for word, files in _RUNNERS.items():
+        if word in seen.tests.words and re.fullmatch(files, basename(path)) and seen.differs(path):
+            yield Sign("planted-config", path, f"is read by {word}")
+
+
+def _other_signs(seen: Seen, path: str) -> Iterator[Sign]:
+    """Code of the image that is not what it was, and libraries that are found before those of the image."""
+    yield from _runner_signs(seen, path)
+    if not path.startswith(("/usr/", "/lib", "/bin/", "/sbin/", "/opt/", "/etc/perl/")):
+        return
+    if path in seen.image.paths:
+        if _CODE.search(path) and path not in seen.tests.asked_for and seen.differs(path):
+            yield Sign("library-changed", path, "is not what the image has")
+    elif _SHARED_OBJECT.search(path):
+        if _LIBRARIES.fullmatch(dirname(path)) and basename(path) in seen.image.libraries:
+            yield Sign("loader", path, "comes before the image's library of this name")
+    elif basename(path) in ("sitecustomize.pl", "specs") or "/gconv/" in path:
+        yield Sign("library-changed", path, "is read by programs of the image")
+    elif _EARLY.match(path) and basename(path) in seen.image.sources:
+        yield Sign("module-shadowed", path, "comes before the image's file of this name")
+
+
+def _ancestor_signs(seen: Seen) -> Iterator[Sign]:
+    """Directories above those of programs, modules and settings that are something else now, such as links."""
+    searched = {*seen.image.search_path, "/etc", "/usr/lib", "/lib", "/lib64", "/usr/local/lib", "/usr/share"}
+    searched |= {f"{home}/lib" for home in homes(seen)}
+    above = {path for each in searched for path in _with_parents(each)}
+    for path in above & seen.changes.keys():
+        now = seen.now.get(path)
+        if now is None or now.mode >> 12 == 0o4:
+            continue
+        then = seen.then.get(path)
+        if then is None or then.mode >> 12 != now.mode >> 12:
+            yield Sign("system-moved", path, "leads elsewhere than in the image")
+
+
+def _with_parents(path: str) -> Iterator[str]:
+    while path not in ("/", ""):
+        yield path
+        path = dirname(path)

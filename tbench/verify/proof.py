@@ -1,0 +1,119 @@
+"""Whether a reward is the one that the tests gave: what else they left must agree with it.
+
+A sign, `kind: what was seen`, is no proof; those in results.WEAK_SIGNALS are often honest work. Where two rewards
+contradict each other, the lower one counts.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from tbench.text import plain
+from tbench.verify.report import Facts
+from tbench.verify.reward import Logs, tests_ran
+from tbench.verify.witness import rewards_of_files, witnessed_reward
+
+_SUMMARY = re.compile(r"\b\d+ (?:passed|failed|errors?|skipped)\b.* in [\d.]+\s?s", re.IGNORECASE)
+_FAILURES = re.compile(r"\b([1-9]\d{0,8}) (?:failed|errors?)\b", re.IGNORECASE)
+
+
+@dataclass(frozen=True)
+class Proven:
+    """A reward, None where there is none, and the signs that speak against it."""
+
+    reward: float | None
+    signs: tuple[str, ...]
+
+
+def prove(
+    facts: Facts, logs: Logs, reward: float | None, *, calls_pytest: bool = False, has_witness: bool = False
+) -> Proven:
+    """The reward that counts, and what speaks against it. `has_witness`: test.sh itself writes each reward."""
+    signs = list(_planted(facts))
+    if reward is None:
+        if facts.was_killed:
+            signs.append(_killed(facts))
+        return Proven(None, tuple(dict.fromkeys(signs)))
+    lowest = reward
+    for value, words in _other_rewards(facts, logs, reward):
+        lowest = min(lowest, value)
+        signs.append(words)
+    if reward > 0:
+        signs += _doubts(facts, logs, calls_pytest, has_witness)
+    return Proven(lowest, tuple(dict.fromkeys(signs)))
+
+
+def _planted(facts: Facts) -> Iterator[str]:
+    yield from (f"forgery: {words}" for words in facts.forged)
+    planted = [path for path in facts.evidence if path.endswith(("/reward.txt", "/reward.json", "/ctrf.json"))]
+    yield from (f"planted-reward: {plain(path)} was there before the tests" for path in planted)
+    if "/tests/test.sh" in facts.evidence:
+        yield "planted-tests: /tests/test.sh was there before the tests"
+    if facts.changed_tests:
+        yield f"tests-changed: {_listed(facts.changed_tests)} changed while the tests ran"
+    if touched := [path for path in facts.touched_tests if path not in facts.changed_tests + facts.new_tests]:
+        yield f"tests-touched: {_listed(touched)} may have been other for a while, beside processes of the agent"
+    if facts.new_tests:
+        yield f"tests-changed: {_listed(facts.new_tests)} came while the tests ran"
+
+
+def _other_rewards(facts: Facts, logs: Logs, reward: float) -> Iterator[tuple[float, str]]:
+    """The rewards that contradict the one that was read, with the words for it."""
+    files = rewards_of_files(logs)
+    if len(set(files)) > 1:
+        yield min(files), f"contradiction: reward.json says {files[0]:g}, reward.txt {files[1]:g}"
+    told = witnessed_reward(facts.told)
+    if told is not None and told not in files:
+        yield told, f"contradiction: test.sh wrote {told:g}, but the file says {reward:g}"
+    if facts.was_killed and facts.has_watcher:
+        yield 0.0, _killed(facts)
+    if reward >= 1 and (failed := max(_failed_tests(logs))):
+        yield 0.0, f"contradiction: reward {reward:g}, but {failed} failed tests are reported"
+
+
+def _doubts(facts: Facts, logs: Logs, calls_pytest: bool, has_witness: bool) -> Iterator[str]:
+    in_report, in_output = _failed_tests(logs)
+    if in_report != in_output and "ctrf.json" in logs and _summary(logs):
+        yield f"contradiction: ctrf.json reports {in_report} failed tests, the output {in_output}"
+    if calls_pytest and not tests_ran(logs):
+        yield "no-test-ran: the tests passed, but neither ctrf.json nor the output shows that one ran"
+    if facts.was_killed and not facts.has_watcher:
+        yield _killed(facts)
+    if has_witness and facts.has_watcher and not facts.told:
+        yield "unwitnessed: test.sh writes the reward itself, but was not heard to"
+    elif facts.outlived and witnessed_reward(facts.told) is None:
+        yield (
+            f"unwitnessed: {facts.outlived} processes that began with the tests outlived them, and who wrote the "
+            "reward was not seen"
+        )
+
+
+def _killed(facts: Facts) -> str:
+    kind = "verifier-killed" if facts.has_watcher else "verifier-ended"
+    return f"{kind}: test.sh ended by signal {(facts.exit_code or 128) - 128}"
+
+
+def _failed_tests(logs: Logs) -> tuple[int, int]:
+    """Numbers of failed tests by ctrf.json and by the last summary in the output."""
+    failures = _FAILURES.search(_summary(logs))
+    return _failed_by_report(logs), int(failures[1]) if failures else 0
+
+
+def _failed_by_report(logs: Logs) -> int:
+    try:
+        return int(json.loads(logs["ctrf.json"])["results"]["summary"]["failed"])
+    except (ValueError, KeyError, TypeError, RecursionError, OverflowError):
+        return 0
+
+
+def _summary(logs: Logs) -> str:
+    output = logs.get("stdout.txt", b"").decode("utf-8", "replace")
+    return next((line for line in reversed(output.splitlines()) if _SUMMARY.search(line)), "")
+
+
+def _listed(paths: tuple[str, ...] | list[str]) -> str:
+    more = f" and {len(paths) - 5} more" if len(paths) > 5 else ""
+    return ", ".join(map(plain, paths[:5])) + more

@@ -1,0 +1,70 @@
+"""Changes of a made-up container, for the rules that judge them."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping
+from typing import Any
+
+from tbench.results import is_weak
+from tbench.sandbox.backend import ChangeKind
+from tbench.verify.changes.facts import File, ImageTree, Seen, Tests
+from tbench.verify.changes.signs import told
+
+SEARCH_PATH = ("/usr/local/bin", "/usr/bin", "/root/.local/bin")
+IMAGE: Mapping[str, bytes] = {
+    "/usr/bin/bash": b"\x7fELF bash",
+    "/usr/bin/python3": b"\x7fELF python",
+    "/usr/bin/true": b"\x7fELF true",
+    "/usr/bin/jq": b"\x7fELF jq",
+    "/usr/lib/python3.11/json/__init__.py": b"json",
+    "/usr/lib/python3.11/json": b"",
+    "/usr/lib/python3/dist-packages/pytest": b"",
+    "/usr/lib/python3/dist-packages/pytest/__init__.py": b"pytest",
+    "/usr/lib/python3/dist-packages/pip": b"",
+    "/usr/lib/python3/dist-packages/pip/__init__.py": b"pip",
+    "/usr/lib/x86_64-linux-gnu/libc.so.6": b"\x7fELF libc",
+    "/etc/passwd": b"root:x:0:0:root:/root:/bin/bash\nwww:x:33:33::/:/bin/false\n",
+    "/etc/group": b"root:x:0:\nlab:x:100:\n",
+    "/etc/nsswitch.conf": b"hosts: files dns\n",
+    "/etc/resolv.conf": b"nameserver 127.0.0.11\n",
+    "/root/.bashrc": b"# nothing\n",
+}
+"""What the image has, by path."""
+SCRIPT = "python3 -m pytest -rA /tests/test_outputs.py && jq . x\n"
+
+
+def container(
+    changed: Mapping[str, bytes | None],
+    *,
+    script: str = SCRIPT,
+    texts: tuple[str, ...] = ("import json\n",),
+    instruction: str = "Write it.\n",
+    image: Mapping[str, bytes] = IMAGE,
+    **parts: Any,
+) -> Seen:
+    """A container in which the files lie that are `changed`; None stands for one that is gone."""
+    changes: dict[str, ChangeKind] = {
+        path: "removed" if data is None else "changed" if path in image else "added" for path, data in changed.items()
+    }
+    now = {**image, **{path: data for path, data in changed.items() if data is not None}}
+    for path, data in changed.items():
+        if data is None:
+            now.pop(path, None)
+    tests = Tests(script, texts, instruction, "/app")
+    tree = ImageTree(frozenset(image), SEARCH_PATH)
+    return Seen(changes, tree, tests, _files(now), _files(image), **parts)
+
+
+def _files(contents: Mapping[str, bytes]) -> dict[str, File]:
+    return {path: File(0o100755, hashlib.sha256(data).hexdigest(), data) for path, data in contents.items()}
+
+
+def strong(signs: Any) -> set[str]:
+    """Kinds of the strong ones among signs."""
+    return {sign.partition(":")[0] for sign in told(signs) if not is_weak(sign)}
+
+
+def weak(signs: Any) -> set[str]:
+    """Kinds of the weak ones."""
+    return {sign.partition(":")[0] for sign in told(signs) if is_weak(sign)}

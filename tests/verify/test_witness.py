@@ -1,0 +1,72 @@
+"""What bash told of the reward."""
+
+from __future__ import annotations
+
+import pytest
+
+from tbench.verify.witness import reward_lines, witnessed_reward, writes_alone
+
+AT = "+/tests/test.sh:7 "
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "echo 1 > /logs/verifier/reward.txt",
+        "  echo 1 >/logs/verifier/reward.txt",
+        'if [ $? -eq 0 ]; then echo 1 > "$LOGS/reward.txt"; fi',
+        "[ $ok ] && echo 1 > /logs/verifier/reward.txt || echo 0 > /logs/verifier/reward.txt",
+        "  0) echo 1 > /logs/verifier/reward.txt ;;",
+        "printf '%s\\n' \"$score\" > $REWARD_FILE",
+        "{ echo '{\"reward\": 1}' > /logs/verifier/reward.json; }",
+    ],
+)
+def test_lines_that_write_the_reward_are_known(line: str) -> None:
+    assert reward_lines(f"#!/bin/bash\n{line}\n".encode()) == (2,)
+
+
+@pytest.mark.parametrize(
+    "script",
+    [
+        "python3 /tests/score.py > /logs/verifier/reward.txt",
+        "if true; then echo 1; fi > /logs/verifier/reward.txt",
+        "cat > x <<END\necho 1 > /logs/verifier/reward.txt\nEND",
+        "echo 1 >> /logs/verifier/reward.txt",
+        "set +x\necho 1 > /logs/verifier/reward.txt",
+        "# echo 1 > /logs/verifier/reward.txt",
+    ],
+)
+def test_other_ways_to_write_it_have_no_witness(script: str) -> None:
+    assert reward_lines(script.encode()) == ()
+
+
+@pytest.mark.parametrize(
+    ("command", "reward"),
+    [
+        ("echo 1", 1.0),
+        ("echo -n 0.5", 0.5),
+        ("echo '{\"reward\": 0.25}'", 0.25),
+        ("printf '%s\\n' 0.75", 0.75),
+        ("printf '1\\n'", 1.0),
+        ("echo nothing", None),
+        ("'[' 0 -eq 0 ']'", None),
+        ("echo 'unfinished", None),
+    ],
+)
+def test_the_value_is_read_from_the_traced_command(command: str, reward: float | None) -> None:
+    assert witnessed_reward([AT + command]) == reward
+
+
+def test_the_last_write_counts() -> None:
+    assert witnessed_reward([f"{AT}echo 0", f"{AT}'[' 0 -eq 0 ']'", f"{AT}echo 1", f"{AT}'[' x ']'"]) == 1.0
+    # What else stands on the line, and the end that the verifier's own trap tells.
+    assert witnessed_reward([f"{AT}echo 0", f"{AT}echo done", f"{AT}echo ended"]) == 0.0
+    assert witnessed_reward([]) is None
+
+
+def test_a_reward_has_a_witness_where_nothing_else_speaks_of_one() -> None:
+    script = b"# writes the reward\npytest\necho 1 > /logs/verifier/reward.txt\n"
+    assert writes_alone(script, [b"def test(): pass\n"])
+    assert not writes_alone(script, [b'open("/logs/verifier/reward.txt", "w")'])
+    assert not writes_alone(script + b"python3 score.py > /logs/verifier/reward.txt\n", [])
+    assert not writes_alone(b"pytest\n", [])
