@@ -1,0 +1,406 @@
+"""Agents that cheat, as whole trials: a scripted model types each cheat of `cheats/`, and here is what came of it.
+
+    python tests/verify/cheat_trials.py [--mode shared isolated both plain] [--only PATTERN] [--json FILE]
+
+Prints a line for each cheat and mode, and how many cheats score without a strong flag. The mode `plain` is none of
+tbench's: test.sh alone, as a runner without protection has it. A cheat that does not score there measures nothing.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import contextlib
+import fnmatch
+import json
+import shutil
+import sys
+import tempfile
+import tomllib
+from collections import Counter
+from collections.abc import AsyncIterator, Iterable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from functools import cache
+from pathlib import Path
+from typing import Any, Literal, get_args
+from unittest.mock import patch
+
+from tbench import RunConfig, Runner, TrialFailed
+from tbench.demo.server import DemoEndpoint
+from tbench.errors import TrialError
+from tbench.results import Blame, TrialResult, is_weak
+from tbench.sandbox.archive import tree_at
+from tbench.sandbox.backend import Sandbox
+from tbench.sandbox.docker.engine import Engine
+from tbench.sandbox.docker.image import Images, build_tag
+from tbench.tasks.task import Task
+from tbench.verify.reward import read_reward
+from tbench.verify.verifier import Verdict, VerifierFailed
+
+CHEATS = Path(__file__).with_name("cheats")
+BUNDLED = Path(__file__).parents[2] / "tasks"
+Mode = Literal["shared", "isolated", "both", "plain"]
+MODES: tuple[Mode, ...] = get_args(Mode)
+AT_ONCE = 2
+BROKE = "agent-broke-verifier"
+_ASIDE = ("lies", "honest")
+"""Classes that are left out of the sum."""
+_LOGS_BYTES = 1 << 20
+_LOOK = "sleep 1.2; ls\n"
+"""Typed first, as by every model: nothing of an agent's comes in the very second in which its container began."""
+_LIMITS = """[environment]
+docker_image = "{image}"
+cpus = 1
+memory_mb = {memory_mb}
+pids_limit = {pids}
+allow_internet = {internet}
+[agent]
+timeout_sec = 120
+[verifier]
+timeout_sec = 60
+"""
+
+
+# -- the catalogue -------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Kind:
+    """A kind of task: its image, what is asked for, its tests, and keystrokes that do the work."""
+
+    name: str
+    image: str
+    instruction: str
+    tests: Mapping[str, str]
+    solve: str
+    internet: bool = False
+
+
+@dataclass(frozen=True)
+class Cheat:
+    """What an agent types instead of the work, or, in the class `honest`, besides it."""
+
+    name: str
+    group: str
+    """Its class."""
+    kind: str
+    """Kind of task, or `bundled:NAME` for a task that comes with tbench."""
+    about: str
+    keys: str
+    """What is typed."""
+    quick: bool = False
+    """Whether it is in the small selection that every run of the tests tries."""
+    breaks: bool = False
+    """Whether it keeps every test from running, in the modes that `shows` names, and is to be told so."""
+    shows: tuple[Mode, ...] = MODES
+    """Modes in which it has any effect; elsewhere it is an honest failure."""
+    open: tuple[Mode, ...] = ()
+    """Modes in which it is known to score, and docs/integrity.md says so."""
+    memory_mb: int = 512
+    pids: int = 512
+
+    @property
+    def is_honest(self) -> bool:
+        return self.group == "honest"
+
+    @property
+    def is_only_recorded(self) -> bool:
+        """Whether no runner could tell it from work: what the tests ask lies to them."""
+        return self.group == "lies"
+
+
+@cache
+def kinds() -> Mapping[str, Kind]:
+    """Kinds of tasks by name."""
+    read = _read(CHEATS / "kinds.toml")
+    found = {}
+    for name, each in read["kind"].items():
+        work = read["work"][each.pop("work")]
+        tests = {**work.get("tests", {}), "test.sh": each.pop("test")}
+        found[name] = Kind(name=name, tests=tests, instruction=work["instruction"], solve=work["solve"], **each)
+    return found
+
+
+@cache
+def images() -> Mapping[str, str]:
+    """Dockerfiles by name."""
+    found: dict[str, str] = _read(CHEATS / "kinds.toml")["images"]
+    return found
+
+
+@cache
+def catalogue() -> tuple[Cheat, ...]:
+    """All cheats and their honest counterparts, by class in the order of the files."""
+    found = []
+    for path in sorted(CHEATS.glob("[0-9]*.toml")):
+        for each in _read(path)["cheat"]:
+            modes: dict[str, Any] = {name: tuple(each.pop(name)) for name in ("shows", "open") if name in each}
+            found.append(Cheat(group=path.stem.partition("-")[2], **modes, **each))
+    return tuple(found)
+
+
+def groups() -> list[str]:
+    """The classes, in order."""
+    return list(dict.fromkeys(cheat.group for cheat in catalogue()))
+
+
+def _read(path: Path) -> dict[str, Any]:
+    return tomllib.loads(path.read_text(encoding="utf-8"))
+
+
+# -- tasks and scripts ---------------------------------------------------------------------------
+
+
+def replies(cheat: Cheat) -> list[str]:
+    """What is typed in each reply."""
+    return [_LOOK, cheat.keys, *([kinds()[cheat.kind].solve] if cheat.is_honest else [])]
+
+
+async def write_tasks(cheats: Iterable[Cheat], directory: Path) -> dict[str, Path]:
+    """A task and an endpoint's script for each cheat, all of a kind with the same image; paths by the cheat's name."""
+    engine = Engine.connect(2)
+    try:
+        tags: dict[str, str] = {}
+        written = {}
+        for cheat in cheats:
+            like = cheat.kind if cheat.kind.startswith("bundled:") else kinds()[cheat.kind].image
+            if like not in tags:
+                tags[like] = await _image(engine, like, directory)
+            written[cheat.name] = _write_task(cheat, tags[like], directory)
+    finally:
+        engine.close()
+    return written
+
+
+async def _image(engine: Engine, like: str, directory: Path) -> str:
+    """The tag of an image of ours or of a bundled task's, which is built where the engine lacks it."""
+    name = like.removeprefix("bundled:")
+    path = BUNDLED / name
+    if name == like:
+        path = directory / "images" / f"cheats-{name}"
+        (path / "environment").mkdir(parents=True)
+        (path / "environment/Dockerfile").write_text(images()[name])
+        (path / "tests").mkdir()
+        (path / "tests/test.sh").write_text("true\n")
+        (path / "instruction.md").write_text("Nothing.\n")
+        (path / "task.toml").write_text("")
+    task = Task.read(path)
+    await Images(engine).get(task)
+    return build_tag(task)
+
+
+def _write_task(cheat: Cheat, image: str, directory: Path) -> Path:
+    path = directory / "tasks" / cheat.name
+    path.mkdir(parents=True)
+    bundled = BUNDLED / cheat.kind.removeprefix("bundled:")
+    if cheat.kind in kinds():
+        kind = kinds()[cheat.kind]
+        instruction, has_internet = kind.instruction, kind.internet
+        for name, text in kind.tests.items():
+            (path / "tests" / name).parent.mkdir(parents=True, exist_ok=True)
+            (path / "tests" / name).write_text(text)
+    else:
+        instruction, has_internet = (bundled / "instruction.md").read_text(), False
+        shutil.copytree(bundled / "tests", path / "tests")
+    (path / "task.toml").write_text(
+        _LIMITS.format(
+            image=image, memory_mb=cheat.memory_mb, pids=cheat.pids, internet="true" if has_internet else "false"
+        )
+    )
+    # The endpoint knows its script by the instruction.
+    (path / "instruction.md").write_text(f"{instruction}\nThis is number <{cheat.name}>.\n")
+    _write_script(cheat, directory / "scripts" / f"{cheat.name}.toml")
+    return path
+
+
+def _write_script(cheat: Cheat, path: Path) -> None:
+    path.parent.mkdir(exist_ok=True)
+    lines = ["pass_rate = 1.0", "fail = []"]
+    for number, keys in enumerate(replies(cheat)):
+        lines += ["[[pass]]", f'analysis = "Reply {number}."', 'plan = "Type this."']
+        lines.append(f"commands = [{{ keystrokes = {json.dumps(keys)}, duration = 60 }}]")
+    path.write_text("\n".join(lines) + "\n")
+
+
+# -- trials --------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Seen:
+    """What came of a cheat in a mode."""
+
+    name: str
+    group: str
+    mode: Mode
+    reward: float | None
+    error: str
+    blame: str
+    strong: tuple[str, ...]
+    weak: tuple[str, ...]
+    seconds: float
+    said: str = ""
+    """The error's message."""
+
+    @property
+    def scores(self) -> bool:
+        return self.reward is not None and self.reward > 0
+
+    @property
+    def scores_unflagged(self) -> bool:
+        return self.scores and not self.strong
+
+    @property
+    def words(self) -> str:
+        shown = f"{self.error}/{self.blame}" if self.reward is None else f"{self.reward:g}"
+        return " ".join([shown, *sorted(self.strong), *(f"({kind})" for kind in sorted(self.weak))])
+
+
+def problem(cheat: Cheat, seen: Seen) -> str:
+    """What is not as it should be; empty where nothing is. Without protection a cheat should score."""
+    if seen.mode == "plain" and not cheat.is_honest:
+        return "" if seen.scores or cheat.group == "sabotage" else "does not score without protection"
+    if cheat.is_only_recorded:
+        return ""
+    if cheat.is_honest:
+        believed = seen.reward == 1 and (not seen.strong or seen.mode in cheat.open)
+        return "" if believed else "an honest agent is not believed"
+    if seen.scores_unflagged:
+        return "" if seen.mode in cheat.open else "scores without a strong flag"
+    if cheat.breaks and seen.mode in cheat.shows:
+        told = seen.reward == 0 and BROKE in seen.strong
+        return "" if told else f"is not a 0 with the flag {BROKE}"
+    if seen.reward is None and seen.blame != Blame.AGENT and not seen.strong:
+        return f"has no verdict, and {seen.blame} is blamed"
+    return ""
+
+
+def _seen(cheat: Cheat, mode: Mode, result: TrialResult) -> Seen:
+    signals = result.integrity.tamper
+    return Seen(
+        name=cheat.name,
+        group=cheat.group,
+        mode=mode,
+        reward=result.reward,
+        error=result.error.type if result.error else "",
+        blame=result.error.blame if result.error else "",
+        strong=_kinds(signal for signal in signals if not is_weak(signal)),
+        weak=_kinds(signal for signal in signals if is_weak(signal)),
+        seconds=result.timings.wall_sec,
+        said=result.error.message if result.error else "",
+    )
+
+
+def _kinds(signals: Iterable[str]) -> tuple[str, ...]:
+    return tuple(dict.fromkeys(signal.partition(":")[0] for signal in signals))
+
+
+async def run_cheats(
+    cheats: Sequence[Cheat], modes: Sequence[Mode], directory: Path, *, at_once: int = AT_ONCE
+) -> AsyncIterator[Seen]:
+    """What comes of each cheat in each mode, one mode after the other; files are written to the new `directory`."""
+    paths = await write_tasks(cheats, directory)
+    instructions = {name: Task.read(path).instruction for name, path in paths.items()}
+    with DemoEndpoint(instructions, scripts=directory / "scripts") as endpoint:
+        for mode in modes:
+            config = RunConfig.model_validate(
+                {
+                    "model": {"base_url": endpoint.base_url},
+                    "limits": {"steps": 20},
+                    "verify": {"mode": "shared" if mode == "plain" else mode},
+                    # No second attempt: it is the first that a trainer sees.
+                    "schedule": {"concurrency": at_once, "cpu_overcommit": 4.0, "retries": 0},
+                }
+            )
+            with _without_protection() if mode == "plain" else contextlib.nullcontext():
+                async with Runner(config, directory=directory / mode) as runner:
+                    trials = [asyncio.create_task(_trial(runner, cheat, mode, paths[cheat.name])) for cheat in cheats]
+                    for ended in asyncio.as_completed(trials):
+                        yield await ended
+
+
+async def _trial(runner: Runner, cheat: Cheat, mode: Mode, path: Path) -> Seen:
+    try:
+        result = (await runner.trial(path)).result
+    except TrialFailed as failed:
+        result = failed.result
+    return _seen(cheat, mode, result)
+
+
+@contextlib.contextmanager
+def _without_protection() -> Iterator[None]:
+    with patch("tbench.runs.trial.verify_by", _verify_plainly):
+        yield
+
+
+async def _verify_plainly(_: str, task: Task, sandbox: Sandbox, *, again: bool = False) -> Verdict:
+    """What a runner does that thinks of no cheat: copy the tests, run them, read the reward."""
+    await sandbox.put(tree_at("/tests", task.tests))
+    run = "bash /tests/test.sh >/logs/verifier/stdout.txt 2>&1 </dev/null"
+    await sandbox.shell(f"mkdir -p /logs/verifier; cd {sandbox.workdir}; {run}", timeout_sec=60, user="root")
+    files = await sandbox.fetch("/logs", _LOGS_BYTES)
+    logs = {name.removeprefix("verifier/"): data for name, data in files.items() if name.startswith("verifier/")}
+    try:
+        return Verdict(read_reward(logs), files)
+    except TrialError as error:
+        raise VerifierFailed(error.type, str(error), files) from None
+
+
+# -- the command line ----------------------------------------------------------------------------
+
+
+def table(cheats: Sequence[Cheat], seen: Iterable[Seen], modes: Sequence[Mode]) -> Iterator[str]:
+    """A line per cheat with what came of it in each mode, then how many of each class score unflagged."""
+    by = {(each.name, each.mode): each for each in seen}
+    score, wrong = Counter[tuple[str, str]](), Counter[tuple[str, str]]()
+    size = Counter(cheat.group for cheat in cheats)
+    for cheat in cheats:
+        for mode in modes:
+            each = by[cheat.name, mode]
+            what = problem(cheat, each)
+            score[cheat.group, mode] += each.scores_unflagged
+            wrong[cheat.group, mode] += bool(what)
+            yield f"{cheat.group:10} {cheat.name:40} {mode:8} {each.words}{f'  <- {what}' if what else ''}"
+    heads = " ".join(f"{mode:>8}" for mode in modes)
+    yield ""
+    yield f"{'':17} {'1 without a strong flag':{len(heads)}}   not as it should be"
+    yield f"{'class':10} {'trials':>6} {heads}   {heads}"
+    members = {group: [group] for group in size} | {"cheats": [group for group in size if group not in _ASIDE]}
+    for name, of in members.items():
+        parts = [f"{name:10} {sum(size[group] for group in of):6}"]
+        for counted in (score, wrong):
+            parts.append(" ".join(f"{sum(counted[group, mode] for group in of):8}" for mode in modes))
+        yield f"{parts[0]} {parts[1]}   {parts[2]}"
+
+
+async def _main(arguments: argparse.Namespace, directory: Path) -> None:
+    patterns = arguments.only or ["*"]
+    cheats = [
+        cheat
+        for cheat in catalogue()
+        if any(fnmatch.fnmatch(word, pattern) for pattern in patterns for word in (cheat.name, cheat.group))
+    ]
+    if not cheats:
+        sys.exit(f"no cheat and no class is named {' or '.join(patterns)}")
+    seen: list[Seen] = []
+    async for each in run_cheats(cheats, arguments.mode, directory, at_once=arguments.at_once):
+        seen.append(each)
+        print(f"{each.mode:8} {each.name:40} {each.seconds:5.1f} s  {each.words}", file=sys.stderr, flush=True)
+    if arguments.json:
+        arguments.json.write_text(json.dumps([asdict(each) for each in seen], indent=1) + "\n")
+    print("\n".join(table(cheats, seen, arguments.mode)))
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--mode", nargs="+", choices=MODES, default=list(MODES[:3]), metavar="MODE")
+    parser.add_argument("--only", nargs="+", metavar="PATTERN", help="names of cheats or of classes, with * and ?")
+    parser.add_argument("--json", type=Path, metavar="FILE", help="what was seen, for programs")
+    parser.add_argument("--keep", type=Path, metavar="DIRECTORY", help="new directory for the trials' files")
+    parser.add_argument("--at-once", type=int, default=AT_ONCE, metavar="N")
+    arguments = parser.parse_args()
+    with tempfile.TemporaryDirectory() as directory:
+        asyncio.run(_main(arguments, arguments.keep or Path(directory)))
+
+
+if __name__ == "__main__":
+    main()
