@@ -20,7 +20,7 @@ from fault_server import FaultServer, answer, completion
 from harness.trajectory import Outcome, Trajectory
 from tbench.results import TrialResult
 from tbench.sandbox.docker.engine import Engine
-from tbench.sandbox.docker.labels import LABEL_RUN
+from tbench.sandbox.docker.labels import LABEL_RUN, LABEL_TRIAL
 from tbench.storage.read_run import read_steps
 
 pytestmark = pytest.mark.engine
@@ -65,8 +65,10 @@ class LiveRun:
 
     @property
     def containers(self) -> list[str]:
+        """Those of trials: an image's, with which passes are compared, belongs to none."""
         labelled = {"label": f"{LABEL_RUN}={self.directory.name}"}
-        return [container["Id"] for container in self._engine.api.containers(all=True, filters=labelled)]
+        found = self._engine.api.containers(all=True, filters=labelled)
+        return [container["Id"] for container in found if container["Labels"].get(LABEL_TRIAL)]
 
     @property
     def results(self) -> list[TrialResult]:

@@ -267,7 +267,8 @@ def problem(cheat: Cheat, seen: Seen) -> str:
     if seen.scores_unflagged:
         return "" if seen.mode in cheat.open else "scores without a strong flag"
     if cheat.breaks and seen.mode in cheat.shows:
-        told = seen.reward == 0 and BROKE in seen.strong
+        # A fresh container has what the agent broke in its own.
+        told = seen.reward == 0 and (BROKE in seen.strong or seen.mode == "isolated")
         return "" if told else f"is not a 0 with the flag {BROKE}"
     if seen.reward is None and seen.blame != Blame.AGENT and not seen.strong:
         return f"has no verdict, and {seen.blame} is blamed"

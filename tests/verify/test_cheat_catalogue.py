@@ -38,7 +38,9 @@ def test_names_kinds_and_modes_are_what_they_say() -> None:
 
 
 @pytest.mark.engine
-@pytest.mark.parametrize("mode", ALL)
+@pytest.mark.parametrize(
+    "mode", ["both", pytest.param("shared", marks=pytest.mark.slow), pytest.param("isolated", marks=pytest.mark.slow)]
+)
 async def test_some_cheats_of_each_class_score_nothing_or_are_flagged(
     mode: Mode, tools_volume: str, tmp_path: Path
 ) -> None:

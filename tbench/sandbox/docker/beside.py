@@ -87,7 +87,7 @@ async def transfer(source: Open, target: Open, paths: Collection[str], removed: 
             if removed:
                 await _feed_and_drain(await target(_REMOVES), _listed(removed))
             if paths:
-                await _pump(await source(_PACKS), await target(_UNPACKS), _listed(paths))
+                await _pump(source, target, _listed(paths))
     except (OSError, TimeoutError) as error:
         raise TrialError("verifier_failed", f"bringing the agent's files into a copy failed: {error}") from error
 
@@ -97,9 +97,12 @@ def _listed(paths: Collection[str]) -> bytes:
     return b"".join(path.lstrip("/").encode("utf-8", "surrogateescape") + b"\0" for path in sorted(paths))
 
 
-async def _pump(packs: ExecStream, unpacks: ExecStream, names: bytes) -> None:
+async def _pump(source: Open, target: Open, names: bytes) -> None:
     async with contextlib.AsyncExitStack() as streams:
+        # Each as soon as it is open: whoever waits for the second may be cancelled.
+        packs = await source(_PACKS)
         streams.push_async_callback(packs.close)
+        unpacks = await target(_UNPACKS)
         streams.push_async_callback(unpacks.close)
         naming = asyncio.create_task(_feed(packs, names))
         answers = asyncio.create_task(_drain(unpacks))
