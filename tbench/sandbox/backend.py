@@ -253,3 +253,13 @@ async def opened(backend: Opened, say: Say = lambda _: None) -> AsyncIterator[Op
         yield backend
     finally:
         await asyncio.shield(backend.close())
+
+
+@contextlib.asynccontextmanager
+async def removed_afterwards(sandbox: Sandbox) -> AsyncIterator[Sandbox]:
+    """A sandbox that lasts for the block."""
+    try:
+        yield sandbox
+    finally:
+        # Shielded: whoever is cancelled leaves nothing behind.
+        await asyncio.shield(sandbox.remove())

@@ -7,7 +7,6 @@ agent's work is brought, rests on the image's own tools.
 
 from __future__ import annotations
 
-import asyncio
 import dataclasses
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -15,7 +14,7 @@ from dataclasses import dataclass
 from tbench.config.settings import Keep, Verify
 from tbench.errors import TrialError
 from tbench.results import Integrity, is_weak
-from tbench.sandbox.backend import Compares, Copies, MakesRoom, Sandbox
+from tbench.sandbox.backend import Compares, Copies, MakesRoom, Sandbox, removed_afterwards
 from tbench.tasks.task import Task
 from tbench.text import plain
 from tbench.verify.changes.looking import look
@@ -49,16 +48,23 @@ async def verify_by(policy: Verify, task: Task, sandbox: Sandbox, *, again: bool
     `again`: a verifier ran in this sandbox before. What the agent used up is made free; a verifier that runs in a fresh
     container, but not beside what the agent left, is a 0.
     """
-    try:
-        verdict = await _verdict(policy, task, sandbox, again=again)
-    except TrialError as error:
-        if error.type in _NOT_THE_AGENTS:
-            raise
-        verdict = await _verdict_after(error, policy, task, sandbox)
+    verdict = await _attempt(policy, task, sandbox, again=again)
+    if isinstance(verdict, TrialError):
+        verdict = await _verdict_after(verdict, policy, task, sandbox)
     return _with(verdict, verify=policy)
 
 
-async def _verdict(policy: Verify, task: Task, sandbox: Sandbox, *, again: bool = False) -> Verdict:
+async def _attempt(policy: Verify, task: Task, sandbox: Sandbox, *, again: bool) -> Verdict | TrialError:
+    """A verdict, or the error in its place that the agent may be the cause of; others are raised."""
+    try:
+        return await _verdict(policy, task, sandbox, again=again)
+    except TrialError as error:
+        if error.type in _NOT_THE_AGENTS:
+            raise
+        return error
+
+
+async def _verdict(policy: Verify, task: Task, sandbox: Sandbox, *, again: bool) -> Verdict:
     if policy == "isolated":
         return await _in_a_copy(task, sandbox)
     shared = await verify(task, sandbox, again=again)
@@ -78,11 +84,8 @@ async def _in_a_copy(task: Task, sandbox: Sandbox) -> Verdict:
 
 
 async def _with_work(task: Task, sandbox: Copies, paths: Sequence[str], removed: Sequence[str]) -> Verdict:
-    copy = await sandbox.copy(paths, removed)
-    try:
+    async with removed_afterwards(await sandbox.copy(paths, removed)) as copy:
         return await verify(task, copy)
-    finally:
-        await asyncio.shield(copy.remove())
 
 
 # -- a pass in the agent's own container ---------------------------------------------------------
@@ -127,33 +130,24 @@ async def _verdict_after(error: TrialError, policy: Verify, task: Task, sandbox:
     again = isinstance(error, VerifierFailed)
     repairs = await sandbox.make_room() if isinstance(sandbox, MakesRoom) else ()
     if repairs:
-        try:
-            return _repaired(await _verdict(policy, task, sandbox, again=again), repairs)
-        except TrialError as second:
-            if second.type in _NOT_THE_AGENTS:
-                raise
-            error = second
+        second = await _attempt(policy, task, sandbox, again=again)
+        if isinstance(second, Verdict):
+            return _repaired(second, repairs)
+        error = second
     if not isinstance(sandbox, Copies) or not await _runs_anew(task, sandbox):
         raise error
-    if error.type != "verifier_timeout":
-        # By now the trouble may be over: then it was not the agent's.
-        try:
-            return _repaired(await _verdict(policy, task, sandbox, again=True), repairs)
-        except TrialError as last:
-            if last.type in _NOT_THE_AGENTS:
-                raise
-            error = last
-    return _repaired(_broken(error), repairs)
+    if error.type == "verifier_timeout":
+        return _repaired(_broken(error), repairs)
+    # By now the trouble may be over: then it was not the agent's.
+    last = await _attempt(policy, task, sandbox, again=True)
+    return _repaired(last if isinstance(last, Verdict) else _broken(last), repairs)
 
 
 async def _runs_anew(task: Task, sandbox: Copies) -> bool:
     """Whether the verifier comes to a verdict in a fresh container, with nothing of the agent's."""
     try:
-        control = await sandbox.anew()
-        try:
+        async with removed_afterwards(await sandbox.anew()) as control:
             await verify(task, control)
-        finally:
-            await asyncio.shield(control.remove())
     except TrialError:
         return False
     return True

@@ -5,7 +5,7 @@ from __future__ import annotations
 LABEL_RUN, LABEL_TRIAL, LABEL_OWNER = "tbench.run", "tbench.trial", "tbench.owner"
 LABEL_SHARED, LABEL_IMAGE = "tbench.shared", "tbench.image"
 LABEL_SNAPSHOT = "tbench.snapshot"
-"""Label of images made of a sandbox: SNAPSHOT_KEPT, or SNAPSHOT_VERIFYING while its owner verifies in a copy."""
+"""Label of images made of a sandbox: SNAPSHOT_KEPT, or SNAPSHOT_VERIFYING, which earlier versions made."""
 SNAPSHOT_KEPT, SNAPSHOT_VERIFYING = "kept", "judging"
 LABEL_ORIGINAL = "tbench.original"
 """Label of a snapshot: id of the image that the sandbox was made of."""

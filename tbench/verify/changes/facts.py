@@ -88,9 +88,14 @@ class Tests:
     workdir: str = "/"
 
     @cached_property
+    def all_texts(self) -> tuple[str, ...]:
+        """Text of test.sh and of the other files."""
+        return (self.script, *self.texts)
+
+    @cached_property
     def words(self) -> frozenset[str]:
         """Words of the tests: a program that they call is among them."""
-        return frozenset(_words((self.script, *self.texts)))
+        return frozenset(_words(self.all_texts))
 
     @cached_property
     def asked_for(self) -> frozenset[str]:
@@ -126,12 +131,12 @@ class Tests:
     @property
     def reads_start_files(self) -> bool:
         """Whether some shell of the tests reads the start files of a user."""
-        return any(_READS_RC.search(text) for text in (self.script, *self.texts))
+        return any(_READS_RC.search(text) for text in self.all_texts)
 
     @cached_property
     def named_paths(self) -> frozenset[str]:
         """Absolute paths in the texts of the tests."""
-        return frozenset(found.rstrip("/.") for text in (self.script, *self.texts) for found in _ABSOLUTE.findall(text))
+        return frozenset(found.rstrip("/.") for text in self.all_texts for found in _ABSOLUTE.findall(text))
 
     @cached_property
     def import_directories(self) -> frozenset[str]:
@@ -167,6 +172,18 @@ class Seen:
     """Files of the agent's work that speak of the verifier."""
     made_by_tests: frozenset[str] = frozenset()
     """Paths that were made while the tests ran."""
+
+    @cached_property
+    def homes(self) -> frozenset[str]:
+        """Directories whose `lib` holds modules of a python on the search path, or of one that the tests name."""
+        named = {dirname(dirname(path)) for path in self.tests.named_paths if "/bin/" in path}
+        return frozenset({"/usr", f"{self.image.home}/.local", *map(dirname, self.image.search_path), *named} - {"/"})
+
+    @cached_property
+    def interpreters(self) -> tuple[str, ...]:
+        """Directories of the image's own interpreters, such as /opt/venv/, but none in which an agent works."""
+        homes = {dirname(place) for place in self.image.search_path} - {"/"}
+        return tuple(f"{home}/" for home in homes if not f"{self.tests.workdir}/".startswith(f"{home}/"))
 
     def differs(self, path: str) -> bool:
         """Whether there is other content at a changed path than in the image: not its times, nor a link's target."""

@@ -7,7 +7,7 @@ import dataclasses
 import io
 import re
 import weakref
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from functools import cache
 from pathlib import Path, PurePosixPath
 from posixpath import basename, dirname
@@ -76,12 +76,12 @@ async def look(task: Task, sandbox: Sandbox, facts: Facts | None = None) -> tupl
     """
     if not isinstance(sandbox, Compares):
         raise TrialError("verifier_failed", "this sandbox cannot be compared with its image")
-    changes, image = await asyncio.gather(sandbox.changes(), _image_of(sandbox))
+    changes, original = await asyncio.gather(sandbox.changes(), sandbox.original())
+    image = await _known_image(original)
     tests = _tests(task, sandbox.workdir)
     seen = Seen(changes, image.tree, tests)
     sums, contents = _wanted(seen)
     mentioning = {path for path in changes if may_mention(seen, path)}
-    original = await sandbox.original()
     (now, mentions, made), then = await asyncio.gather(
         _files(sandbox, sums, contents, mentioning, since=facts.began_at if facts else "", alone=True),
         _files_then(original, image, sums | contents),
@@ -114,28 +114,22 @@ def _late(seen: Seen, facts: Facts | None) -> frozenset[str]:
     """Paths that test.sh may have changed itself, where it installs what it needs."""
     if facts is None or not seen.tests.installs:
         return frozenset()
-    places = (*seen.image.search_path, f"{seen.image.home}/.local", f"{seen.image.home}/.cache")
-    watched = (
-        path
-        for path in seen.changes
-        if _WATCHED.fullmatch(path) or path.startswith(tuple(f"{each}/" for each in places))
-    )
+    homes = f"{seen.image.home}/.local", f"{seen.image.home}/.cache"
+    places = tuple(f"{each}/" for each in (*seen.image.search_path, *homes))
+    watched = (path for path in seen.changes if _WATCHED.fullmatch(path) or path.startswith(places))
     before = facts.changed_before
     above = {str(folder) for path in before for folder in PurePosixPath(path).parents}
     # Of a cache only the directory is named.
-    return frozenset(path for path in watched if path not in before | above and not before & set(_caches(path)))
-
-
-def _caches(path: str) -> Iterator[str]:
-    if found := _CACHE.match(path):
-        yield found[0]
+    early = before | above
+    return frozenset(
+        path for path in watched if path not in early and not ((cache := _CACHE.match(path)) and cache[0] in before)
+    )
 
 
 def _wanted(seen: Seen) -> tuple[set[str], set[str]]:
     """Paths whose sums are wanted, and those whose contents are: what the rules ask about."""
     search_path, imports, named = seen.image.search_path, seen.tests.import_directories, seen.tests.named_paths
-    added = frozenset(basename(path) for path in seen.changes if dirname(path) in search_path)
-    tools = tools_of(seen.tests.words, seen.image.tools, added)
+    tools = tools_of(seen)
     sums = {f"{directory}/{name}" for name in tools for directory in search_path}
     contents = {"/etc/hosts", "/etc/resolv.conf", "/etc/passwd", "/etc/group", *imported_work(seen)}
     for path, change in seen.changes.items():
@@ -153,8 +147,7 @@ def _wanted(seen: Seen) -> tuple[set[str], set[str]]:
     return sums - contents, contents
 
 
-async def _image_of(sandbox: Compares) -> _KnownImage:
-    original = await sandbox.original()
+async def _known_image(original: Sandbox) -> _KnownImage:
     known = _known_images()
     if original not in known:
         listed = await original.shell(

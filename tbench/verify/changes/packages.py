@@ -7,14 +7,14 @@ excused.
 
 from __future__ import annotations
 
-import asyncio
 import re
 from collections.abc import Awaitable, Callable, Collection, Mapping
 from dataclasses import dataclass
+from pathlib import PurePosixPath
 from posixpath import dirname, normpath
 
 from tbench.errors import TrialError
-from tbench.sandbox.backend import Copies
+from tbench.sandbox.backend import Copies, removed_afterwards
 from tbench.verify.changes.facts import File, Seen
 from tbench.verify.changes.signs import Sign
 from tbench.verify.changes.tools import console_package
@@ -113,12 +113,9 @@ async def _genuine(sandbox: Copies, seen: Seen, packages: Collection[Package], s
 async def _published(sandbox: Copies, wanted: Collection[tuple[str, str]]) -> dict[str, dict[str, str]]:
     """Sums of the files of packages as the index has them, by package and path; without those that cannot be had."""
     try:
-        fresh = await sandbox.anew()
-        try:
+        async with removed_afterwards(await sandbox.anew()) as fresh:
             script = _DOWNLOADS.format(names=" ".join(f"'{name}=={version}'" for name, version in wanted))
             told = await fresh.shell(script, timeout_sec=_DOWNLOAD_SEC, user="root")
-        finally:
-            await asyncio.shield(fresh.remove())
     except TrialError:
         return {}
     found: dict[str, dict[str, str]] = {}
@@ -133,13 +130,13 @@ async def _published(sandbox: Copies, wanted: Collection[tuple[str, str]]) -> di
 
 async def _is_same(seen: Seen, package: Package, files: Mapping[str, str], sums: Sums) -> bool:
     beside = (path for path in seen.changes if path.startswith(package.folders) and path not in files)
-    if any(not _is_harmless(seen, path) for path in beside):
+    folders = {str(above) for path in seen.changes for above in PurePosixPath(path).parents}
+    if any(path not in folders and not _is_harmless(seen, path) for path in beside):
         return False
     lies = await sums(set(files))
     return all(path in lies and lies[path].sha256 == value for path, value in files.items())
 
 
 def _is_harmless(seen: Seen, path: str) -> bool:
-    """Whether a path beside the package's own files is a directory, bytecode, or what an installer writes."""
-    is_directory = any(each.startswith(f"{path}/") for each in seen.changes) or seen.changes[path] == "removed"
-    return is_directory or "/__pycache__" in path or dirname(path).endswith(".dist-info")
+    """Whether a file beside the package's own is gone, bytecode, or what an installer writes."""
+    return seen.changes[path] == "removed" or "/__pycache__" in path or dirname(path).endswith(".dist-info")

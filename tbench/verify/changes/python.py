@@ -59,24 +59,18 @@ def python_signs(seen: Seen) -> Iterator[Sign]:
                 yield from _plugin_signs(seen, path)
         if (
             (module := _MODULE.fullmatch(path))
-            and module["home"] in homes(seen)
+            and module["home"] in seen.homes
             and module["python"] in seen.image.pythons
         ):
             # Another python, of a version that the image lacks, is no matter of the image's.
             yield from _module_signs(seen, path, module)
 
 
-def homes(seen: Seen) -> frozenset[str]:
-    """Directories whose `lib` holds modules of a python on the search path."""
-    named = {dirname(dirname(path)) for path in seen.tests.named_paths if "/bin/" in path}
-    return frozenset({"/usr", f"{seen.image.home}/.local", *map(dirname, seen.image.search_path), *named} - {"/"})
-
-
 def _startup_signs(seen: Seen, path: str, name: str) -> Iterator[Sign]:
     if _STARTUP.match(name) and seen.differs(path) and not _OF_DEBIAN.fullmatch(seen.content(path) or ""):
         yield Sign("python-startup", path, "runs in every python")
     elif (
-        name == "pyvenv.cfg" and dirname(path) in homes(seen) | {f"{home}/bin" for home in homes(seen)}
+        name == "pyvenv.cfg" and dirname(path) in seen.homes | {f"{home}/bin" for home in seen.homes}
     ) or name.endswith("._pth"):
         yield Sign("python-startup", path, "says where python finds its modules")
     elif _ZIP.fullmatch(path):
@@ -91,7 +85,7 @@ def _plugin_signs(seen: Seen, path: str) -> Iterator[Sign]:
     if not dirname(path).endswith((".dist-info", ".egg-info")) or path in seen.image.paths:
         return
     is_found = place in seen.tests.import_directories or (
-        (found := _MODULE.fullmatch(path)) and found["home"] in homes(seen)
+        (found := _MODULE.fullmatch(path)) and found["home"] in seen.homes
     )
     if is_found and "pytest11" in (seen.content(path) or "pytest11"):
         kind = "pytest-plugin" if "pytest" in seen.image.modules else "package-added"
@@ -142,7 +136,7 @@ def _shadow_signs(seen: Seen, path: str, name: str) -> Iterator[Sign]:
     used = _LOADED_BY_PYTEST | _PYTEST | seen.tests.imports
     if stem not in hidden or stem not in used or not seen.differs(path):
         return
-    texts = "\n".join((seen.tests.script, *seen.tests.texts))
+    texts = "\n".join(seen.tests.all_texts)
     if _SAFE_PATH.search(seen.tests.script) and "sys.path" not in texts:
         return
     kind = "module-shadowed" if _ADDS_DIRECTORIES.search(texts) else "module-beside"
@@ -159,10 +153,10 @@ def _module_signs(seen: Seen, path: str, module: re.Match[str]) -> Iterator[Sign
     """A path among the modules of a python of the image."""
     top, rest = module["top"], module["rest"] or ""
     name = top.partition(".")[0] if not top.endswith((".dist-info", ".egg-info")) else ""
+    is_installer = module["packages"] and name in _INSTALLERS - {"distutils"} - seen.tests.words
     if path in seen.image.paths:
         if name and _is_code(path) and seen.differs(path):
-            weak = module["packages"] and name in _INSTALLERS - {"distutils"} - seen.tests.words
-            kind = "package-changed" if weak else "library-changed"
+            kind = "package-changed" if is_installer else "library-changed"
             yield Sign(kind, path, "is not what the image has")
     elif not rest and name:
         yield from _added_module(seen, path, name, is_package=module["packages"] is not None)
@@ -170,8 +164,7 @@ def _module_signs(seen: Seen, path: str, module: re.Match[str]) -> Iterator[Sign
         # Within a package of the image's: what is compiled, or a package, comes before a module of its name.
         stem = basename(path).partition(".")[0]
         if f"{dirname(path)}/{stem}.py" in seen.image.paths:
-            weak = module["packages"] and name in _INSTALLERS - {"distutils"} - seen.tests.words
-            kind = "package-changed" if weak else "module-shadowed"
+            kind = "package-changed" if is_installer else "module-shadowed"
             yield Sign(kind, path, "comes before the image's module of this name")
 
 

@@ -7,7 +7,6 @@ from collections.abc import Callable, Iterator
 from posixpath import basename, dirname
 
 from tbench.verify.changes.facts import Seen, names
-from tbench.verify.changes.python import homes
 from tbench.verify.changes.signs import Sign
 
 _LIBRARIES = re.compile(r"(?:/usr)?/lib(?:32|64|x32)?(?:/[\w-]+-linux-[\w]+)?(?:/(?:glibc-hwcaps|tls)(?:/[\w.-]+)*)?")
@@ -287,7 +286,7 @@ def _other_signs(seen: Seen, path: str) -> Iterator[Sign]:
 def _ancestor_signs(seen: Seen) -> Iterator[Sign]:
     """Directories above those of programs, modules and settings that are something else now, such as links."""
     searched = {*seen.image.search_path, "/etc", "/usr/lib", "/lib", "/lib64", "/usr/local/lib", "/usr/share"}
-    searched |= {f"{home}/lib" for home in homes(seen)}
+    searched |= {f"{home}/lib" for home in seen.homes}
     above = {path for each in searched for path in _with_parents(each)}
     for path in above & seen.changes.keys():
         now = seen.now.get(path)

@@ -28,10 +28,10 @@ _CONSOLE_SCRIPT = re.compile(
 _PACKAGE_OF = {"py.test": "pytest", "pytest-3": "pytest", "pip3": "pip", "uvx": "uv"}
 
 
-def tools_of(seen_words: frozenset[str], image_tools: frozenset[str], changed: frozenset[str]) -> frozenset[str]:
+def tools_of(seen: Seen) -> frozenset[str]:
     """Names of the programs that matter: those that the tests use, of the image's and of the changed ones."""
-    named = (_ALWAYS | _MAY_BE_CALLED | seen_words) & (image_tools | changed)
-    return frozenset(name for name in named if name in _ALWAYS or name in seen_words)
+    changed = frozenset(basename(path) for path in seen.changes if dirname(path) in seen.image.search_path)
+    return (_ALWAYS | seen.tests.words) & (seen.image.tools | changed)
 
 
 def tool_signs(seen: Seen) -> Iterator[Sign]:
@@ -45,11 +45,10 @@ def tool_signs(seen: Seen) -> Iterator[Sign]:
             and seen.differs(path)
         ):
             yield Sign("tool-replaced", path, "is not what the image has")
-    added = frozenset(basename(path) for path in seen.changes if dirname(path) in seen.image.search_path)
     known: dict[str, set[str]] = {}
     for path, found in seen.then.items():
         known.setdefault(found.sha256, set()).add(_family(basename(path)))
-    for name in sorted(tools_of(seen.tests.words, seen.image.tools, added)):
+    for name in sorted(tools_of(seen)):
         where, now = _first(name, seen.image.search_path, seen.now)
         _, then = _first(name, seen.image.search_path, seen.then)
         if now is None or (then is not None and now.sha256 == then.sha256):

@@ -100,6 +100,4 @@ def _is_place_of_work(seen: Seen, path: str) -> bool:
         return False
     if _IN_HOME.fullmatch(path) and not path.startswith(f"{seen.tests.workdir}/"):
         return False
-    # An interpreter of its own, such as /opt/venv, is the image's, but not a working directory with programs in it.
-    homes = {dirname(place) for place in seen.image.search_path} - {"/"}
-    return not any(path.startswith(f"{home}/") for home in homes if not f"{seen.tests.workdir}/".startswith(f"{home}/"))
+    return not path.startswith(seen.interpreters)
