@@ -76,8 +76,8 @@ async def measure(directory: Path) -> float:
 
 async def per_trial(place: Place, figures: Figures, scratch: Path) -> None:
     """Megabytes per trial in flight beyond the first."""
-    argv = [sys.executable, __file__]
-    done = await asyncio.to_thread(subprocess.run, argv, check=True, stdout=subprocess.PIPE, text=True)
+    argv, environ = [sys.executable, __file__], {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
+    done = await asyncio.to_thread(subprocess.run, argv, check=True, stdout=subprocess.PIPE, text=True, env=environ)
     figures.add("memory_per_trial_mb", float(done.stdout.splitlines()[-1]), "MB")
 
 
