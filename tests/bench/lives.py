@@ -17,7 +17,7 @@ from harness.chat import ChatModel
 from harness.model import Sampling
 from harness.protocols import load_protocol
 from tbench.agents.model_agent import ModelAgent
-from tbench.agents.trial_agent import OracleAgent
+from tbench.agents.trial_agent import NopAgent, OracleAgent
 from tbench.demo.server import DemoEndpoint
 from tbench.sandbox import backend as sandbox
 from tbench.sandbox.docker.labels import NETWORK
@@ -66,9 +66,12 @@ async def whole_trials(place: Place, figures: Figures, scratch: Path) -> None:
         chat = ChatModel(endpoint.base_url, None, Sampling(), api_key=None)
         await chat.connect()
         protocol = load_protocol("keystrokes-json")
-        bare, oracle, model = [], [], []
+        bare, nop, oracle, model = [], [], [], []
         for _ in range(CYCLES):
             bare.append(bare_cycle(place))
+            elapsed, outcome = await place.run_trials(NopAgent, 1, 1, "nop")
+            assert outcome.results[0].reward == 0.0, outcome.results
+            nop.append(elapsed)
             elapsed, outcome = await place.run_trials(OracleAgent, 1, 1, "oracle")
             assert outcome.results[0].reward == 1.0, outcome.results
             oracle.append(elapsed)
@@ -79,6 +82,7 @@ async def whole_trials(place: Place, figures: Figures, scratch: Path) -> None:
             model.append(elapsed)
         await chat.close()
     bare_sec, oracle_sec = statistics.median(bare), statistics.median(oracle)
+    figures.add("failing_trial_sec", statistics.median(nop), "s", bare_sec)
     figures.add("oracle_trial_sec", oracle_sec, "s", bare_sec)
     figures.add("oracle_trial_over_bare_cycle", oracle_sec / bare_sec, "ratio", 1.0)
     figures.add("ten_step_trial_sec", statistics.median(model), "s", oracle_sec)
@@ -94,17 +98,20 @@ def bare_lives(place: Place) -> float:
 
 
 async def lives_at_once(place: Place, figures: Figures, scratch: Path) -> None:
-    """Containers per second, eight at once: oracle trials, and bare ones."""
-    shares, lives = [], []
+    """Containers per second, eight at once: oracle trials, which pass, those of an idle agent, and bare ones."""
+    bare, failing, passing = [], [], []
     for _ in range(3):
-        bare_rate = bare_lives(place)
+        bare.append(bare_lives(place))
+        elapsed, outcome = await place.run_trials(NopAgent, LIVES, AT_ONCE, "nop")
+        assert all(result.reward == 0.0 for result in outcome.results), outcome.results
+        failing.append(LIVES / elapsed)
         elapsed, outcome = await place.run_trials(OracleAgent, LIVES, AT_ONCE, "oracle")
         assert all(result.reward == 1.0 for result in outcome.results), outcome.results
-        lives.append((LIVES / elapsed, bare_rate))
-        shares.append(LIVES / elapsed / bare_rate)
-    figures.add(
-        "lives_per_sec_n8", statistics.median(r for r, _ in lives), "1/s", statistics.median(b for _, b in lives)
-    )
+        passing.append(LIVES / elapsed)
+    bare_rate = statistics.median(bare)
+    figures.add("failing_lives_per_sec_n8", statistics.median(failing), "1/s", bare_rate)
+    figures.add("lives_per_sec_n8", statistics.median(passing), "1/s", bare_rate)
+    shares = [rate / beside for rate, beside in zip(passing, bare, strict=True)]
     figures.add("lives_per_sec_share_n8", statistics.median(shares), "ratio", 1.0)
 
 
