@@ -27,6 +27,9 @@ _NOT_THE_AGENTS = frozenset({"env_missing", "task_changed", "engine_unreachable"
 _COMES_ALONG = ("hosts",)
 """Kinds of signs about what a fresh container has, too: names of servers belong to the network."""
 
+_MAY_BE_WHY = ("changed-meanwhile",)
+"""Weak kinds that are an answer to why it passes in the agent's own container alone."""
+
 
 @dataclass(frozen=True)
 class VerifyPolicy:
@@ -115,7 +118,7 @@ def _joined(shared: Verdict, isolated: Verdict) -> Verdict:
         seen = (sign if is_weak(sign) or sign.startswith(_COMES_ALONG) else f"cleared: {sign}" for sign in signs)
         return _with(joined, tamper=(*isolated.integrity.tamper, *seen))
     words = f"{isolated.reward:g} in a fresh container, {shared.reward:g} in the agent's own"
-    if all(map(is_weak, signs)):
+    if all(map(is_weak, signs)) and not any(sign.startswith(_MAY_BE_WHY) for sign in signs):
         return _with(joined, tamper=(*signs, *isolated.integrity.tamper, f"needs-system: {words}"))
     lower = dataclasses.replace(joined, reward=isolated.reward)
     return _with(lower, tamper=(*signs, *isolated.integrity.tamper, f"disagreement: {words}"))

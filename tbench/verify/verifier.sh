@@ -168,7 +168,8 @@ mend() {
 
 # -- examining -----------------------------------------------------------------------------------
 
-# Sets name, state, parent, session and ticks (when it began) from a process's stat file. Forks nothing.
+# Sets name, state, parent, session and ticks (when it began) from a process's stat file. Forks nothing. One whose first
+# thread has ended is over only when its other threads are.
 read_stat() {
     local line
     read -r line 2>/dev/null <"$1" || return 1
@@ -176,6 +177,7 @@ read_stat() {
     # shellcheck disable=SC2086 # a word per field
     set -- ${line##*) }
     state=$1 parent=$2 session=$4 ticks=${20}
+    [ "$state" != Z ] || [ "${18}" -le 1 ] || state=S
 }
 
 # Whether this is busybox's timeout, which watches over a shell of ours from a session of its own, and up to a second
@@ -185,10 +187,13 @@ is_timeout() {
     [ "$1/exe" -ef $busybox ] || return 1
     read -r words <"$1/cmdline"
     case "$words" in ${busybox}timeout-k*) ;; *) return 1 ;; esac
+    # What was read has no ends of words: another applet can have a name of such words.
+    case "$($busybox tr '\n\0' ' \n' <"$1/cmdline")" in "$busybox${newline}timeout$newline-k$newline"*) ;; *) return 1 ;; esac
 }
 
 # Counts the processes that the agent left: all but ours (one session) and the terminal's own, which are tmux, then what
-# starts its shell (a script of ours, run by our busybox), then one shell of that.
+# starts its shell (a script of ours, run by our busybox), then one shell of that. The terminal's stand still from then
+# on, in this order, as each would start the next one anew: a shell can wait for the tests, too, and tmux run commands.
 count_left() {
     local process words ours terminal='' shells=0
     left=0
@@ -211,10 +216,12 @@ count_left() {
         case "$terminal" in *" ${process#/proc/} "*) continue ;; esac
         ! is_timeout "$process" || continue
         case "$name$shells$terminal" in
-            bash0*" $parent "* | sh0*" $parent "* | busybox0*" $parent "*) shells=1 ;;
+            bash0*" $parent "* | sh0*" $parent "* | busybox0*" $parent "*) shells=1 terminal="$terminal ${process#/proc/} " ;;
             *) left=$((left + 1)) ;;
         esac
     done
+    # shellcheck disable=SC2086 # a word per process
+    [ -z "$terminal" ] || kill -STOP $terminal 2>/dev/null
     note left $left
 }
 

@@ -3,21 +3,29 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
-from posixpath import basename, dirname
+from pathlib import PurePosixPath
+from posixpath import basename, dirname, join, normpath
 
 from tbench.sandbox.backend import ChangeKind
 
-_PYTHON_MODULES = re.compile(r"/lib(?:64|32)?/python3(?:\.\d+)?(?:/(?:site|dist)-packages)?$")
+_PYTHON_MODULES = re.compile(r"/lib(?:64|32)?/python3(?:\.\d+)?(?:/(?:(?:site|dist)-packages|lib-dynload))?$")
 _PYTHON = re.compile(r"/lib(?:64|32)?/(python3(?:\.\d+)?)/")
 _LIBRARY = re.compile(r"\.so(?:\.[\w.]+)?$")
+_SOURCE = re.compile(
+    r".*?/(?:include(?:-fixed)?(?:/[\w-]+-linux-\w+)?|perl(?:5|-base)?(?:/\d[\d.]*)?|(?:site|vendor)?_?ruby(?:/\d[\d.]*)?)"
+    r"/(.+\.(?:h|hpp|pm|pl|rb))"
+)
+_ENTERS = re.compile(r"(?:^|[\s;&|(])(?:cd|pushd)\s+[\"']?([^\s;&|)\"']+)", re.MULTILINE)
+_PYTEST_CALL = re.compile(r"\bpytest\b([^\n;&|]*)")
 _WORD = re.compile(r"[\w.+-]+")
 _IMPORT = re.compile(r"^[ \t]*(?:from[ \t]+([\w.]+)[ \t]+import|import[ \t]+([\w., \t]+))", re.MULTILINE)
 _ABSOLUTE = re.compile(r"/[\w.+@-]+(?:/[\w.+@-]+)*")
 _INSTALLS = re.compile(r"\b(?:apt|apt-get|dpkg|pip3?|uvx?|npm|apk|dnf|yum|curl|wget|conda|cargo|gem)\b")
 _OWN_ENVIRONMENT = re.compile(r"\buvx\b|\buv\s+(?:tool\s+)?run\b|\bpipx\b|^\s*#")
+_OURS = re.compile(r"/(?:tests|logs|opt|usr|root/\.|dev|tmp)\b")
 _READS_RC = re.compile(
     r"\bbash\s+(?:-\w*[li]\w*\b|--login)|\b(?:su|sudo)\b|\bzsh\b|(?:\bsource|(?:^|[\s;&])\.)\s+\S*(?:bashrc|profile)",
     re.MULTILINE,
@@ -61,8 +69,8 @@ class ImageTree:
 
     @cached_property
     def sources(self) -> frozenset[str]:
-        """Names of the headers and of the modules of other languages than Python."""
-        return frozenset(basename(path) for path in self.paths if path.endswith((".h", ".hpp", ".pm", ".pl", ".rb")))
+        """Headers and modules of other languages than Python, as programs name them: `Test/More.pm`."""
+        return frozenset(name for path in self.paths if (name := source_name(path)))
 
     @cached_property
     def pythons(self) -> frozenset[str]:
@@ -139,9 +147,41 @@ class Tests:
         return frozenset(found.rstrip("/.") for text in self.all_texts for found in _ABSOLUTE.findall(text))
 
     @cached_property
+    def entered(self) -> frozenset[str]:
+        """Directories in which test.sh works: the container's, and those that it enters."""
+        return frozenset({self.workdir} | {normpath(join(self.workdir, each)) for each in _ENTERS.findall(self.script)})
+
+    @cached_property
     def import_directories(self) -> frozenset[str]:
-        """Directories from which the tests may import: the working directory, the root, and those that they name."""
-        return self.named_paths | {self.workdir, "/"}
+        """Directories from which the tests may import: where test.sh works, the root, and those that they name."""
+        return self.named_paths | self.entered | {"/"}
+
+    @cached_property
+    def pytest_directories(self) -> frozenset[str]:
+        """Directories of the work in which test.sh lets pytest look for tests, with those above them."""
+        calls = _PYTEST_CALL.findall(script_without_installs(self.script))
+        found = {path for call in calls for path in self._operands(call)}
+        return frozenset(above for path in found for above in (path, *map(str, PurePosixPath(path).parents)))
+
+    def _operands(self, call: str) -> Iterator[str]:
+        """Paths of the work in the arguments of a call of pytest; where there are none, where it is run."""
+        words = [word.strip("\"'").partition("::")[0] for word in call.split()]
+        paths = [word for word in words if not word.startswith("-") and ("/" in word or word.endswith(".py"))]
+        yield from (normpath(join(each, path)) for path in paths for each in self.entered if not _OURS.match(path))
+        if not any(path.startswith("/tests") for path in paths):
+            yield from self.entered
+
+
+def source_name(path: str) -> str:
+    """How programs name a header or a module of another language than Python; empty for other files."""
+    found = _SOURCE.fullmatch(path)
+    return found[1] if found else ""
+
+
+def script_without_installs(script: str) -> str:
+    """The lines of test.sh in which pytest may be called with arguments: not those that install it."""
+    lines = script.replace("\\\n", " ").split("\n")
+    return "\n".join(line for line in lines if not re.search(r"\binstall\b|^\s*#|-w pytest\s*\\?$", line))
 
 
 def names(text: str) -> frozenset[str]:

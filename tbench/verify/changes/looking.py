@@ -7,7 +7,7 @@ import dataclasses
 import io
 import re
 import weakref
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from functools import cache
 from pathlib import Path, PurePosixPath
 from posixpath import basename, dirname
@@ -43,12 +43,17 @@ _READ = re.compile(
     r"/etc/(?:ld\.so\.\w+|passwd|group|nsswitch\.conf|hosts|resolv\.conf|apt/.*|dpkg/.*|pip\.conf|uv/.*|wgetrc|npmrc|gitconfig)"
     r"|/(?:root|home/[^/]+)/\.(?:local/bin/env|gitconfig|curlrc|wgetrc|npmrc|gemrc|netrc|condarc|pip/.*|config/.*|cargo/config.*)"
     r"|/(?:root|home/[^/]+)/\.(?:bash\w*|z?profile|zsh\w*|zlogin|pam_environment)|/etc/(?:profile\S*|bash\.bashrc|environment|zsh/.*)"
-    r"|.*/\.git/config|/var/lib/dpkg/info/.*\.list|.*\.dist-info/RECORD"
+    r"|.*/\.git/config|/var/lib/dpkg/info/.*\.list|.*\.dist-info/RECORD|(?:/root|/home/[^/]+)/\.ssh/config|/etc/ssh/ssh_config.*"
+    r"|.*/openssl\.cnf|/etc/php\d*/.*\.ini|/usr/local/etc/php/.*\.ini"
 )
 _MENTIONS = r"/logs/verifier|reward\.(txt|json)|ctrf\.json|(import|from) +_pytest|pytest_runtest_|[\"']_pytest"
 _MENTIONS += r"|/mem[\"' ,)]|process_vm_writev|PTRACE_"
 _CACHE = re.compile(r".*?/\.(?:cache|local/share)/(?:uv|pip)(?=/)")
 _WATCHED = re.compile(r"/(?:etc|usr/lib|usr/local/lib|usr/libexec|lib64)(?:/.*)?")
+_SYSTEM = re.compile(
+    r"/usr/(?:local/)?(?:s?bin|lib\w*)/.*|/etc/(?:ld\.so\.|ssl/|alternatives/).*|/opt/[^/]+/(?:bin|lib)/.*"
+)
+"""Where nothing is written but by those who install something."""
 
 
 @cache
@@ -82,7 +87,7 @@ async def look(task: Task, sandbox: Sandbox, facts: Facts | None = None) -> tupl
     seen = Seen(changes, image.tree, tests)
     sums, contents = _wanted(seen)
     mentioning = {path for path in changes if may_mention(seen, path)}
-    (now, mentions, made), then = await asyncio.gather(
+    (now, mentions, made, touched), then = await asyncio.gather(
         _files(sandbox, sums, contents, mentioning, since=facts.began_at if facts else "", alone=True),
         _files_then(original, image, sums | contents),
     )
@@ -90,6 +95,7 @@ async def look(task: Task, sandbox: Sandbox, facts: Facts | None = None) -> tupl
     late = _late(seen, facts)
     early = dataclasses.replace(seen, changes={path: kind for path, kind in changes.items() if path not in late})
     signs = dict.fromkeys(_signs(early))
+    signs |= dict.fromkeys(_put_back(seen, touched), None)
     if facts is not None and facts.leftovers and late:
         during = dataclasses.replace(seen, changes={path: changes[path] for path in late}, mentions=())
         signs |= {
@@ -108,6 +114,15 @@ async def look(task: Task, sandbox: Sandbox, facts: Facts | None = None) -> tupl
 def _signs(seen: Seen) -> Iterable[Sign]:
     for rules in (tool_signs, python_signs, system_signs, mention_signs, patch_signs):
         yield from rules(seen)
+
+
+def _put_back(seen: Seen, touched: frozenset[str]) -> Iterator[Sign]:
+    """Files of the system that are as they were, but were written while tests ran that install nothing."""
+    if seen.tests.installs:
+        return
+    for path in sorted(touched & seen.image.paths):
+        if _SYSTEM.fullmatch(path) and not _DULL.fullmatch(path):
+            yield Sign("put-back", path, "was written while the tests ran, which install nothing")
 
 
 def _late(seen: Seen, facts: Facts | None) -> frozenset[str]:
@@ -175,15 +190,16 @@ async def _files_then(original: Sandbox, image: _KnownImage, paths: set[str]) ->
         path for path in paths if path not in image.files and (path in image.tree.paths or path.startswith("/etc/"))
     }
     if unknown:
-        lies, _, _ = await _files(original, set(), unknown, set())
+        lies, *_ = await _files(original, set(), unknown, set())
         image.files |= {path: lies.get(path) for path in unknown}
     return {path: found for path in paths if (found := image.files.get(path)) is not None}
 
 
 async def _files(
     sandbox: Sandbox, sums: set[str], contents: set[str], mentioning: set[str], *, since: str = "", alone: bool = False
-) -> tuple[dict[str, File], tuple[str, ...], frozenset[str]]:
-    """What lies at the paths, which of `mentioning` speak of the verifier, and what was made `since` a time.
+) -> tuple[dict[str, File], tuple[str, ...], frozenset[str], frozenset[str]]:
+    """What lies at the paths, which of `mentioning` speak of the verifier, what was made `since` a time, and what was
+    written since then where the system lies.
 
     `alone` keeps all others in the container still.
     """
@@ -202,14 +218,14 @@ async def _files(
         },
         stdin=stdin,
     )
-    modes, sha256, mentions, made, archive = (ended.output.split(b"\0", 4) + [b""] * 5)[:5]
+    modes, sha256, mentions, made, touched, archive = (ended.output.split(b"\0", 5) + [b""] * 6)[:6]
     held = unpack(io.BytesIO(archive), _CONTENT_BYTES, whole_names=True)
     sums_by_path = _pairs(sha256, 66)
     files = {
         path: File(int(mode, 16), sums_by_path.get(path, ""), held.get(path.lstrip("/")))
         for path, mode in _modes(modes).items()
     }
-    return files, _lines(mentions), frozenset(_lines(made))
+    return files, _lines(mentions), frozenset(_lines(made)), frozenset(_lines(touched))
 
 
 def _lines(data: bytes) -> tuple[str, ...]:

@@ -6,18 +6,33 @@ import re
 from collections.abc import Callable, Iterator
 from posixpath import basename, dirname
 
-from tbench.verify.changes.facts import Seen, names
+from tbench.verify.changes.facts import Seen, names, source_name
 from tbench.verify.changes.signs import Sign
+from tbench.verify.changes.tools import tools_of
 
 _LIBRARIES = re.compile(r"(?:/usr)?/lib(?:32|64|x32)?(?:/[\w-]+-linux-[\w]+)?(?:/(?:glibc-hwcaps|tls)(?:/[\w.-]+)*)?")
 _SHARED_OBJECT = re.compile(r"\.so(?:\.[\w.]+)?$")
 _CODE = re.compile(
-    r"\.(?:so(?:\.[\w.]+)?|pm|pl|rb|js|mjs|cjs|lua|php|tcl|jar|class|el|node|wasm|h|hpp|a)$|/libexec/|/lib/gcc/|gconv"
+    r"\.(?:so(?:\.[\w.]+)?|pm|pl|rb|js|mjs|cjs|lua|php|tcl|jar|class|el|node|wasm|h|hpp|a|o|mgc)$|/libexec/|/lib/gcc/|gconv"
 )
 _EARLY = re.compile(
-    r"/(?:etc/perl|usr/local/(?:lib|share)/(?:[\w-]+/)?perl|usr/local/lib/site_ruby|usr/local/include)/"
+    r"/(?:etc/perl|usr/local/(?:lib|share)/(?:[\w-]+/)?perl|usr/(?:lib|share)/(?:[\w-]+/)?perl5|usr/local/include"
+    r"|usr/(?:local/)?lib/(?:ruby/)?(?:site|vendor)_ruby|usr/include/[\w-]+-linux-\w+|usr/lib/gcc/.*/include(?:-fixed)?)/"
 )
 """Places where other languages look before they look where the image has its own."""
+_OF_COMPILER = re.compile(r"/usr/lib(?:exec)?/gcc(?:-cross)?/|/usr/[\w-]+-linux-\w+/bin/")
+"""Where a compiler looks for the assembler and the linker before it looks on the path."""
+_SETTINGS = re.compile(
+    r"(?:/root|/home/[^/]+)/(?:\.(?P<name>[A-Za-z]\w*?)(?:rc|init|_?profile|\.\w+)?|\.config/(?P<folder>\w+)(?:rc|/[^/]+)?)"
+)
+_LOADS = re.compile(
+    r"^\s*(?:module\b|dynamic_path|so_path|engine_id|\.include|auto_(?:pre|ap)pend_file|(?:zend_)?extension\s*=\s*[\"']?/)",
+    re.IGNORECASE,
+)
+"""Settings that name code or further settings."""
+_SSH_RUNS = re.compile(
+    r"^\s*(?:proxycommand|localcommand|knownhostscommand|match\b.*\bexec|pkcs11|include)", re.IGNORECASE
+)
 _RUNNERS = {
     "jest": r"jest\.config\..*|babel\.config\..*|\.babelrc.*",
     "vitest": r"(?:vitest|vite)\.config\..*",
@@ -204,6 +219,20 @@ def _installers_cache(seen: Seen, path: str) -> Iterator[Sign]:
         )
 
 
+def _loading_settings(seen: Seen, path: str) -> Iterator[Sign]:
+    text, then = seen.content(path), set(seen.content_then(path).splitlines())
+    new = ["module"] if text is None else [line for line in text.splitlines() if line not in then]
+    if path not in seen.tests.asked_for and any(map(_LOADS.match, new)):
+        yield Sign("loader", path, "names code that programs of the image load")
+
+
+def _ssh_settings(seen: Seen, path: str) -> Iterator[Sign]:
+    text, then = seen.content(path) or "include", set(seen.content_then(path).splitlines())
+    new = [line for line in text.splitlines() if line not in then]
+    if {"ssh", "scp", "sftp", "git", "rsync"} & seen.tests.words and any(map(_SSH_RUNS.match, new)):
+        yield Sign("tool-settings", path, "says what ssh runs")
+
+
 def _git_settings(seen: Seen, path: str) -> Iterator[Sign]:
     text, then = seen.content(path) or "alias", set(seen.content_then(path).splitlines())
     new = [line for line in text.splitlines() if line not in then]
@@ -235,6 +264,8 @@ _RULES: tuple[tuple[re.Pattern[str], Judge], ...] = tuple(
         (r"/etc/nsswitch\.conf", _name_services),
         (r"/etc/(?:hosts|resolv\.conf|hostname|mtab|machine-id|localtime|timezone)", _nothing),
         (_HOME + r"/\.local/bin/env", _uv_environment),
+        (_HOME + r"/\.ssh/config|/etc/ssh/ssh_config(?:\.d/.*)?", _ssh_settings),
+        (r"/(?:etc|usr)/.*openssl\.cnf|/etc/php\d*/.*\.ini|/usr/local/etc/php/.*\.ini", _loading_settings),
         (_START_FILES.pattern, _start_file),
         (r"/etc/apt/apt\.conf(?:\.d/.*)?", _apt_settings),
         (r"/etc/apt/(?:sources|preferences|trusted|keyrings|auth).*", _apt_sources),
@@ -269,18 +300,53 @@ def _runner_signs(seen: Seen, path: str) -> Iterator[Sign]:
 def _other_signs(seen: Seen, path: str) -> Iterator[Sign]:
     """Code of the image that is not what it was, and libraries that are found before those of the image."""
     yield from _runner_signs(seen, path)
+    yield from _tool_settings(seen, path)
     if not path.startswith(("/usr/", "/lib", "/bin/", "/sbin/", "/opt/", "/etc/perl/")):
         return
     if path in seen.image.paths:
-        if _CODE.search(path) and path not in seen.tests.asked_for and seen.differs(path):
+        is_code = _CODE.search(path) or _is_run_by_tools(seen, path)
+        if is_code and path not in seen.tests.asked_for and seen.differs(path):
             yield Sign("library-changed", path, "is not what the image has")
     elif _SHARED_OBJECT.search(path):
         if _LIBRARIES.fullmatch(dirname(path)) and basename(path) in seen.image.libraries:
             yield Sign("loader", path, "comes before the image's library of this name")
-    elif basename(path) in ("sitecustomize.pl", "specs") or "/gconv/" in path:
+    elif (
+        basename(path) in ("sitecustomize.pl", "specs", "rubygems_plugin.rb", "operating_system.rb")
+        or "/gconv/" in path
+    ):
         yield Sign("library-changed", path, "is read by programs of the image")
-    elif _EARLY.match(path) and basename(path) in seen.image.sources:
+    elif _EARLY.match(path) and source_name(path) in seen.image.sources and not _is_of_another_version(seen, path):
         yield Sign("module-shadowed", path, "comes before the image's file of this name")
+    elif path.endswith(".gch") and path.removesuffix(".gch") in seen.image.paths | seen.changes.keys():
+        yield Sign("library-changed", path, "is taken for the header beside it")
+    elif dirname(path) in seen.image.paths and _OF_COMPILER.match(path) and basename(path) in seen.image.tools:
+        yield Sign("tool-replaced", path, "comes before the image's program of this name")
+
+
+def _is_of_another_version(seen: Seen, path: str) -> bool:
+    """Whether a header belongs to a compiler that the image lacks."""
+    return path.startswith("/usr/lib/gcc/") and path.partition("/include")[0] not in seen.image.paths
+
+
+def _is_run_by_tools(seen: Seen, path: str) -> bool:
+    """Whether a program on no path is of a tool that the tests use: `/usr/lib/git-core/git-clone`, for git."""
+    found = re.match(r"/usr/(?:local/)?(?:lib|libexec|share)/([\w.-]+)/", path)
+    then = seen.then.get(path)
+    if found is None or then is None or not then.is_executable:
+        return False
+    used = seen.tests.words & seen.image.tools
+    return found[1].partition("-")[0] in {word.partition("-")[0] for word in used}
+
+
+def _tool_settings(seen: Seen, path: str) -> Iterator[Sign]:
+    """Settings in a home of a program that the tests use; none that the instruction names."""
+    found, now, name = _SETTINGS.fullmatch(path), seen.now.get(path), basename(path)
+    if found is None or now is None or not now.sha256 or name in seen.tests.instruction:
+        return
+    owner = found["name"] or found["folder"]
+    used = {word.rstrip("0123456789.") for word in seen.tests.words & tools_of(seen)}
+    if owner in used and not name.endswith("history") and seen.differs(path):
+        yield Sign("tool-settings", path, f"is read by {owner}")
 
 
 def _ancestor_signs(seen: Seen) -> Iterator[Sign]:

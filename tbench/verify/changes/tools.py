@@ -16,6 +16,9 @@ _ALWAYS = names(
 ) | {f"python3.{minor}" for minor in range(8, 16)}
 """Programs that decide the tests whether test.sh names them or not."""
 _MAY_BE_CALLED = names("pip pip3 uv uvx curl wget apt apt-get dpkg git make node perl ruby su sudo runuser")
+_COMPILERS = names("gcc g++ cc c++ clang clang++ make cmake cargo rustc go")
+_OF_COMPILERS = names("as ld ld.bfd ld.gold ld.lld ar ranlib cc c++ gcc g++ cpp")
+"""Programs that compilers run."""
 _OF_PACKAGES = ("/usr/bin/", "/usr/sbin/", "/bin/", "/sbin/")
 _CONSOLE_SCRIPT = re.compile(
     r"#!(?P<python>/[^\s]*python[\d.]*)\n(?:#[^\n]*\n)*(?:import (?:re|sys)\n)+"
@@ -31,7 +34,8 @@ _PACKAGE_OF = {"py.test": "pytest", "pytest-3": "pytest", "pip3": "pip", "uvx": 
 def tools_of(seen: Seen) -> frozenset[str]:
     """Names of the programs that matter: those that the tests use, of the image's and of the changed ones."""
     changed = frozenset(basename(path) for path in seen.changes if dirname(path) in seen.image.search_path)
-    return (_ALWAYS | seen.tests.words) & (seen.image.tools | changed)
+    run = _OF_COMPILERS if _COMPILERS & seen.tests.words else frozenset()
+    return (_ALWAYS | seen.tests.words | run) & (seen.image.tools | changed)
 
 
 def tool_signs(seen: Seen) -> Iterator[Sign]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from seen_changes import container, strong, weak
+from seen_changes import IMAGE, container, strong, weak
 
 from tbench.verify.changes.python import python_signs
 
@@ -41,13 +41,42 @@ SHIM = (
         (f"{SITE}/pytest", b"", "module-shadowed"),
         ("/app/json.py", b"x", "module-shadowed"),
         ("/app/pytest.pyc", b"x", "module-shadowed"),
+        ("/app/msvcrt.py", b"x", "module-shadowed"),
+        ("/app/_json.py", b"x", "module-shadowed"),
+        (f"{SITE}/org", b"", "module-shadowed"),
+        (f"{SITE}/more.pth", b"/opt/more.zip\n", "python-startup"),
         ("/conftest.py", b"x", "planted-pytest"),
         ("/pytest.ini", b"[pytest]\n", "planted-pytest"),
         ("/pyproject.toml", b"[tool.pytest.ini_options]\n", "planted-pytest"),
     ],
 )
 def test_what_decides_the_tests_is_flagged(path: str, data: bytes, kind: str) -> None:
-    assert kind in strong(python_signs(container({path: data})))
+    image = {**IMAGE, "/usr/lib/python3.11/lib-dynload/_json.cpython-311-x86_64-linux-gnu.so": b"x"}
+    assert kind in strong(python_signs(container({path: data, "/opt/more.zip": b"PK"}, image=image)))
+
+
+def test_a_pth_without_code_can_lead_to_a_plugin() -> None:
+    plugin = {"/opt/more/x-1.dist-info/entry_points.txt": b"[pytest11]\nx = x\n"}
+    assert list(python_signs(container(plugin))) == []
+    for line in (b"/opt/more\n", b"../../../../../../opt/more\n"):
+        assert "pytest-plugin" in strong(python_signs(container({f"{SITE}/a.pth": line, **plugin})))
+
+
+@pytest.mark.parametrize(
+    ("script", "path", "is_strong"),
+    [
+        ("pytest -rA /app/tests/test_x.py\n", "/app/tests/conftest.py", True),
+        ("pytest -rA /app/tests/test_x.py\n", "/app/conftest.py", True),
+        ("pytest -rA tests/test_x.py::test_y\n", "/app/tests/conftest.py", True),
+        ("cd project && pytest -rA\n", "/app/project/pytest.ini", True),
+        ("cd /app/project; python3 -m pytest test_x.py\n", "/app/project/conftest.py", True),
+        ("cd /app\npytest --ctrf /logs/verifier/ctrf.json /tests/test_x.py -rA\n", "/app/conftest.py", False),
+        ("pytest /app/tests/test_x.py\n", "/app/other/conftest.py", False),
+        ("cd /app/project\nuvx -w pytest==8.4.1 pytest /tests/test_x.py\n", "/app/project/conftest.py", False),
+    ],
+)
+def test_settings_of_pytest_matter_where_it_is_run(script: str, path: str, is_strong: bool) -> None:
+    assert ("planted-pytest" in strong(python_signs(container({path: b"[pytest]\n"}, script=script)))) == is_strong
 
 
 @pytest.mark.parametrize(

@@ -9,6 +9,20 @@ from tbench.verify.changes.facts import File
 from tbench.verify.changes.system import system_signs
 
 PASSWD = IMAGE["/etc/passwd"]
+COMPILER = IMAGE | dict.fromkeys(
+    (
+        "/usr/bin/as",
+        "/usr/include/stdio.h",
+        "/usr/lib/gcc/x86_64-linux-gnu",
+        "/usr/lib/gcc/x86_64-linux-gnu/12",
+        "/usr/lib/gcc/x86_64-linux-gnu/12/include",
+        "/usr/lib/jq/helper",
+        "/usr/lib/other/helper",
+        "/usr/lib/x86_64-linux-gnu/crt1.o",
+        "/usr/lib/x86_64-linux-gnu/perl-base/strict.pm",
+    ),
+    b"image's",
+)
 
 
 @pytest.mark.parametrize(
@@ -35,7 +49,7 @@ PASSWD = IMAGE["/etc/passwd"]
         ("/etc/ld-musl-x86_64.path", b"/x\n", "preload"),
         ("/node_modules/chai/index.js", b"x", "library-changed"),
         ("/app/jest.config.js", b"x", "planted-config"),
-        ("/usr/local/share/perl/5.36.0/More.pm", b"x", "module-shadowed"),
+        ("/usr/local/share/perl/5.36.0/Test/More.pm", b"x", "module-shadowed"),
     ],
 )
 def test_changes_that_decide_what_programs_do_are_flagged(path: str, data: bytes | None, kind: str) -> None:
@@ -68,6 +82,48 @@ def test_changes_that_decide_what_programs_do_are_flagged(path: str, data: bytes
 )
 def test_honest_administration_is_no_sign(path: str, data: bytes) -> None:
     assert list(system_signs(container({path: data}, script="bash -l; pip install x; git log; apt-get update\n"))) == []
+
+
+@pytest.mark.parametrize(
+    ("path", "kind"),
+    [
+        ("/usr/share/perl5/strict.pm", "module-shadowed"),
+        ("/usr/lib/gcc/x86_64-linux-gnu/12/include/stdio.h", "module-shadowed"),
+        ("/usr/include/x86_64-linux-gnu/stdio.h", "module-shadowed"),
+        ("/usr/include/stdio.h.gch", "library-changed"),
+        ("/usr/lib/x86_64-linux-gnu/crt1.o", "library-changed"),
+        ("/usr/lib/gcc/x86_64-linux-gnu/12/as", "tool-replaced"),
+        ("/usr/lib/jq/helper", "library-changed"),
+        ("/usr/lib/ssl/openssl.cnf", "loader"),
+        ("/root/.jq", "tool-settings"),
+        ("/root/.config/jq/settings", "tool-settings"),
+    ],
+)
+def test_what_tools_take_before_their_own_is_flagged(path: str, kind: str) -> None:
+    changed = {path: b"  module = /x.so\n"}
+    assert kind in strong(system_signs(container(changed, script="gcc x.c; jq . x\n", image=COMPILER)))
+
+
+@pytest.mark.parametrize(
+    ("path", "data"),
+    [
+        ("/usr/share/perl5/Other/strict.pm", b"x"),
+        ("/usr/lib/gcc/x86_64-linux-gnu/13/include/stdio.h", b"x"),
+        ("/usr/include/x86_64-linux-gnu/png/stdio.h", b"x"),
+        ("/usr/lib/gcc/x86_64-linux-gnu/12/cc1plus", b"x"),
+        ("/usr/lib/other/helper", b"x"),
+        ("/etc/ssl/openssl.cnf", b"[provider_sect]\ndefault = default_sect\n# .include x\n"),
+        ("/etc/php/8.2/cli/conf.d/10-opcache.ini", b"zend_extension=opcache.so\n"),
+        ("/root/.jq_history", b"x"),
+        ("/root/.vimrc", b"x"),
+    ],
+)
+def test_what_is_beside_them_is_not(path: str, data: bytes) -> None:
+    assert list(system_signs(container({path: data}, script="gcc x.c; jq . x\n", image=COMPILER))) == []
+
+
+def test_settings_that_were_asked_for_are_work() -> None:
+    assert list(system_signs(container({"/root/.jq": b"x"}, instruction="Define f in ~/.jq\n"))) == []
 
 
 def test_start_files_matter_where_the_tests_read_them() -> None:

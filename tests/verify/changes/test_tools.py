@@ -26,6 +26,12 @@ if __name__ == '__main__':
 """
 
 
+def test_what_a_compiler_runs_is_used_by_tests_that_compile() -> None:
+    image, changed = {**IMAGE, "/usr/bin/as": b"as"}, {"/usr/bin/as": b"other"}
+    assert strong(tool_signs(container(changed, image=image, script="gcc x.c\n"))) == {"tool-replaced"}
+    assert list(tool_signs(container(changed, image=image))) == []
+
+
 @pytest.mark.parametrize(
     ("path", "data"),
     [
