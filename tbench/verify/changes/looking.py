@@ -16,6 +16,7 @@ from tbench.errors import TrialError
 from tbench.sandbox.archive import unpack
 from tbench.sandbox.backend import Compares, Copies, Sandbox
 from tbench.tasks.task import Task
+from tbench.verify.changes.debian import excused_by_debian
 from tbench.verify.changes.facts import File, ImageTree, Seen, Tests
 from tbench.verify.changes.packages import excused
 from tbench.verify.changes.python import python_signs
@@ -102,7 +103,8 @@ async def look(task: Task, sandbox: Sandbox, facts: Facts | None = None) -> tupl
     async def lies(paths: set[str]) -> dict[str, File]:
         return (await _files(sandbox, paths, set(), set(), alone=True))[0]
 
-    return seen, tuple(dict.fromkeys(await excused(sandbox, seen, signs, lies)))
+    judged = await excused(sandbox, seen, signs, lies)
+    return seen, tuple(dict.fromkeys(await excused_by_debian(sandbox, seen, judged, lies)))
 
 
 def _signs(seen: Seen) -> Iterable[Sign]:

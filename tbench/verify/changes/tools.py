@@ -47,7 +47,7 @@ def tool_signs(seen: Seen) -> Iterator[Sign]:
             yield Sign("tool-replaced", path, "is not what the image has")
     known: dict[str, set[str]] = {}
     for path, found in seen.then.items():
-        known.setdefault(found.sha256, set()).add(_family(basename(path)))
+        known.setdefault(found.sha256, set()).add(family(basename(path)))
     for name in sorted(tools_of(seen)):
         where, now = _first(name, seen.image.search_path, seen.now)
         _, then = _first(name, seen.image.search_path, seen.then)
@@ -57,7 +57,7 @@ def tool_signs(seen: Seen) -> Iterator[Sign]:
             yield Sign("tool-asked-for", where, "was made as the instruction asks")
         elif then is not None:
             yield Sign("tool-replaced", where, "is not what the image has")
-        elif _family(name) in known.get(now.sha256, ()):
+        elif family(name) in known.get(now.sha256, ()):
             continue  # another name of a program of the image
         elif now.sha256 in known:
             yield Sign("tool-replaced", where, "is another program of the image")
@@ -73,7 +73,7 @@ def _first(name: str, search_path: tuple[str, ...], files: Mapping[str, File]) -
     return "", None
 
 
-def _family(name: str) -> str:
+def family(name: str) -> str:
     """What variants of a program have in common: `python` for python3.11."""
     return name.rstrip("0123456789.-") or name
 
