@@ -42,7 +42,7 @@ _HOOK_NAMES = re.compile(
 )
 _READ = re.compile(
     r"/etc/(?:ld\.so\.\w+|passwd|group|nsswitch\.conf|hosts|resolv\.conf|apt/.*|dpkg/.*|pip\.conf|uv/.*|wgetrc|npmrc|gitconfig)"
-    r"|/(?:root|home/[^/]+)/\.(?:local/bin/env|gitconfig|curlrc|wgetrc|npmrc|gemrc|netrc|condarc|pip/.*|config/.*|cargo/config.*)"
+    r"|/(?:root|home/[^/]+)/\.(?:local/bin/env|gitconfig|curlrc|wgetrc|npmrc|gemrc|netrc|condarc|pip/.*|config/.*|cargo/(?:config.*|env))"
     r"|/(?:root|home/[^/]+)/\.(?:bash\w*|z?profile|zsh\w*|zlogin|pam_environment)|/etc/(?:profile\S*|bash\.bashrc|environment|zsh/.*)"
     r"|.*/\.git/config|/var/lib/dpkg/info/.*\.list|.*\.dist-info/RECORD"
 )
