@@ -310,7 +310,9 @@ _RULES: tuple[tuple[re.Pattern[str], Judge], ...] = tuple(
         (r"/var/lib/dpkg/info/.*\.(?:(?:pre|post)(?:inst|rm)|config|triggers)", _maintainer_script),
         (r"/etc/(?:pip\.conf|uv/.*|wgetrc|npmrc)|/usr/etc/npmrc|" + _HOME + r"/\.(?:(?:curl|wget|npm|gem)rc|pip/.*"
          r"|netrc|condarc|config/(?:pip|uv|curlrc).*|cargo/config.*)", _downloader_settings),
-        (_HOME + r"/\.(?:cache|local/share)/(?:uv|pip)/.*", _installers_cache),
+        # Of uv's tools and pythons only the lock is there as soon as it was started.
+        (_HOME + r"/\.(?:cache/(?:uv|pip)|local/share/(?:uv|pip)/[\w-]+)/(?!\.(?:lock|gitignore)$).+",
+         _installers_cache),
         (r"/etc/gitconfig|" + _HOME + r"/\.(?:gitconfig|config/git/.*)|.*/\.git/config", _git_settings),
         (r".*/\.git/hooks/.*", _git_hook),
     )

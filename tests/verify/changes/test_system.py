@@ -98,8 +98,12 @@ def test_start_files_matter_where_the_tests_read_them() -> None:
 
 def test_a_cache_matters_to_who_installs_from_it() -> None:
     changed = {"/root/.cache/uv/archive-v0/x/_pytest/reports.py": b"x"}
-    assert strong(system_signs(container(changed, script="uvx pytest\n"))) == {"cache-changed"}
-    assert list(system_signs(container(changed))) == []
+    tool = {"/root/.local/share/uv/tools/pytest/uv-receipt.toml": b"x"}
+    for each in (changed, tool):
+        assert strong(system_signs(container(each, script="uvx pytest\n"))) == {"cache-changed"}
+        assert list(system_signs(container(each))) == []
+    lock = {"/root/.local/share/uv/tools": b"", "/root/.local/share/uv/tools/.lock": b""}
+    assert list(system_signs(container(lock, script="uvx pytest\n"))) == []
 
 
 def test_settings_of_an_installer_are_weak_where_the_tests_use_others() -> None:
