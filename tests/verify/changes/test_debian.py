@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import hashlib
 from collections.abc import Mapping
 
@@ -75,15 +76,15 @@ async def test_another_name_is_excused_where_the_image_links_it_or_the_package_s
     assert await judged("/usr/bin/jq", led("/usr/bin/jq", "/usr/bin/gawk")) == "tool-replaced"
 
 
-async def test_a_link_of_the_image_s_stands_for_the_package_s_own_variant() -> None:
+@pytest.mark.parametrize(("link", "kind"), [("/usr/bin/python3", "package-added"), ("/usr/bin/jq", "tool-replaced")])
+async def test_a_link_of_the_image_s_stands_for_a_variant_but_for_no_other_program(link: str, kind: str) -> None:
     seen = container(UPGRADED)
-    newer = seen.now["/usr/bin/python3.11"]
-    seen.now["/usr/bin/python3"] = newer  # type: ignore[index]
+    seen = dataclasses.replace(seen, now={**seen.now, link: seen.now["/usr/bin/python3.11"]})
     told = "".join(f"{hashlib.sha256(data).hexdigest()}  {name}\n" for name, data in INDEX.items())
 
     async def sums(paths: set[str]) -> Mapping[str, File]:
         return {path: seen.now[path] for path in paths}
 
     sandbox = FakeSandbox(answers=[ExecResult(0, told.encode())])
-    sign = Sign("tool-replaced", "/usr/bin/python3", "differs")
-    assert [each.kind for each in await excused_by_debian(sandbox, seen, [sign], sums)] == ["package-added"]
+    sign = Sign("tool-replaced", link, "differs")
+    assert [each.kind for each in await excused_by_debian(sandbox, seen, [sign], sums)] == [kind]
