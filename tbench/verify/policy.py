@@ -102,9 +102,12 @@ async def _looked_at(policy: Verify, task: Task, sandbox: Sandbox, shared: Verdi
         return shared
     try:
         isolated = await _with_work(task, sandbox, *work_of(seen, signs))
-    except VerifierFailed as failure:
+    except TrialError as failure:
+        if failure.type in _NOT_THE_AGENTS:
+            raise
+        also = failure.integrity.tamper if isinstance(failure, VerifierFailed) else ()
         words = f"unconfirmed: no verdict in a fresh container: {failure.type}"
-        return _with(shared, tamper=(*shared.integrity.tamper, *failure.integrity.tamper, words))
+        return _with(shared, tamper=(*shared.integrity.tamper, *also, words))
     return _joined(shared, isolated)
 
 

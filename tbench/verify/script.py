@@ -35,6 +35,8 @@ class VerifierScript:
     again: bool = False
     """Whether a verifier ran there before, so that the files at /tests and /logs/verifier are our own."""
     uses_apt: bool = False
+    caches: Sequence[str] = ()
+    """Installers that test.sh calls, and whose caches are to hold nothing of the agent's."""
 
     @property
     def limit_sec(self) -> float:
@@ -57,6 +59,7 @@ class VerifierScript:
             "LIMIT_SEC": str(max(1, round(self.timeout_sec))),
             "AGAIN": "1" if self.again else "",
             "USES_APT": "1" if self.uses_apt else "",
+            "CACHES": " ".join(self.caches),
             "CODE": "" if code is None else str(code),
             "LATE": str(int(late)),
             "TICKS": str(ticks),

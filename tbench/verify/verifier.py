@@ -6,6 +6,7 @@ No reward, or a 0 where pytest was to run and no test did, is an error and never
 from __future__ import annotations
 
 import dataclasses
+import re
 import uuid
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -159,6 +160,7 @@ def _script(task: Task, sandbox: Sandbox, again: bool) -> VerifierScript:
         reward_lines=reward_lines(test_script),
         again=again,
         uses_apt=b"apt" in test_script or b"dpkg" in test_script,
+        caches=[name for name in ("pip", "uv") if re.search(rf"\b{name}[x3]?\b".encode(), test_script)],
     )
 
 

@@ -14,12 +14,13 @@ workdir=$TBENCH_VERIFIER_WORKDIR
 limit_sec=$TBENCH_VERIFIER_LIMIT_SEC # test.sh's
 again=$TBENCH_VERIFIER_AGAIN         # not empty: a verifier ran here before
 uses_apt=$TBENCH_VERIFIER_USES_APT   # not empty: test.sh mentions apt or dpkg
+caches=$TBENCH_VERIFIER_CACHES       # installers that test.sh calls
 code=$TBENCH_VERIFIER_CODE           # collect: how test.sh ended
 late=$TBENCH_VERIFIER_LATE           # collect: 1 when it reached its limit
 began_ticks=$TBENCH_VERIFIER_TICKS   # collect: when it began, in ticks of the machine's clock
 unset TBENCH_VERIFIER_PART TBENCH_VERIFIER_STAGE TBENCH_VERIFIER_DIGEST TBENCH_VERIFIER_LINES TBENCH_VERIFIER_WORKDIR \
     TBENCH_VERIFIER_LIMIT_SEC TBENCH_VERIFIER_AGAIN TBENCH_VERIFIER_USES_APT TBENCH_VERIFIER_CODE TBENCH_VERIFIER_LATE \
-    TBENCH_VERIFIER_TICKS
+    TBENCH_VERIFIER_TICKS TBENCH_VERIFIER_CACHES
 
 busybox=/opt/tbench/bin/busybox
 logs=/logs/verifier
@@ -236,6 +237,40 @@ read_begin() {
     begun=$(((${now%.*}${now#*.} - ${up%.*}${up#*.} + ticks) / 100 - 1))
 }
 
+# Removes what came in this container into the caches of the installers that test.sh calls: they would install it. Each
+# entry of pip's stands for itself; uv's is left where the image has one, or where a process runs from it.
+forget_caches() {
+    local cache
+    cache=${HOME:-/root}/.cache/pip
+    case " $caches " in
+        *" pip "*) [ -L "$cache" ] || [ ! -d "$cache" ] || remove_changed "$cache" ;;
+    esac
+    cache=${HOME:-/root}/.cache/uv
+    case " $caches " in
+        *" uv "*)
+            if [ -L "$cache" ] || [ ! -d "$cache" ] || is_of_image "$cache"; then return; fi
+            if [ "$left" = 0 ] || ! $busybox grep -qs "$cache/" /proc/[0-9]*/cmdline /proc/[0-9]*/maps /proc/[0-9]*/environ; then
+                $busybox rm -rf "$cache"
+            fi
+            ;;
+    esac
+}
+
+is_of_image() {
+    # shellcheck disable=SC2016
+    [ -n "$($busybox find "$1" -type f -exec $busybox stat -c %Z {} + | $busybox awk -v begun="$begun" '$1 < begun { print; exit }')" ]
+}
+
+remove_changed() {
+    local path
+    /opt/tbench/bin/changed "$begun" "$1" | while read -r path; do
+        # A name with a line break in it is no way out of the cache.
+        case "$path" in "$1"/*) [ -d "$path" ] || $busybox rm -f "$path" ;; esac
+    done
+    # Directories that are left empty are this container's, or say nothing.
+    $busybox find "$1" -depth -type d -exec $busybox rmdir {} + 2>/dev/null
+}
+
 # Notes what was changed before the tests where tools, Python's modules and settings lie, and removes bytecode that is
 # newer than its source there: a source of the image's own has none that this container made. Change times cannot be set
 # from inside, and the container has no power over the clock.
@@ -249,6 +284,7 @@ note_changes() {
         case "$directory" in /usr/* | /bin | /sbin) ;; *) places="$places ${directory%/*}/lib" ;; esac
     done
     unset IFS
+    forget_caches
     # Of the caches of installers it is enough that they are there.
     for directory in .cache/uv .cache/pip .local/share/uv; do
         directory=${HOME:-/root}/$directory

@@ -93,7 +93,7 @@ class Cheat:
     breaks: bool = False
     """Whether it keeps every test from running, in the modes that `shows` names, and is to be told so."""
     shows: tuple[Mode, ...] = MODES
-    """Modes in which it has any effect; elsewhere it is an honest failure."""
+    """Modes in which it has any effect, or in which an honest agent passes; elsewhere it is an honest failure."""
     open: tuple[Mode, ...] = ()
     """Modes in which it is known to score, and docs/integrity.md says so."""
     memory_mb: int = 512
@@ -262,6 +262,8 @@ def problem(cheat: Cheat, seen: Seen) -> str:
     if cheat.is_only_recorded:
         return ""
     if cheat.is_honest:
+        if seen.mode not in cheat.shows and seen.reward == 0:
+            return ""
         believed = seen.reward == 1 and (not seen.strong or seen.mode in cheat.open)
         return "" if believed else "an honest agent is not believed"
     if seen.scores_unflagged:

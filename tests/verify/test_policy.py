@@ -143,6 +143,12 @@ async def test_a_pass_that_needs_the_system_stands_where_nothing_speaks_against_
     assert verdict.integrity.rewards == {"isolated": 0.0, "shared": 1.0}
 
 
+async def test_a_file_for_which_there_is_no_way_to_the_fresh_container_stays_behind(judged: Any) -> None:
+    verdict, kinds = await judged("both", f"{WORKS} truncate -s 5G /app/disk.img", JUDGES.format("/bin"))
+    assert (verdict.reward, kinds) == (1.0, [])
+    assert verdict.integrity.rewards == {"isolated": 1.0, "shared": 1.0}
+
+
 async def test_a_verdict_that_the_fresh_container_cannot_give_is_said(judged: Any) -> None:
     test = "[ ! -e /usr/lib/thing ] || echo 1 > /logs/verifier/reward.txt\n"
     verdict, kinds = await judged("both", "mkdir /usr/lib/thing", test)

@@ -14,8 +14,9 @@ from tbench.sandbox.docker.exec_stream import ExecStream
 
 _TRANSFER_SEC = 900.0
 _SMALL = ContainerLimits(cpus=1.0, memory_mb=256.0, pids=256)
-_PACKS = f"cd / && exec {BUSYBOX} cpio -o -0 -H newc"
-# Owners are numbers in this format, so accounts do not matter.
+# Owners are numbers in this format, so accounts do not matter. A file of 4 GB or more has no place in it and stays.
+_FIT = f"'exec {BUSYBOX} find \"$@\" -maxdepth 0 ! \\( -type f -size +8388607 \\) -print0 2>/dev/null'"
+_PACKS = f"cd / && {BUSYBOX} xargs -0 {BUSYBOX} sh -c {_FIT} - | {BUSYBOX} cpio -o -0 -H newc"
 _UNPACKS = f"cd / && exec {BUSYBOX} cpio -i -d -m -u -H newc"
 _REMOVES = f"cd / && exec {BUSYBOX} xargs -0 {BUSYBOX} rm -rf --"
 
@@ -94,7 +95,7 @@ async def transfer(source: Open, target: Open, paths: Collection[str], removed: 
 
 def _listed(paths: Collection[str]) -> bytes:
     # A directory comes before what lies in it, so that its owner and mode are not those of a made one.
-    return b"".join(path.lstrip("/").encode("utf-8", "surrogateescape") + b"\0" for path in sorted(paths))
+    return b"".join(f".{path}".encode("utf-8", "surrogateescape") + b"\0" for path in sorted(paths))
 
 
 async def _pump(source: Open, target: Open, names: bytes) -> None:

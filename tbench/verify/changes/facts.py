@@ -26,6 +26,9 @@ _ABSOLUTE = re.compile(r"/[\w.+@-]+(?:/[\w.+@-]+)*")
 _INSTALLS = re.compile(r"\b(?:apt|apt-get|dpkg|pip3?|uvx?|npm|apk|dnf|yum|curl|wget|conda|cargo|gem)\b")
 _OWN_ENVIRONMENT = re.compile(r"\buvx\b|\buv\s+(?:tool\s+)?run\b|\bpipx\b|^\s*#")
 _OURS = re.compile(r"/(?:tests|logs|opt|usr|root/\.|dev|tmp)\b")
+_LOOKS_FOR_PYTHONS = re.compile(
+    r"\buvx?\b|\bpython(?:[\d.]*\$|[^\w\s]*\*)|\b(?:pyenv|virtualenv|tox|nox|poetry|pdm|hatch|pipx)\b"
+)
 _READS_RC = re.compile(
     r"\bbash\s+(?:-\w*[li]\w*\b|--login)|\b(?:su|sudo)\b|\bzsh\b|(?:\bsource|(?:^|[\s;&])\.)\s+\S*(?:bashrc|profile)",
     re.MULTILINE,
@@ -137,6 +140,11 @@ class Tests:
         return any("pytest" in line and not _OWN_ENVIRONMENT.search(line) for line in lines)
 
     @property
+    def looks_for_pythons(self) -> bool:
+        """Whether something that the tests run takes the python that fits, of whatever version."""
+        return any(_LOOKS_FOR_PYTHONS.search(text) for text in self.all_texts)
+
+    @property
     def reads_start_files(self) -> bool:
         """Whether some shell of the tests reads the start files of a user."""
         return any(_READS_RC.search(text) for text in self.all_texts)
@@ -145,6 +153,11 @@ class Tests:
     def named_paths(self) -> frozenset[str]:
         """Absolute paths in the texts of the tests."""
         return frozenset(found.rstrip("/.") for text in self.all_texts for found in _ABSOLUTE.findall(text))
+
+    def asks_server(self, name: str) -> bool:
+        """Whether the tests may ask a server of this name: not where it is but a part of a path."""
+        host = re.compile(rf"(?:(?<![\w./-])|(?<=//)){re.escape(name)}(?![\w-]|\.\w|/)|//{re.escape(name)}\b")
+        return any(map(host.search, self.all_texts))
 
     @cached_property
     def entered(self) -> frozenset[str]:

@@ -16,6 +16,7 @@ from tbench.errors import TrialError
 from tbench.sandbox.archive import unpack
 from tbench.sandbox.backend import Compares, Copies, Sandbox
 from tbench.tasks.task import Task
+from tbench.verify.changes.debian import excused_by_debian
 from tbench.verify.changes.facts import File, ImageTree, Seen, Tests
 from tbench.verify.changes.packages import excused
 from tbench.verify.changes.python import python_signs
@@ -41,13 +42,13 @@ _HOOK_NAMES = re.compile(
 )
 _READ = re.compile(
     r"/etc/(?:ld\.so\.\w+|passwd|group|nsswitch\.conf|hosts|resolv\.conf|apt/.*|dpkg/.*|pip\.conf|uv/.*|wgetrc|npmrc|gitconfig)"
-    r"|/(?:root|home/[^/]+)/\.(?:local/bin/env|gitconfig|curlrc|wgetrc|npmrc|gemrc|netrc|condarc|pip/.*|config/.*|cargo/config.*)"
+    r"|/(?:root|home/[^/]+)/\.(?:local/bin/env|gitconfig|curlrc|wgetrc|npmrc|gemrc|netrc|condarc|pip/.*|config/.*|cargo/(?:config.*|env))"
     r"|/(?:root|home/[^/]+)/\.(?:bash\w*|z?profile|zsh\w*|zlogin|pam_environment)|/etc/(?:profile\S*|bash\.bashrc|environment|zsh/.*)"
     r"|.*/\.git/config|/var/lib/dpkg/info/.*\.list|.*\.dist-info/RECORD|(?:/root|/home/[^/]+)/\.ssh/config|/etc/ssh/ssh_config.*"
     r"|.*/openssl\.cnf|/etc/php\d*/.*\.ini|/usr/local/etc/php/.*\.ini"
 )
 _MENTIONS = r"/logs/verifier|reward\.(txt|json)|ctrf\.json|(import|from) +_pytest|pytest_runtest_|[\"']_pytest"
-_MENTIONS += r"|/mem[\"' ,)]|process_vm_writev|PTRACE_"
+_MENTIONS += r"|/proc/.*/mem[\"' ,)]|process_vm_writev|PTRACE_"
 _CACHE = re.compile(r".*?/\.(?:cache|local/share)/(?:uv|pip)(?=/)")
 _WATCHED = re.compile(r"/(?:etc|usr/lib|usr/local/lib|usr/libexec|lib64)(?:/.*)?")
 _SYSTEM = re.compile(
@@ -108,7 +109,8 @@ async def look(task: Task, sandbox: Sandbox, facts: Facts | None = None) -> tupl
     async def lies(paths: set[str]) -> dict[str, File]:
         return (await _files(sandbox, paths, set(), set(), alone=True))[0]
 
-    return seen, tuple(dict.fromkeys(await excused(sandbox, seen, signs, lies)))
+    judged = await excused(sandbox, seen, signs, lies)
+    return seen, tuple(dict.fromkeys(await excused_by_debian(sandbox, seen, judged, lies)))
 
 
 def _signs(seen: Seen) -> Iterable[Sign]:

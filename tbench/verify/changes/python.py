@@ -27,6 +27,10 @@ _PTH_HARMLESS = re.compile(
     r"enabled and __import__\('_distutils_hack'\)(?:\.add_shim\(\))?;? ?|import _virtualenv"
 )
 _PTH_EDITABLE = re.compile(r"import (__editable___\w+_finder); ?\1\.install\(\)|import sys, types, os;has_mfs = .*")
+_OTHER_ENVIRONMENT = re.compile(
+    r"venv|(?<![\w./])[\w.-]+/bin/(?:python|pytest)|\bactivate\b|\buv\s+(?:run|sync|pip)\b|\b(?:poetry|pipenv|pdm|hatch|tox|nox|conda)\b"
+)
+"""Tests that may use an environment of the work's without its whole path."""
 _PYTEST_FILES = names(
     """conftest.py pytest.ini .pytest.ini pytest.toml .pytest.toml tox.ini setup.cfg pyproject.toml"""
 )
@@ -80,8 +84,18 @@ def _startup_signs(seen: Seen, path: str, name: str) -> Iterator[Sign]:
         yield Sign("python-startup", path, "says where python finds its modules")
     elif _ZIP.fullmatch(path):
         yield Sign("python-startup", path, "comes before the modules of python")
-    elif name.endswith(".pth") and seen.differs(path):
+    elif name.endswith(".pth") and _is_read_at_start(seen, path) and seen.differs(path):
         yield from _pth_signs(seen, path)
+
+
+def _is_read_at_start(seen: Seen, path: str) -> bool:
+    """Whether a python of the tests may read a .pth there: only among packages, and not all environments are theirs."""
+    directory = dirname(path)
+    if not directory.endswith(("/site-packages", "/dist-packages")):
+        return False
+    module = _MODULE.fullmatch(path)
+    is_known = directory in seen.image.paths or module is None or module["home"] in seen.homes
+    return is_known or any(map(_OTHER_ENVIRONMENT.search, seen.tests.all_texts))
 
 
 def _plugin_signs(seen: Seen, path: str) -> Iterator[Sign]:
@@ -169,7 +183,8 @@ def _module_signs(seen: Seen, path: str, module: re.Match[str]) -> Iterator[Sign
     name = top.partition(".")[0] if not top.endswith((".dist-info", ".egg-info")) else ""
     is_installer = module["packages"] and name in _INSTALLERS - {"distutils"} - seen.tests.words
     if path in seen.image.paths:
-        if name and _is_code(path) and seen.differs(path):
+        is_asked_for = path in seen.tests.asked_for and name not in _PYTEST
+        if name and _is_code(path) and not is_asked_for and seen.differs(path):
             kind = "package-changed" if is_installer else "library-changed"
             yield Sign(kind, path, "is not what the image has")
     elif not rest and name:

@@ -8,9 +8,11 @@ from posixpath import basename, dirname
 
 from tbench.verify.changes.facts import Seen, names, source_name
 from tbench.verify.changes.signs import Sign
-from tbench.verify.changes.tools import tools_of
+from tbench.verify.changes.tools import hides, tools_of
 
-_LIBRARIES = re.compile(r"(?:/usr)?/lib(?:32|64|x32)?(?:/[\w-]+-linux-[\w]+)?(?:/(?:glibc-hwcaps|tls)(?:/[\w.-]+)*)?")
+_LIBRARIES = re.compile(
+    r"(?:/usr)?/lib(?:64|(?P<other>32|x32))?(?P<machine>/[\w-]+-linux-[\w]+)?(?:/(?:glibc-hwcaps|tls)(?:/[\w.-]+)*)?"
+)
 _SHARED_OBJECT = re.compile(r"\.so(?:\.[\w.]+)?$")
 _CODE = re.compile(
     r"\.(?:so(?:\.[\w.]+)?|pm|pl|rb|js|mjs|cjs|lua|php|tcl|jar|class|el|node|wasm|h|hpp|a|o|mgc)$|/libexec/|/lib/gcc/|gconv"
@@ -47,15 +49,27 @@ _RUNNERS = {
 }
 """Files that configure test runners besides pytest's own, by a word of the tests."""
 _OF_NODE = frozenset({"node", "npm", "npx", "jest", "mocha", "vitest", "yarn", "pnpm", "ava"})
+_OF_OTHERS = re.compile(r"/\.?(npm|gem|conda|cargo)(?:rc$|/config)")
+_USERS = {
+    "npm": _OF_NODE,
+    "gem": names("gem bundle bundler rake ruby"),
+    "conda": names("conda mamba micromamba"),
+    "cargo": names("cargo rustc rustup"),
+}
+"""Programs that read the settings of an installer that uv, pip and apt have nothing to do with."""
 _HARMLESS_ENV_LINE = re.compile(
     r"""\s* (?: \#.* | case\ "?:\$\{?PATH\}?:"?\ in | esac | ;; | \*\) | \*:"?[\w/.${}]*"?:\*\)
     | export\ PATH="(?:\$HOME|/root)/\.(?:local|cargo)/bin:\$PATH" )? \s*""",
     re.VERBOSE,
 )
 _HARMLESS_START_LINE = re.compile(
-    r"\s*(?:#.*|(?:export\s+)?PATH=(?P<quote>[\"']?)\$\{?PATH\}?:[\w/.$:{}~-]*(?P=quote))?\s*"
+    r"\s*(?:#.*|(?:export\s+)?PATH=(?P<quote>[\"']?)\$\{?PATH\}?:[\w/.$:{}~-]*(?P=quote)"
+    r"|(?:export\s+)?(?:EDITOR|VISUAL|LANG|LANGUAGE|LC_[A-Z]+|HIST[A-Z]+)=[\"']?[\w./-]*[\"']?)?\s*"
 )
-"""Directories behind the others can hide nothing."""
+"""Directories behind the others can hide nothing, and these variables change no program."""
+_PATH_BEFORE = re.compile(r"\s*(?:export\s+)?PATH=(?P<quote>[\"']?)(?P<before>[\w/.$:{}~-]+):\$\{?PATH\}?(?P=quote)\s*")
+_ALIAS = re.compile(r"\s*alias\s+(?P<name>[\w.-]+)=(?P<quote>[\"']?)(?P<runs>[\w ./=+-]*)(?P=quote)\s*")
+_READS_CARGOS = re.compile(r"\s*(?:\.|source)\s+\"?(?:\$HOME|~|/root)/\.cargo/env\"?\s*")
 _START_FILES = re.compile(
     r"/etc/(?:profile|bash\.bashrc|environment|zsh/.*|profile\.d/.*|sudoers|sudoers\.d/.*|login\.defs|pam\.d/.*"
     r"|security/.*)|(?:/root|/home/[^/]+)/\.(?:bash\w*|profile|zsh\w*|zprofile|zlogin|pam_environment|ssh/.*)"
@@ -71,14 +85,18 @@ _REDIRECTS = re.compile(
     re.IGNORECASE,
 )
 _GIT_RUNS = re.compile(
-    r"fsmonitor|hooks?path|sshcommand|textconv|external|program|pager|editor|alias|include|helper|command|filter|clean"
+    r"fsmonitor|hooks?path|sshcommand|textconv|external|program|pager|editor|include|helper|command|filter|clean"
     r"|smudge|process|gitproxy|attributesfile",
     re.IGNORECASE,
 )
+_SHOWS = names("cat less more true vi vim nano emacs")
+_GIT_SECTION = re.compile(r'\s*\[\s*([\w.-]+)(?:\s+"(?:[^"\\]|\\.)*")?\s*\]')
 _DOWNLOADS = re.compile(
     r"(?:^|[\s.])(?:astral\.sh|pypi\.org|pythonhosted\.org|github\w*\.\w+|debian\.org|ubuntu\.com|npmjs\.\w+|crates\.io"
     r"|localhost)\b"
 )
+_NOBODYS = re.compile(r"[\w-]+|[\w.-]+\.(?:internal|local|localhost|test|example|invalid|lan)")
+"""Names that belong to no server anywhere: where the instruction names one, it is to lead to this machine."""
 _LOOPBACK = re.compile(r"^(?:127\.0\.0\.1\s+localhost|::1\s+localhost|(?:fe|ff)00::\d?\s+ip6-\w+|ff02::\d\s+ip6-\w+)\b")
 
 
@@ -155,7 +173,9 @@ def _names(seen: Seen) -> Iterator[Sign]:
     """Names of servers: /etc/hosts and /etc/resolv.conf are mounts, so that no image has them."""
     for line in (seen.content("/etc/hosts") or "").splitlines():
         address, *names = line.partition("#")[0].split() or [""]
-        wanted = {name for name in names if _DOWNLOADS.search(name) or name in seen.tests.words}
+        wanted = {name for name in names if _DOWNLOADS.search(name) or seen.tests.asks_server(name)}
+        if address.startswith("127.") or address == "::1":
+            wanted -= {name for name in names if name in seen.tests.asked_for and _NOBODYS.fullmatch(name)}
         if wanted and not _LOOPBACK.match(line) and address:
             yield Sign("hosts", "/etc/hosts", f"names {', '.join(sorted(wanted))[:100]}")
     then = set(seen.content_then("/etc/resolv.conf").split())
@@ -171,8 +191,32 @@ def _names(seen: Seen) -> Iterator[Sign]:
 def _start_file(seen: Seen, path: str) -> Iterator[Sign]:
     text, then = seen.content(path), set(seen.content_then(path).splitlines())
     new = ["?"] if text is None else [line for line in text.splitlines() if line not in then]
-    if seen.tests.reads_start_files and not all(map(_HARMLESS_START_LINE.fullmatch, new)):
+    if seen.tests.reads_start_files and not all(_is_harmless_at_start(seen, line) for line in new):
         yield Sign("shell-startup", path, "was changed, and the tests read such files")
+
+
+def _is_harmless_at_start(seen: Seen, line: str) -> bool:
+    """Whether a line of a start file hides no program that the tests use."""
+    if alias := _ALIAS.fullmatch(line):
+        is_itself = alias["runs"] in (f"{alias['name']} --color=auto", f"{alias['name']} --color")
+        return is_itself or not hides(seen, alias["name"])
+    home = seen.image.home
+    if path := _PATH_BEFORE.fullmatch(line):
+        before = re.sub(r"^~|(?<=:)~|\$HOME\b|\$\{HOME\}", home, path["before"])
+        return all(_hides_nothing(seen, each) for each in before.split(":"))
+    if _READS_CARGOS.fullmatch(line):
+        lines = (seen.content(f"{home}/.cargo/env") or "?").splitlines()
+        return all(map(_HARMLESS_ENV_LINE.fullmatch, lines)) and _hides_nothing(seen, f"{home}/.cargo/bin")
+    return _HARMLESS_START_LINE.fullmatch(line) is not None
+
+
+def _hides_nothing(seen: Seen, directory: str) -> bool:
+    """Whether a directory is the agent's, all that lies in it is known, and none has the name of what the tests use."""
+    now = seen.now.get(directory)
+    if directory not in seen.changes or now is None or now.mode >> 12 != 0o4:
+        return False
+    paths = seen.image.paths | seen.changes.keys()
+    return not any(dirname(path) == directory and hides(seen, basename(path)) for path in paths)
 
 
 def _uv_environment(seen: Seen, path: str) -> Iterator[Sign]:
@@ -200,13 +244,15 @@ def _dpkg_settings(seen: Seen, path: str) -> Iterator[Sign]:
 
 
 def _maintainer_script(seen: Seen, path: str) -> Iterator[Sign]:
-    if path in seen.image.paths:
+    if path in seen.image.paths and seen.changes[path] != "removed":
         yield Sign("package-hook", path, "is not what the image has")
 
 
 def _downloader_settings(seen: Seen, path: str) -> Iterator[Sign]:
     if _REDIRECTS.search(seen.content(path) or "url"):
-        kind = "package-hook" if seen.tests.installs else "downloads-redirected"
+        found = _OF_OTHERS.search(path)
+        is_used = seen.tests.installs if found is None else bool(_USERS[found[1]] & seen.tests.words)
+        kind = "package-hook" if is_used else "downloads-redirected"
         yield Sign(kind, path, "says from where packages are taken")
 
 
@@ -234,10 +280,31 @@ def _ssh_settings(seen: Seen, path: str) -> Iterator[Sign]:
 
 
 def _git_settings(seen: Seen, path: str) -> Iterator[Sign]:
-    text, then = seen.content(path) or "alias", set(seen.content_then(path).splitlines())
-    new = [line for line in text.splitlines() if line not in then]
-    if "git" in seen.tests.words and any(map(_GIT_RUNS.search, new)):
+    text = seen.content(path)
+    new = {("", "include", "")} if text is None else set(_git_values(text)) - set(_git_values(seen.content_then(path)))
+    if "git" in seen.tests.words and any(_is_run_by_git(seen, *each) for each in new):
         yield Sign("git-hook", path, "says what git runs")
+
+
+def _git_values(text: str) -> Iterator[tuple[str, str, str]]:
+    """Section, key and value of each line of a configuration of git's."""
+    section = ""
+    goes_on = re.search(r"\\\r?\n", text) is not None
+    for line in text.split("\n"):
+        while not goes_on and (head := _GIT_SECTION.match(line)):
+            section, line = head[1], line[head.end() :]
+        # Where values go on in further lines, each line is judged as it is.
+        key, _, value = (line, "", "") if goes_on else line.partition("=")
+        if key.strip() and not key.lstrip().startswith(("#", ";")):
+            yield section, key.strip(), value.strip()
+
+
+def _is_run_by_git(seen: Seen, section: str, key: str, value: str) -> bool:
+    """Whether a setting names a program to run. An alias hides none of git's commands, and `cat` is harmless."""
+    if section.lower() == "alias" or not _GIT_RUNS.search(f"{section}.{key}"):
+        return False
+    is_plain = key.lower() in ("pager", "editor") and value in _SHOWS
+    return not is_plain or any(basename(path) == value for path in seen.changes)
 
 
 def _git_hook(seen: Seen, path: str) -> Iterator[Sign]:
@@ -273,7 +340,9 @@ _RULES: tuple[tuple[re.Pattern[str], Judge], ...] = tuple(
         (r"/var/lib/dpkg/info/.*\.(?:(?:pre|post)(?:inst|rm)|config|triggers)", _maintainer_script),
         (r"/etc/(?:pip\.conf|uv/.*|wgetrc|npmrc)|/usr/etc/npmrc|" + _HOME + r"/\.(?:(?:curl|wget|npm|gem)rc|pip/.*"
          r"|netrc|condarc|config/(?:pip|uv|curlrc).*|cargo/config.*)", _downloader_settings),
-        (_HOME + r"/\.(?:cache|local/share)/(?:uv|pip)/.*", _installers_cache),
+        # Of uv's tools and pythons only the lock is there as soon as it was started.
+        (_HOME + r"/\.(?:cache/(?:uv|pip)|local/share/(?:uv|pip)/[\w-]+)/(?!\.(?:lock|gitignore)$).+",
+         _installers_cache),
         (r"/etc/gitconfig|" + _HOME + r"/\.(?:gitconfig|config/git/.*)|.*/\.git/config", _git_settings),
         (r".*/\.git/hooks/.*", _git_hook),
     )
@@ -304,15 +373,17 @@ def _other_signs(seen: Seen, path: str) -> Iterator[Sign]:
     if not path.startswith(("/usr/", "/lib", "/bin/", "/sbin/", "/opt/", "/etc/perl/")):
         return
     if path in seen.image.paths:
+        is_gone = seen.changes[path] == "removed"  # nothing is run in its place but what is added, and looked at
         is_code = _CODE.search(path) or _is_run_by_tools(seen, path)
-        if is_code and path not in seen.tests.asked_for and seen.differs(path):
+        if not is_gone and is_code and path not in seen.tests.asked_for and seen.differs(path):
             yield Sign("library-changed", path, "is not what the image has")
     elif _SHARED_OBJECT.search(path):
-        if _LIBRARIES.fullmatch(dirname(path)) and basename(path) in seen.image.libraries:
+        if _is_searched(seen, dirname(path)) and basename(path) in seen.image.libraries:
             yield Sign("loader", path, "comes before the image's library of this name")
     elif (
-        basename(path) in ("sitecustomize.pl", "specs", "rubygems_plugin.rb", "operating_system.rb")
-        or "/gconv/" in path
+        basename(path) in ("sitecustomize.pl", "rubygems_plugin.rb", "operating_system.rb")
+        or re.search(r"/lib/gcc.*/specs$", path)
+        or _is_converter(seen, path)
     ):
         yield Sign("library-changed", path, "is read by programs of the image")
     elif _EARLY.match(path) and source_name(path) in seen.image.sources and not _is_of_another_version(seen, path):
@@ -347,6 +418,21 @@ def _tool_settings(seen: Seen, path: str) -> Iterator[Sign]:
     used = {word.rstrip("0123456789.") for word in seen.tests.words & tools_of(seen)}
     if owner in used and not name.endswith("history") and seen.differs(path):
         yield Sign("tool-settings", path, f"is read by {owner}")
+
+
+def _is_converter(seen: Seen, path: str) -> bool:
+    """Whether the loader's library may load it to convert texts; those of other machines it does not."""
+    directory, has, _ = path.partition("/gconv/")
+    return bool(has) and (f"{directory}/gconv" in seen.image.paths or _is_searched(seen, directory))
+
+
+def _is_searched(seen: Seen, directory: str) -> bool:
+    """Whether the image's loader looks for libraries there: not where only those of another machine are."""
+    found = _LIBRARIES.fullmatch(directory)
+    if found is None or not (found["other"] or found["machine"]):
+        return found is not None
+    at = found["other"] or found["machine"]
+    return any(f"{prefix}{at}/libc.so.6" in seen.image.paths for prefix in ("/lib", "/usr/lib"))
 
 
 def _ancestor_signs(seen: Seen) -> Iterator[Sign]:

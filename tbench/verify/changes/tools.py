@@ -38,6 +38,11 @@ def tools_of(seen: Seen) -> frozenset[str]:
     return (_ALWAYS | seen.tests.words | run) & (seen.image.tools | changed)
 
 
+def hides(seen: Seen, name: str) -> bool:
+    """Whether something of this name that comes first hides a program that the tests may run."""
+    return name in _ALWAYS | _MAY_BE_CALLED or name in seen.tests.words & seen.image.tools
+
+
 def tool_signs(seen: Seen) -> Iterator[Sign]:
     """Programs that the tests use and that are others than the image's."""
     for path in sorted(seen.tests.named_paths & seen.changes.keys()):
@@ -51,17 +56,19 @@ def tool_signs(seen: Seen) -> Iterator[Sign]:
             yield Sign("tool-replaced", path, "is not what the image has")
     known: dict[str, set[str]] = {}
     for path, found in seen.then.items():
-        known.setdefault(found.sha256, set()).add(_family(basename(path)))
+        known.setdefault(found.sha256, set()).add(family(basename(path)))
     for name in sorted(tools_of(seen)):
         where, now = _first(name, seen.image.search_path, seen.now)
         _, then = _first(name, seen.image.search_path, seen.then)
         if now is None or (then is not None and now.sha256 == then.sha256):
             continue
+        if then is None and _is_another_python(seen, name):
+            continue
         if name not in _ALWAYS and _is_asked_for(seen, name, where):
             yield Sign("tool-asked-for", where, "was made as the instruction asks")
         elif then is not None:
             yield Sign("tool-replaced", where, "is not what the image has")
-        elif _family(name) in known.get(now.sha256, ()):
+        elif family(name) in known.get(now.sha256, ()):
             continue  # another name of a program of the image
         elif now.sha256 in known:
             yield Sign("tool-replaced", where, "is another program of the image")
@@ -77,9 +84,15 @@ def _first(name: str, search_path: tuple[str, ...], files: Mapping[str, File]) -
     return "", None
 
 
-def _family(name: str) -> str:
+def family(name: str) -> str:
     """What variants of a program have in common: `python` for python3.11."""
     return name.rstrip("0123456789.-") or name
+
+
+def _is_another_python(seen: Seen, name: str) -> bool:
+    """Whether it is a python of a version that the image lacks, that nothing runs as no test names it."""
+    is_versioned = re.fullmatch(r"python3\.\d+", name) is not None
+    return is_versioned and name not in seen.tests.words and not seen.tests.looks_for_pythons
 
 
 def _is_asked_for(seen: Seen, name: str, where: str) -> bool:

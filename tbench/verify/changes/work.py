@@ -23,6 +23,8 @@ _PATCHED = frozenset(
     {"builtins", "sys", "os", "io", "pytest", "unittest", "operator", "math", "json", "re", "subprocess"}
 )
 """Modules that a test may use without importing them itself."""
+_FLAG = r"(?:\w+\.)+(?!_)\w+\s*=\s*(?:True|False|None)\s*(?:#.*)?$"
+"""A flag that is set, such as torch.backends.cudnn.deterministic: no function of the tests' is another by it."""
 _CLEARED = frozenset(
     {"tool-asked-for", "tool-made", "git-hook-added", "accounts-changed", "pytest-config", "module-beside"}
 )
@@ -40,7 +42,7 @@ def patch_signs(seen: Seen) -> Iterator[Sign]:
     own = {basename(path).removesuffix(".py") for path in seen.changes if path.endswith(".py")}
     names = "|".join(map(re.escape, sorted((seen.tests.imports | _PATCHED) - own)))
     assigns = re.compile(
-        rf"^\s*(?:(?:{names})(?:\.\w+)*\.(?!stdout\b|stderr\b|stdin\b|path\b|argv\b)\w+\s*=[^=]|setattr\(\s*(?:{names})\b)",
+        rf"^\s*(?!{_FLAG})(?:(?:{names})(?:\.\w+)*\.(?!stdout\b|stderr\b|stdin\b|path\b|argv\b)\w+\s*=[^=]|setattr\(\s*(?:{names})\b)",
         re.MULTILINE,
     )
     for path in imported_work(seen):

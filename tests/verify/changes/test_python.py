@@ -93,6 +93,9 @@ def test_settings_of_pytest_matter_where_it_is_run(script: str, path: str, is_st
         ("/app/sub/conftest.py", b"x"),
         (f"{SITE}/other", b""),
         (f"{SITE}/x-1.dist-info/entry_points.txt", b"[console_scripts]\nx = x\n"),
+        ("/app/model.pth", b"\x80\x02 weights"),
+        ("/app/model.pth", b"import os; os.x\n"),
+        ("/app/.venv/lib/python3.11/site-packages/a1_coverage.pth", b"import sys; exec('')\n"),
     ],
 )
 def test_honest_work_is_no_sign(path: str, data: bytes) -> None:
@@ -133,3 +136,17 @@ def test_pip_may_be_newer_unless_the_tests_install_with_it() -> None:
     changed = {"/usr/lib/python3/dist-packages/pip/__init__.py": b"other"}
     assert weak(python_signs(container(changed))) == {"package-changed"}
     assert strong(python_signs(container(changed, script="pip install x\n"))) == {"library-changed"}
+
+
+@pytest.mark.parametrize("script", ["uv run pytest\n", ". env/bin/activate; pytest\n", "env/bin/python -m pytest\n"])
+def test_hooks_of_an_environment_of_the_work_s_matter_where_the_tests_may_run_in_it(script: str) -> None:
+    hook: dict[str, bytes | None] = {"/app/env/lib/python3.11/site-packages/a.pth": b"import os; os.x\n"}
+    assert strong(python_signs(container(hook, script=script))) == {"python-startup"}
+
+
+def test_a_module_that_the_instruction_names_by_its_path_is_to_be_changed() -> None:
+    path = "/usr/lib/python3.11/json/__init__.py"
+    seen = container({path: b"other"}, instruction=f"Mend dumps in {path}.\n")
+    assert list(python_signs(seen)) == []
+    path = "/usr/lib/python3/dist-packages/pytest/__init__.py"
+    assert strong(python_signs(container({path: b"other"}, instruction=f"Mend {path}.\n"))) == {"library-changed"}

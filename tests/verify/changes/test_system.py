@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import dataclasses
+
 import pytest
 from seen_changes import IMAGE, container, strong, weak
 
@@ -45,6 +47,16 @@ COMPILER = IMAGE | dict.fromkeys(
         ("/root/.local/bin/env", b'export PATH="/opt/x:$PATH"\n', "shell-startup"),
         ("/root/.bashrc", b"python3() { :; }\n", "shell-startup"),
         ("/root/.gitconfig", b"[core]\nfsmonitor = /x\n", "git-hook"),
+        ("/root/.gitconfig", b"[core]\npager = x\n", "git-hook"),
+        ("/root/.gitconfig", b"[alias][core]\nfsmonitor = /x\n", "git-hook"),
+        ("/root/.gitconfig", b"[core]\nx = a \\\n[alias]\nfsmonitor = /x\n", "git-hook"),
+        ("/root/.gitconfig", "[core]\nx = a\u2028[alias]\nfsmonitor = /x\n".encode(), "git-hook"),
+        ("/root/.gitconfig", b"[include] path = /x\n", "git-hook"),
+        ("/app/.git/config", b"\xef\xbb\xbf[include]\npath = /x\n", "git-hook"),
+        ("/root/.bashrc", b'export PATH="/app/bin:$PATH"\n', "shell-startup"),
+        ("/root/.bashrc", b"alias git='git -c x=y'\n", "shell-startup"),
+        ("/root/.bashrc", b'. "$HOME/.cargo/env"\n', "shell-startup"),
+        ("/root/.bashrc", b"export LD_PRELOAD=x\n", "shell-startup"),
         ("/usr/lib/x86_64-linux-gnu/gconv/gconv-modules.d/x.conf", b"x", "library-changed"),
         ("/etc/ld-musl-x86_64.path", b"/x\n", "preload"),
         ("/node_modules/chai/index.js", b"x", "library-changed"),
@@ -77,10 +89,18 @@ def test_changes_that_decide_what_programs_do_are_flagged(path: str, data: bytes
         ("/root/.local/bin/env", b'#!/bin/sh\nexport PATH="$HOME/.local/bin:$PATH"\n'),
         ("/etc/nginx/nginx.conf", b"x"),
         ("/usr/lib/x86_64-linux-gnu/libnew.so.1", b"x"),
+        ("/usr/lib32/libc.so.6", b"x"),
+        ("/usr/lib/i386-linux-gnu/libc.so.6", b"x"),
+        ("/usr/mips-linux-gnu/lib/gconv/UTF-16.so", b"x"),
+        ("/usr/local/lib/node_modules/x/specs", b""),
+        ("/usr/lib/x86_64-linux-gnu/libc.so.6", None),
+        ("/root/.gitconfig", b"[core]\n\tpager = cat\n\teditor = true\n[alias]\nlg = log --external\n"),
+        ("/app/.git/config", b'[remote "origin"]\n\turl = https://example.org/image-processing-filter.git\n'),
+        ("/root/.bashrc", b"alias ll='ls -la'\nalias ls='ls --color=auto'\nexport EDITOR=vim\n"),
         ("/usr/share/doc/x", b"x"),
     ],
 )
-def test_honest_administration_is_no_sign(path: str, data: bytes) -> None:
+def test_honest_administration_is_no_sign(path: str, data: bytes | None) -> None:
     assert list(system_signs(container({path: data}, script="bash -l; pip install x; git log; apt-get update\n"))) == []
 
 
@@ -134,8 +154,18 @@ def test_start_files_matter_where_the_tests_read_them() -> None:
 
 def test_a_cache_matters_to_who_installs_from_it() -> None:
     changed = {"/root/.cache/uv/archive-v0/x/_pytest/reports.py": b"x"}
-    assert strong(system_signs(container(changed, script="uvx pytest\n"))) == {"cache-changed"}
-    assert list(system_signs(container(changed))) == []
+    tool = {"/root/.local/share/uv/tools/pytest/uv-receipt.toml": b"x"}
+    for each in (changed, tool):
+        assert strong(system_signs(container(each, script="uvx pytest\n"))) == {"cache-changed"}
+        assert list(system_signs(container(each))) == []
+    lock = {"/root/.local/share/uv/tools": b"", "/root/.local/share/uv/tools/.lock": b""}
+    assert list(system_signs(container(lock, script="uvx pytest\n"))) == []
+
+
+def test_settings_of_an_installer_are_weak_where_the_tests_use_others() -> None:
+    changed: dict[str, bytes | None] = {"/root/.npmrc": b"prefix=/root/.npm-global\n"}
+    assert weak(system_signs(container(changed, script="uvx pytest\n"))) == {"downloads-redirected"}
+    assert strong(system_signs(container(changed, script="npm ci\n"))) == {"package-hook"}
 
 
 def test_a_link_where_a_directory_of_the_image_was_is_flagged() -> None:
@@ -148,3 +178,36 @@ def test_a_link_where_a_directory_of_the_image_was_is_flagged() -> None:
 def test_members_of_groups_and_other_accounts_are_at_most_weak() -> None:
     shell = b"root:x:0:0:root:/root:/bin/bash\nwww:x:33:33::/srv:/bin/bash\n"
     assert weak(system_signs(container({"/etc/passwd": shell}))) == {"accounts-changed"}
+
+
+def test_a_directory_in_front_of_the_path_matters_where_a_used_program_lies_in_it() -> None:
+    start: dict[str, bytes | None] = {"/root/.bashrc": b'. "$HOME/.cargo/env"\nexport PATH=$HOME/bin:$PATH\n'}
+    start |= {"/root/.cargo/env": b'export PATH="$HOME/.cargo/bin:$PATH"\n'}
+    directories = dict.fromkeys(("/root/bin", "/root/.cargo/bin"), File(0o040755))
+
+    def found(*tools: str) -> set[str]:
+        changed = start | dict.fromkeys(tools, b"x") | dict.fromkeys(directories, b"")
+        seen = container(changed, script="bash -lc 'cargo test'; jq . x\n")
+        return strong(system_signs(dataclasses.replace(seen, now={**seen.now, **directories})))
+
+    assert found("/root/.cargo/bin/cargo", "/root/bin/mine") == set()
+    for tool in ("/root/.cargo/bin/jq", "/root/bin/python3"):
+        assert found(tool) == {"shell-startup"}
+
+
+@pytest.mark.parametrize(
+    ("hosts", "instruction", "text", "kinds"),
+    [
+        (b"127.0.0.1 app tests\n", "", "open('/app/x'); open('/tests/y')", set()),
+        (b"127.0.0.1 db\n", "", "connect('db')", {"hosts"}),
+        (b"127.0.0.1 db\n", "", "get('http://db:80/x')", {"hosts"}),
+        (b"127.0.0.1 db\n", "Serve at http://db:80.", "get('http://db:80/x')", set()),
+        (b"10.0.0.1 db\n", "Serve at http://db:80.", "get('http://db:80/x')", {"hosts"}),
+        (b"127.0.0.1 data.org\n", "Take it from data.org.", "get('http://data.org/x')", {"hosts"}),
+    ],
+)
+def test_names_of_this_machine_that_the_instruction_asks_for_are_no_sign(
+    hosts: bytes, instruction: str, text: str, kinds: set[str]
+) -> None:
+    seen = container({"/etc/hosts": hosts}, instruction=instruction, texts=(text,))
+    assert strong(system_signs(seen)) == kinds

@@ -92,3 +92,10 @@ def test_a_program_that_is_gone_lets_the_next_on_the_path_count() -> None:
     image = {**IMAGE, "/usr/local/bin/python3": b"\x7fELF newer"}
     seen = container({"/usr/local/bin/python3": None}, image=image)
     assert strong(tool_signs(seen)) == {"tool-replaced"}
+
+
+def test_a_python_of_another_version_matters_where_the_tests_may_run_it() -> None:
+    changed = {"/usr/local/bin/python3.13": b"\x7fELF other"}
+    assert list(tool_signs(container(changed))) == []
+    for script in ("python3.13 -m pytest\n", "uvx pytest\n"):
+        assert strong(tool_signs(container(changed, script=script))) == {"tool-replaced"}

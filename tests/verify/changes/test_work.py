@@ -68,6 +68,9 @@ def test_work_that_speaks_of_the_verifier_is_a_sign() -> None:
     [
         (b"import json\njson.dump = lambda *a: 1\n", True),
         (b"import builtins\nsetattr(builtins, 'len', x)\n", True),
+        (b"import json\njson.flags.strict = False  # or else\n", False),
+        (b"import unittest\nunittest.TestCase.__unittest_skip__ = True\n", True),
+        (b"import json\njson.dumps = True or f\n", True),
         (b"import sys\nsys.stdout = x\nself.json = 1\nx.json.y == 1\n", False),
         (b"def f():\n    return json.dumps(1)\n", False),
     ],
