@@ -163,21 +163,23 @@ class ChatModel:
         Raises EndpointUnavailable, RequestRefused or ContextLimitReached.
         """
         path, history = self._history(messages, tools)
-        body = {**self._parameters(seed, max_tokens), **history}
+        body = self.sampling.on_the_wire({**self._parameters(seed, max_tokens), **history})
         read = partial(read_completion, max_tokens=max_tokens, context_tokens=self.context_tokens)
         done = await self._ask(path, body, read, self.outage.request())
         return done.value.model_copy(
             update={"latency_sec": done.latency_sec, "waited_sec": done.waited_sec, "attempts": done.attempts}
         )
 
-    async def complete(self, fields: Mapping[str, Any], *, elsewhere: bool = False) -> RawReply:
+    async def complete(
+        self, fields: Mapping[str, Any], *, seed: int | None = None, elsewhere: bool = False
+    ) -> RawReply:
         """One reply to `messages` or a `prompt` that are sent as they are, text verbatim, with retries.
 
         `fields` are top-level fields of the request; the sampling's win over them. `elsewhere`: the caller has another
         endpoint, so this one being away is no reason to wait. Raises as `query` does.
         """
         path = "/chat/completions" if "messages" in fields else "/completions"
-        body = {**fields, **self._parameters(None, self.sampling.max_tokens)}
+        body = self.sampling.on_the_wire({**fields, **self._parameters(seed, self.sampling.max_tokens)})
         done = await self._ask(path, body, read_raw_reply, self.outage.request(waits=not elsewhere))
         return done.value.model_copy(
             update={"latency_sec": done.latency_sec, "waited_sec": done.waited_sec, "attempts": done.attempts}

@@ -74,6 +74,8 @@ class TasksConfig(Frozen, use_attribute_docstrings=True):
 class EndpointConfig(SamplingSettings, use_attribute_docstrings=True):
     """How a model is asked, wherever it is."""
 
+    options: ClassVar[Mapping[str, Option]] = {"send_seed": Option(off="--no-seed")}
+
     name: Annotated[str | None, Option(("--model", "-m"), daily=True, measured=False)] = None
     """The model's id, where the endpoint lists several."""
     request_timeout_sec: Annotated[float, _NOT_MEASURED] = Field(default=600.0, ge=1)
@@ -87,7 +89,7 @@ class EndpointConfig(SamplingSettings, use_attribute_docstrings=True):
 class ModelConfig(EndpointConfig, Rendering, use_attribute_docstrings=True):
     """Model"""
 
-    options: ClassVar[Mapping[str, Option]] = {"template": Option(("--render",))}
+    options: ClassVar[Mapping[str, Option]] = {**EndpointConfig.options, "template": Option(("--render",))}
 
     base_url: Annotated[str | None, Option(daily=True, measured=False)] = None
     """The endpoint, such as http://localhost:8000/v1. Without it, OPENAI_BASE_URL says."""
