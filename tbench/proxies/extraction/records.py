@@ -55,7 +55,7 @@ class ExtractionManifest(Frozen):
     @classmethod
     def _seeds_as_they_were(cls, sampling: dict[str, Any]) -> dict[str, Any]:
         # Before there was a choice.
-        return {"rename_fields": {}, "send_seed": True, "seed_scheme": "bare", **sampling}
+        return {"rename_fields": {}, "omit_seed": False, "seed_scheme": "bare", **sampling}
 
     def semantic(self) -> dict[str, Any]:
         """What decides the replies, by name: all of it has to be equal where an extraction goes on."""
