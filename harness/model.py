@@ -37,13 +37,13 @@ class SamplingSettings(Frozen, use_attribute_docstrings=True):
     """Merged into each request, such as {"top_k": 20}. Other fields: min_p, repetition_penalty, stop … vLLM ignores a
     name that it does not know, silently."""
     rename_fields: dict[str, str | None] = Field(default={})
-    """Request fields under other names, or null to leave them out. For servers that refuse ours, such as
+    """Request fields by other names; null leaves one out. For servers that refuse ours, such as
     {"max_tokens": "max_completion_tokens", "top_p": null}."""
-    send_seed: bool = True
-    """Send seeds with requests. Without them no trial can be repeated."""
+    omit_seed: bool = False
+    """Send no seeds. Then no trial can be repeated."""
     seed_scheme: SeedScheme = "hashed"
-    """What is sent as the seed: a hash of seed, task and step, or the seed itself. With `bare` a server like vLLM draws
-    the same noise for all tasks."""
+    """Send a hash of seed, task and step, or the seed. With `bare` a server like vLLM draws the same noise for all
+    tasks."""
 
     @field_validator("extra_body")
     @classmethod
@@ -75,7 +75,7 @@ class Sampling(SamplingSettings):
 
     def on_the_wire(self, fields: Mapping[str, Any]) -> dict[str, Any]:
         """The fields of a request under the names that the server knows, without those that are not to be sent."""
-        names = self.rename_fields if self.send_seed else {**self.rename_fields, "seed": None}
+        names = {**self.rename_fields, "seed": None} if self.omit_seed else self.rename_fields
         return {name: value for field, value in fields.items() if (name := names.get(field, field)) is not None}
 
 
@@ -114,8 +114,8 @@ class Rendering(Frozen, use_attribute_docstrings=True):
     rendered here and sent to /v1/completions, for base models: `chatml`, the turns of `gemma` 1 to 3 or of `gemma4`, or
     the `contract` of `### System` headings."""
     chat_template_kwargs: dict[str, Any] = Field(default={})
-    """For the server's template, such as {"enable_thinking": false}. Servers ignore those that the
-    template does not know."""
+    """Variables of the server's template. Such as {"enable_thinking": false}; servers ignore those that the template
+    does not know."""
     strip_thinking: Literal["on", "off", "auto"] = "auto"
     """Leave the thinking out of earlier replies. `auto`: only where the prompt is rendered here; a server's
     template has its own rule for it."""

@@ -96,5 +96,5 @@ def finish(outcome: RunOutcome, min_coverage: float) -> None:
     if outcome.stopped is not None:
         raise click.exceptions.Exit(4)
     scored = sum(result.reward is not None for result in outcome.results)
-    if outcome.results and scored / len(outcome.results) < min_coverage:
+    if outcome.results and (not scored or scored / len(outcome.results) < min_coverage):
         raise click.exceptions.Exit(3)

@@ -84,7 +84,7 @@ def _measured(plan: RunPlan) -> dict[str, Any]:
         "network": sandbox["network"],
         "block_host": sandbox["block_host"],
         "no_new_privileges": sandbox["no_new_privileges"],
-        "seed_scheme": model["seed_scheme"] if samples and model["send_seed"] else None,
+        "seed_scheme": model["seed_scheme"] if samples and not model["omit_seed"] else None,
         **_later_settings(config),
     }
 

@@ -266,9 +266,10 @@ def test_on_a_terminal_the_run_is_shown_live_and_ctrl_c_ends_it_in_order(run_dir
     try:
         child.expect("last line of the terminal")
         child.expect(r"tidy-notes seed 0: reward 1")
-        child.expect(r"1/4 done, 1 passed, 0 errors")
+        child.expect(r"1/4 done, 1 passed, 0 errors, score so far 100.0 %, ETA")
         child.sendintr()
-        child.expect("stopping; finished trials are kept")
+        child.expect("stopping: containers are being removed, finished trials are kept; Ctrl-C again ends at once")
+        child.expect("interrupted; go on with: tbench resume")
         child.expect(pexpect.EOF)
     finally:
         child.close()

@@ -130,7 +130,7 @@ def test_daily_options_come_first_in_the_help_and_every_option_is_in_one_panel()
     said = tbench("run", "--help").stdout
     daily = said.partition("Daily:\n")[2].partition("\n\n")[0]
     letters = re.findall(r"^  (-\w)", daily, re.MULTILINE)
-    assert letters == ["-t", "-x", "-l", "-k", "-n", "-c", "-o", "-m", "-a", "-h"]
+    assert letters == ["-t", "-x", "-l", "-k", "-n", "-c", "-o", "-m", "-a", "-v", "-h"]
     first = re.findall(r"^  (?:-\w, )?(--[\w-]+)", said, re.MULTILINE)
     assert len(first) == len(set(first))
     for option in run.params:
@@ -142,7 +142,7 @@ def test_other_configured_commands_have_the_same_order(words: str) -> None:
     said = tbench(*words.split(), "--help").stdout
     letters = re.findall(r"^  (-\w)", said, re.MULTILINE)
     assert letters == [
-        letter for letter in ("-t", "-x", "-l", "-k", "-n", "-c", "-o", "-m", "-a", "-h") if letter in letters
+        letter for letter in ("-t", "-x", "-l", "-k", "-n", "-c", "-o", "-m", "-a", "-v", "-h") if letter in letters
     ]
     assert "-c, --config FILE|NAME=VALUE" in said
 

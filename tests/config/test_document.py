@@ -186,7 +186,7 @@ def test_every_setting_of_version_1_is_in_its_place() -> None:
 def test_a_run_of_version_2_sent_its_seeds_bare() -> None:
     now = json.loads(a_document_of(a_config(seed_scheme="bare")).model_dump_json())
     before = {**now, "schema_version": 2, "config": {**now["config"], "model": dict(now["config"]["model"])}}
-    for name in ("seed_scheme", "send_seed", "rename_fields"):
+    for name in ("seed_scheme", "omit_seed", "rename_fields"):
         del before["config"]["model"][name]
     assert read_document(before) == read_document(now)
 

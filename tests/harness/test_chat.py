@@ -153,7 +153,7 @@ class TestRequest:
         endpoint.will_reply()
         endpoint.will_complete("done")
         names = {"max_tokens": "max_completion_tokens", "top_p": None, "stop": None}
-        await ask(chat(sampling=Sampling(rename_fields=names, send_seed=False)), seed=7, max_tokens=55)
+        await ask(chat(sampling=Sampling(rename_fields=names, omit_seed=True)), seed=7, max_tokens=55)
         rendering = Rendering(template="chatml")
         await ask(chat(sampling=Sampling(rename_fields=names), rendering=rendering), seed=7, max_tokens=55)
         first, second = (seen.json for seen in endpoint.seen)

@@ -43,7 +43,7 @@ def test_an_id_stays_what_it_was(known: dict[str, Any], digest: str) -> None:
 def test_the_seed_scheme_makes_another_trial_where_a_model_is_sent_seeds() -> None:
     hashed, bare = (a_plan(**A_MODEL, seed_scheme=scheme) for scheme in ("hashed", "bare"))
     assert trial_id("alpha", "0123", 7, hashed) != trial_id("alpha", "0123", 7, bare)
-    silent = [a_plan(**A_MODEL, seed_scheme=scheme, send_seed=False) for scheme in ("hashed", "bare")]
+    silent = [a_plan(**A_MODEL, seed_scheme=scheme, omit_seed=True) for scheme in ("hashed", "bare")]
     idle = [a_plan(agent="nop", seed_scheme=scheme) for scheme in ("hashed", "bare")]
     for one, other in (silent, idle):
         assert trial_id("alpha", "0123", 7, one) == trial_id("alpha", "0123", 7, other)
