@@ -25,11 +25,14 @@ from tbench.errors import UsageError
 from tbench.events import Event, Events, Note
 from tbench.runs.plan import check_same_run, sandbox_settings, stored_config
 from tbench.runs.redaction import hiding
+from tbench.runs.regrade import kept_of
 from tbench.runs.resume import EarlierRun, RetryErrors
 from tbench.runs.run import RunOutcome, execute_run
+from tbench.runs.stopping import ENDPOINT_ERRORS
 from tbench.sandbox.docker.backend import DockerBackend
 from tbench.sandbox.docker.cleaning import leave_removing_to_a_child
 from tbench.sandbox.docker.engine import Engine
+from tbench.scores.summary import counted
 from tbench.tasks.sources import TaskSet, read_tasks
 
 SummaryForm = Literal["text", "json", "line"]
@@ -103,7 +106,8 @@ async def _execute(
         if chat is not None:
             await chat.close()
     print_summary(directory, "line" if config.output.json_lines else "text")
-    go_on = f"go on with: tbench resume {directory}"
+    _tell_what_was_kept(directory, outcome)
+    go_on = f"go on with: tbench resume {directory}{_also_tried_again(outcome)}"
     if outcome.stopped is not None and chat is not None:
         print_line(f"tbench: stopped: {chat.url}: {outcome.stopped}; {go_on}", err=True)
     elif outcome.interrupted:
@@ -126,6 +130,26 @@ def _room_words(config: RunConfig, tasks: TaskSet, engine: Engine) -> str:
     if by_memory < by_cpus:
         return f"; memory allows {fitting} at once"
     return f"; {engine.info.cpus:g} cpus allow {fitting} at once (--cpu-overcommit)"
+
+
+def _also_tried_again(outcome: RunOutcome) -> str:
+    """The option with which the trials that a stopped run has lost to its endpoint are done, too."""
+    errors = [result.error for result in outcome.results if result.error is not None]
+    lost = {error.type for error in errors if error.type in ENDPOINT_ERRORS and not RetryErrors().wants(error)}
+    return f" --retry-errors {' '.join(sorted(lost))}" if outcome.stopped is not None and lost else ""
+
+
+def _tell_what_was_kept(directory: Path, outcome: RunOutcome) -> None:
+    """Say which sandboxes are left on the engine, and how to enter one and to remove them."""
+    found = [kept for result in outcome.results if (kept := kept_of(directory, result)) is not None]
+    what = {"container": [each for each in found if each.container], "snapshot": [each for each in found if each.image]}
+    counts = [counted(len(each), noun) for noun, each in what.items() if each]
+    if counts:
+        example = f"{directory}/{found[0].result.task}/{found[0].result.seed}"
+        words = (
+            f"kept: {' and '.join(counts)}; enter one with: tbench shell {example}; remove with: tbench clean --kept"
+        )
+        print_line(words, err=True)
 
 
 def planned(setup: AgentSetup, tasks: TaskSet, earlier: EarlierRun | None, name: str, locked: Locked) -> RunPlan:

@@ -126,6 +126,18 @@ def test_the_help_of_run_fits_two_screens_and_its_sentences_are_whole() -> None:
         assert setting.summary in " ".join(said.split()), setting.path
 
 
+@pytest.mark.parametrize("agent", ["oracle", "nop"])
+def test_options_of_a_model_are_refused_where_none_is_asked(agent: str, tmp_path: Path) -> None:
+    def said(*more: str, **environ: str) -> str:
+        return tbench("run", "bundled", "--agent", agent, "--dry-run", *more, **environ).stderr
+
+    for option in ("--temperature=0.5", "--model=m", "--steps=3", "--protocol=bash-tool", "--preset=tmax", "--no-seed"):
+        assert f"{option.partition('=')[0]}: without effect, as --agent {agent} asks no model" in said(option)
+    # What serves other runs, too, may stand.
+    (tmp_path / "mine.toml").write_text("[model]\ntemperature = 0.5\n")
+    assert "without effect" not in said("-c", str(tmp_path / "mine.toml"), OPENAI_BASE_URL="http://127.0.0.1:1/v1")
+
+
 def test_daily_options_come_first_in_the_help_and_every_option_is_in_one_panel() -> None:
     said = tbench("run", "--help").stdout
     daily = said.partition("Daily:\n")[2].partition("\n\n")[0]
