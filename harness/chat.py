@@ -13,7 +13,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Self, TypeVar
 from urllib.parse import urlsplit
 
-from harness.address import full_url, usable_key, without_password
+from harness.address import full_url, is_loopback, proxy_of, usable_key, without_password
 from harness.answers import (
     ModelCard,
     RawReply,
@@ -108,14 +108,23 @@ class ChatModel:
         self._on_wait = on_wait
         self.outage = Outage(self._probe, max_outage or OutagePolicy(max_sec=0), on_outage or (lambda _: None))
         self._sdk = openai
-        self._client = openai.AsyncOpenAI(
-            base_url=url,
-            api_key=self._key or _PLACEHOLDER_KEY,
-            timeout=request_timeout_sec,
-            max_retries=0,
-            # vLLM closes idle connections after 5 s, the client's pool too: a race when a command takes 5 s.
-            default_headers={"Connection": "close"} if urlsplit(url).scheme == "http" else None,
-        )
+        self.proxy = proxy_of(url)
+        try:
+            self._client = openai.AsyncOpenAI(
+                base_url=url,
+                api_key=self._key or _PLACEHOLDER_KEY,
+                timeout=request_timeout_sec,
+                max_retries=0,
+                # vLLM closes idle connections after 5 s, the client's pool too: a race when a command takes 5 s.
+                default_headers={"Connection": "close"} if urlsplit(url).scheme == "http" else None,
+                # The environment's proxies are not for this machine.
+                http_client=openai.DefaultAsyncHttpxClient(trust_env=False) if self._goes_straight(url) else None,
+            )
+        except (ImportError, ValueError) as error:
+            raise EndpointError(f"{self.proxy or 'the proxy of the environment'}: {_proxy_words(error)}") from None
+
+    def _goes_straight(self, url: str) -> bool:
+        return self.proxy is None and is_loopback(urlsplit(url).hostname or "")
 
     @property
     def patience_sec(self) -> float:
@@ -224,7 +233,8 @@ class ChatModel:
         return done
 
     def _where(self, path: str) -> str:
-        return f"{without_password(self._root) if path == TOKENIZE else self.url}{path}"
+        through = "" if self.proxy is None else f" through {self.proxy}"
+        return f"{without_password(self._root) if path == TOKENIZE else self.url}{path}{through}"
 
     def _parameters(self, seed: int | None, max_tokens: int) -> dict[str, Any]:
         if self.model is None:
@@ -368,6 +378,12 @@ def _advice(status: int, words: str) -> str:
     if _TOOL_FLAG in words:
         return f" (start vLLM with --enable-auto-tool-choice {_TOOL_FLAG} NAME, or take a protocol without tool calls)"
     return ""
+
+
+def _proxy_words(error: Exception) -> str:
+    if isinstance(error, ImportError):
+        return "a SOCKS proxy needs a package more: pip install 'httpx[socks]', or unset the variable"
+    return f"{shorten(str(error))}; mend or unset the variable"
 
 
 def _no_answer(timeout_sec: float, *, lost: bool) -> TransientError:
