@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import ipaddress
+import os
+from dataclasses import dataclass
 from urllib.parse import urlsplit
+from urllib.request import getproxies_environment, proxy_bypass
 
 from harness.errors import EndpointError
 
@@ -26,6 +30,41 @@ def without_password(url: str) -> str:
     """`url` without user name and password, as it may be stored and shown."""
     parts = urlsplit(url)
     return parts._replace(netloc=parts.netloc.rpartition("@")[2]).geturl()
+
+
+@dataclass(frozen=True)
+class Proxy:
+    """A proxy that the environment names."""
+
+    variable: str
+    url: str
+    """Without user name and password."""
+
+    def __str__(self) -> str:
+        return f"the proxy {self.url} ({self.variable})"
+
+
+def proxy_of(url: str) -> Proxy | None:
+    """The proxy through which requests to a URL go by the environment's word; None where they go straight.
+
+    To this machine itself they always go straight: a proxy would look for the server on its own.
+    """
+    parts = urlsplit(url)
+    proxies = getproxies_environment()
+    scheme = next((each for each in (parts.scheme, "all") if each in proxies), None)
+    host = parts.hostname or ""
+    if scheme is None or is_loopback(host) or proxy_bypass(host):
+        return None
+    names = [name for name in os.environ if name.lower() == f"{scheme}_proxy" and os.environ[name] == proxies[scheme]]
+    return Proxy(names[0] if names else f"{scheme.upper()}_PROXY", without_password(proxies[scheme]))
+
+
+def is_loopback(host: str) -> bool:
+    """Whether a host is this machine, as seen from itself."""
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost" or host.endswith(".localhost")
 
 
 def usable_key(api_key: str | None) -> str | None:

@@ -15,7 +15,7 @@ from harness.clock import Clock
 from harness.errors import ContextLimitReached, FormatError, TerminalLost
 from harness.history import History
 from harness.limits import Limits
-from harness.model import Model
+from harness.model import Model, Seeds
 from harness.overflow import make_room
 from harness.protocols.base import (
     Action,
@@ -73,7 +73,7 @@ class Agent:
         protocol: ActionProtocol,
         limits: Limits,
         *,
-        seed: int | None = None,
+        seeds: Seeds | None = None,
         neutralise_special_tokens: bool = False,
         on_step: Callable[[int], None] = lambda _: None,
         on_step_done: Callable[[Step], None] = lambda _: None,
@@ -82,7 +82,7 @@ class Agent:
         self._terminal = terminal
         self._protocol = protocol
         self._limits = limits
-        self._seed = seed
+        self._seeds = seeds
         self._neutralise = neutralise_special_tokens
         self._on_step = on_step
         self._on_step_done = on_step_done
@@ -224,8 +224,9 @@ class Agent:
         self, messages: Sequence[Message], max_tokens: int, tools: Sequence[Mapping[str, Any]] = ()
     ) -> Reply:
         assert self._clock is not None
+        seed = None if self._seeds is None else self._seeds.at(len(self._steps) + 1)
         reply = await self._clock.ask(
-            lambda: self._model.query(messages, seed=self._seed, max_tokens=max_tokens, tools=tools),
+            lambda: self._model.query(messages, seed=seed, max_tokens=max_tokens, tools=tools),
             self._model.patience_sec,
         )
         self._usage += reply.usage

@@ -13,7 +13,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Self, TypeVar
 from urllib.parse import urlsplit
 
-from harness.address import full_url, usable_key, without_password
+from harness.address import full_url, is_loopback, proxy_of, usable_key, without_password
 from harness.answers import (
     ModelCard,
     RawReply,
@@ -108,14 +108,23 @@ class ChatModel:
         self._on_wait = on_wait
         self.outage = Outage(self._probe, max_outage or OutagePolicy(max_sec=0), on_outage or (lambda _: None))
         self._sdk = openai
-        self._client = openai.AsyncOpenAI(
-            base_url=url,
-            api_key=self._key or _PLACEHOLDER_KEY,
-            timeout=request_timeout_sec,
-            max_retries=0,
-            # vLLM closes idle connections after 5 s, the client's pool too: a race when a command takes 5 s.
-            default_headers={"Connection": "close"} if urlsplit(url).scheme == "http" else None,
-        )
+        self.proxy = proxy_of(url)
+        try:
+            self._client = openai.AsyncOpenAI(
+                base_url=url,
+                api_key=self._key or _PLACEHOLDER_KEY,
+                timeout=request_timeout_sec,
+                max_retries=0,
+                # vLLM closes idle connections after 5 s, the client's pool too: a race when a command takes 5 s.
+                default_headers={"Connection": "close"} if urlsplit(url).scheme == "http" else None,
+                # The environment's proxies are not for this machine.
+                http_client=openai.DefaultAsyncHttpxClient(trust_env=False) if self._goes_straight(url) else None,
+            )
+        except (ImportError, ValueError) as error:
+            raise EndpointError(f"{self.proxy or 'the proxy of the environment'}: {_proxy_words(error)}") from None
+
+    def _goes_straight(self, url: str) -> bool:
+        return self.proxy is None and is_loopback(urlsplit(url).hostname or "")
 
     @property
     def patience_sec(self) -> float:
@@ -163,21 +172,23 @@ class ChatModel:
         Raises EndpointUnavailable, RequestRefused or ContextLimitReached.
         """
         path, history = self._history(messages, tools)
-        body = {**self._parameters(seed, max_tokens), **history}
+        body = self.sampling.on_the_wire({**self._parameters(seed, max_tokens), **history})
         read = partial(read_completion, max_tokens=max_tokens, context_tokens=self.context_tokens)
         done = await self._ask(path, body, read, self.outage.request())
         return done.value.model_copy(
             update={"latency_sec": done.latency_sec, "waited_sec": done.waited_sec, "attempts": done.attempts}
         )
 
-    async def complete(self, fields: Mapping[str, Any], *, elsewhere: bool = False) -> RawReply:
+    async def complete(
+        self, fields: Mapping[str, Any], *, seed: int | None = None, elsewhere: bool = False
+    ) -> RawReply:
         """One reply to `messages` or a `prompt` that are sent as they are, text verbatim, with retries.
 
         `fields` are top-level fields of the request; the sampling's win over them. `elsewhere`: the caller has another
         endpoint, so this one being away is no reason to wait. Raises as `query` does.
         """
         path = "/chat/completions" if "messages" in fields else "/completions"
-        body = {**fields, **self._parameters(None, self.sampling.max_tokens)}
+        body = self.sampling.on_the_wire({**fields, **self._parameters(seed, self.sampling.max_tokens)})
         done = await self._ask(path, body, read_raw_reply, self.outage.request(waits=not elsewhere))
         return done.value.model_copy(
             update={"latency_sec": done.latency_sec, "waited_sec": done.waited_sec, "attempts": done.attempts}
@@ -222,7 +233,8 @@ class ChatModel:
         return done
 
     def _where(self, path: str) -> str:
-        return f"{without_password(self._root) if path == TOKENIZE else self.url}{path}"
+        through = "" if self.proxy is None else f" through {self.proxy}"
+        return f"{without_password(self._root) if path == TOKENIZE else self.url}{path}{through}"
 
     def _parameters(self, seed: int | None, max_tokens: int) -> dict[str, Any]:
         if self.model is None:
@@ -366,6 +378,12 @@ def _advice(status: int, words: str) -> str:
     if _TOOL_FLAG in words:
         return f" (start vLLM with --enable-auto-tool-choice {_TOOL_FLAG} NAME, or take a protocol without tool calls)"
     return ""
+
+
+def _proxy_words(error: Exception) -> str:
+    if isinstance(error, ImportError):
+        return "a SOCKS proxy needs a package more: pip install 'httpx[socks]', or unset the variable"
+    return f"{shorten(str(error))}; mend or unset the variable"
 
 
 def _no_answer(timeout_sec: float, *, lost: bool) -> TransientError:

@@ -15,7 +15,7 @@ from harness.agent import AgentTerminal
 from harness.clock import Clock
 from harness.errors import AgentCrashed, ContextLimitReached, EndpointError, TerminalLost
 from harness.limits import Limits
-from harness.model import Model, Sampling
+from harness.model import Model, Sampling, Seeds
 from harness.protocols.base import CommandResult, Keys, ScreenView, View
 from harness.protocols.text import seen
 from harness.special_tokens import special_tokens
@@ -80,7 +80,7 @@ class AgentModel:
         max_tokens: int | None = None,
         tools: Sequence[Mapping[str, Any]] = (),
     ) -> Reply:
-        """One reply, with the trial's seed. Raises ContextLimitReached."""
+        """One reply, with a seed made of the trial's. Raises ContextLimitReached."""
         return await self._query(messages, max_tokens or self.sampling.max_tokens, tools)
 
 
@@ -119,7 +119,7 @@ class CustomRun:
         terminal: AgentTerminal,
         limits: Limits,
         *,
-        seed: int,
+        seeds: Seeds,
         on_step: Callable[[int], None] = lambda _: None,
         on_step_done: Callable[[Step], None] = lambda _: None,
     ) -> None:
@@ -128,7 +128,7 @@ class CustomRun:
         self._model = model
         self._terminal = terminal
         self._limits = limits
-        self._seed = seed
+        self._seeds = seeds
         self._on_step = on_step
         self._on_step_done = on_step_done
         self._steps_done = 0
@@ -188,7 +188,7 @@ class CustomRun:
             instruction=instruction,
             terminal=_WatchedTerminal(self._terminal, self._note, self._outside.append),
             model=None if self._model is None else AgentModel(self._model, self._query),
-            seed=self._seed,
+            seed=self._seeds.seed,
             limits=self._limits,
         )
         return await self._agent.run(assignment)
@@ -213,7 +213,8 @@ class CustomRun:
         started = time.monotonic()
         try:
             reply = await clock.ask(
-                lambda: model.query(messages, seed=self._seed, max_tokens=max_tokens, tools=tools), model.patience_sec
+                lambda: model.query(messages, seed=self._seeds.at(index), max_tokens=max_tokens, tools=tools),
+                model.patience_sec,
             )
         except EndpointError as error:
             return await self._end(error)

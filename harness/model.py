@@ -2,17 +2,23 @@
 
 from __future__ import annotations
 
+import hashlib
+import json
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any, Literal, Protocol, Self
 
 from pydantic import Field, field_validator, model_validator
 
 from harness.trajectory import Frozen, Message, Reply
 
+SeedScheme = Literal["hashed", "bare"]
 _OURS = {
     *("model", "messages", "prompt", "tools", "temperature", "top_p", "max_tokens"),
     *("seed", "n", "stream", "stream_options"),
 }
+_RENAMED = {"temperature", "top_p", "max_tokens", "seed", "stop", "skip_special_tokens", "chat_template_kwargs"}
+"""Fields that a server may know by another name, or not at all."""
 
 
 class SamplingSettings(Frozen, use_attribute_docstrings=True):
@@ -30,6 +36,14 @@ class SamplingSettings(Frozen, use_attribute_docstrings=True):
     extra_body: dict[str, Any] = Field(default={})
     """Merged into each request, such as {"top_k": 20}. Other fields: min_p, repetition_penalty, stop … vLLM ignores a
     name that it does not know, silently."""
+    rename_fields: dict[str, str | None] = Field(default={})
+    """Request fields by other names; null leaves one out. For servers that refuse ours, such as
+    {"max_tokens": "max_completion_tokens", "top_p": null}."""
+    omit_seed: bool = False
+    """Send no seeds. Then no trial can be repeated."""
+    seed_scheme: SeedScheme = "hashed"
+    """Send a hash of seed, task and step, or the seed. With `bare` a server like vLLM draws the same noise for all
+    tasks."""
 
     @field_validator("extra_body")
     @classmethod
@@ -40,12 +54,53 @@ class SamplingSettings(Frozen, use_attribute_docstrings=True):
             raise ValueError("extra_body inside extra_body: servers ignore it silently")
         return value
 
+    @field_validator("rename_fields")
+    @classmethod
+    def _rename_what_is_sent(cls, value: dict[str, str | None]) -> dict[str, str | None]:
+        if unknown := sorted(value.keys() - _RENAMED):
+            raise ValueError(f"{', '.join(unknown)}: no field of ours; these are: {', '.join(sorted(_RENAMED))}")
+        names = [name for name in value.values() if name is not None]
+        if bad := [name for name in names if not name or name in _OURS - value.keys()]:
+            raise ValueError(f"{bad[0]!r} is no free name for a field")
+        if len(set(names)) < len(names):
+            raise ValueError("two fields under one name")
+        return value
+
 
 class Sampling(SamplingSettings):
     """Sampling parameters of all queries."""
 
     seed: int | None = Field(default=None, ge=0, lt=2**63)
     """The seed of queries that name none; None sends none."""
+
+    def on_the_wire(self, fields: Mapping[str, Any]) -> dict[str, Any]:
+        """The fields of a request under the names that the server knows, without those that are not to be sent."""
+        names = {**self.rename_fields, "seed": None} if self.omit_seed else self.rename_fields
+        return {name: value for field, value in fields.items() if (name := names.get(field, field)) is not None}
+
+
+def hashed_seed(seed: int, task: str, step: int) -> int:
+    """The seed of a request: the first 31 bits of sha256(`[seed,"task",step]` as compact ASCII JSON), big-endian.
+
+    A server that seeds its noise by request, as vLLM does, draws the same noise for equal seeds: with the trial's seed
+    alone all tasks would rise and fall together. 31 bits are what every server takes.
+    """
+    text = json.dumps([seed, task, step], separators=(",", ":"))
+    return int.from_bytes(hashlib.sha256(text.encode()).digest()[:4], "big") >> 1
+
+
+@dataclass(frozen=True)
+class Seeds:
+    """The seeds of the requests of one trial: a task with a seed."""
+
+    task: str
+    seed: int
+    scheme: SeedScheme = "hashed"
+    """`hashed`: another for each task, seed and step; `bare`: the trial's, for all."""
+
+    def at(self, step: int) -> int:
+        """The seed for a request of the step with this number, counted from 1."""
+        return self.seed if self.scheme == "bare" else hashed_seed(self.seed, self.task, step)
 
 
 Template = Literal["server", "chatml", "gemma", "gemma4", "contract"]
@@ -59,8 +114,8 @@ class Rendering(Frozen, use_attribute_docstrings=True):
     rendered here and sent to /v1/completions, for base models: `chatml`, the turns of `gemma` 1 to 3 or of `gemma4`, or
     the `contract` of `### System` headings."""
     chat_template_kwargs: dict[str, Any] = Field(default={})
-    """For the server's template, such as {"enable_thinking": false}. Servers ignore those that the
-    template does not know."""
+    """Variables of the server's template. Such as {"enable_thinking": false}; servers ignore those that the template
+    does not know."""
     strip_thinking: Literal["on", "off", "auto"] = "auto"
     """Leave the thinking out of earlier replies. `auto`: only where the prompt is rendered here; a server's
     template has its own rule for it."""

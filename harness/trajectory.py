@@ -16,7 +16,8 @@ OnOverflow = Literal["stop", "drop-oldest-outputs", "summarize"]
 class Frozen(BaseModel):
     """Base of all data that this project owns: immutable, unknown keys refused."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
+    # pydantic before 2.10 warns of every field that begins with model_.
+    model_config = ConfigDict(frozen=True, extra="forbid", protected_namespaces=())
 
 
 class ToolCall(Frozen):

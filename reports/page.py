@@ -18,7 +18,7 @@ from urllib.parse import quote
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
 from tbench.scores.summarise import summarise
-from tbench.scores.summary import Cell, Status, Summary, TaskRow, TimeSplit
+from tbench.scores.summary import Cell, Status, Summary, TaskRow, TimeSplit, percent, range_text
 from tbench.storage.read_run import StoredRun, read_run
 from tbench.storage.run_files import trial_directory
 
@@ -92,7 +92,7 @@ class TaskTime:
 def write_report(run_dir: Path, out_path: Path | None = None) -> Path:
     """Write the page about a run and return its path; `report.html` in the run directory by default.
 
-    Raises RunUnreadable for what is not a run, MixedModels for results of several models.
+    Raises RunUnreadable for what is not a run, MixedResults for results of several models.
     """
     run = read_run(run_dir)
     page = out_path or run.path / PAGE_NAME
@@ -132,7 +132,8 @@ def _environment() -> Environment:
         lstrip_blocks=True,
         finalize=_visible,
     )
-    environment.filters["pct"] = lambda fraction: f"{100 * fraction:.1f}\N{NO-BREAK SPACE}%"
+    environment.filters["pct"] = lambda fraction: f"{percent(fraction)}\N{NO-BREAK SPACE}%"
+    environment.filters["range"] = lambda ends: range_text(*ends)
     environment.filters["thousands"] = lambda number: f"{number:,}"
     environment.filters["seconds"] = _seconds
     return environment

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from datetime import datetime
+from datetime import UTC, datetime
 from enum import StrEnum
 from typing import Literal
 
@@ -12,6 +12,10 @@ from harness.trajectory import Frozen, Outcome, Usage
 
 RESULT_SCHEMA_VERSION = 2
 """Version of the lines. Version 2 added `integrity`, `host` and `timings.waited_sec`; version 1 is read as it is."""
+UNKNOWN_TIME = datetime(1970, 1, 1, tzinfo=UTC)
+"""The time that stands for "not recorded" in imported results."""
+UNKNOWN_AGENT = "unknown"
+"""The agent of imported results that do not say."""
 LARGEST_REWARD = 1e9
 """The largest amount of a reward. Sums and squares of such numbers are still numbers."""
 

@@ -18,6 +18,7 @@ from harness.stream import Connect
 from harness.terminal.delivery import Delivery
 from harness.terminal.foreground import Watcher
 from harness.terminal.keyboard import Keyboard
+from harness.terminal.last_line import looks_like_shell_prompt
 from harness.terminal.link import UNREACHABLE_SEC, KeysLost, Link
 from harness.terminal.plain_text import plain_text
 from harness.terminal.recording import Recording
@@ -193,12 +194,13 @@ class Terminal:
 
     @property
     def last_line(self) -> str:
-        """The last non-empty line that was printed, for a live display."""
+        """The last line that was printed and says something, for a live display: no empty one, no prompt."""
         # What was kept may begin within an escape sequence: what follows a line break is whole,
         # and what follows an ESC in a full-screen program.
         output = self._watch.last_output.replace(b"\r", b"\n")
         whole = output.partition(b"\n")[2] or output[max(0, output.find(b"\x1b")) :]
-        return next((line.strip() for line in reversed(plain_text(whole).split("\n")) if line.strip()), "")
+        lines = [line.strip() for line in reversed(plain_text(whole).split("\n")) if line.strip()]
+        return next((line for line in lines if not looks_like_shell_prompt(line)), lines[0] if lines else "")
 
 
 def _now() -> float:

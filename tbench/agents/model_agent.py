@@ -11,7 +11,7 @@ from harness.agent import Agent
 from harness.custom import CustomAgent, CustomRun, crashed
 from harness.errors import AgentCrashed, EndpointUnavailable, RequestRefused, TerminalLost, TerminalUnreachable
 from harness.limits import Limits, Settling, ShellMode
-from harness.model import Model
+from harness.model import Model, Seeds
 from harness.protocols.base import ActionProtocol
 from harness.protocols.bash import BashProtocol
 from harness.terminal import COLUMNS, ROWS, Terminal, TerminalSpec
@@ -52,7 +52,7 @@ class ModelAgent:
             terminal,
             self._protocol,
             place.bounded(self._limits),
-            seed=place.seed,
+            seeds=_seeds(place, self._model),
             neutralise_special_tokens=self._neutralise,
             on_step=lambda step: place.on_step(step, terminal.last_line),
             on_step_done=lambda step: _store_step(step, terminal, place),
@@ -97,7 +97,7 @@ class UserAgent:
             self._model,
             terminal,
             place.bounded(self._limits),
-            seed=place.seed,
+            seeds=_seeds(place, self._model),
             on_step=lambda step: place.on_step(step, terminal.last_line),
             on_step_done=lambda step: _store_step(step, terminal, place),
         )
@@ -117,6 +117,11 @@ class _Conversation(Protocol):
     def trajectory(self) -> Trajectory: ...
 
     async def run(self, instruction: str) -> Trajectory: ...
+
+
+def _seeds(place: Workplace, model: Model | None) -> Seeds:
+    scheme = model.sampling.seed_scheme if model is not None else "hashed"
+    return Seeds(place.task.name, place.seed, scheme)
 
 
 def _terminal(

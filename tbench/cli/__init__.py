@@ -86,7 +86,7 @@ Exit codes:
   0    finished
   1    a bug
   2    something that the user or the machine has to change
-  3    coverage below --min-coverage
+  3    coverage below --min-coverage, or no verdict
   4    stopped because the endpoint is away
   130  interrupted
 """

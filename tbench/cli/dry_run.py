@@ -13,7 +13,6 @@ from typing import get_args
 from harness.model import ServedModel
 from tbench.agents.setup import AgentSetup, connect_if_used
 from tbench.cli.execute import check_load, chosen_tasks, planned
-from tbench.cli.live import counted
 from tbench.cli.printing import print_line, print_text
 from tbench.config.document import RunPlan
 from tbench.config.settings import RunConfig, SandboxConfig
@@ -22,6 +21,7 @@ from tbench.runs.resume import EarlierRun, RetryErrors, left_to_do
 from tbench.sandbox.docker.dockerfile import read_dockerfile, why_not_closed
 from tbench.sandbox.docker.engine import Engine
 from tbench.sandbox.docker.image import Images, ImageState
+from tbench.scores.summary import counted
 from tbench.tasks.consent import wishes
 from tbench.tasks.sources import TaskSet
 from tbench.tasks.task import Task

@@ -9,28 +9,33 @@ import sys
 from collections.abc import Iterator
 from datetime import datetime
 from pathlib import Path
+from typing import Literal
 
 import click
 
 from harness.model import ServedModel
 from tbench.agents.setup import AgentSetup, connect_if_used
 from tbench.cli.interruption import run_interruptibly, tell
-from tbench.cli.live import progress
 from tbench.cli.printing import print_line, print_text
-from tbench.cli.run_log import run_log
+from tbench.cli.progress.choice import progress
+from tbench.cli.progress.run_log import run_log
 from tbench.config.document import Locked, RunPlan
 from tbench.config.settings import RunConfig, TasksConfig
 from tbench.errors import UsageError
 from tbench.events import Event, Events, Note
 from tbench.runs.plan import check_same_run, sandbox_settings, stored_config
 from tbench.runs.redaction import hiding
+from tbench.runs.regrade import kept_of
 from tbench.runs.resume import EarlierRun, RetryErrors
 from tbench.runs.run import RunOutcome, execute_run
+from tbench.runs.stopping import ENDPOINT_ERRORS
 from tbench.sandbox.docker.backend import DockerBackend
 from tbench.sandbox.docker.cleaning import leave_removing_to_a_child
 from tbench.sandbox.docker.engine import Engine
+from tbench.scores.summary import counted
 from tbench.tasks.sources import TaskSet, read_tasks
 
+SummaryForm = Literal["text", "json", "line"]
 _FULL_COLLECTION_EVERY = 100
 """Collections of the middle generation before a full one; Python's own number is 10. Until then cycles can hold about
 700,000 small objects."""
@@ -48,7 +53,7 @@ def execute(
         with few_full_collections():
             return run_interruptibly(
                 _execute(setup, tasks, engine, earlier, retry_errors or RetryErrors()),
-                stopping="stopping; finished trials are kept",
+                stopping="stopping: containers are being removed, finished trials are kept; Ctrl-C again ends at once",
                 at_once=_end_at_once,
             )
     finally:
@@ -74,7 +79,16 @@ async def _execute(
     directory = Path(config.output.directory or _default_directory(config, served))
     plan = planned(setup, tasks, earlier, directory.name, setup.locked(chat, served))
     try:
-        with run_log(directory, config.output.log_level, hiding(tasks.tasks)) as log, progress(plan, tasks) as show:
+        hide = hiding(tasks.tasks)
+        showing = progress(
+            plan,
+            tasks,
+            config.output,
+            hide=hide,
+            is_away=lambda: chat is not None and chat.outage.is_away,
+            remark=_room_words(config, tasks, engine),
+        )
+        with run_log(directory, config.output.log_level, hide) as log, showing as show:
             events.replace(show)
             events.subscribe(log)
             outcome = await execute_run(
@@ -91,10 +105,51 @@ async def _execute(
     finally:
         if chat is not None:
             await chat.close()
-    print_summary(directory)
+    print_summary(directory, "line" if config.output.json_lines else "text")
+    _tell_what_was_kept(directory, outcome)
+    go_on = f"go on with: tbench resume {directory}{_also_tried_again(outcome)}"
     if outcome.stopped is not None and chat is not None:
-        print_line(f"tbench: stopped: {chat.url}: {outcome.stopped}; go on with: tbench resume {directory}", err=True)
+        print_line(f"tbench: stopped: {chat.url}: {outcome.stopped}; {go_on}", err=True)
+    elif outcome.interrupted:
+        print_line(f"tbench: interrupted; {go_on}", err=True)
     return outcome
+
+
+def _room_words(config: RunConfig, tasks: TaskSet, engine: Engine) -> str:
+    """What keeps the machine from as many trials at once as are asked for; empty where nothing does."""
+    schedule, demands = config.schedule, [task.file.environment for task in tasks.tasks]
+    if not demands:
+        return ""
+    # The copy for a verifier has the same memory once more (tbench.runs.run.demand_of).
+    containers = 1 if config.verify.mode == "shared" else 2
+    by_cpus = engine.info.cpus * schedule.cpu_overcommit / min(each.cpus for each in demands)
+    by_memory = engine.info.memory_mb / containers / min(each.memory_mb for each in demands)
+    fitting = max(1, int(min(by_cpus, by_memory)))
+    if fitting >= min(schedule.concurrency, len(demands) * len(config.tasks.planned_seeds)):
+        return ""
+    if by_memory < by_cpus:
+        return f"; memory allows {fitting} at once"
+    return f"; {engine.info.cpus:g} cpus allow {fitting} at once (--cpu-overcommit)"
+
+
+def _also_tried_again(outcome: RunOutcome) -> str:
+    """The option with which the trials that a stopped run has lost to its endpoint are done, too."""
+    errors = [result.error for result in outcome.results if result.error is not None]
+    lost = {error.type for error in errors if error.type in ENDPOINT_ERRORS and not RetryErrors().wants(error)}
+    return f" --retry-errors {' '.join(sorted(lost))}" if outcome.stopped is not None and lost else ""
+
+
+def _tell_what_was_kept(directory: Path, outcome: RunOutcome) -> None:
+    """Say which sandboxes are left on the engine, and how to enter one and to remove them."""
+    found = [kept for result in outcome.results if (kept := kept_of(directory, result)) is not None]
+    what = {"container": [each for each in found if each.container], "snapshot": [each for each in found if each.image]}
+    counts = [counted(len(each), noun) for noun, each in what.items() if each]
+    if counts:
+        example = f"{directory}/{found[0].result.task}/{found[0].result.seed}"
+        words = (
+            f"kept: {' and '.join(counts)}; enter one with: tbench shell {example}; remove with: tbench clean --kept"
+        )
+        print_line(words, err=True)
 
 
 def planned(setup: AgentSetup, tasks: TaskSet, earlier: EarlierRun | None, name: str, locked: Locked) -> RunPlan:
@@ -144,8 +199,8 @@ def few_full_collections() -> Iterator[None]:
         gc.unfreeze()
 
 
-def print_summary(directory: Path, *, as_json: bool = False) -> None:
-    """Print the score of a run directory: the same after a run as later from disk."""
+def print_summary(directory: Path, form: SummaryForm = "text", *, population: bool = False) -> None:
+    """Print the score of a run directory: the same after a run as later from disk. `line` is JSON in one line."""
     import json
 
     from tbench.scores.summarise import summarise
@@ -153,11 +208,15 @@ def print_summary(directory: Path, *, as_json: bool = False) -> None:
     from tbench.storage.read_run import read_run
 
     stored = read_run(directory)
-    summary = summarise(stored.results, stored.planned_tasks, stored.planned_seeds)
+    summary = summarise(stored.results, stored.planned_tasks, stored.planned_seeds, population=population)
     for note in stored.notes:
         print_line(f"note: {note}", err=True)
-    if as_json:
+    if form == "json":
         print_text(json.dumps(summary.as_json(), indent=2, ensure_ascii=False))
+        return
+    if form == "line":
+        last = {"kind": "summary", "directory": str(directory), **summary.as_json()}
+        print_text(json.dumps(last, ensure_ascii=False))
         return
     from rich.console import Console
 

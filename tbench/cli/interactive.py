@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
+import re
 import signal
 import sys
 import termios
@@ -15,9 +16,25 @@ from pathlib import Path
 from harness.terminal import TerminalSpec
 from harness.terminal.plain_text import plain_text
 from tbench.cli.printing import print_line, print_text
+from tbench.config.document import RunDocument
 from tbench.config.settings import SandboxConfig
 from tbench.errors import TrialError, UsageError
-from tbench.sandbox.backend import BUSYBOX, Backend, HasTty, MakeBackend, SandboxSettings, TtyStream, opened, require
+from tbench.runs.plan import sandbox_settings
+from tbench.runs.regrade import Kept, kept_of, kept_sandbox
+from tbench.sandbox.backend import (
+    BUSYBOX,
+    Backend,
+    HasTty,
+    MakeBackend,
+    Reopens,
+    Sandbox,
+    SandboxSettings,
+    TtyStream,
+    opened,
+    require,
+)
+from tbench.storage.read_run import read_run
+from tbench.storage.run_files import RUN
 from tbench.tasks.bundled import tasks_dir
 from tbench.tasks.consent import about_withheld
 from tbench.tasks.sources import BUNDLED, read_tasks
@@ -42,8 +59,27 @@ def _task(name: str) -> Task:
     return tasks[0]
 
 
+def _kept(name: str) -> tuple[Path, Kept, RunDocument] | None:
+    """The run and the trial that RUN/TASK/SEED names, or its directory; None where it names no trial of a run.
+
+    Raises UsageError where nothing of the trial is left.
+    """
+    found = re.fullmatch(r"(.+?)/(?:trials/)?([^/]+)/(?:seed-)?(\d+)/?", name)
+    if found is None or not (run := Path(found[1]) / RUN.manifest).is_file():
+        return None
+    stored, seed = read_run(run.parent), int(found[3])
+    trials = [result for result in stored.results if (result.task, result.seed, result.final) == (found[2], seed, True)]
+    kept = kept_of(run.parent, trials[-1]) if trials else None
+    if kept is None or stored.document is None:
+        raise UsageError(f"{name}: nothing was kept of this trial; run with --keep or --snapshot")
+    return run.parent, kept, stored.document
+
+
 async def session(make_backend: MakeBackend, name: str, verifies: bool, sandbox: SandboxConfig) -> None:
-    """Start the sandbox, hand over the keyboard, verify, remove. Raises UsageError."""
+    """Start the sandbox, hand over the keyboard, verify, remove; a kept one stays as it is left. Raises UsageError."""
+    if (found := _kept(name)) is not None:
+        await _kept_session(make_backend, *found)
+        return
     task = _task(name).allowing(sandbox.allow_env)
     if words := about_withheld([task.file], sandbox.allow_env):
         _say(words)
@@ -56,14 +92,43 @@ async def session(make_backend: MakeBackend, name: str, verifies: bool, sandbox:
         raise UsageError(f"{error.type}: {error}") from None
 
 
+async def _kept_session(make_backend: MakeBackend, run: Path, kept: Kept, document: RunDocument) -> None:
+    """Enter what was kept of a trial; a container stays as it is left, one that is made of a snapshot is removed."""
+    result, config = kept.result, document.config
+    tasks = {task.name: task for task in read_tasks(config.tasks.source).tasks}
+    if (task := tasks.get(result.task)) is None:
+        raise UsageError(f"{config.tasks.source}: {result.task} is gone; put it back to enter what it left")
+    backend = make_backend(sandbox_settings(document))
+    require(backend, HasTty, "tbench shell")
+    if not isinstance(backend, Reopens):
+        raise UsageError(f"{run}: {backend.name} cannot find again what was kept; use another backend")
+    try:
+        async with opened(backend, _say):
+            sandbox, is_new = await kept_sandbox(backend, kept, task.allowing(config.sandbox.allow_env))
+            what = "a snapshot from before the tests" if is_new else "its container, as it was left"
+            _say(f"--- {result.task} seed {result.seed}: {what}; leave with exit or C-d ---")
+            try:
+                await _at_keyboard(sandbox)
+            finally:
+                if is_new:
+                    await asyncio.shield(sandbox.remove())
+    except TrialError as error:
+        raise UsageError(f"{error.type}: {error}") from None
+    if not is_new:
+        _say(f"kept; verify it again with: tbench regrade {run} --task {result.task} --seed {result.seed}")
+
+
+async def _at_keyboard(sandbox: Sandbox) -> None:
+    assert isinstance(sandbox, HasTty)
+    size = _window()
+    await _hand_over(await sandbox.open_tty(_SHELL, TerminalSpec().environment, size.lines, size.columns))
+
+
 async def _in_sandbox(backend: Backend, task: Task, verifies: bool) -> None:
     sandbox = await backend.sandbox(task, f"{task.name}.shell")
     try:
-        assert isinstance(sandbox, HasTty)
         _say(f"--- {task.name} ---\n{task.instruction}--- leave with exit or C-d ---")
-        size = _window()
-        stream = await sandbox.open_tty(_SHELL, TerminalSpec().environment, size.lines, size.columns)
-        await _hand_over(stream)
+        await _at_keyboard(sandbox)
         if verifies:
             verdict = await verify(task, sandbox)
             _say(plain_text(verdict.files.get("verifier/stdout.txt", b"")))

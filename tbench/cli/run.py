@@ -9,6 +9,8 @@ import click
 
 from tbench.cli.parsing.configured import ConfiguredCommand, Given
 from tbench.cli.parsing.retry_errors import CommandWithRetryErrors, retry_errors_option
+from tbench.config.presets import OWN_LOOP
+from tbench.config.setting import settings_of
 from tbench.config.settings import RunConfig
 from tbench.errors import UsageError
 
@@ -33,6 +35,7 @@ def run(given: Given[RunConfig], resume: bool, retry_errors: str | None, dry_run
     resolved, wanted = given.resolve(), RetryErrors.parse(retry_errors)
     if retry_errors is not None and not resume:
         raise UsageError("--retry-errors: belongs to --resume; a new run tries again by itself (--retries)")
+    _refuse_what_nobody_uses(resolved)
     earlier = _earlier(resolved.config, resume)
     config = _as_before(resolved, earlier)
     if dry_run:
@@ -43,6 +46,26 @@ def run(given: Given[RunConfig], resume: bool, retry_errors: str | None, dry_run
     from tbench.cli.execute import execute
 
     finish(execute(config, earlier, wanted), config.output.min_coverage)
+
+
+def _refuse_what_nobody_uses(resolved: Resolved[RunConfig]) -> None:
+    """Refuse options of a model where none works. Raises UsageError.
+
+    A file or the environment may say them: those serve other runs, too.
+    """
+    name = resolved.config.agent.name
+    if name not in ("oracle", "nop"):
+        return
+    of_a_model = {setting.path for setting in settings_of(RunConfig) if setting.section in ("model", "limits")}
+    given = [
+        origin
+        for path, origin in resolved.origins.items()
+        if path in of_a_model | {*OWN_LOOP, "agent.preset"} and origin.startswith("--")
+    ]
+    if given:
+        raise UsageError(
+            f"{', '.join(given)}: without effect, as --agent {name} asks no model; leave out one or the other"
+        )
 
 
 def _earlier(config: RunConfig, resume: bool) -> EarlierRun | None:
@@ -96,5 +119,5 @@ def finish(outcome: RunOutcome, min_coverage: float) -> None:
     if outcome.stopped is not None:
         raise click.exceptions.Exit(4)
     scored = sum(result.reward is not None for result in outcome.results)
-    if outcome.results and scored / len(outcome.results) < min_coverage:
+    if outcome.results and (not scored or scored / len(outcome.results) < min_coverage):
         raise click.exceptions.Exit(3)

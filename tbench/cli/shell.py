@@ -10,7 +10,11 @@ from tbench.cli.parsing.values import A_NAME
 
 @click.command(cls=TbenchCommand)
 @click.argument(
-    "task", cls=Argument, metavar="TASK", type=A_NAME, help="A task directory, or the name of a bundled task."
+    "task",
+    cls=Argument,
+    metavar="TASK",
+    type=A_NAME,
+    help="A task directory, a bundled task's name, or RUN/TASK/SEED: what was kept of that trial.",
 )
 @click.option("--allow-env", metavar="VAR", multiple=True, help="The task may take this variable from the environment.")
 @click.option("--cap-add", metavar="CAP", multiple=True, help="The sandbox has this Linux capability besides.")

@@ -11,7 +11,7 @@ from harness.model import ServedModel
 from harness.trajectory import Frozen
 from tbench.config.settings import RunConfig
 
-RUN_SCHEMA_VERSION = 2
+RUN_SCHEMA_VERSION = 3
 Status = Literal["running", "finished", "interrupted", "stopped", "failed"]
 
 
@@ -74,7 +74,7 @@ class NotOurs(ValueError):
 
 
 def read_document(content: Mapping[str, Any]) -> RunDocument:
-    """The document in the content of run.json, of this version or of version 1.
+    """The document in the content of run.json, of this version or of an earlier one.
 
     Raises NotOurs for a plan without a configuration, and ValueError with a line for what cannot be read.
     """
@@ -87,11 +87,23 @@ def read_document(content: Mapping[str, Any]) -> RunDocument:
             "upgrade tbench"
         )
     try:
-        return RunDocument.model_validate(_of_version_1(content) if version == 1 else content)
+        return RunDocument.model_validate(_as_now(content))
     except ValidationError as error:
         problem = error.errors(include_url=False, include_input=False)[0]
         words = problem["msg"].removeprefix("Value error, ")
         raise ValueError(f"{'.'.join(map(str, problem['loc']))}: {words}") from None
+
+
+def _as_now(content: Mapping[str, Any]) -> Mapping[str, Any]:
+    """The content as this version writes it. Version 2 sent the seed itself, and could do nothing else."""
+    version = content["schema_version"]
+    if version == 1:
+        return _of_version_1(content)
+    config = content.get("config")
+    if version != 2 or not isinstance(config, Mapping) or not isinstance(config.get("model"), Mapping):
+        return content
+    model = {"seed_scheme": "bare", **config["model"]}
+    return {**content, "schema_version": RUN_SCHEMA_VERSION, "config": {**config, "model": model}}
 
 
 # -- version 1 -----------------------------------------------------------------------------------
@@ -130,6 +142,7 @@ def _of_version_1(old: Mapping[str, Any]) -> dict[str, Any]:
             **_taken(wanted, _TIMES),
             **(old.get("sampling") or {}),
             **(old.get("rendering") or {}),
+            "seed_scheme": "bare",
         },
         "agent": {
             **_taken(old, _AGENT),

@@ -26,6 +26,8 @@ class Option:
     """The name of a positional argument; then there is no option."""
     switch: tuple[str, str] | None = None
     """The two values of a field that has an option without a value for each: `--first` and `--second`."""
+    letters: str = ""
+    """A letter for each of those two."""
     words: Callable[[], Iterable[str]] = tuple
     """Gives the words that a shell completes, where the type does not tell them."""
     is_path: bool = False

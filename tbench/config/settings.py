@@ -21,6 +21,7 @@ Verify = Literal["shared", "isolated", "both"]
 """Where the verifier runs: in the agent's container, in a copy without its processes, or in both."""
 Keep = Literal["none", "failed", "all"]
 LogLevel = Literal["debug", "info", "warning", "error"]
+Verbosity = Literal["quiet", "normal", "verbose"]
 
 
 _PAST_CLOSED_ADDRESSES = {"NET_ADMIN", "NET_RAW"}
@@ -74,12 +75,14 @@ class TasksConfig(Frozen, use_attribute_docstrings=True):
 class EndpointConfig(SamplingSettings, use_attribute_docstrings=True):
     """How a model is asked, wherever it is."""
 
+    options: ClassVar[Mapping[str, Option]] = {"omit_seed": Option(("--no-seed",), off="--send-seed")}
+
     name: Annotated[str | None, Option(("--model", "-m"), daily=True, measured=False)] = None
     """The model's id, where the endpoint lists several."""
     request_timeout_sec: Annotated[float, _NOT_MEASURED] = Field(default=600.0, ge=1)
     """Seconds for one request to the endpoint."""
     retry_budget_sec: Annotated[float, _NOT_MEASURED] = Field(default=900.0, ge=0)
-    """Seconds to try a failing endpoint before it is an error."""
+    """Seconds to try a failing endpoint. Then it is an error."""
     max_outage_sec: Annotated[float, _NOT_MEASURED] = Field(default=3600.0, ge=0)
     """Seconds to pause while the endpoint is away. Then the run stops; 0 is no pause."""
 
@@ -87,7 +90,7 @@ class EndpointConfig(SamplingSettings, use_attribute_docstrings=True):
 class ModelConfig(EndpointConfig, Rendering, use_attribute_docstrings=True):
     """Model"""
 
-    options: ClassVar[Mapping[str, Option]] = {"template": Option(("--render",))}
+    options: ClassVar[Mapping[str, Option]] = {**EndpointConfig.options, "template": Option(("--render",))}
 
     base_url: Annotated[str | None, Option(daily=True, measured=False)] = None
     """The endpoint, such as http://localhost:8000/v1. Without it, OPENAI_BASE_URL says."""
@@ -110,7 +113,7 @@ class AgentConfig(Frozen, use_attribute_docstrings=True):
     observation_bytes: int = Field(default=OUTPUT_LIMIT_BYTES, ge=200)
     """Longer observations lose their middle."""
     settling: Annotated[Settling, Option(switch=("strict", "adaptive"))] = "adaptive"
-    """Wait the whole duration of keystrokes, or until all is quiet. Fixed-sleep harnesses do the former."""
+    """Wait out the duration of keystrokes, or until all is quiet. Fixed-sleep harnesses do the former."""
     shell_state: ShellMode | None = None
     """One shell for all commands of a bash protocol, or one for each. `persistent` is the default; `fresh` runs each in
     a process of its own."""
@@ -195,9 +198,14 @@ class OutputConfig(Frozen, use_attribute_docstrings=True):
     directory: Annotated[str | None, Option(("--output", "-o"), metavar="DIR", daily=True, is_path=True)] = None
     """The run's directory; must be new or empty, but for --resume."""
     min_coverage: float = Field(default=0.0, ge=0, le=1)
-    """Exit with 3 when a smaller share of trials has a verdict."""
+    """Exit with 3 when a smaller share of trials has a verdict, or none at all."""
     log_level: LogLevel = "info"
     """What run.log holds: this level and above."""
+    verbosity: Annotated[Verbosity, Option(switch=("verbose", "quiet"), letters="vq", daily=True)] = "normal"
+    """Print each step, or nothing but the score. `normal` is the live view on a terminal, and a line per trial
+    elsewhere."""
+    json_lines: Annotated[bool, Option(("--json",), daily=True)] = False
+    """Print events as lines of JSON instead, and the summary as the last one."""
 
 
 class RunConfig(Frozen):

@@ -8,15 +8,19 @@ from __future__ import annotations
 import hashlib
 import tomllib
 from collections.abc import Mapping, Sequence
+from functools import cache
 from pathlib import Path
 
 from pydantic import Field
 
+from harness.model import hashed_seed
 from harness.trajectory import Frozen
 
 SCRIPTS = Path(__file__).with_name("scripts")
 ChatTurns = Sequence[tuple[str, str]]
 """The (role, text) pairs of a conversation."""
+_KNOWN_SEEDS = 1000
+"""Trials with lower seeds are known by the hashes that they send."""
 
 
 class ScriptedKeystrokes(Frozen):
@@ -78,8 +82,8 @@ class Scripts:
         """The step that comes next in this conversation; None at the script's end."""
         opening = next((text for role, text in messages if role == "user"), "")
         task = next((name for name, text in self._instructions if text in opening), "")
-        steps = self._scripts.get(task, LOOK_AROUND).steps(task, seed)
         done = sum(role == "assistant" for role, _ in messages)
+        steps = self._scripts.get(task, LOOK_AROUND).steps(task, _trial_seeds(task, done + 1).get(seed, seed))
         return steps[done] if done < len(steps) else None
 
 
@@ -90,6 +94,12 @@ def _load(path: Path) -> Script:
         return Script.model_validate(tomllib.loads(path.read_text(encoding="utf-8")))
     except ValueError as error:
         raise ValueError(f"{path}: {error}") from error
+
+
+@cache
+def _trial_seeds(task: str, step: int) -> Mapping[int, int]:
+    """The trial's seed by the one that its request has at a step: all steps of a trial follow one script."""
+    return {hashed_seed(seed, task, step): seed for seed in range(_KNOWN_SEEDS)}
 
 
 def _draw(task: str, seed: int) -> float:

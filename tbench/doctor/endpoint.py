@@ -41,11 +41,12 @@ async def look_at_listing(make: Callable[[], ChatModel]) -> CheckResult:
     try:
         async with make() as chat:
             served = await chat.connect(budget_sec=_CONNECT_SEC)
+            through = "" if chat.proxy is None else f"; through {chat.proxy}"
     except EndpointError as error:
         return fail(str(error), _advice(error))
     if served.context_tokens is None:
-        return ok(f"{served.id}; it does not say how long its context is")
-    words = f"{served.id}, context of {served.context_tokens:,} tokens"
+        return ok(f"{served.id}; it does not say how long its context is{through}")
+    words = f"{served.id}, context of {served.context_tokens:,} tokens{through}"
     if served.context_tokens < _SMALL_CONTEXT:
         return warn(words, "that is short for a terminal: serve it with a longer one (vLLM: --max-model-len)")
     return ok(words)

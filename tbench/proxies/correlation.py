@@ -12,13 +12,12 @@ from collections import Counter
 from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass
 
-from tbench.scores.statistics import quantile
+from tbench.scores.intervals import quantile
 
 BOOTSTRAP_RESAMPLES = 5_000
-FEWEST_FOR_INTERVAL = 4
-"""Fewest models for any interval: fewer have so few orders that it would mean nothing."""
-FEWEST_FOR_FISHER = 10
-"""Fewest models for Fisher's interval, which rests on a normal approximation."""
+FEWEST_FOR_INTERVAL = 10
+"""Fewest models for any interval: over fewer, resampling promises too much, as they have few orders, and the normal
+approximation that Fisher's rests on does not hold yet."""
 _Z_975 = 1.959963984540054
 
 Interval = tuple[float, float]
@@ -131,7 +130,7 @@ def bootstrap(
 ) -> BootstrapInterval | None:
     """The interval over resamples of models, drawn with replacement.
 
-    None for fewer than 4 models, and where the coefficient itself is not defined.
+    None for fewer than 10 models, and where the coefficient itself is not defined.
     """
     n = len(xs)
     if n < FEWEST_FOR_INTERVAL or coefficient(xs, ys) is None:
@@ -154,7 +153,7 @@ def fisher_interval(rho: float | None, n: int) -> Interval | None:
 
     The variance is Bonett and Wright's (2000). None for fewer than 10 models, and at ±1, where there is none.
     """
-    if rho is None or n < FEWEST_FOR_FISHER or abs(rho) >= 1.0:
+    if rho is None or n < FEWEST_FOR_INTERVAL or abs(rho) >= 1.0:
         return None
     centre, half = math.atanh(rho), _Z_975 * math.sqrt((1 + rho * rho / 2) / (n - 3))
     return math.tanh(centre - half), math.tanh(centre + half)
@@ -171,8 +170,6 @@ def _notes(xs: Sequence[float], ys: Sequence[float], rho: float | None) -> tuple
     ]
     if rho is not None and n < FEWEST_FOR_INTERVAL:
         notes.append(f"no interval: {n} models are too few, {FEWEST_FOR_INTERVAL} are needed")
-    elif rho is not None and n < FEWEST_FOR_FISHER:
-        notes.append(f"{n} models: the interval by resampling is rough, and there is none by Fisher's z below 10")
     elif rho is not None and abs(rho) >= 1.0:
         notes.append("no interval by Fisher's z at ±1")
     return tuple(notes)

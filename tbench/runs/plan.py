@@ -31,6 +31,7 @@ _LATER = {
     "network": "task",
     "block_host": False,
     "no_new_privileges": False,
+    "seed_scheme": "bare",
 }
 _LATER_LIMITS = {"context_tokens": None, "on_overflow": "stop"}
 # The settings of version 1, which have their places in what ids are made of; every later one is there under its path.
@@ -38,7 +39,7 @@ _SAMPLING = ("temperature", "top_p", "max_tokens", "extra_body")
 _RENDERING = ("template", "chat_template_kwargs", "strip_thinking", "send_reasoning")
 _LIMITS = ("steps", "format_errors", "completion_tokens", "context_tokens", "on_overflow", "command_sec")
 _HASHED = {
-    *(f"model.{name}" for name in (*_SAMPLING, *_RENDERING)),
+    *(f"model.{name}" for name in (*_SAMPLING, *_RENDERING, "seed_scheme")),
     *("agent.name", "agent.protocol", "agent.prompt", "agent.observation_bytes", "agent.settling"),
     *("agent.shell_state", "agent.neutralise_special_tokens"),
     *(f"limits.{name}" for name in _LIMITS),
@@ -83,6 +84,7 @@ def _measured(plan: RunPlan) -> dict[str, Any]:
         "network": sandbox["network"],
         "block_host": sandbox["block_host"],
         "no_new_privileges": sandbox["no_new_privileges"],
+        "seed_scheme": model["seed_scheme"] if samples and not model["omit_seed"] else None,
         **_later_settings(config),
     }
 

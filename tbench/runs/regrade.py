@@ -18,6 +18,7 @@ from tbench.results import TrialResult
 from tbench.runs.plan import sandbox_settings
 from tbench.sandbox.backend import MakeBackend, Reopens, Sandbox, Say, opened
 from tbench.storage.read_run import read_run
+from tbench.storage.run_files import trial_directory
 from tbench.storage.run_store import RunStore
 from tbench.storage.trial_files import write_trial
 from tbench.tasks.sources import read_tasks
@@ -36,7 +37,7 @@ class Change:
 
 
 @dataclass(frozen=True)
-class _Kept:
+class Kept:
     """A trial of which something is left on the engine."""
 
     result: TrialResult
@@ -64,7 +65,7 @@ async def regrade(
             if result.final
             and (not patterns or any(fnmatchcase(result.task, pattern) for pattern in patterns))
             and seed in (None, result.seed)
-            and (found := _kept(store, result)) is not None
+            and (found := kept_of(run_dir, result)) is not None
         ]
         if not kept:
             raise UsageError(f"{run_dir}: nothing was kept of these trials; run with --keep or --snapshot")
@@ -77,7 +78,7 @@ async def regrade(
 
 
 async def _changes(
-    document: RunDocument, store: RunStore, kept: Sequence[_Kept], backend: Reopens, say: Say
+    document: RunDocument, store: RunStore, kept: Sequence[Kept], backend: Reopens, say: Say
 ) -> AsyncIterator[Change]:
     config = document.config
     tasks = {task.name: task.allowing(config.sandbox.allow_env) for task in read_tasks(config.tasks.source).tasks}
@@ -91,19 +92,20 @@ async def _changes(
         yield await _verify_again(backend, store, each, task, config.verify.mode)
 
 
-def _kept(store: RunStore, result: TrialResult) -> _Kept | None:
-    directory = store.trial_dir(result.task, result.seed, result.attempt)
+def kept_of(run: Path, result: TrialResult) -> Kept | None:
+    """What is left on the engine of a trial in the directory of a run; None where nothing is."""
+    directory = trial_directory(run, result.task, result.seed, result.attempt)
     try:
         left = json.loads((directory / "kept.json").read_text())
     except (OSError, ValueError):
         return None
-    return _Kept(result, directory, left.get("container"), left.get("image"))
+    return Kept(result, directory, left.get("container"), left.get("image"))
 
 
-async def _verify_again(backend: Reopens, store: RunStore, kept: _Kept, task: Task, verify_in: Verify) -> Change:
+async def _verify_again(backend: Reopens, store: RunStore, kept: Kept, task: Task, verify_in: Verify) -> Change:
     result = kept.result
     try:
-        sandbox, is_new = await _sandbox(backend, kept, task)
+        sandbox, is_new = await kept_sandbox(backend, kept, task)
     except TrialError as error:
         return Change(result, why_not=str(error))
     update: dict[str, Any]
@@ -125,8 +127,8 @@ async def _verify_again(backend: Reopens, store: RunStore, kept: _Kept, task: Ta
     return Change(result, after)
 
 
-async def _sandbox(backend: Reopens, kept: _Kept, task: Task) -> tuple[Sandbox, bool]:
-    """The kept container, or a new one made from the snapshot; and whether it is new."""
+async def kept_sandbox(backend: Reopens, kept: Kept, task: Task) -> tuple[Sandbox, bool]:
+    """The kept container, or a new one made from the snapshot; and whether it is new. Raises TrialError."""
     trial = kept.result.trial
     if kept.container is not None:
         try:

@@ -9,7 +9,7 @@ from tbench.events import Event, TrialStep, TrialVerdict
 
 FIRST_TRIALS = 3
 """Number of first trials that, all ended by the endpoint's errors with no request answered, stop the run."""
-_ENDPOINT_ERRORS = {"endpoint_refused", "endpoint_unavailable"}
+ENDPOINT_ERRORS = {"endpoint_refused", "endpoint_unavailable"}
 
 
 class Gate(Protocol):
@@ -60,7 +60,7 @@ class Stopping:
             result = event.result
             self._answered |= result.steps > 0
             self._ended.add(result.trial)
-            if result.error is not None and result.error.type in _ENDPOINT_ERRORS:
+            if result.error is not None and result.error.type in ENDPOINT_ERRORS:
                 self._failed.add(result.trial)
                 self._give_up_if_never_answered(result.error.message)
 

@@ -7,14 +7,13 @@ A trial without a verdict counts as 0 unless a function says otherwise. All scor
 from __future__ import annotations
 
 import math
-import random
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from statistics import fmean, pstdev, stdev
 
 from tbench.results import is_reward
-
-BOOTSTRAP_RESAMPLES = 20_000
+from tbench.scores.intervals import incomplete_beta
 
 Row = tuple[float | None, ...]
 
@@ -100,24 +99,9 @@ class Bounds:
     best: float
 
 
-@dataclass(frozen=True, slots=True)
-class Bootstrap:
-    """Standard error and percentile interval of the score under resampling of tasks."""
-
-    se: float
-    low: float
-    high: float
-
-
 def per_seed_scores(table: RewardTable) -> tuple[float, ...]:
     """Score of each seed, (1/T) sum_t r[t,s], with 0 for trials without a verdict. Fractions, seed order."""
     return tuple(fmean(column) for column in _columns(table.filled(0.0)))
-
-
-def per_seed_scores_scored_only(table: RewardTable) -> tuple[float | None, ...]:
-    """Score of each seed over its scored trials alone; None for a seed without any. Fractions, seed order."""
-    columns = ([r for r in column if r is not None] for column in zip(*table.rows, strict=True))
-    return tuple(fmean(column) if column else None for column in columns)
 
 
 def task_means(table: RewardTable) -> tuple[float, ...]:
@@ -130,10 +114,44 @@ def score(table: RewardTable) -> float:
     return fmean(task_means(table))
 
 
+def task_means_scored_only(table: RewardTable) -> tuple[float, ...]:
+    """Mean of each task over its seeds with a verdict; tasks without any are left out. Task order."""
+    return tuple(fmean(scored) for row in table.rows if (scored := [r for r in row if r is not None]))
+
+
 def score_scored_only(table: RewardTable) -> float | None:
-    """Sum of the rewards that exist / their number: each scored trial weighs the same. None without any."""
-    rewards = table.scored_rewards()
-    return fmean(rewards) if rewards else None
+    """Mean over tasks of `task_means_scored_only`: each task that has a verdict weighs the same. None without any."""
+    means = task_means_scored_only(table)
+    return fmean(means) if means else None
+
+
+def per_seed_scores_scored_only(table: RewardTable) -> tuple[float, ...]:
+    """The score of each seed by its verdicts alone, as if all tasks had one: m + mean over its t of (r[t,s] - p_t).
+
+    m is `score_scored_only`, p_t the mean over task t's verdicts. Without the p_t, a seed that lacks the hard tasks
+    would look better than the others. Tasks with a single verdict say nothing of seeds and are left out, as are seeds
+    without other tasks. At full coverage these are the `per_seed_scores`.
+    """
+    several = [row for row in table.rows if sum(r is not None for r in row) > 1]
+    centred = [(row, fmean(r for r in row if r is not None)) for row in several]
+    score = score_scored_only(table)
+    found = []
+    for seed in range(len(table.seeds)):
+        deviations = [r - mean for row, mean in centred if (r := row[seed]) is not None]
+        if deviations and score is not None:
+            found.append(score + fmean(deviations))
+    return tuple(found)
+
+
+def scored_per_seed(table: RewardTable) -> tuple[int, ...]:
+    """Number of verdicts at each seed. Seed order."""
+    return tuple(sum(r is not None for r in column) for column in zip(*table.rows, strict=True))
+
+
+def completed_seeds(table: RewardTable) -> tuple[int, ...]:
+    """The seeds at which every task has a verdict."""
+    scored = scored_per_seed(table)
+    return tuple(seed for seed, count in zip(table.seeds, scored, strict=True) if count == len(table.tasks))
 
 
 def mean_std(values: Sequence[float], *, population: bool = False) -> MeanStd:
@@ -178,24 +196,6 @@ def standard_error_over_tasks(table: RewardTable) -> float | None:
     return mean_std(task_means(table)).sem
 
 
-def bootstrap_over_tasks(
-    table: RewardTable, *, resamples: int = BOOTSTRAP_RESAMPLES, seed: int = 0, level: float = 0.95
-) -> Bootstrap:
-    """Resample the T values p_t with replacement; sample std and percentile interval of the means.
-
-    The same `seed` gives the same interval on every machine. Percentiles interpolate linearly between order
-    statistics. Fractions. Raises ValueError for fewer than 2 resamples or a level outside (0, 1).
-    """
-    if resamples < 2 or not 0.0 < level < 1.0:
-        raise ValueError("bootstrap needs at least 2 resamples and a level between 0 and 1")
-    means = task_means(table)
-    draw = random.Random(seed).choices
-    count = len(means)
-    scores = sorted(math.fsum(draw(means, k=count)) / count for _ in range(resamples))
-    tail = (1.0 - level) / 2.0
-    return Bootstrap(se=stdev(scores), low=quantile(scores, tail), high=quantile(scores, 1.0 - tail))
-
-
 def solve_counts(table: RewardTable) -> tuple[int, ...]:
     """Number of seeds at which each task was solved (reward >= 1). Task order."""
     return tuple(int(sum(row)) for row in _solved_rows(table))
@@ -203,8 +203,8 @@ def solve_counts(table: RewardTable) -> tuple[int, ...]:
 
 def solve_count_histogram(table: RewardTable) -> dict[int, int]:
     """Number of tasks by the number of seeds at which they were solved; every count from 0 to S is a key."""
-    counts = solve_counts(table)
-    return {n: counts.count(n) for n in range(len(table.seeds) + 1)}
+    counts = Counter(solve_counts(table))
+    return {n: counts[n] for n in range(len(table.seeds) + 1)}
 
 
 def solved_per_seed(table: RewardTable) -> tuple[int, ...]:
@@ -225,7 +225,7 @@ def pass_at_k(table: RewardTable, k: int) -> float:
     every reward is 0 or 1: `table.binarised()` makes it so on purpose.
     """
     n = _check_k(table, k)
-    return fmean(1.0 - math.comb(n - c, k) / math.comb(n, k) for c in solve_counts(table))
+    return _mean_by_count(solve_count_histogram(table), lambda c: 1.0 - math.comb(n - c, k) / math.comb(n, k))
 
 
 def pass_hat_k(table: RewardTable, k: int) -> float:
@@ -234,15 +234,41 @@ def pass_hat_k(table: RewardTable, k: int) -> float:
     n, c_t and what raises ValueError as in `pass_at_k` (Yao et al. 2024, "tau-bench").
     """
     n = _check_k(table, k)
-    return fmean(math.comb(c, k) / math.comb(n, k) for c in solve_counts(table))
+    return _mean_by_count(solve_count_histogram(table), lambda c: math.comb(c, k) / math.comb(n, k))
 
 
-def quantile(ordered: Sequence[float], q: float) -> float:
-    """The `q`-quantile (0 to 1) of sorted values, interpolated linearly between order statistics."""
-    position = q * (len(ordered) - 1)
-    below = math.floor(position)
-    above = min(below + 1, len(ordered) - 1)
-    return ordered[below] + (ordered[above] - ordered[below]) * (position - below)
+@dataclass(frozen=True, slots=True)
+class Chances:
+    """pass@k and pass^k by k, from 1 to the number of seeds."""
+
+    at: dict[int, float]
+    hat: dict[int, float]
+
+
+def chances(table: RewardTable) -> Chances:
+    """`pass_at_k` and `pass_hat_k` for every k, with reward >= 1 as solved."""
+    n, histogram = len(table.seeds), solve_count_histogram(table)
+    at, hat = {}, {}
+    for k in range(1, n + 1):
+        ways = math.comb(n, k)
+        at[k] = _mean_by_count(histogram, lambda c, k=k, ways=ways: 1.0 - math.comb(n - c, k) / ways)  # type: ignore[misc]
+        hat[k] = _mean_by_count(histogram, lambda c, k=k, ways=ways: math.comb(c, k) / ways)  # type: ignore[misc]
+    return Chances(at, hat)
+
+
+def _mean_by_count(histogram: Mapping[int, int], value: Callable[[int], float]) -> float:
+    """The mean over tasks of what follows from the number of solved trials."""
+    return math.fsum(tasks * value(count) for count, tasks in histogram.items()) / sum(histogram.values())
+
+
+def is_uneven(most: int, total: int, places: int) -> bool:
+    """Whether `total` things that fall anywhere among `places` would rarely give any place as many as `most`.
+
+    Rarely is 1 in 20, by the binomial tail times the number of places.
+    """
+    if places < 2 or most < 1:
+        return False
+    return places * incomplete_beta(most, total - most + 1, 1.0 / places) < 0.05
 
 
 def _check_plan(tasks: Sequence[str], seeds: Sequence[int]) -> None:

@@ -3,35 +3,42 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
+from datetime import UTC, datetime
 
 from harness.trajectory import Usage
 from tbench.errors import UsageError
-from tbench.results import Blame, ErrorInfo, Stage, TrialResult, is_weak
+from tbench.results import UNKNOWN_AGENT, UNKNOWN_TIME, Blame, ErrorInfo, Stage, TrialResult, is_weak
+from tbench.scores.intervals import Interval, interval_95
 from tbench.scores.pressure import pressure_of
 from tbench.scores.statistics import (
     MeanStd,
     RewardTable,
     TrialReward,
-    bootstrap_over_tasks,
     bounds,
+    chances,
+    completed_seeds,
     expected_std,
     mean_std,
-    pass_at_k,
-    pass_hat_k,
     per_seed_scores,
+    per_seed_scores_scored_only,
     score_scored_only,
+    scored_per_seed,
     solved_rate,
     standard_error_over_tasks,
+    task_means,
+    task_means_scored_only,
 )
-from tbench.scores.summary import Cell, Counts, ErrorGroup, Flag, Score, Status, Summary, TaskRow, TimeSplit
+from tbench.scores.summary import Cell, Completed, Counts, ErrorGroup, Flag, Score, Status, Summary, TaskRow, TimeSplit
 
+_NAMES_SHOWN = 5
+_CELL_FIELDS = set(Cell.model_fields)
 NO_VERDICT = "NoVerdict"
 """The error type shown for a result that has neither a reward nor an error (imported results)."""
 
 
-class MixedModels(UsageError, ValueError):
-    """The results come from several models; one score over them would mean nothing."""
+class MixedResults(UsageError, ValueError):
+    """The results come from several models, agents or runs; one score over them would mean nothing."""
 
 
 def summarise(
@@ -44,9 +51,11 @@ def summarise(
     """Sum up the final results of a run over its plan. `population` makes the +- a population std.
 
     Of several final results of one trial (a resumed or regraded run) the highest attempt counts, then the
-    last line. Raises MixedModels, and ValueError for a plan that names a task or a seed twice.
+    last line. Raises MixedResults, and ValueError for a plan that names a task or a seed twice.
     """
     everything = list(results)
+    model, agent = _only("model", everything), _only("agent", everything)
+    _only("run", everything)
     finals = _finals(everything)
     planned = {(task, seed) for task in planned_tasks for seed in planned_seeds}
     if len(planned) < len(planned_tasks) * len(planned_seeds):
@@ -55,7 +64,9 @@ def summarise(
     rows = tuple(_task_row(task, planned_seeds, counted) for task in planned_tasks)
     ended = tuple(counted.values())
     return Summary(
-        model=_only_model(ended),
+        model=model,
+        agent=agent,
+        started_at=_started_at(ended),
         seeds=tuple(planned_seeds),
         counts=_counts(rows, len(everything) - len(finals), len(finals) - len(counted), ended),
         score=_score(ended, planned_tasks, planned_seeds, population),
@@ -65,6 +76,7 @@ def summarise(
         usage=sum((result.usage for result in ended), Usage()),
         time=time_split(ended),
         pressure=pressure_of(ended),
+        repeated=_repeated(everything),
         flags=_flags(ended),
     )
 
@@ -90,13 +102,20 @@ def time_split(results: Iterable[TrialResult]) -> TimeSplit:
         part: sum((getattr(timing, part) for timing in timings), 0.0)
         for part in ("model_sec", "command_sec", "verifier_sec", "sandbox_sec", "teardown_sec")
     }
-    other = 0.0
+    other, waiting = 0.0, sum(timing.waited_sec for timing in timings)
     for timing in timings:
         agent_sec = max(timing.agent_sec, timing.model_sec + timing.command_sec)
         known_sec = timing.sandbox_sec + agent_sec + timing.verifier_sec + timing.teardown_sec
         other += agent_sec - timing.model_sec - timing.command_sec + max(0.0, timing.wall_sec - known_sec)
+    total = sum(named.values()) + other
+    # Requests wait within the time of the model; what is left of it, keystrokes waited for the engine.
+    in_model = min(waiting, named["model_sec"])
+    in_command = min(waiting - in_model, named["command_sec"])
+    named["model_sec"] -= in_model
+    named["command_sec"] -= in_command
     queue_sec = sum((timing.queue_sec for timing in timings), 0.0)
-    return TimeSplit(**named, other_sec=other, total_sec=sum(named.values()) + other, queue_sec=queue_sec)
+    waited = in_model + in_command
+    return TimeSplit(**named, waiting_sec=waited, other_sec=other, total_sec=total, queue_sec=queue_sec)
 
 
 def _finals(results: Iterable[TrialResult]) -> dict[tuple[str, int], TrialResult]:
@@ -108,11 +127,32 @@ def _finals(results: Iterable[TrialResult]) -> dict[tuple[str, int], TrialResult
     return finals
 
 
-def _only_model(results: Iterable[TrialResult]) -> str | None:
-    models = sorted({result.model for result in results if result.model is not None})
-    if len(models) > 1:
-        raise MixedModels(f"results of {len(models)} models ({', '.join(models)}); summarise one model at a time")
-    return models[0] if models else None
+def _repeated(results: Iterable[TrialResult]) -> tuple[str, ...]:
+    """Trials with more than one final result, which nothing that tbench does leaves behind."""
+    rewards: dict[tuple[str, int], list[float | None]] = {}
+    for result in results:
+        if result.final:
+            rewards.setdefault((result.task, result.seed), []).append(result.reward)
+    return tuple(
+        f"{task} seed {seed}: {', '.join('no verdict' if each is None else f'{each:g}' for each in found)}"
+        for (task, seed), found in rewards.items()
+        if len(found) > 1
+    )
+
+
+def _only(what: str, results: Iterable[TrialResult]) -> str | None:
+    """The model, agent or run that all results are of; None where none says. Raises MixedResults for several."""
+    found = sorted({getattr(result, what) for result in results} - {None, UNKNOWN_AGENT})
+    if len(found) > 1:
+        shown = ", ".join(found[:_NAMES_SHOWN]) + (", …" if len(found) > _NAMES_SHOWN else "")
+        raise MixedResults(f"results of {len(found)} {what}s ({shown}); keep the results of each in a file of its own")
+    return found[0] if found else None
+
+
+def _started_at(results: Iterable[TrialResult]) -> datetime | None:
+    times = (result.started_at for result in results)
+    aware = (time if time.tzinfo is not None else time.replace(tzinfo=UTC) for time in times)
+    return min((time for time in aware if time != UNKNOWN_TIME), default=None)
 
 
 def _score(
@@ -122,37 +162,47 @@ def _score(
     if all(verdict.reward is None for verdict in verdicts):
         return None
     table = RewardTable.of(verdicts, tasks, seeds)
-    over_seeds: MeanStd = mean_std(per_seed_scores(table), population=population)
-    extremes = bounds(table)
+    per_seed, extremes = per_seed_scores(table), bounds(table)
+    over_seeds: MeanStd = mean_std(per_seed, population=population)
     scored_only = score_scored_only(table)
     assert scored_only is not None  # some reward exists, or we had returned
+    means, scored_only_means = task_means(table), task_means_scored_only(table)
+    interval, solved = interval_95(means), chances(table)
+    scored_only_seeds = per_seed_scores_scored_only(table)
+    scored_only_interval = interval if scored_only_means == means else interval_95(scored_only_means)
     return Score(
         mean=over_seeds.mean,
         std=over_seeds.std,
         std_kind="population" if population else "sample",
-        per_seed=per_seed_scores(table),
+        per_seed=per_seed,
+        scored_per_seed=scored_per_seed(table),
+        completed=_completed(table, per_seed, population),
         scored_only=scored_only,
+        scored_only_std=mean_std(scored_only_seeds, population=population).std if scored_only_seeds else None,
+        scored_only_interval_95=_ends(scored_only_interval),
         worst=extremes.worst,
         best=extremes.best,
         expected_std=expected_std(table),
         se_over_tasks=standard_error_over_tasks(table),
-        interval_95=_interval(table),
+        interval_95=_ends(interval),
+        interval_method=interval.method if interval is not None else None,
         solved_rate=solved_rate(table),
-        pass_at_k=_for_each_k(pass_at_k, table),
-        pass_hat_k=_for_each_k(pass_hat_k, table),
+        pass_at_k=solved.at,
+        pass_hat_k=solved.hat,
     )
 
 
-def _interval(table: RewardTable) -> tuple[float, float] | None:
-    if len(table.tasks) < 2:
+def _completed(table: RewardTable, per_seed: Sequence[float], population: bool) -> Completed | None:
+    seeds = completed_seeds(table)
+    if not seeds:
         return None
-    bootstrap = bootstrap_over_tasks(table)
-    return bootstrap.low, bootstrap.high
+    scores = [score for seed, score in zip(table.seeds, per_seed, strict=True) if seed in seeds]
+    spread = mean_std(scores, population=population)
+    return Completed(seeds=seeds, mean=spread.mean, std=spread.std)
 
 
-def _for_each_k(chance: Callable[[RewardTable, int], float], table: RewardTable) -> dict[int, float]:
-    solved = table.binarised()
-    return {k: chance(solved, k) for k in range(1, len(table.seeds) + 1)}
+def _ends(interval: Interval | None) -> tuple[float, float] | None:
+    return None if interval is None else (interval.low, interval.high)
 
 
 def _task_row(task: str, seeds: Sequence[int], counted: dict[tuple[str, int], TrialResult]) -> TaskRow:
@@ -175,7 +225,9 @@ def _task_row(task: str, seeds: Sequence[int], counted: dict[tuple[str, int], Tr
 def _cell(seed: int, result: TrialResult | None) -> Cell:
     if result is None:
         return Cell(seed=seed, status=Status.MISSING)
-    return Cell(
+    # There are as many of them as trials: built without a set of its own for each, which says what was given.
+    return Cell.model_construct(
+        _CELL_FIELDS,
         seed=seed,
         status=_status(result),
         reward=result.reward,

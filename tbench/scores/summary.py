@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+from datetime import datetime
 from enum import StrEnum
 from typing import Any, Literal
 
 from harness.trajectory import Frozen, Usage
 from tbench.results import Blame, Stage
+from tbench.scores.intervals import IntervalMethod
 from tbench.scores.pressure import Pressure
 
-SUMMARY_SCHEMA_VERSION = 1
+SUMMARY_SCHEMA_VERSION = 2
 
 
 class Status(StrEnum):
@@ -50,6 +52,14 @@ class Counts(Frozen):
     """Trials whose reward stands, with a remark that makes it doubtful."""
 
 
+class Completed(Frozen):
+    """The score over those seeds at which every task has a verdict: an outage is not in it."""
+
+    seeds: tuple[int, ...]
+    mean: float
+    std: float | None
+
+
 class Score(Frozen):
     """The score and its spread, as fractions (for rewards in 0..1). A trial without a verdict counts 0 unless said."""
 
@@ -58,8 +68,15 @@ class Score(Frozen):
     """Std over the per-seed scores; None for one seed."""
     std_kind: Literal["sample", "population"]
     per_seed: tuple[float, ...]
+    scored_per_seed: tuple[int, ...]
+    """Verdicts at each seed."""
+    completed: Completed | None
+    """The seeds at which every task has a verdict; None where that is none."""
     scored_only: float
-    """The mean over the trials with a verdict, each weighing the same."""
+    """The mean over tasks of the mean over their verdicts; tasks without a verdict are left out."""
+    scored_only_std: float | None
+    """Std over seeds by their verdicts alone; None where fewer than two seeds can be compared."""
+    scored_only_interval_95: tuple[float, float] | None
     worst: float
     best: float
     """`worst` and `best` are the scores if every trial without a verdict were 0, and 1."""
@@ -68,7 +85,8 @@ class Score(Frozen):
     se_over_tasks: float | None
     """Standard error clustered by task; None for one task."""
     interval_95: tuple[float, float] | None
-    """Percentile interval of a bootstrap over tasks; None for one task."""
+    """For other tasks of the same kind; None for one task, and for few with rewards outside of 0 to 1."""
+    interval_method: IntervalMethod | None
     solved_rate: float
     pass_at_k: dict[int, float]
     pass_hat_k: dict[int, float]
@@ -79,6 +97,8 @@ class TimeSplit(Frozen):
     """Seconds by what they were spent on: the parts of `total_sec`, and apart from them the queue."""
 
     model_sec: float = 0.0
+    waiting_sec: float = 0.0
+    """For an endpoint (or an engine) that failed or was away; it is charged to no agent."""
     command_sec: float = 0.0
     verifier_sec: float = 0.0
     sandbox_sec: float = 0.0
@@ -89,7 +109,7 @@ class TimeSplit(Frozen):
 
     def parts(self) -> dict[str, float]:
         """The parts of `total_sec` by short name."""
-        names = ("model", "command", "verifier", "sandbox", "teardown", "other")
+        names = ("model", "waiting", "command", "verifier", "sandbox", "teardown", "other")
         return {name: getattr(self, f"{name}_sec") for name in names}
 
 
@@ -151,6 +171,9 @@ class Summary(Frozen):
 
     schema_version: int = SUMMARY_SCHEMA_VERSION
     model: str | None
+    agent: str | None = None
+    started_at: datetime | None = None
+    """When the first trial began; None where that is not recorded."""
     seeds: tuple[int, ...]
     counts: Counts
     score: Score | None
@@ -161,7 +184,9 @@ class Summary(Frozen):
     usage: Usage
     time: TimeSplit
     pressure: Pressure | None = None
-    """None when no time limit was hit on a machine under pressure."""
+    """None where no trial failed on a machine under pressure."""
+    repeated: tuple[str, ...] = ()
+    """Trials with a second final result, and the rewards of all of them; the last attempt's last line counts."""
     flags: tuple[Flag, ...] = ()
     """Trials with signs of tampering, strong ones first."""
 
@@ -173,48 +198,66 @@ class Summary(Frozen):
     @property
     def score_line(self) -> str:
         """The score in one line, with what the +- is and the coverage; unscored trials count 0."""
-        covered = f"coverage {self.counts.scored}/{self.counts.planned}"
+        counts = self.counts
+        covered = f"coverage {counts.scored}/{counts.planned}"
+        if counts.missing:
+            covered = f"incomplete: {counted(counts.missing, 'trial')} not run; {covered}"
         if self.score is None:
             return f"score not available ({covered})"
-        if self.counts.scored < self.counts.planned:
+        if counts.scored < counts.planned:
             covered += "; unscored = 0"
+        what = "score so far" if counts.missing else "score"
         if self.score.std is None:
-            return f"score {_percent(self.score.mean)} % (1 seed, no std; {covered})"
-        spread = f"{self.score.std_kind} std over {len(self.seeds)} seeds"
-        return f"score {_percent(self.score.mean)} ± {_percent(self.score.std)} % ({spread}; {covered})"
+            return f"{what} {percent(self.score.mean)} % (1 seed, no std; {covered})"
+        spread = f"{self.score.std_kind} std over {len(self.seeds)} seeds{self._among_completed(self.score)}"
+        return f"{what} {_with_std(self.score.mean, self.score.std)} ({spread}; {covered})"
 
     @property
     def score_lines(self) -> tuple[str, ...]:
         """The score by both conventions, `score_line` and over scored trials only, with bounds below full coverage."""
-        if self.score is None:
+        score, counts = self.score, self.counts
+        if score is None:
             return (self.score_line,)
-        unscored = self.counts.planned - self.counts.scored
-        scored_only = f"score over scored trials only {_percent(self.score.scored_only)} %"
+        unscored = counts.planned - counts.scored
         if not unscored:
-            which = "the only trial" if self.counts.planned == 1 else f"all {self.counts.planned} trials"
-            return (self.score_line, f"{scored_only} ({which}, so the same)")
+            which = "the only trial" if counts.planned == 1 else f"all {counts.planned} trials"
+            same = f"score over scored trials only {percent(score.scored_only)} % ({which}, so the same)"
+            return (self.score_line, same)
         return (
             self.score_line,
-            f"{scored_only} ({self.counts.scored} of {self.counts.planned} trials)",
-            f"score bounds {_percent(self.score.worst)} to {_percent(self.score.best)} % "
-            f"({unscored} unscored {'trial' if unscored == 1 else 'trials'} as 0, as 1)",
+            f"score over scored trials only {_with_std(score.scored_only, score.scored_only_std)} "
+            f"({counts.scored} of {counts.planned} trials; every task weighs the same{_interval(score)})",
+            f"score bounds {percent(score.worst)} to {percent(score.best)} % "
+            f"({counted(unscored, 'unscored trial')} as 0, as 1)",
         )
+
+    def _among_completed(self, score: Score) -> str:
+        """The score without the seeds that an outage has cut."""
+        done = score.completed
+        if done is None:
+            return ", none completed"
+        if len(done.seeds) == len(self.seeds):
+            return ""
+        return f"; {_with_std(done.mean, done.std)} over the {len(done.seeds)} completed"
 
     def as_json(self) -> dict[str, Any]:
         """A plain dict for `--json`. Scores and rewards are fractions; keys stay the same over releases.
 
-        schema_version, model, seeds, score_line, score_lines, coverage;
+        schema_version, model, agent, started_at, seeds, score_line, score_lines, coverage;
         counts {planned, scored, solved, errors, missing, other_attempts, unplanned, human_touched,
             flagged, weakly_flagged, repaired, regraded, remarked};
-        score null or {mean, std, std_kind, per_seed, scored_only, worst, best, expected_std, se_over_tasks,
-        interval_95, solved_rate, pass_at_k, pass_hat_k} (the last two keyed by k as a string);
+        score null or {mean, std, std_kind, per_seed, scored_per_seed, completed null or {seeds, mean, std},
+        scored_only, scored_only_std, scored_only_interval_95, worst, best, expected_std, se_over_tasks,
+        interval_95, interval_method, solved_rate, pass_at_k, pass_hat_k} (the last two keyed by k as a string);
         tasks [{task, mean_reward, solved, scored, cells [{seed, status, reward, error, outcome, steps,
         wall_sec, attempt, human_touched}], outcomes, mean_steps, mean_wall_sec, time}];
         errors [{stage, type, blame, count, retryable, example_message, example_trial}];
         outcomes {name: count}; usage {prompt_tokens, completion_tokens, cached_tokens};
-        time {model_sec, command_sec, verifier_sec, sandbox_sec, teardown_sec, other_sec, total_sec,
+        time {model_sec, waiting_sec, command_sec, verifier_sec, sandbox_sec, teardown_sec, other_sec, total_sec,
         queue_sec}, here and per task;
-        pressure null or {timeouts, under_pressure, load_max, memory_stall_max, clock_jump_sec}.
+        pressure null or {timeouts, under_pressure, failed, failed_under_pressure, load_max, memory_stall_max,
+        clock_jump_sec};
+        repeated [text]; flags [{trial, reward, tamper, is_weak}].
         """
         lines = {
             "score_line": self.score_line,
@@ -224,8 +267,33 @@ class Summary(Frozen):
         return _with_string_keys({**self.model_dump(mode="json"), **lines})
 
 
-def _percent(fraction: float) -> str:
-    return f"{fraction * 100:.1f}"
+def percent(fraction: float) -> str:
+    """A fraction in percent, with one decimal; with more where it would look like none or all of them."""
+    for digits in (1, 2, 3):
+        text = f"{fraction * 100:.{digits}f}"
+        if fraction in (0.0, 1.0) or float(text) not in (0.0, 100.0):
+            return text
+    return f"{fraction * 100:.4g}" if fraction < 0.5 else "99.999"
+
+
+def range_text(low: float, high: float) -> str:
+    """The ends of an interval in percent; as they are bounds, they may be rounded to none and all."""
+    return f"{low * 100:.1f} to {high * 100:.1f} %"
+
+
+def counted(number: int, noun: str) -> str:
+    """A number and what is counted."""
+    return f"{number:,} {noun}{'' if number == 1 else 's'}"
+
+
+def _with_std(mean: float, std: float | None) -> str:
+    return f"{percent(mean)} %" if std is None else f"{percent(mean)} ± {percent(std)} %"
+
+
+def _interval(score: Score) -> str:
+    if score.scored_only_interval_95 is None:
+        return ""
+    return f"; 95 % interval {range_text(*score.scored_only_interval_95)}"
 
 
 def _with_string_keys(data: dict[str, Any]) -> dict[str, Any]:

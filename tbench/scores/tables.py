@@ -6,6 +6,7 @@ Texts from models, endpoints and tasks are printed without markup and without co
 from __future__ import annotations
 
 from collections.abc import Iterator
+from datetime import UTC
 from io import StringIO
 
 from rich.box import Box
@@ -13,10 +14,24 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from tbench.scores.summary import Cell, Counts, ErrorGroup, Status, Summary, TaskRow, TimeSplit
+from tbench.scores.statistics import is_uneven
+from tbench.scores.summary import (
+    Cell,
+    Counts,
+    ErrorGroup,
+    Score,
+    Status,
+    Summary,
+    TaskRow,
+    TimeSplit,
+    counted,
+    percent,
+    range_text,
+)
 from tbench.text import plain, visible
 
 FLAGS_SHOWN = 10
+_TASKS_SHOWN = 5
 PIPED_WIDTH = 100
 """Smallest width of tables in a file or a pipe, where there is no terminal to fit into."""
 
@@ -31,13 +46,19 @@ _STYLES = {
 }
 
 LEGEND = "by seed: 1 solved, 0 failed, other numbers partial, ERR no verdict, - no result"
+AGAIN = "'"
+"""Behind what a further attempt at a trial came to."""
+_PER_SEED_SHOWN = 20
+_METHODS = {"bootstrap": "bootstrap", "korn-graubard": "Korn-Graubard"}
 
 
 def render(summary: Summary, console: Console) -> None:
     """Print the summary. Score lines are never wrapped, so `grep '^score'` finds them at any width."""
     _print_table(summary, console)
-    _print_line(LEGEND, console)
+    again = f", {AGAIN} after another attempt" if any(c.attempt > 1 for row in summary.tasks for c in row.cells) else ""
+    _print_line(LEGEND + again, console)
     _print_line("", console)
+    _print_line(_about(summary), console)
     for line in summary.score_lines:
         _print_line(line, console)
     for line in _detail_lines(summary):
@@ -96,9 +117,10 @@ def _task_cells(row: TaskRow) -> tuple[Text, ...]:
 
 
 def _token(cell: Cell) -> str:
-    if cell.status is Status.ERROR:
-        return "ERR"
-    return "-" if cell.reward is None else reward_text(cell.reward)
+    if cell.status is Status.MISSING:
+        return "-"
+    result = "ERR" if cell.reward is None else reward_text(cell.reward)
+    return result + AGAIN * (cell.attempt > 1)
 
 
 def reward_text(reward: float) -> str:
@@ -113,10 +135,15 @@ def reward_text(reward: float) -> str:
 def _detail_lines(summary: Summary) -> Iterator[str]:
     score, counts = summary.score, summary.counts
     if score is not None:
-        yield f"solved {counts.solved}/{counts.planned} trials"
-    if score is not None and score.interval_95 is not None and score.se_over_tasks is not None:
-        low, high = (f"{100 * end:.1f}" for end in score.interval_95)
-        yield f"over tasks: standard error {100 * score.se_over_tasks:.1f} %, 95 % interval {low} to {high} %"
+        yield f"solved {counts.solved}/{counts.planned} trials{_chances(score)}"
+        yield from _over_seeds(score, summary)
+        yield _over_tasks(score, len(summary.tasks))
+    yield from _unscored(summary)
+    if summary.repeated:
+        shown = "; ".join(map(plain, summary.repeated[:_TASKS_SHOWN])) + (
+            "; ..." * (len(summary.repeated) > _TASKS_SHOWN)
+        )
+        yield f"note: more than one final result, the last one counts: {shown}"
     yield from _notes(counts)
     if summary.pressure is not None:
         yield f"note: {summary.pressure.words}"
@@ -127,6 +154,64 @@ def _detail_lines(summary: Summary) -> Iterator[str]:
     yield f"tokens: {usage.prompt_tokens:,} prompt{cached}, {usage.completion_tokens:,} completion"
     if summary.time.total_sec > 0:
         yield f"time: {_time_text(summary.time)}"
+
+
+def _about(summary: Summary) -> str:
+    """Whose score it is, and when the run began."""
+    known = [f"model {summary.model}" if summary.model else "", f"agent {summary.agent}" if summary.agent else ""]
+    if summary.started_at is not None:
+        known.append(f"begun {summary.started_at.astimezone(UTC):%Y-%m-%d %H:%M} UTC")
+    size = f"{counted(len(summary.tasks), 'task')}, {counted(len(summary.seeds), 'seed')}"
+    return ", ".join([*filter(None, known), size])
+
+
+def _chances(score: Score) -> str:
+    """pass@k and pass^k for k = 1, 2, 4 and so on, and for all seeds; nothing for one seed."""
+    most = max(score.pass_at_k)
+    ks = sorted({most} | {1 << power for power in range(most.bit_length()) if 1 << power <= most})
+    if most == 1:
+        return ""
+    at = ", ".join(f"pass@{k} {percent(score.pass_at_k[k])}" for k in ks)
+    hat = ", ".join(f"pass^{k} {percent(score.pass_hat_k[k])}" for k in ks[1:])
+    return f"; {at}, {hat} %"
+
+
+def _over_seeds(score: Score, summary: Summary) -> Iterator[str]:
+    """The score of each seed, marked where it lacks verdicts."""
+    if score.std is None or score.expected_std is None:
+        return
+    marks = ["" if scored == len(summary.tasks) else "*" for scored in score.scored_per_seed]
+    shown = [f"{percent(each)}{mark}" for each, mark in zip(score.per_seed, marks, strict=True)][:_PER_SEED_SHOWN]
+    more = " ..." if len(marks) > _PER_SEED_SHOWN else ""
+    meaning = " (* some trials have no verdict)" if any(marks) else ""
+    yield (
+        f"over seeds: {' '.join(shown)}{more} %{meaning}; "
+        f"sample std expected of any pairing {percent(score.expected_std)} %"
+    )
+
+
+def _over_tasks(score: Score, tasks: int) -> str:
+    if score.se_over_tasks is None:
+        return "over tasks: no interval for a single task"
+    error = f"over tasks: standard error {percent(score.se_over_tasks)} %"
+    if score.interval_95 is None or score.interval_method is None:
+        return f"{error}, no interval: {tasks} tasks are few, and rewards are not within 0 to 1"
+    return f"{error}, 95 % interval {range_text(*score.interval_95)} ({_METHODS[score.interval_method]})"
+
+
+def _unscored(summary: Summary) -> Iterator[str]:
+    """Where trials without a verdict are not just anywhere: an outage, or a task that cannot be run."""
+    if summary.score is None or summary.counts.scored == summary.counts.planned:
+        return
+    lacking = [len(summary.tasks) - scored for scored in summary.score.scored_per_seed]
+    total, worst = sum(lacking), max(lacking)
+    if is_uneven(worst, total, len(lacking)):
+        seed = summary.seeds[lacking.index(worst)]
+        yield f"note: unevenly spread: {worst} of {counted(total, 'unscored trial')} at seed {seed}"
+    never = [plain(row.task) for row in summary.tasks if not row.scored]
+    if never:
+        shown = ", ".join(never[:_TASKS_SHOWN]) + (", ..." if len(never) > _TASKS_SHOWN else "")
+        yield f"note: no verdict at any seed: {counted(len(never), 'task')} ({shown})"
 
 
 def _notes(counts: Counts) -> Iterator[str]:

@@ -7,9 +7,11 @@ error that names the file, the line and what to do.
 from __future__ import annotations
 
 import json
+import sys
 from collections import Counter
-from collections.abc import Iterator
-from datetime import UTC, datetime
+from collections.abc import Iterable, Iterator
+from datetime import datetime
+from functools import cache
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -18,15 +20,13 @@ from pydantic import ValidationError
 from harness.trajectory import Frozen, Step, Trajectory
 from tbench.config.document import NotOurs, RunDocument, read_document
 from tbench.errors import UsageError
-from tbench.results import RESULT_SCHEMA_VERSION, TrialResult
+from tbench.results import NOTHING_SEEN, RESULT_SCHEMA_VERSION, UNKNOWN_AGENT, UNKNOWN_TIME, TrialResult
 from tbench.storage.lines import first_problem, read_lines
 from tbench.storage.run_files import CONFIG_NAME, RESULTS_NAME, STEPS_NAME, TRAJECTORY_NAME
 from tbench.text import one_line
 
-UNKNOWN_TIME = datetime(1970, 1, 1, tzinfo=UTC)
-"""The time that stands for "not recorded" in imported results."""
-
 _IMPORT_KEYS = frozenset({"task", "seed", "reward"})
+_MOSTLY_ALIKE = ("run", "task", "agent", "model")
 _OWN_KEYS = frozenset(TrialResult.model_fields) - {"schema_version"}
 
 
@@ -107,7 +107,7 @@ def _read_own(run_dir: Path, config_file: Path, results_file: Path) -> StoredRun
     plan = _read_plan(config_file)
     document = _document(config_file, plan)
     name = str(plan.get("run") or run_dir.resolve().name)
-    lines = list(_lines(results_file, notes)) if results_file.exists() else []
+    lines = _lines(results_file, notes) if results_file.exists() else ()
     return StoredRun(
         path=run_dir,
         name=name,
@@ -122,7 +122,7 @@ def _read_own(run_dir: Path, config_file: Path, results_file: Path) -> StoredRun
 
 def _read_import(results_file: Path, run_dir: Path, name: str) -> StoredRun:
     notes: list[str] = []
-    results = _results(list(_lines(results_file, notes)), name, notes)
+    results = _results(_lines(results_file, notes), name, notes)
     if not results:
         raise RunUnreadable(f"{results_file}: holds no result; each line needs task, seed and reward")
     models = {result.model for result in results}
@@ -185,22 +185,34 @@ def _names_a_task(task: object) -> bool:
 
 def _lines(file: Path, notes: list[str]) -> Iterator[_Line]:
     """The JSON objects of a .jsonl file. A last line that is not JSON was torn: it is noted and left out."""
-    numbered = [(n, raw) for n, raw in enumerate(_read_bytes(file).split(b"\n"), start=1) if raw.strip()]
-    for position, (number, raw) in enumerate(numbered, start=1):
+    torn: tuple[str, ValueError] | None = None
+    for number, raw in _raw_lines(file):
+        if torn is not None:
+            where, problem = torn
+            raise RunUnreadable(f"{where}: not JSON ({one_line(str(problem))}); remove or repair this line") from None
         where = f"{file}:{number}"
         try:
             data = json.loads(raw)
         except ValueError as error:
-            if position == len(numbered):
-                notes.append(f"{where}: the last line is torn and was left out")
-                return
-            raise RunUnreadable(f"{where}: not JSON ({one_line(str(error))}); remove or repair this line") from None
+            torn = where, error
+            continue
         if not isinstance(data, dict):
             raise RunUnreadable(f"{where}: not a JSON object; remove or repair this line")
         yield _Line(where, data)
+    if torn is not None:
+        notes.append(f"{torn[0]}: the last line is torn and was left out")
 
 
-def _results(lines: list[_Line], run: str, notes: list[str]) -> list[TrialResult]:
+def _raw_lines(file: Path) -> Iterator[tuple[int, bytes]]:
+    """The lines that hold something, with their numbers; a file may be larger than what should be held of it."""
+    try:
+        with file.open("rb") as lines:
+            yield from ((number, raw) for number, raw in enumerate(lines, start=1) if raw.strip())
+    except OSError as error:
+        raise _unreadable(file, error) from None
+
+
+def _results(lines: Iterable[_Line], run: str, notes: list[str]) -> list[TrialResult]:
     left_out: Counter[str] = Counter()
     seen: dict[tuple[object, ...], str] = {}
     results = []
@@ -235,7 +247,7 @@ def _imported_result(line: _Line, run: str, left_out: Counter[str]) -> TrialResu
     defaults: dict[str, Any] = {
         "run": run,
         "trial": f"{known['task']}/seed-{known['seed']}",
-        "agent": "unknown",
+        "agent": UNKNOWN_AGENT,
         "started_at": UNKNOWN_TIME,
         "finished_at": UNKNOWN_TIME,
     }
@@ -275,13 +287,38 @@ def _refuse_repeat(result: TrialResult, where: str, seen: dict[tuple[object, ...
 
 def _validated(data: dict[str, Any], where: str) -> TrialResult:
     try:
-        return TrialResult.model_validate(data)
+        return _slim(TrialResult.model_validate(data))
     except ValidationError as error:
         raise RunUnreadable(f"{where}: {first_problem(error)}; remove or repair this line") from None
+
+
+@cache
+def _all_fields(kind: type[Frozen]) -> set[str]:
+    return set(kind.model_fields)
+
+
+def _slim(result: TrialResult) -> TrialResult:
+    """The result in a third of the memory: what many results have alike is held once.
+
+    A model also remembers which of its fields were given; nothing here asks for that.
+    """
+    held = result.__dict__
+    for name in _MOSTLY_ALIKE:
+        if isinstance(value := held[name], str):
+            held[name] = sys.intern(value)
+    if result.integrity == NOTHING_SEEN:
+        held["integrity"] = NOTHING_SEEN
+    for part in (result, *(value for value in held.values() if isinstance(value, Frozen))):
+        object.__setattr__(part, "__pydantic_fields_set__", _all_fields(type(part)))
+    return result
 
 
 def _read_bytes(file: Path) -> bytes:
     try:
         return file.read_bytes()
     except OSError as error:
-        raise RunUnreadable(f"{file}: {error.strerror or error}; check the path and its permissions") from None
+        raise _unreadable(file, error) from None
+
+
+def _unreadable(file: Path, error: OSError) -> RunUnreadable:
+    return RunUnreadable(f"{file}: {error.strerror or error}; check the path and its permissions")

@@ -266,9 +266,10 @@ def test_on_a_terminal_the_run_is_shown_live_and_ctrl_c_ends_it_in_order(run_dir
     try:
         child.expect("last line of the terminal")
         child.expect(r"tidy-notes seed 0: reward 1")
-        child.expect(r"1/4 done, 1 passed, 0 errors")
+        child.expect(r"1/4 done, 1 passed, 0 errors, score so far 100.0 %, ETA")
         child.sendintr()
-        child.expect("stopping; finished trials are kept")
+        child.expect("stopping: containers are being removed, finished trials are kept; Ctrl-C again ends at once")
+        child.expect("interrupted; go on with: tbench resume")
         child.expect(pexpect.EOF)
     finally:
         child.close()
@@ -292,6 +293,32 @@ def test_the_demo_scores_six_tasks_or_more_and_writes_its_report(run_dir: Path, 
     assert int(match[4]) >= 12
     assert done.stdout.splitlines()[-1] == f"report: {run_dir / 'report.html'}"
     assert "scripted-demo" in (run_dir / "report.html").read_text()
+
+
+@pytest.mark.engine
+def test_what_was_kept_of_a_trial_is_said_and_can_be_entered(run_dir: Path, tools_volume: str, make_task: Any) -> None:
+    done = tbench("run", str(make_task()), "--agent", "nop", "--keep", "failed", "-o", str(run_dir))
+    trial = f"{run_dir}/small-task/0"
+    words = f"kept: 1 container; enter one with: tbench shell {trial}; remove with: tbench clean --kept"
+    assert words in done.stderr.splitlines()
+    try:
+        child = pexpect.spawn(TBENCH, ["shell", trial], dimensions=(30, 120), timeout=120, encoding="utf-8")
+        try:
+            child.expect("small-task seed 0: its container, as it was left")
+            child.expect(r"[#$] ")
+            child.sendline("ls /logs && touch /app/done")
+            child.expect("verifier")
+            child.sendline("exit")
+            child.expect(f"verify it again with: tbench regrade {run_dir} --task small-task --seed 0")
+            child.expect(pexpect.EOF)
+        finally:
+            child.close()
+        assert "small-task seed 0: 0 -> 1\n" in tbench("regrade", str(run_dir)).stdout
+        assert "nothing was kept of this trial" in tbench("shell", f"{run_dir}/small-task/1").stderr
+    finally:
+        kept = json.loads((run_dir / "trials/small-task/seed-0/kept.json").read_text())["container"]
+        subprocess.run(["docker", "rm", "-f", kept], check=True, capture_output=True)
+    assert "sandbox_lost: the kept container" in only_line(tbench("shell", trial).stderr)
 
 
 @pytest.mark.engine

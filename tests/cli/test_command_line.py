@@ -126,11 +126,23 @@ def test_the_help_of_run_fits_two_screens_and_its_sentences_are_whole() -> None:
         assert setting.summary in " ".join(said.split()), setting.path
 
 
+@pytest.mark.parametrize("agent", ["oracle", "nop"])
+def test_options_of_a_model_are_refused_where_none_is_asked(agent: str, tmp_path: Path) -> None:
+    def said(*more: str, **environ: str) -> str:
+        return tbench("run", "bundled", "--agent", agent, "--dry-run", *more, **environ).stderr
+
+    for option in ("--temperature=0.5", "--model=m", "--steps=3", "--protocol=bash-tool", "--preset=tmax", "--no-seed"):
+        assert f"{option.partition('=')[0]}: without effect, as --agent {agent} asks no model" in said(option)
+    # What serves other runs, too, may stand.
+    (tmp_path / "mine.toml").write_text("[model]\ntemperature = 0.5\n")
+    assert "without effect" not in said("-c", str(tmp_path / "mine.toml"), OPENAI_BASE_URL="http://127.0.0.1:1/v1")
+
+
 def test_daily_options_come_first_in_the_help_and_every_option_is_in_one_panel() -> None:
     said = tbench("run", "--help").stdout
     daily = said.partition("Daily:\n")[2].partition("\n\n")[0]
     letters = re.findall(r"^  (-\w)", daily, re.MULTILINE)
-    assert letters == ["-t", "-x", "-l", "-k", "-n", "-c", "-o", "-m", "-a", "-h"]
+    assert letters == ["-t", "-x", "-l", "-k", "-n", "-c", "-o", "-m", "-a", "-v", "-h"]
     first = re.findall(r"^  (?:-\w, )?(--[\w-]+)", said, re.MULTILINE)
     assert len(first) == len(set(first))
     for option in run.params:
@@ -142,7 +154,7 @@ def test_other_configured_commands_have_the_same_order(words: str) -> None:
     said = tbench(*words.split(), "--help").stdout
     letters = re.findall(r"^  (-\w)", said, re.MULTILINE)
     assert letters == [
-        letter for letter in ("-t", "-x", "-l", "-k", "-n", "-c", "-o", "-m", "-a", "-h") if letter in letters
+        letter for letter in ("-t", "-x", "-l", "-k", "-n", "-c", "-o", "-m", "-a", "-v", "-h") if letter in letters
     ]
     assert "-c, --config FILE|NAME=VALUE" in said
 

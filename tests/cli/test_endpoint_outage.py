@@ -102,7 +102,7 @@ def options(base_url: str, *more: str) -> list[str]:
 @pytest.mark.engine
 def test_a_restart_of_the_endpoint_under_four_trials_costs_none_of_them(begin: Begin, demo: DemoEndpoint) -> None:
     """A minute, with a budget of ten seconds for each request."""
-    run = begin(*options(demo.base_url, "-k", "3", "-n", "4", "--cpu-overcommit", "4", "--retry-budget", "10"))
+    run = begin(*options(demo.base_url, "-k", "3", "-n", "4", "--cpu-overcommit", "4", "--retry-budget", "10", "-v"))
     run.wait_for(": step 2", times=4)
     demo.stop()
     run.wait_for("endpoint away: ")

@@ -13,8 +13,8 @@ import pytest
 from rich.console import Console
 
 import tbench.cli
-from tbench.cli.live import LiveTable
 from tbench.cli.printing import print_line, print_text
+from tbench.cli.progress.live import LiveView
 from tbench.events import Note, TrialPhase, TrialStep
 
 CLI = Path(tbench.cli.__file__).parent
@@ -34,11 +34,11 @@ def test_json_and_tables_keep_their_lines_and_their_meaning(capsys: pytest.Captu
 
 
 def test_the_live_table_shows_what_it_quotes_and_obeys_nothing_of_it() -> None:
-    view, out = LiveTable(), io.StringIO()
+    view, out = LiveView(), io.StringIO()
     view(TrialPhase(trial="t", task=f"task{HOSTILE}", seed=0, phase="agent"))
     view(TrialStep(trial="t", step=1, line=f"[red]{HOSTILE}"))
     view(Note(text=f"[/note]{HOSTILE}"))
-    Console(file=out, force_terminal=True, color_system=None, width=200).print(view.render())
+    Console(file=out, force_terminal=True, color_system=None, width=200).print(view.render(200, 40))
     said = out.getvalue()
     assert not set(said) & set("\x1b\x9b\r\u202e")
     assert "[red]\\u001b[2J" in said and "[/note]\\u001b[2J" in said

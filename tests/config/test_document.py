@@ -34,6 +34,7 @@ def another_value(setting: Setting) -> Any:
         "model.strip_thinking": "off",
         "output.min_coverage": 0.5,
         "model.top_p": 0.5,
+        "model.rename_fields": {"top_p": None, "max_tokens": "max_completion_tokens"},
         "sandbox.allow_env": ("A", "B"),
         "sandbox.cap_add": ("SYS_PTRACE",),
     }
@@ -148,6 +149,7 @@ def test_every_setting_of_version_1_is_in_its_place() -> None:
                 "request_timeout_sec": 1.5,
                 "retry_budget_sec": 2.5,
                 "max_outage_sec": 3.5,
+                "seed_scheme": "bare",
             },
             "agent": {
                 "name": "model",
@@ -181,9 +183,17 @@ def test_every_setting_of_version_1_is_in_its_place() -> None:
     )
 
 
+def test_a_run_of_version_2_sent_its_seeds_bare() -> None:
+    now = json.loads(a_document_of(a_config(seed_scheme="bare")).model_dump_json())
+    before = {**now, "schema_version": 2, "config": {**now["config"], "model": dict(now["config"]["model"])}}
+    for name in ("seed_scheme", "omit_seed", "rename_fields"):
+        del before["config"]["model"][name]
+    assert read_document(before) == read_document(now)
+
+
 def test_what_version_1_says_of_the_run_itself_is_kept() -> None:
     document = read_document(EARLIER)
-    assert (document.run, document.status, document.seeds, document.schema_version) == ("run", "running", (0, 1), 2)
+    assert (document.run, document.status, document.seeds, document.schema_version) == ("run", "running", (0, 1), 3)
     assert document.created_at == EARLIER["created_at"] and document.engine == EARLIER["engine"]
     assert [task.model_dump(exclude={"invalid"}) for task in document.tasks] == EARLIER["tasks"]
     assert document.locked.model_dump(mode="json") == {
@@ -191,11 +201,11 @@ def test_what_version_1_says_of_the_run_itself_is_kept() -> None:
         "shell_state": None,
     }
     assert document.config == a_config(
-        source="tasks", seeds=2, concurrency=1, base_url="http://127.0.0.1:8197/v1"
+        source="tasks", seeds=2, concurrency=1, base_url="http://127.0.0.1:8197/v1", seed_scheme="bare"
     ).with_values(model={"name": EARLIER["options"]["model"]["model"] or EARLIER["model"]})
 
 
-def test_version_1_is_written_as_version_2_and_stays_the_same_run() -> None:
+def test_version_1_is_written_as_this_version_and_stays_the_same_run() -> None:
     document = read_document(EARLIER)
     again = read_document(json.loads(document.model_dump_json()))
     assert again == document and semantic(again) == semantic(document)
@@ -219,7 +229,7 @@ def without(*keys: str) -> Change:
 @pytest.mark.parametrize(
     ("change", "said"),
     [
-        (lambda content: content.update(schema_version=3), "schema_version 3 was written by a newer tbench"),
+        (lambda content: content.update(schema_version=4), "schema_version 4 was written by a newer tbench"),
         (lambda content: content.update(schema_version="two"), "schema_version: Input should be a valid integer"),
         (lambda content: content["config"]["limits"].update(steps=0), "config.limits.steps: Input should be greater"),
         (lambda content: content["config"]["limits"].update(colour=1), "config.limits.colour: Extra inputs are not"),

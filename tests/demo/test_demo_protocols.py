@@ -9,7 +9,7 @@ import pytest
 from harness.agent import Agent, Limits
 from harness.chat import ChatModel, Rendering, Sampling
 from harness.fakes import FakeTerminal
-from harness.model import Template
+from harness.model import Seeds, Template
 from harness.protocols import PROTOCOLS, load_protocol
 from harness.protocols.base import CommandResult, View
 from harness.trajectory import Outcome
@@ -39,7 +39,7 @@ async def test_a_script_is_played_to_its_end(protocol: str, template: Template) 
     rendering = Rendering(template=template)
     with DemoEndpoint({"tidy-notes": INSTRUCTION}) as demo:
         async with ChatModel(demo.base_url, "scripted-demo", Sampling(), api_key=None, rendering=rendering) as model:
-            agent = Agent(model, terminal, load_protocol(protocol), Limits(steps=10), seed=0)
+            agent = Agent(model, terminal, load_protocol(protocol), Limits(steps=10), seeds=Seeds("tidy-notes", 0))
             trajectory = await agent.run(INSTRUCTION)
     assert trajectory.outcome is Outcome.SUBMITTED
     assert trajectory.warnings == {}

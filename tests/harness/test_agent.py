@@ -12,7 +12,7 @@ import pytest
 from harness.agent import SMALLEST_REPLY_TOKENS, Agent, Limits
 from harness.errors import ContextLimitReached, EndpointUnavailable, TerminalLost, TerminalUnreachable
 from harness.fakes import FakeTerminal, ScriptedModel
-from harness.model import Sampling
+from harness.model import Sampling, Seeds
 from harness.protocols.base import CommandResult, Keys, ScreenView
 from harness.protocols.bash import MARKER
 from harness.protocols.bash_block import BashBlock
@@ -149,11 +149,17 @@ async def test_however_it_ends_each_step_is_handed_over_once_as_it_stands_in_the
     assert steps and steps == list(trajectory.steps)
 
 
-@pytest.mark.parametrize("seed", [None, 0, 7])
-async def test_the_seed_goes_with_every_query(seed: int | None) -> None:
+@pytest.mark.parametrize("seeds", [Seeds("alpha", 7), Seeds("alpha", 0, "bare")])
+async def test_every_query_has_the_seed_of_its_step(seeds: Seeds) -> None:
     model = ScriptedModel([LOOK, CLAIM, CLAIM])
-    await run(model, seed=seed)
-    assert [request.seed for request in model.requests] == [seed] * 3
+    await run(model, seeds=seeds)
+    assert [request.seed for request in model.requests] == [seeds.at(step) for step in (1, 2, 3)]
+
+
+async def test_without_seeds_a_query_names_none() -> None:
+    model = ScriptedModel([CLAIM, CLAIM])
+    await run(model)
+    assert [request.seed for request in model.requests] == [None, None]
 
 
 async def test_usage_adds_up_over_all_replies() -> None:

@@ -149,6 +149,42 @@ class TestRequest:
         await ask(chat(sampling=Sampling(seed=own)), seed=asked)
         assert endpoint.seen[0].json.get("seed") == sent
 
+    async def test_fields_go_under_other_names_or_not_at_all(self, endpoint, chat):
+        endpoint.will_reply()
+        endpoint.will_complete("done")
+        names = {"max_tokens": "max_completion_tokens", "top_p": None, "stop": None}
+        await ask(chat(sampling=Sampling(rename_fields=names, omit_seed=True)), seed=7, max_tokens=55)
+        rendering = Rendering(template="chatml")
+        await ask(chat(sampling=Sampling(rename_fields=names), rendering=rendering), seed=7, max_tokens=55)
+        first, second = (seen.json for seen in endpoint.seen)
+        assert first == {
+            "model": "tiny",
+            "messages": [{"role": "user", "content": "hello"}],
+            "temperature": 0.7,
+            "max_completion_tokens": 55,
+        }
+        kept = {"model", "prompt", "temperature", "max_completion_tokens", "seed", "skip_special_tokens"}
+        assert second.keys() == kept
+
+    async def test_fields_of_a_completion_are_renamed_too(self, endpoint, chat):
+        endpoint.will_reply()
+        await chat(sampling=Sampling(rename_fields={"seed": "random_seed"})).complete({"messages": []}, seed=9)
+        assert endpoint.seen[0].json["random_seed"] == 9 and "seed" not in endpoint.seen[0].json
+
+    @pytest.mark.parametrize(
+        ("names", "words"),
+        [
+            ({"n": "m"}, "n: no field of ours"),
+            ({"model": None}, "model: no field of ours"),
+            ({"max_tokens": "seed"}, "'seed' is no free name"),
+            ({"max_tokens": ""}, "'' is no free name"),
+            ({"max_tokens": "a", "top_p": "a"}, "two fields under one name"),
+        ],
+    )
+    def test_what_cannot_be_renamed_is_said(self, names, words):
+        with pytest.raises(ValidationError, match=words):
+            Sampling(rename_fields=names)
+
     async def test_plain_http_does_not_keep_connections(self, endpoint, chat):
         endpoint.will_reply()
         await ask(chat())
@@ -370,7 +406,7 @@ class TestTools:
         """One has a call that looks whole and `finish_reason: tool_calls`, the other only raw text."""
         recorded.will_replay(name)
         protocol, terminal = CallsBash(), FakeTerminal()
-        agent = Agent(chat(sampling=Sampling(max_tokens=28)), terminal, protocol, Limits(steps=1), seed=1)
+        agent = Agent(chat(sampling=Sampling(max_tokens=28)), terminal, protocol, Limits(steps=1))
         trajectory = await agent.run("Write a file.")
         assert trajectory.outcome is Outcome.STEP_LIMIT
         assert trajectory.warnings == {"format_error:reply_cut": 1}

@@ -13,7 +13,7 @@ from harness.custom import Assignment, CustomRun
 from harness.errors import AgentCrashed, ContextLimitReached, EndpointUnavailable, TerminalLost, TerminalUnreachable
 from harness.fakes import FakeTerminal, ScriptedModel
 from harness.limits import Limits
-from harness.model import Sampling
+from harness.model import Sampling, Seeds
 from harness.protocols.base import CommandResult, Keys
 from harness.trajectory import Message, Outcome, Reply, Step, Trajectory, Usage
 
@@ -42,7 +42,7 @@ def a_run(
         model,
         terminal or FakeTerminal(),
         Limits(**limits),
-        seed=3,
+        seeds=Seeds("alpha", 3),
         on_step_done=([] if steps_done is None else steps_done).append,
     )
 
@@ -102,7 +102,9 @@ async def test_replies_become_steps_with_what_was_typed_and_seen() -> None:
     assert trajectory.usage == Usage(prompt_tokens=20, completion_tokens=10)
     assert [message.content for message in trajectory.messages] == ["What now?", "What now?", "two"]
     assert trajectory.protocol == "mine:Agent"
-    assert [(request.seed, request.max_tokens) for request in model.requests] == [(3, 50), (3, Sampling().max_tokens)]
+    first, second = (Seeds("alpha", 3).at(step) for step in (1, 2))
+    asked = [(request.seed, request.max_tokens) for request in model.requests]
+    assert asked == [(first, 50), (second, Sampling().max_tokens)]
 
 
 async def test_a_step_is_handed_over_with_the_next_query_and_with_the_end() -> None:

@@ -105,8 +105,9 @@ def test_the_page_is_well_formed_and_loads_nothing_from_elsewhere(tmp_path: Path
 def test_the_page_says_the_score_and_what_it_means(tmp_path: Path) -> None:
     words = read(write_report(mixed(tmp_path, model="m-9b", tbench_version="0.1.0", protocol="json"))).words()
     for said in (
-        "score 37.5 ± 41.2 % (sample std over 2 seeds; coverage 4/6; unscored = 0)",
-        "score over scored trials only 56.2 % (4 of 6 trials)",
+        "score so far 37.5 ± 41.2 % (sample std over 2 seeds; 66.7 % over the 1 completed; ",
+        "incomplete: 1 trial not run; coverage 4/6; unscored = 0)",
+        "score over scored trials only ",
         "score bounds 37.5 to 70.8 %",
         "It is not a confidence interval.",
         "1 ended in an error and 1 have no result",
@@ -212,7 +213,7 @@ def test_time_is_shown_in_seconds_and_percent(tmp_path: Path) -> None:
 
 def test_a_run_without_results_or_timings_still_has_a_page(tmp_path: Path) -> None:
     words = read(write_report(store(tmp_path, [], ["t"]))).words()
-    assert "score not available (coverage 0/2)" in words
+    assert "score not available (incomplete: 2 trials not run; coverage 0/2)" in words
     assert "This is not a score of 0." in words
     assert "No timings were recorded." in words
 

@@ -37,7 +37,16 @@ UNUSUAL: dict[str, Any] = {
 )
 def test_an_id_stays_what_it_was(known: dict[str, Any], digest: str) -> None:
     # Written down by version 1: a change of them makes every stored run look unfinished.
-    assert trial_id("alpha", "0123", 7, a_plan(**known)) == f"alpha.s7.{digest}"
+    assert trial_id("alpha", "0123", 7, a_plan(**known | {"seed_scheme": "bare"})) == f"alpha.s7.{digest}"
+
+
+def test_the_seed_scheme_makes_another_trial_where_a_model_is_sent_seeds() -> None:
+    hashed, bare = (a_plan(**A_MODEL, seed_scheme=scheme) for scheme in ("hashed", "bare"))
+    assert trial_id("alpha", "0123", 7, hashed) != trial_id("alpha", "0123", 7, bare)
+    silent = [a_plan(**A_MODEL, seed_scheme=scheme, omit_seed=True) for scheme in ("hashed", "bare")]
+    idle = [a_plan(agent="nop", seed_scheme=scheme) for scheme in ("hashed", "bare")]
+    for one, other in (silent, idle):
+        assert trial_id("alpha", "0123", 7, one) == trial_id("alpha", "0123", 7, other)
 
 
 @pytest.mark.parametrize(
@@ -75,6 +84,8 @@ def another(setting: Any) -> Any:
         return "oracle"
     if setting.path == "sandbox.cap_add":
         return ("NET_RAW",)
+    if setting.path == "model.rename_fields":
+        return {"top_p": None}
     values: dict[type, Any] = {bool: not setting.default, str: "other", tuple: ("other",), dict: {"other": 1}}
     if setting.kind is float:
         return 0.5 if setting.default != 0.5 and "sec" not in setting.name else 7.0
@@ -119,6 +130,8 @@ OLD: dict[str, Any] = {
 
 
 def test_the_oldest_runs_go_on_whatever_their_preset_says_now() -> None:
-    check(read_document(OLD), BASH)
+    check(read_document(OLD), BASH | {"seed_scheme": "bare"})
     with pytest.raises(UsageError, match="shell_state"):
-        check(read_document(OLD), BASH | {"shell_state": "fresh"})
+        check(read_document(OLD), BASH | {"seed_scheme": "bare", "shell_state": "fresh"})
+    with pytest.raises(UsageError, match='seed_scheme: "bare" → "hashed"'):
+        check(read_document(OLD), BASH)

@@ -13,8 +13,8 @@ from rich.console import Console
 from harness.trajectory import Outcome, Usage
 from tbench.results import Blame, ErrorInfo, HostSample, Integrity, Stage, Timings, TrialResult
 from tbench.scores.statistics import score
-from tbench.scores.summarise import NO_VERDICT, MixedModels, reward_table, summarise
-from tbench.scores.summary import Status, Summary
+from tbench.scores.summarise import NO_VERDICT, MixedResults, reward_table, summarise
+from tbench.scores.summary import Status, Summary, percent
 from tbench.scores.tables import plain, render, reward_text
 
 TIME = datetime(2026, 1, 1, tzinfo=UTC)
@@ -75,8 +75,11 @@ def test_below_full_coverage_three_lines_tell_the_whole_story() -> None:
     results[-1] = trial(SIX[5], 2, None, error=failure())
     del results[5]
     assert summarise(results, SIX, [0, 1, 2]).score_lines == (
-        "score 61.1 ± 9.6 % (sample std over 3 seeds; coverage 16/18; unscored = 0)",
-        "score over scored trials only 68.8 % (16 of 18 trials)",
+        "score so far 61.1 ± 9.6 % "
+        "(sample std over 3 seeds; 66.7 % over the 1 completed; incomplete: 1 trial not run; coverage 16/18; "
+        "unscored = 0)",
+        "score over scored trials only 61.1 ± 11.5 % "
+        "(16 of 18 trials; every task weighs the same; 95 % interval 9.3 to 97.7 %)",
         "score bounds 61.1 to 72.2 % (2 unscored trials as 0, as 1)",
     )
 
@@ -101,8 +104,21 @@ def test_timeouts_under_pressure_are_told_from_the_others() -> None:
     words = "2 of 4 timeouts happened under pressure: load up to 3.1 per cpu, waiting for memory up to 40 % of the time"
     assert f"\nnote: {words}\n" in printed(summary)
     assert summary.as_json()["pressure"] == {
-        "timeouts": 4, "under_pressure": 2, "load_max": 3.14, "memory_stall_max": 0.4, "clock_jump_sec": 0.0,
+        "timeouts": 4, "under_pressure": 2, "failed": 0, "failed_under_pressure": 0,
+        "load_max": 3.14, "memory_stall_max": 0.4, "clock_jump_sec": 0.0,
     }  # fmt: skip
+
+
+def test_failures_under_load_are_told_too() -> None:
+    """A test may have limits of its own, or the agent's commands."""
+    results = [
+        trial("t", 0, 0.0, outcome=Outcome.SUBMITTED, **pressed(load_max=17.0)),
+        trial("t", 1, 0.5, outcome=Outcome.SUBMITTED, **pressed(load_max=1.0)),
+        trial("t", 2, 0.0, **LIMIT, **pressed(load_max=3.0)),
+        trial("t", 3, None, error=failure(), **pressed(load_max=20.0)),
+    ]
+    words = "1 of 1 timeout and 1 of 2 failed trials happened under pressure: load up to 17.0 per cpu"
+    assert f"\nnote: {words}\n" in printed(summarise(results, ["t"], range(4)))
 
 
 def test_a_jump_of_the_clock_is_pressure_and_a_calm_machine_is_no_word() -> None:
@@ -116,7 +132,7 @@ def test_a_jump_of_the_clock_is_pressure_and_a_calm_machine_is_no_word() -> None
 
 def test_without_a_verdict_there_is_no_score_and_no_zero() -> None:
     summary = summarise([trial(SIX[0], 0, None, error=failure())], SIX, [0, 1, 2])
-    assert summary.score_lines == ("score not available (coverage 0/18)",)
+    assert summary.score_lines == ("score not available (incomplete: 17 trials not run; coverage 0/18)",)
     assert summary.score is None
     assert summarise([], [], []).score_line == "score not available (coverage 0/0)"
 
@@ -139,9 +155,12 @@ def test_of_two_final_results_the_later_attempt_counts() -> None:
         assert (summary.score.mean, summary.counts.other_attempts) == (1.0, 1)
 
 
-def test_a_regraded_line_replaces_the_earlier_one() -> None:
-    summary = summarise([trial("t", 0, 0.0), trial("t", 0, 1.0)], ["t"], [0])
-    assert summary.counts.solved == 1
+def test_a_second_final_line_of_a_trial_is_named() -> None:
+    summary = summarise([trial("t", 0, 0.0), trial("u", 0, 1.0), trial("t", 0, 1.0)], ["t", "u"], [0])
+    assert summary.counts.solved == 2
+    assert "\nnote: more than one final result, the last one counts: t seed 0: 0, 1\n" in printed(summary)
+    regraded = summarise([trial("t", 0, 0.0, final=False), trial("t", 0, 1.0)], ["t"], [0])
+    assert "more than one" not in printed(regraded)
 
 
 def test_results_outside_the_plan_are_counted_apart() -> None:
@@ -150,9 +169,86 @@ def test_results_outside_the_plan_are_counted_apart() -> None:
     assert (summary.score.mean, summary.counts.unplanned) == (1.0, 1)
 
 
-def test_results_of_two_models_are_refused() -> None:
-    with pytest.raises(MixedModels, match=r"2 models \(a, b\)"):
-        summarise([trial("t", 0, 1.0, model="a"), trial("t", 1, 1.0, model="b")], ["t"], [0, 1])
+@pytest.mark.parametrize("what", ["model", "agent", "run"])
+@pytest.mark.parametrize("other_seed", [0, 1])
+def test_results_of_two_models_agents_or_runs_are_refused(what: str, other_seed: int) -> None:
+    """Also where the last one would have replaced the others."""
+    results = [trial("t", 0, 1.0, **{what: "a"}), trial("t", other_seed, 0.0, **{what: "b"})]
+    with pytest.raises(MixedResults, match=rf"results of 2 {what}s \(a, b\); keep"):
+        summarise(results, ["t"], [0, 1])
+
+
+def test_results_that_do_not_say_whose_they_are_belong_to_the_others() -> None:
+    results = [trial("t", 0, 1.0, model="a", agent="mine"), trial("t", 1, 1.0, model=None, agent="unknown")]
+    summary = summarise(results, ["t"], [0, 1])
+    assert (summary.model, summary.agent) == ("a", "mine")
+
+
+OUTAGE = [
+    trial(task, seed, None if seed == 2 and t < 5 else float(t < 4), error=failure() if seed == 2 and t < 5 else None)
+    for seed in range(3)
+    for t, task in enumerate(SIX)
+]
+
+
+def test_an_outage_is_no_spread_and_is_told_where_it_was() -> None:
+    summary = summarise(OUTAGE, SIX, [0, 1, 2])
+    assert summary.score_lines[:2] == (
+        "score 44.4 ± 38.5 % "
+        "(sample std over 3 seeds; 66.7 ± 0.0 % over the 2 completed; coverage 13/18; unscored = 0)",
+        "score over scored trials only 66.7 ± 0.0 % "
+        "(13 of 18 trials; every task weighs the same; 95 % interval 8.9 to 99.2 %)",
+    )
+    assert "\nover seeds: 66.7 66.7 0.0* % (* some trials have no verdict); sample std expected" in printed(summary)
+    assert "\nnote: unevenly spread: 5 of 5 unscored trials at seed 2\n" in printed(summary)
+    even = [
+        trial(t, s, None if t == SIX[s] else 1.0, error=failure() if t == SIX[s] else None)
+        for t in SIX
+        for s in range(3)
+    ]
+    assert "unevenly" not in printed(summarise(even, SIX, [0, 1, 2]))
+
+
+def test_tasks_that_never_had_a_verdict_are_named() -> None:
+    results = [trial("a", seed, 1.0) for seed in (0, 1)] + [trial("b", seed, None, error=failure()) for seed in (0, 1)]
+    assert "\nnote: no verdict at any seed: 1 task (b)\n" in printed(summarise(results, ["a", "b"], [0, 1]))
+
+
+def test_no_completed_seed_is_said() -> None:
+    results = [trial("a", 0, 1.0), trial("b", 1, 1.0)]
+    lines = summarise(results, ["a", "b"], [0, 1]).score_lines
+    assert lines[0].startswith("score so far 50.0 ± 0.0 % (sample std over 2 seeds, none completed; incomplete:")
+    assert lines[1].startswith("score over scored trials only 100.0 % (2 of 4 trials;")
+
+
+def test_the_text_says_whose_score_it_is_and_what_it_is_worth() -> None:
+    begun = datetime(2026, 11, 23, 1, 29, tzinfo=UTC)
+    results = [
+        each.model_copy(update={"started_at": begun, "model": "m", "agent": "a"}) for each in eighteen([4, 4, 3])
+    ]
+    text = printed(summarise(results, SIX, [0, 1, 2]))
+    assert "\nmodel m, agent a, begun 2026-11-23 01:29 UTC, 6 tasks, 3 seeds\nscore 61.1" in text
+    assert "\nsolved 11/18 trials; pass@1 61.1, pass@2 66.7, pass@3 66.7, pass^2 55.6, pass^3 50.0 %\n" in text
+    assert "\nover seeds: 66.7 66.7 50.0 %; sample std expected of any pairing 9.6 %\n" in text
+    assert "\nover tasks: standard error 20.0 %, 95 % interval 9.3 to 97.7 % (Korn-Graubard)\n" in text
+
+
+def test_what_another_attempt_came_to_is_marked() -> None:
+    results = [trial("t", 0, 1.0, attempt=2), trial("t", 1, None, error=failure(), attempt=3), trial("t", 2, 0.0)]
+    text = printed(summarise(results, ["t"], [0, 1, 2]))
+    assert " 1' ERR' 0 " in text and "' after another attempt\n" in text
+    assert "another attempt" not in printed(summarise(results[2:], ["t"], [2]))
+
+
+@pytest.mark.parametrize(
+    ("fraction", "text"),
+    [
+        (0, "0.0"), (1, "100.0"), (2999 / 3000, "99.97"), (1 / 3000, "0.03"), (0.9996, "99.96"), (0.99996, "99.996"),
+        (1 - 1e-9, "99.999"), (1e-9, "1e-07"), (0.5, "50.0"), (1.5, "150.0"), (0.9994, "99.9"),
+    ],
+)  # fmt: skip
+def test_nearly_all_is_not_all_and_hardly_any_is_not_none(fraction: float, text: str) -> None:
+    assert percent(fraction) == text
 
 
 def test_a_plan_that_repeats_itself_is_refused() -> None:
@@ -200,9 +296,19 @@ def test_time_is_split_without_counting_anything_twice() -> None:
         wall_sec=30,
     )
     time = summarise([trial("t", 0, 1.0, timings=timings)], ["t"], [0]).time
-    parts = {"model": 12, "command": 5, "verifier": 6, "sandbox": 2, "teardown": 1, "other": 4}
+    parts = {"model": 12, "waiting": 0, "command": 5, "verifier": 6, "sandbox": 2, "teardown": 1, "other": 4}
     assert time.parts() == parts
     assert (time.total_sec, time.queue_sec) == (30, 50)
+
+
+def test_waiting_for_an_endpoint_is_no_time_of_the_model() -> None:
+    timings = Timings(agent_sec=100, model_sec=90, waited_sec=80, command_sec=5, wall_sec=100)
+    time = summarise([trial("t", 0, 1.0, timings=timings)], ["t"], [0]).time
+    assert (time.model_sec, time.waiting_sec, time.command_sec, time.total_sec) == (10, 80, 5, 100)
+    # What the endpoint cannot have been waited for was waited for the engine.
+    timings = Timings(agent_sec=100, model_sec=10, waited_sec=80, command_sec=85, wall_sec=100)
+    time = summarise([trial("t", 0, 1.0, timings=timings)], ["t"], [0]).time
+    assert (time.model_sec, time.waiting_sec, time.command_sec, time.total_sec) == (0, 80, 15, 100)
 
 
 def test_usage_is_summed_over_counted_trials() -> None:
@@ -216,7 +322,7 @@ def test_the_json_form_survives_json() -> None:
     assert json.loads(json.dumps(data)) == data
     assert data["score"]["pass_at_k"].keys() == {"1", "2", "3"}
     assert data["tasks"][0]["cells"][0]["status"] == "pass"
-    assert data["score_line"].startswith("score 52.4 ±")
+    assert data["score_line"].startswith("score so far 52.4 ±")
     assert summarise([], ["t"], [0]).as_json()["score"] is None
 
 

@@ -15,7 +15,7 @@ from pydantic import BaseModel
 
 from tbench.cli.parsing.commands import Argument, TbenchCommand
 from tbench.config.layers import Layers, Resolved, Value
-from tbench.config.setting import Setting, panels_of, settings_of
+from tbench.config.setting import Option, Setting, panels_of, settings_of
 from tbench.config.settings import RunConfig
 
 Config = TypeVar("Config", bound=BaseModel)
@@ -116,7 +116,8 @@ def _parameter(setting: Setting) -> click.Parameter:
         metavar = f"[{option.argument}]" if setting.default else option.argument
         return click.Argument([name], required=False, metavar=metavar, type=_Text(setting))
     if option.switch is not None:
-        return click.Option([f"--{option.switch[0]}/--{option.switch[1]}", name], default=None)
+        letters = ["-" + "/-".join(option.letters)] if option.letters else []
+        return click.Option([f"--{option.switch[0]}/--{option.switch[1]}", *letters, name], default=None)
     if setting.kind is bool:
         return click.Option([f"{setting.flags[0]}/{_off(setting)}", name], default=None)
     return click.Option([*setting.flags, name], multiple=setting.kind is tuple, type=_Text(setting))
@@ -165,8 +166,16 @@ def _record(setting: Setting) -> tuple[str, str]:
     option = setting.option
     if option.argument is not None:
         return option.argument, setting.summary
-    names = ", ".join([f"--{word}" for word in option.switch or ()] or sorted(setting.flags, key=len))
+    names = ", ".join(_switches(option) or sorted(setting.flags, key=len))
     return f"{names}{_metavar(setting)}", setting.summary
+
+
+def _switches(option: Option) -> list[str]:
+    """The options of a switch: each word, behind its letter where it has one."""
+    words = [f"--{word}" for word in option.switch or ()]
+    if not option.letters:
+        return words
+    return [f"-{letter}, {word}" for letter, word in zip(option.letters, words, strict=True)]
 
 
 def _metavar(setting: Setting) -> str:

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 
 from harness.errors import ContextLimitReached, EndpointUnavailable, RequestRefused
-from harness.model import Model
+from harness.model import Model, Seeds
 from harness.protocols.base import ActionProtocol
 from harness.protocols.thinking_bash import ThinkingBash
 from tbench.proxies.extraction.records import ExtractionManifest, ReplyRecord, TaskEntry
@@ -65,7 +65,7 @@ async def ask(model: Model, protocol: ActionProtocol, task: TaskEntry, seed: int
     try:
         reply = await model.query(
             protocol.first_messages(task.instruction, ""),
-            seed=seed,
+            seed=Seeds(task.name, seed, model.sampling.seed_scheme).at(1),
             max_tokens=model.sampling.max_tokens,
             tools=protocol.tools,
         )

@@ -66,7 +66,8 @@ class ReplayManifest(Frozen):
     shard_count: int = 1
     limit: int | None = None
     sampling: dict[str, Any] = Field(default={})
-    """The fields as sent: temperature, top_p, max_tokens, repetition_penalty, min_p, seed, stop, extra_body."""
+    """What the requests say: temperature, top_p, max_tokens, repetition_penalty, min_p, seed and seed_scheme, stop,
+    extra_body, rename_fields."""
     prompt: dict[str, Any] = Field(default={})
     """How prompts were rendered: mode, thinking mode, history stripping, tokenizer."""
     prompt_sha256: str = ""

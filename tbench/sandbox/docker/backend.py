@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
+import hashlib
 import shlex
 import time
 from collections.abc import AsyncIterator, Callable, Mapping
@@ -125,6 +126,7 @@ class DockerBackend:
             trial=trial,
             has_internet=has_network(settings.network, asked.has_internet),
             environment=environment,
+            hostname=_hostname(task.name),
             workdir=asked.workdir,
             agent_user=str(user) if user is not None else None,
             no_new_privileges=settings.no_new_privileges,
@@ -174,6 +176,15 @@ class DockerBackend:
                 except (EngineError, UsageError) as error:
                     raise TrialError("sandbox_failed", f"--block-host: {error}") from error
             return self._closed_to
+
+
+def _hostname(task: str) -> str:
+    """A name for the machine of every trial of a task.
+
+    It stands in the first prompt, which has to be the same for equal trials. It looks as the engine's own would, and
+    tells the agent nothing.
+    """
+    return hashlib.sha256(task.encode()).hexdigest()[:12]
 
 
 async def wait_until_healthy(sandbox: Sandbox, check: Healthcheck) -> None:

@@ -41,6 +41,8 @@ class Recipe:
     trial: str
     has_internet: bool
     environment: Mapping[str, str]
+    hostname: str | None = None
+    """None for the engine's own choice, the container's id."""
     workdir: str | None = None
     """Working directory; None for the image's own."""
     agent_user: str | None = None
@@ -87,6 +89,8 @@ def create_arguments(engine: Engine, recipe: Recipe) -> dict[str, Any]:
         "entrypoint": [f"{TOOLS}/bin/init"],
         "command": [],
         "environment": dict(recipe.environment),
+        # A copy has that of the container whose network it shares.
+        "hostname": None if recipe.beside else recipe.hostname,
         "working_dir": recipe.workdir or recipe.image.workdir,
         "labels": recipe.labels,
         "host_config": host_config,

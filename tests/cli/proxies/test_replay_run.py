@@ -15,6 +15,7 @@ from fault_server import FaultServer, Seen, answer
 from replay_steps import CARD, asked, by_key, command, echo, environment, invoke, lines, question, record, serves
 from replay_steps import write_dataset as write
 
+from harness.model import hashed_seed
 from tbench.demo.server import DemoEndpoint
 from tbench.errors import UsageError
 
@@ -212,8 +213,8 @@ def test_sampling_options_are_top_level_fields(server: FaultServer, dataset: str
     sent = next(seen.json for seen in server.seen if seen.path != "/tokenize")
     del sent["messages"]
     assert sent == {
-        "model": "tiny", "temperature": 0.6, "top_p": 1.0, "max_tokens": 1024, "seed": 7, "min_p": 0.05, "top_k": 20,
-        "repetition_penalty": 1.1, "stop": ["END"], "skip_special_tokens": False,
+        "model": "tiny", "temperature": 0.6, "top_p": 1.0, "max_tokens": 1024, "min_p": 0.05, "top_k": 20,
+        "seed": hashed_seed(7, "task-000", 0), "repetition_penalty": 1.1, "stop": ["END"], "skip_special_tokens": False,
     }  # fmt: skip
 
 

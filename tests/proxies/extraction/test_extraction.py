@@ -10,7 +10,7 @@ import pytest
 from fault_server import FaultServer
 
 from harness.chat import ChatModel, RetryPolicy
-from harness.model import Rendering, Sampling
+from harness.model import Rendering, Sampling, Seeds
 from harness.protocols import load_protocol
 from tbench.errors import UsageError
 from tbench.proxies.extraction.asking import SAMPLING, ask_all, default_prompt, entries, still_open
@@ -179,7 +179,10 @@ async def test_the_request_is_the_bare_instruction_in_the_contract_with_the_lock
     (seen,) = endpoint.seen
     sent = seen.json
     assert seen.path.endswith("/completions") and "chat" not in seen.path
-    assert {key: sent[key] for key in ("temperature", "top_p", "max_tokens", "seed")} == {**SAMPLING, "seed": 3}
+    assert {key: sent[key] for key in ("temperature", "top_p", "max_tokens", "seed")} == {
+        **SAMPLING,
+        "seed": Seeds("small-task", 3).at(1),
+    }
     assert sent["prompt"] == (
         "### System: You are a local OS Terminal Controller Agent. State your thinking process within <thinking> tags, "
         "followed by the exact terminal command block.\n### Instruction: Create the file /app/done.\n### Output:\n"

@@ -125,6 +125,20 @@ async def test_containers_of_a_living_process_are_no_leftovers(engine: Engine, s
     assert await output(container, "echo there") == "there"
 
 
+async def test_the_machine_has_one_name_for_all_trials_of_a_task(start_sandbox: Any, make_task: Any) -> None:
+    one, other = [await start_sandbox(make_task("same")) for _ in range(2)]
+    third = await start_sandbox(make_task("another"))
+    copy = await one.copy((), ())
+    try:
+        names = [
+            (await each.shell("hostname", timeout_sec=5)).output.decode().strip() for each in (one, other, third, copy)
+        ]
+    finally:
+        await copy.remove()
+    assert names[0] == names[1] == names[3] != names[2]
+    assert re.fullmatch("[0-9a-f]{12}", names[0])
+
+
 async def test_an_init_is_pid_1_and_buries_orphans(engine: Engine, start: Start) -> None:
     container = await start()
     assert await output(container, "tr -d '\\0' </proc/1/cmdline") == f"{TOOLS}/bin/init"

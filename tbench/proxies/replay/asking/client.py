@@ -20,10 +20,11 @@ STOP_AFTER_UNAVAILABLE = 3
 
 
 class PromptedStep(NamedTuple):
-    """A record, and the prompt that is sent for it."""
+    """A record, and the prompt and the seed that are sent for it."""
 
     record: Record
     prompt: Prompt
+    seed: int | None = None
 
 
 class CompletionEndpoint(Protocol):
@@ -32,7 +33,7 @@ class CompletionEndpoint(Protocol):
     @property
     def gave_up(self) -> str | None: ...
 
-    async def complete(self, fields: Mapping[str, object]) -> RawReply: ...
+    async def complete(self, fields: Mapping[str, object], *, seed: int | None = None) -> RawReply: ...
 
 
 @dataclass
@@ -119,7 +120,7 @@ class _Asking:
     async def _answer(self, step: PromptedStep) -> ReplayResponse:
         """The response to one step, errors included."""
         try:
-            reply = await self._endpoints.complete(step.prompt.fields)
+            reply = await self._endpoints.complete(step.prompt.fields, seed=step.seed)
         except ContextLimitReached as error:
             return _failed(step, f"overflow: {error}")
         except EndpointUnavailable as error:
@@ -157,7 +158,7 @@ def _response(step: PromptedStep, reply: RawReply, error: str | None) -> ReplayR
 
 
 def _failed(step: PromptedStep, error: str | None) -> ReplayResponse:
-    record, prompt = step
+    record, prompt = step.record, step.prompt
     return ReplayResponse(
         task_id=record.task_id,
         sample_idx=record.sample_idx,

@@ -107,10 +107,10 @@ class Endpoints:
         lengths = [each.context_tokens for each in served if each.context_tokens is not None]
         return served[0].model_copy(update={"context_tokens": min(lengths, default=None)})
 
-    async def complete(self, fields: Mapping[str, Any]) -> RawReply:
+    async def complete(self, fields: Mapping[str, Any], *, seed: int | None = None) -> RawReply:
         """One reply, from the next server or another. Raises the last server's error as `ChatModel.complete` does."""
         if len(self._seats) == 1:
-            return await self._seats[0].chat.complete(fields)
+            return await self._seats[0].chat.complete(fields, seed=seed)
         began, tried, moves = time.monotonic(), set[int](), 0
         failed: list[tuple[_Seat, EndpointError]] = []
         while True:
@@ -123,7 +123,7 @@ class Endpoints:
                 raise last
             seat = self._seats[number]
             try:
-                reply = await seat.chat.complete(fields, elsewhere=True)
+                reply = await seat.chat.complete(fields, seed=seed, elsewhere=True)
             except EndpointUnavailable as error:
                 if seat.chat.outage.is_away and moves < MOST_MOVES:
                     moves += 1

@@ -60,7 +60,7 @@ class ReplayOptions:
             dataset=Path(config.dataset.path),
             base_urls=model.base_url,
             output=Path(output.directory),
-            sampling=model.model_dump(include={"temperature", "top_p", "max_tokens", "seed"}),
+            sampling=model.model_dump(include=Sampling.model_fields.keys() - {"extra_body"}),
             vllm=_vllm(model),
             extra_body=model.extra_body,
             prompt=PromptOptions(

@@ -12,10 +12,10 @@ from datetime import UTC, datetime
 from typing import Any
 
 from harness.errors import EndpointError
-from harness.model import ServedModel
+from harness.model import Seeds, ServedModel
 from tbench import __version__
 from tbench.errors import UsageError
-from tbench.proxies.datasets.records import Dataset
+from tbench.proxies.datasets.records import Dataset, Record
 from tbench.proxies.replay.asking.client import PromptedStep, ReplayProgress, ask
 from tbench.proxies.replay.asking.context import ContextCheck, check_context
 from tbench.proxies.replay.asking.endpoints import Endpoints
@@ -136,7 +136,10 @@ async def _connect(options: ReplayOptions, endpoints: Endpoints) -> ServedModel:
 
 def _prompted(options: ReplayOptions, dataset: Dataset, builder: PromptBuilder) -> list[PromptedStep]:
     """The steps of all shards, as each shard's manifest describes the prompts of all."""
-    steps = [PromptedStep(record, builder.build(record)) for record in dataset.records[: options.limit]]
+    steps = [
+        PromptedStep(record, builder.build(record), _seed(options, record))
+        for record in dataset.records[: options.limit]
+    ]
     raw = [step for step in steps if step.prompt.status == "raw_fallback"]
     if raw and not options.allow_raw_fallback:
         raise UsageError(
@@ -145,6 +148,11 @@ def _prompted(options: ReplayOptions, dataset: Dataset, builder: PromptBuilder) 
             "without a rank"
         )
     return steps
+
+
+def _seed(options: ReplayOptions, record: Record) -> int | None:
+    seed, scheme = options.sampling["seed"], options.sampling["seed_scheme"]
+    return None if seed is None else Seeds(record.task_id, seed, scheme).at(record.step_idx)
 
 
 def _of_shard(options: ReplayOptions, everything: Sequence[PromptedStep]) -> list[PromptedStep]:
@@ -164,7 +172,6 @@ def _manifest(
     everything: Sequence[PromptedStep],
 ) -> ReplayManifest:
     index, count = options.shard
-    sent = {name: value for name, value in options.sampling.items() if value is not None}
     return ReplayManifest(
         model=served.id,
         model_short=options.model_short or served.id.rstrip("/").rpartition("/")[2].replace(" ", "-"),
@@ -176,13 +183,21 @@ def _manifest(
         shard_index=index,
         shard_count=count,
         limit=options.limit,
-        sampling={**sent, **options.vllm, "extra_body": dict(options.extra_body)},
+        sampling={**_sent(options.sampling), **options.vllm, "extra_body": dict(options.extra_body)},
         prompt=report.for_manifest(),
         prompt_sha256=_hash([step.prompt.fields for step in everything]),
         served=served.model_dump(mode="json"),
         tbench_version=__version__,
         created_at=datetime.now(UTC).isoformat(timespec="seconds"),
     )
+
+
+def _sent(sampling: Mapping[str, Any]) -> dict[str, Any]:
+    """What the requests say of the sampling, without what says nothing: earlier runs had fewer fields."""
+    silent = {"rename_fields": {}, "omit_seed": False, "seed_scheme": "bare"}
+    if sampling["seed"] is None:
+        silent["seed_scheme"] = sampling["seed_scheme"]
+    return {name: value for name, value in sampling.items() if value is not None and value != silent.get(name)}
 
 
 def _hash(prompts: Sequence[Mapping[str, Any]]) -> str:

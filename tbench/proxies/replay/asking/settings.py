@@ -47,7 +47,7 @@ class ReplayModelConfig(EndpointConfig, use_attribute_docstrings=True):
     min_p: float = Field(default=0.0, ge=0, le=1)
     """Sent only above 0."""
     seed: int | None = Field(default=None, ge=0, lt=2**63)
-    """Sent with every request, where given."""
+    """Where given, every request has a seed made of it, its conversation and its step."""
     stop: Annotated[tuple[str, ...], Option(("--stop-string",))] = ()
     """Ends a reply (repeatable)."""
     include_stop_str_in_output: bool = False

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 from full_disk import files_end_at
 
-from tbench.cli.run_log import run_log
+from tbench.cli.progress.run_log import run_log
 from tbench.errors import TrialError, UsageError
 from tbench.events import Event, Note, RunEnded, RunStarted, TrialFinished, TrialPhase, TrialStep, TrialVerdict
 from tbench.results import TrialResult
@@ -156,7 +156,7 @@ def test_the_global_logging_is_left_as_it_was_found(tmp_path: Path) -> None:
 PRINTED = """
 import logging, sys, warnings
 from pathlib import Path
-from tbench.cli.run_log import run_log
+from tbench.cli.progress.run_log import run_log
 from tbench.events import Note
 with run_log(Path(sys.argv[1]), "info", str) as subscriber:
     subscriber(Note(text="a note"))

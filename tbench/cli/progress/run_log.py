@@ -11,10 +11,11 @@ import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-from tbench.cli.live import counted, verdict_words
 from tbench.cli.printing import print_text
+from tbench.cli.progress.lines import verdict_words
 from tbench.errors import UsageError
 from tbench.events import Event, Note, RunEnded, RunStarted, TrialPhase, TrialStep, TrialVerdict
+from tbench.scores.summary import counted
 from tbench.storage.lines import LineFile
 from tbench.storage.run_files import CONFIG_NAME, LOG_NAME
 from tbench.text import visible, visible_line

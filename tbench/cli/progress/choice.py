@@ -1,0 +1,62 @@
+"""What a run shows of itself while it runs: the live view on a terminal, lines elsewhere, or what was asked for."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterator
+
+from rich.console import Console
+from rich.live import Live
+
+from tbench.cli.printing import print_line
+from tbench.cli.progress.lines import JsonLines, PlainLines
+from tbench.cli.progress.live import LiveView
+from tbench.config.document import RunPlan
+from tbench.config.settings import OutputConfig
+from tbench.events import Event, Subscriber
+from tbench.scores.summary import counted
+from tbench.tasks.sources import TaskSet
+
+
+@contextlib.contextmanager
+def progress(
+    plan: RunPlan,
+    tasks: TaskSet,
+    output: OutputConfig,
+    *,
+    hide: Callable[[str], str] = str,
+    is_away: Callable[[], bool] = lambda: False,
+    remark: str = "",
+) -> Iterator[Subscriber]:
+    """A subscriber that shows what happens, for the duration of the block.
+
+    `RunStarted` says how many trials are to be done: fewer than the plan where a run is resumed. `hide` takes secrets
+    out of JSON, `is_away` says whether the endpoint is away, `remark` is printed with the first line.
+    """
+    if output.json_lines:
+        yield JsonLines(hide)
+        return
+    if output.verbosity == "quiet":
+        yield _nothing
+        return
+    print_line(f"{_headline(plan, tasks)}{remark}", err=True)
+    console = Console(stderr=True, highlight=False)
+    if output.verbosity == "verbose" or not console.is_terminal:
+        yield PlainLines(verbose=output.verbosity == "verbose")
+        return
+    view = LiveView(is_away=is_away)
+    with Live(get_renderable=lambda: view.render(*console.size), console=console, refresh_per_second=8, transient=True):
+        yield view
+
+
+def _headline(plan: RunPlan, tasks: TaskSet) -> str:
+    planned, locked = len(plan.seeds) * len(tasks.names), plan.locked
+    return (
+        f"{plan.run}: {counted(len(tasks.names), 'task')} × {counted(len(plan.seeds), 'seed')} = "
+        f"{counted(planned, 'trial')}, {plan.config.schedule.concurrency} at once; agent {locked.agent}"
+        + (f", model {locked.model}" if locked.model else "")
+    )
+
+
+def _nothing(event: Event) -> None:
+    """Nothing is shown."""

@@ -1,0 +1,161 @@
+"""The live view of a run on a terminal: how it stands in one line, and under it as many trials as there is room."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+from typing import Any
+
+from rich.console import Group, RenderableType
+from rich.table import Table
+from rich.text import Text
+
+from tbench.cli.progress.lines import verdict_words
+from tbench.events import Event, Note, RunStarted, TrialPhase, TrialStep, TrialVerdict
+from tbench.scores.summary import counted, percent
+from tbench.text import visible_line
+
+_SHOWN_NOTES = 4
+_NAME_WIDTH = 34
+_LINES_FROM = 64
+"""Columns from which on there is room for the last line of each terminal."""
+_WORKS = ("agent", "verifier")
+"""Phases in which a trial is at work; before them it is being made ready, or waits."""
+
+
+@dataclass
+class _Row:
+    task: str
+    seed: int
+    phase: str = "queued"
+    step: int = 0
+    line: str = ""
+    since: float = field(default_factory=time.monotonic)
+
+
+class LiveView:
+    """What has happened so far, and how it looks on a screen of a given size."""
+
+    def __init__(self, *, is_away: Callable[[], bool] = lambda: False, clock: Callable[[], float] = time.monotonic):
+        """`is_away` says whether the endpoint is known to be away."""
+        self._planned = 0
+        self._rows: dict[str, _Row] = {}
+        self._notes: list[str] = []
+        self._rewards: list[float] = []
+        self._errors = 0
+        self._is_away = is_away
+        self._clock = clock
+        self._started = clock()
+
+    def __call__(self, event: Event) -> None:
+        match event:
+            case TrialPhase(phase="done") | TrialPhase(phase="teardown"):
+                self._rows.pop(event.trial, None)
+            case TrialPhase():
+                row = self._rows.setdefault(event.trial, _Row(event.task, event.seed, since=self._clock()))
+                row.phase = event.phase
+            case TrialStep():
+                if event.trial in self._rows:
+                    self._rows[event.trial].step, self._rows[event.trial].line = event.step, event.line
+            case TrialVerdict():
+                self._note(f"{event.result.task} seed {event.result.seed}: {verdict_words(event.result)}")
+                self._errors += event.result.final and event.result.error is not None
+                if event.result.reward is not None:
+                    self._rewards.append(event.result.reward)
+            case Note():
+                self._note(event.text)
+            case RunStarted():
+                self._planned = event.trials
+            case _:
+                pass
+
+    def _note(self, text: str) -> None:
+        self._notes = [*self._notes, text][-_SHOWN_NOTES:]
+
+    def render(self, width: int, height: int) -> RenderableType:
+        """The status, the trials at work, and the latest notes; the lower the screen, the fewer of the latter two."""
+        status = Text("\n").join(_shown(line, style="bold") for line in _folded(self._status(), width))
+        # The cursor stands on a line of its own.
+        left = height - 1 - len(status.plain.split("\n"))
+        notes = self._notes[-max(0, min(_SHOWN_NOTES, left // 3)) :] if left >= 3 else []
+        parts: list[RenderableType] = [status]
+        if (room := left - len(notes)) >= 2:
+            parts.append(self._table(width, room))
+        parts += [_shown(note, style="dim", no_wrap=True, overflow="ellipsis") for note in notes]
+        return Group(*parts)
+
+    def _status(self) -> list[str]:
+        """How the run stands, in pieces between which a line may be broken."""
+        done, elapsed = len(self._rewards) + self._errors, self._clock() - self._started
+        passed = sum(reward >= 1.0 for reward in self._rewards)
+        pieces = [f"{done}/{self._planned} done", f"{passed} passed", counted(self._errors, "error")]
+        if self._is_away():
+            pieces.append("ENDPOINT AWAY")
+        if self._rewards:
+            pieces.append(f"score so far {percent(sum(self._rewards) / len(self._rewards))} %")
+        if 0 < done < self._planned:
+            pieces.append(f"ETA {duration((self._planned - done) * elapsed / done)}")
+        return [*pieces, duration(elapsed)]
+
+    def _table(self, width: int, room: int) -> Table:
+        """The trials, those at work first, in `room` lines; a last one counts those that have none."""
+        rows = sorted(self._rows.values(), key=lambda row: (row.phase not in _WORKS, row.phase == "queued"))
+        shown = rows if len(rows) < room else rows[: room - 2]
+        with_lines = width >= _LINES_FROM
+        name_width = max(8, min(_NAME_WIDTH, width - 26))
+        table = Table(box=None, pad_edge=False, expand=with_lines)
+        table.add_column("trial", width=name_width, no_wrap=True)
+        table.add_column("phase", width=8, no_wrap=True)
+        table.add_column("step", width=4, no_wrap=True, justify="right")
+        table.add_column("sec", width=6, no_wrap=True, justify="right")
+        if with_lines:
+            table.add_column("last line of the terminal", ratio=1, no_wrap=True, overflow="ellipsis")
+        now = self._clock()
+        for row in shown:
+            name = f"{shortened(visible_line(row.task), name_width - len(f' · {row.seed}'))} · {row.seed}"
+            cells = [name, row.phase, str(row.step) if row.step else "", f"{now - row.since:.0f}", row.line]
+            table.add_row(*[_shown(cell) for cell in cells[: len(table.columns)]])
+        if len(shown) < len(rows):
+            table.add_row(Text(shortened(_rest(rows[len(shown) :]), name_width), style="dim"))
+        return table
+
+
+def _rest(rows: Iterable[_Row]) -> str:
+    """How many trials are not shown, and how many of those only wait."""
+    phases = [row.phase for row in rows]
+    queued = phases.count("queued")
+    return f"and {len(phases)} more" + (f", {queued} queued" if queued else "")
+
+
+def shortened(name: str, width: int) -> str:
+    """A name within `width` columns, cut between its words, where it has some."""
+    if len(name) <= width:
+        return name
+    end = max(name.rfind(mark, 0, width) for mark in "-_. ")
+    return f"{name[: end if end > 0 else width - 1]}…"
+
+
+def duration(seconds: float) -> str:
+    """A time as people say it: 45 s, 12 min, 3 h 05 min."""
+    if seconds < 60:
+        return f"{seconds:.0f} s"
+    hours, minutes = divmod(round(seconds / 60), 60)
+    return f"{hours} h {minutes:02d} min" if hours else f"{minutes} min"
+
+
+def _folded(pieces: Iterable[str], width: int) -> list[str]:
+    """The pieces in lines of at most `width` columns, with commas between them."""
+    lines = [""]
+    for piece in pieces:
+        joined = f"{lines[-1]}, {piece}" if lines[-1] else piece
+        if len(joined) <= width or not lines[-1]:
+            lines[-1] = joined
+        else:
+            lines.append(piece)
+    return lines
+
+
+def _shown(text: str, **options: Any) -> Text:
+    """One line for rich, which shows it as it is: markup and escapes in it are only text."""
+    return Text(visible_line(text), **options)

@@ -1,0 +1,156 @@
+"""Confidence intervals of a mean over tasks: by resampling, and for few tasks one that keeps what it promises.
+
+A bootstrap over few tasks promises too much: of 95 % it covers 40 to 50 at 2 tasks and 90 at 10, and with every task
+solved it has no width. Below SMALL tasks the interval is that of Korn and Graubard.
+"""
+
+from __future__ import annotations
+
+import math
+import random
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import cache
+from statistics import fmean, stdev, variance
+from typing import Literal
+
+BOOTSTRAP_RESAMPLES = 20_000
+SMALL = 30
+"""Tasks from which on there is a bootstrap."""
+_NORMAL_975 = 1.959963984540054
+_HALVINGS = 50
+_MOST_TERMS = 10_000
+_LARGEST_SIZE = 1e4
+"""An effective sample size beyond it comes of means that hardly differ, and says no more."""
+
+IntervalMethod = Literal["bootstrap", "korn-graubard"]
+
+
+@dataclass(frozen=True, slots=True)
+class Bootstrap:
+    """Standard error and percentile interval of a mean under resampling."""
+
+    se: float
+    low: float
+    high: float
+
+
+@dataclass(frozen=True, slots=True)
+class Interval:
+    """A 95 % interval of a mean over tasks."""
+
+    low: float
+    high: float
+    method: IntervalMethod
+
+
+def interval_95(means: Sequence[float]) -> Interval | None:
+    """The 95 % interval of the mean of task means, for other tasks of the same kind.
+
+    None for a single task, and where few tasks have rewards outside of 0 to 1.
+    """
+    if len(means) < 2:
+        return None
+    if len(means) >= SMALL and min(means) < max(means):
+        resampled = bootstrap_mean(means)
+        return Interval(resampled.low, resampled.high, "bootstrap")
+    if min(means) < 0.0 or max(means) > 1.0:
+        return None
+    return korn_graubard_95(means)
+
+
+def korn_graubard_95(means: Sequence[float]) -> Interval:
+    """The Clopper-Pearson interval of a share, at the effective sample size of n means in 0 to 1.
+
+    n_eff = m (1 - m) / (s^2 / n) * (z / t_{n-1})^2, or n where the means do not differ, with m their mean and s^2
+    their variance (Korn and Graubard 1998, "Confidence intervals for proportions with small expected number of positive
+    counts estimated from survey data"). The simulated coverage is 93 % or more from 2 means on.
+    """
+    n, mean = len(means), fmean(means)
+    spread = variance(means) / n
+    size = float(n)
+    if spread > 0.0 and 0.0 < mean < 1.0:
+        size = mean * (1.0 - mean) / spread * (_NORMAL_975 / student_t_975(n - 1)) ** 2
+        size = min(size, _LARGEST_SIZE)
+    solved = mean * size
+    low = 0.0 if solved <= 0.0 else beta_quantile(0.025, solved, size - solved + 1.0)
+    high = 1.0 if solved >= size else beta_quantile(0.975, solved + 1.0, size - solved)
+    return Interval(low, high, "korn-graubard")
+
+
+def bootstrap_mean(
+    values: Sequence[float], *, resamples: int = BOOTSTRAP_RESAMPLES, seed: int = 0, level: float = 0.95
+) -> Bootstrap:
+    """Resample the values with replacement; sample std and percentile interval of the means.
+
+    The same `seed` gives the same interval on every machine. Percentiles interpolate linearly between order
+    statistics. Raises ValueError for fewer than 2 resamples or a level outside (0, 1).
+    """
+    if resamples < 2 or not 0.0 < level < 1.0:
+        raise ValueError("bootstrap needs at least 2 resamples and a level between 0 and 1")
+    draw = random.Random(seed).choices
+    count = len(values)
+    means = sorted(math.fsum(draw(values, k=count)) / count for _ in range(resamples))
+    tail = (1.0 - level) / 2.0
+    return Bootstrap(se=stdev(means), low=quantile(means, tail), high=quantile(means, 1.0 - tail))
+
+
+def quantile(ordered: Sequence[float], q: float) -> float:
+    """The `q`-quantile (0 to 1) of sorted values, interpolated linearly between order statistics."""
+    position = q * (len(ordered) - 1)
+    below = math.floor(position)
+    above = min(below + 1, len(ordered) - 1)
+    return ordered[below] + (ordered[above] - ordered[below]) * (position - below)
+
+
+@cache
+def student_t_975(degrees: int) -> float:
+    """The 97.5 % quantile of Student's t. With x = v / (v + t^2), the tail above t is I_x(v/2, 1/2) / 2."""
+    x = _root(lambda x: incomplete_beta(degrees / 2.0, 0.5, x) - 0.05)
+    return math.sqrt(degrees * (1.0 - x) / x)
+
+
+def beta_quantile(q: float, a: float, b: float) -> float:
+    """The `q`-quantile of the beta distribution."""
+    return _root(lambda x: incomplete_beta(a, b, x) - q)
+
+
+def incomplete_beta(a: float, b: float, x: float) -> float:
+    """The regularised incomplete beta function I_x(a, b), by its continued fraction (DLMF 8.17.22)."""
+    if x <= 0.0 or x >= 1.0:
+        return float(x >= 1.0)
+    if x > (a + 1.0) / (a + b + 2.0):  # else it converges slowly
+        return 1.0 - incomplete_beta(b, a, 1.0 - x)
+    log_front = math.lgamma(a + b) - math.lgamma(a) - math.lgamma(b) + a * math.log(x) + b * math.log1p(-x)
+    return math.exp(log_front) / a / _beta_fraction(a, b, x)
+
+
+def _beta_fraction(a: float, b: float, x: float) -> float:
+    """1 + d1 / (1 + d2 / (1 + ...)), from the outside in (Lentz), until a further term changes nothing."""
+    value = c = 1.0
+    d = 0.0
+    for number in range(1, _MOST_TERMS):
+        m = number // 2
+        if number % 2:
+            term = -(a + m) * (a + b + m) * x / ((a + 2 * m) * (a + 2 * m + 1))
+        else:
+            term = m * (b - m) * x / ((a + 2 * m - 1) * (a + 2 * m))
+        d = 1.0 / _not_zero(1.0 + term * d)
+        c = _not_zero(1.0 + term / c)
+        value *= c * d
+        if abs(c * d - 1.0) < 1e-15:
+            break
+    return value
+
+
+def _not_zero(number: float) -> float:
+    return number or 1e-300
+
+
+def _root(rising: Callable[[float], float]) -> float:
+    """Where a function that rises over 0 to 1 is 0."""
+    low, high = 0.0, 1.0
+    for _ in range(_HALVINGS):
+        middle = (low + high) / 2.0
+        low, high = (middle, high) if rising(middle) < 0.0 else (low, middle)
+    return (low + high) / 2.0

@@ -1,0 +1,75 @@
+"""address: which requests go through a proxy of the environment's, and what is said of it."""
+
+from __future__ import annotations
+
+import os
+
+import pytest
+
+from harness.address import is_loopback, proxy_of
+from harness.chat import ChatModel, RetryPolicy
+from harness.errors import EndpointError
+from harness.model import Sampling
+
+ELSEWHERE = "http://10.1.2.3:8000/v1"
+
+
+@pytest.fixture(autouse=True)
+def no_proxies(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in [name for name in os.environ if name.lower().endswith("_proxy")]:
+        monkeypatch.delenv(name)
+
+
+@pytest.mark.parametrize(
+    ("variables", "url", "said"),
+    [
+        ({}, ELSEWHERE, None),
+        ({"HTTP_PROXY": "http://u:p@px:3128"}, ELSEWHERE, "the proxy http://px:3128 (HTTP_PROXY)"),
+        ({"http_proxy": "http://px:1"}, ELSEWHERE, "the proxy http://px:1 (http_proxy)"),
+        ({"ALL_PROXY": "socks5://px:1"}, ELSEWHERE, "the proxy socks5://px:1 (ALL_PROXY)"),
+        ({"HTTPS_PROXY": "http://px:1"}, ELSEWHERE, None),
+        ({"HTTPS_PROXY": "http://px:1"}, "https://api.host/v1", "the proxy http://px:1 (HTTPS_PROXY)"),
+        ({"HTTP_PROXY": "http://px:1", "NO_PROXY": "10.1.2.3"}, ELSEWHERE, None),
+        ({"HTTP_PROXY": "http://px:1"}, "http://127.0.0.1:8000/v1", None),
+        ({"HTTP_PROXY": "http://px:1"}, "http://[::1]:8000/v1", None),
+        ({"HTTP_PROXY": "http://px:1"}, "http://localhost/v1", None),
+    ],
+)
+def test_the_environments_proxy_is_named(
+    variables: dict[str, str], url: str, said: str | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name, value in variables.items():
+        monkeypatch.setenv(name, value)
+    found = proxy_of(url)
+    assert (None if found is None else str(found)) == said
+
+
+def test_other_machines_are_not_this_one() -> None:
+    assert [is_loopback(host) for host in ("127.8.8.8", "::1", "localhost")] == [True] * 3
+    assert [is_loopback(host) for host in ("10.0.0.1", "localhost.example.org", "")] == [False] * 3
+
+
+async def test_an_error_says_through_which_proxy(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HTTP_PROXY", "http://127.0.0.1:9")
+    policy = RetryPolicy(total_sec=0)
+    async with ChatModel(ELSEWHERE, "m", Sampling(), api_key=None, retry=policy) as chat:
+        with pytest.raises(
+            EndpointError, match=r"/v1/models through the proxy http://127.0.0.1:9 \(HTTP_PROXY\): cannot"
+        ):
+            await chat.connect()
+
+
+@pytest.mark.parametrize(
+    ("proxy", "words"),
+    [
+        ("socks5://px:1", r"the proxy socks5://px:1 \(ALL_PROXY\): a SOCKS proxy needs a package more: pip install"),
+        ("ftp://px:1", r"the proxy ftp://px:1 \(ALL_PROXY\): Unknown scheme .*; mend or unset the variable"),
+    ],
+)
+async def test_a_proxy_that_cannot_be_used_is_one_line_and_no_matter_for_this_machine(
+    proxy: str, words: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("ALL_PROXY", proxy)
+    with pytest.raises(EndpointError, match=words):
+        ChatModel(ELSEWHERE, "m", Sampling(), api_key=None)
+    await ChatModel("http://127.0.0.1:8000/v1", "m", Sampling(), api_key=None).close()

@@ -1,0 +1,139 @@
+"""Intervals: against published and tabled numbers, and by simulation of what they promise."""
+
+from __future__ import annotations
+
+import math
+import random
+import time
+from collections.abc import Callable
+from statistics import fmean
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tbench.scores.intervals import (
+    SMALL,
+    beta_quantile,
+    bootstrap_mean,
+    incomplete_beta,
+    interval_95,
+    korn_graubard_95,
+    quantile,
+    student_t_975,
+)
+
+Draw = Callable[[random.Random], float]
+
+
+# -- few tasks -----------------------------------------------------------------------------------
+
+
+def of_five_seeds(chance: float, rng: random.Random) -> float:
+    return sum(rng.random() < chance for _ in range(5)) / 5
+
+
+KINDS: dict[str, tuple[Draw, float]] = {
+    "half of the tasks are solved, always": (lambda rng: float(rng.random() < 0.5), 0.5),
+    "one in ten is solved, always": (lambda rng: float(rng.random() < 0.1), 0.1),
+    "nine in ten are solved, always": (lambda rng: float(rng.random() < 0.9), 0.9),
+    "any chance is as likely": (lambda rng: of_five_seeds(rng.random(), rng), 0.5),
+    "most tasks are hard or easy": (lambda rng: of_five_seeds(rng.betavariate(0.3, 0.3), rng), 0.5),
+    "most tasks are hard": (lambda rng: of_five_seeds(rng.betavariate(0.2, 0.8), rng), 0.2),
+    "nearly all are easy": (lambda rng: of_five_seeds(rng.betavariate(8, 0.5), rng), 8 / 8.5),
+    "all are equally hard": (lambda rng: of_five_seeds(0.5, rng), 0.5),
+}
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_what_few_tasks_promise_is_kept(kind: str) -> None:
+    draw, mean = KINDS[kind]
+    rng = random.Random(7)
+    for tasks in (2, 3, 5, 9):
+        drawn = ([draw(rng) for _ in range(tasks)] for _ in range(400))
+        intervals = [interval_95(means) for means in drawn]
+        covered = fmean(interval.low <= mean <= interval.high for interval in intervals if interval is not None)
+        # 93 % less two standard errors of 400 draws.
+        assert covered >= 0.93 - 2 * math.sqrt(0.93 * 0.07 / 400), (tasks, covered)
+
+
+def test_all_solved_is_no_certainty() -> None:
+    for tasks in (2, 9, SMALL, 200):
+        interval = interval_95([1.0] * tasks)
+        assert interval is not None
+        # Clopper and Pearson's: 0.025 to the power of 1 / n.
+        assert (interval.low, interval.high) == (pytest.approx(0.025 ** (1 / tasks)), 1.0)
+        none = interval_95([0.0] * tasks)
+        assert none is not None and (none.low, none.high) == (0.0, pytest.approx(1 - 0.025 ** (1 / tasks)))
+
+
+def test_means_that_differ_little_are_certain() -> None:
+    narrow = korn_graubard_95([0.5, 0.5, 0.6, 0.4, 0.5, 0.5])
+    wide = korn_graubard_95([0.0, 1.0, 1.0, 0.0, 1.0, 0.0])
+    assert 0.4 < narrow.low < 0.5 < narrow.high < 0.6
+    assert wide.high - wide.low > 0.7
+
+
+def test_there_is_none_for_one_task_and_for_few_with_other_rewards() -> None:
+    assert interval_95([0.5]) is None
+    assert interval_95([0.5, 2.5]) is None
+    assert interval_95([0.5] * 20 + [-1.0] * 20) is not None
+
+
+@given(st.lists(st.floats(0, 1), min_size=2, max_size=60))
+def test_the_score_is_within(means: list[float]) -> None:
+    interval = interval_95(means)
+    assert interval is not None
+    assert 0.0 <= interval.low <= fmean(means) + 1e-9 and fmean(means) - 1e-9 <= interval.high <= 1.0
+
+
+@pytest.mark.parametrize(
+    ("degrees", "tabled"), [(1, 12.7062), (2, 4.30265), (8, 2.30600), (30, 2.04227), (88, 1.98729)]
+)
+def test_student_t_is_the_tabled_one(degrees: int, tabled: float) -> None:
+    assert student_t_975(degrees) == pytest.approx(tabled, rel=1e-5)
+
+
+@pytest.mark.parametrize(("n", "k", "chance"), [(10, 3, 0.4), (50, 20, 0.3), (900, 430, 0.5), (7, 7, 0.9)])
+def test_the_beta_function_gives_the_tail_of_the_binomial(n: int, k: int, chance: float) -> None:
+    tail = math.fsum(math.comb(n, j) * chance**j * (1 - chance) ** (n - j) for j in range(k, n + 1))
+    assert incomplete_beta(k, n - k + 1, chance) == pytest.approx(tail, rel=1e-9)
+    assert beta_quantile(tail, k, n - k + 1) == pytest.approx(chance, rel=1e-9)
+
+
+# -- many tasks ----------------------------------------------------------------------------------
+
+
+def test_many_tasks_are_resampled() -> None:
+    rng = random.Random(3)
+    means = [rng.random() for _ in range(SMALL)]
+    interval, resampled = interval_95(means), bootstrap_mean(means)
+    assert interval is not None and interval.method == "bootstrap"
+    assert (interval.low, interval.high) == (resampled.low, resampled.high)
+
+
+def test_89_tasks_are_resampled_in_less_than_three_seconds() -> None:
+    rng = random.Random(1)
+    start = time.perf_counter()
+    bootstrap_mean([rng.random() for _ in range(89)])
+    assert time.perf_counter() - start < 3
+
+
+@given(st.lists(st.floats(0, 1), min_size=2, max_size=8))
+def test_resampling_is_repeatable_and_stays_within_the_task_means(means: list[float]) -> None:
+    first = bootstrap_mean(means, resamples=200)
+    assert first == bootstrap_mean(means, resamples=200)
+    assert min(means) - 1e-12 <= first.low <= first.high <= max(means) + 1e-12
+
+
+def test_the_error_by_resampling_agrees_with_the_formula() -> None:
+    rng = random.Random(2)
+    means = [rng.random() for _ in range(60)]
+    formula = math.sqrt(sum((mean - fmean(means)) ** 2 for mean in means) / 59 / 60)
+    assert bootstrap_mean(means, resamples=4000).se == pytest.approx(formula, rel=0.05)
+    with pytest.raises(ValueError, match="resamples"):
+        bootstrap_mean(means, resamples=1)
+
+
+def test_a_quantile_is_interpolated() -> None:
+    assert [quantile([0.0, 1.0, 4.0], q) for q in (0.0, 0.25, 0.5, 0.75, 1.0)] == [0.0, 0.5, 1.0, 2.5, 4.0]
