@@ -102,7 +102,7 @@ class Integrity(Frozen):
 
 NOTHING_SEEN = Integrity()
 _WEAK = """tests-touched tool-added tool-asked-for tool-made package-added package-changed pytest-config module-beside
-    downloads-redirected accounts-changed loader-places git-hook-added changed-meanwhile verifier-ended needs-system
+    downloads-redirected accounts-changed loader-places git-hook-added installed-beside verifier-ended needs-system
     unconfirmed cleared"""
 WEAK_SIGNALS = frozenset(_WEAK.split())
 """Kinds of signs of tampering that are often honest work."""

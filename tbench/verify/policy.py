@@ -7,8 +7,9 @@ agent's work is brought, rests on the image's own tools.
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Awaitable, Sequence
 from dataclasses import dataclass
 
 from tbench.config.settings import Keep, Verify
@@ -17,8 +18,9 @@ from tbench.results import Integrity, is_weak
 from tbench.sandbox.backend import Compares, Copies, MakesRoom, Sandbox, removed_afterwards
 from tbench.tasks.task import Task
 from tbench.text import plain
+from tbench.verify.changes.installed import UNCOMPARED, Late, compared, late_code
 from tbench.verify.changes.looking import look
-from tbench.verify.changes.signs import told
+from tbench.verify.changes.signs import Sign, told
 from tbench.verify.changes.work import work_of
 from tbench.verify.verifier import Verdict, VerifierFailed, verify
 
@@ -27,8 +29,8 @@ _NOT_THE_AGENTS = frozenset({"env_missing", "task_changed", "engine_unreachable"
 _COMES_ALONG = ("hosts",)
 """Kinds of signs about what a fresh container has, too: names of servers belong to the network."""
 
-_MAY_BE_WHY = ("changed-meanwhile",)
-"""Weak kinds that are an answer to why it passes in the agent's own container alone."""
+_MAY_BE_WHY = (UNCOMPARED,)
+"""Weak kinds that are an answer to why it passes in the agent's own container alone, as nothing could be compared."""
 
 
 @dataclass(frozen=True)
@@ -97,18 +99,48 @@ async def _with_work(task: Task, sandbox: Copies, paths: Sequence[str], removed:
 async def _looked_at(policy: Verify, task: Task, sandbox: Sandbox, shared: Verdict) -> Verdict:
     """A pass in the agent's own container with what speaks against it and, for `both`, one from a fresh container."""
     seen, signs = await look(task, sandbox, shared.facts)
+    late = late_code(seen, shared.facts)
+    isolated: Verdict | TrialError | None = None
+    if isinstance(sandbox, Copies) and (policy == "both" or late):
+        paths, removed = work_of(seen, signs)
+        copying = sandbox.copy(paths, removed)
+        isolated, found = await _elsewhere(task, sandbox, copying, Late(seen, signs, late, paths))
+        if late and found is None:
+            # No work of the agent's can keep the tests from being installed there.
+            _, found = await _elsewhere(task, sandbox, sandbox.anew(), Late(seen, signs, late))
+        signs = signs if found is None else found
     shared = _with(shared, tamper=shared.integrity.tamper + told(signs))
-    if policy == "shared" or not isinstance(sandbox, Copies):
+    if policy == "shared" or isolated is None:
         return shared
+    if isinstance(isolated, Verdict):
+        return _joined(shared, isolated)
+    if isolated.type in _NOT_THE_AGENTS:
+        raise isolated
+    also = isolated.integrity.tamper if isinstance(isolated, VerifierFailed) else ()
+    words = f"unconfirmed: no verdict in a fresh container: {isolated.type}"
+    return _with(shared, tamper=(*shared.integrity.tamper, *also, words))
+
+
+async def _elsewhere(
+    task: Task, sandbox: Sandbox, making: Awaitable[Sandbox], late: Late
+) -> tuple[Verdict | TrialError, tuple[Sign, ...] | None]:
+    """The verdict from a fresh container, or the error in its place; and the signs when what came late in the agent's
+    own is compared with what came there, None where it cannot be."""
+    verdict: Verdict | TrialError
+    signs: tuple[Sign, ...] | None = None
     try:
-        isolated = await _with_work(task, sandbox, *work_of(seen, signs))
+        made = await making
     except TrialError as failure:
-        if failure.type in _NOT_THE_AGENTS:
-            raise
-        also = failure.integrity.tamper if isinstance(failure, VerifierFailed) else ()
-        words = f"unconfirmed: no verdict in a fresh container: {failure.type}"
-        return _with(shared, tamper=(*shared.integrity.tamper, *also, words))
-    return _joined(shared, isolated)
+        return failure, None
+    async with removed_afterwards(made) as control:
+        try:
+            verdict = await verify(task, control)
+        except TrialError as failure:
+            verdict = failure
+        if late.paths:
+            with contextlib.suppress(TrialError):
+                signs = await compared(sandbox, control, late)
+    return verdict, signs
 
 
 def _joined(shared: Verdict, isolated: Verdict) -> Verdict:

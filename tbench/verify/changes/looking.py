@@ -9,7 +9,7 @@ import re
 import weakref
 from collections.abc import Iterable, Iterator
 from functools import cache
-from pathlib import Path, PurePosixPath
+from pathlib import Path
 from posixpath import basename, dirname
 
 from tbench.errors import TrialError
@@ -18,6 +18,7 @@ from tbench.sandbox.backend import Compares, Copies, Sandbox
 from tbench.tasks.task import Task
 from tbench.verify.changes.debian import excused_by_debian
 from tbench.verify.changes.facts import File, ImageTree, Seen, Tests
+from tbench.verify.changes.installed import UNCOMPARED, late_paths
 from tbench.verify.changes.packages import excused
 from tbench.verify.changes.python import python_signs
 from tbench.verify.changes.signs import Sign
@@ -49,8 +50,6 @@ _READ = re.compile(
 )
 _MENTIONS = r"/logs/verifier|reward\.(txt|json)|ctrf\.json|(import|from) +_pytest|pytest_runtest_|[\"']_pytest"
 _MENTIONS += r"|/proc/.*/mem[\"' ,)]|process_vm_writev|PTRACE_"
-_CACHE = re.compile(r".*?/\.(?:cache|local/share)/(?:uv|pip)(?=/)")
-_WATCHED = re.compile(r"/(?:etc|usr/lib|usr/local/lib|usr/libexec|lib64)(?:/.*)?")
 _SYSTEM = re.compile(
     r"/usr/(?:local/)?(?:s?bin|lib\w*)/.*|/etc/(?:ld\.so\.|ssl/|alternatives/).*|/opt/[^/]+/(?:bin|lib)/.*"
 )
@@ -93,14 +92,14 @@ async def look(task: Task, sandbox: Sandbox, facts: Facts | None = None) -> tupl
         _files_then(original, image, sums | contents),
     )
     seen = dataclasses.replace(seen, now=now, then=then, mentions=mentions, made_by_tests=made)
-    late = _late(seen, facts)
+    late = late_paths(seen, facts)
     early = dataclasses.replace(seen, changes={path: kind for path, kind in changes.items() if path not in late})
     signs = dict.fromkeys(_signs(early))
     signs |= dict.fromkeys(_put_back(seen, touched), None)
     if facts is not None and facts.leftovers and late:
         during = dataclasses.replace(seen, changes={path: changes[path] for path in late}, mentions=())
         signs |= {
-            Sign("changed-meanwhile", sign.path, "changed while the tests ran beside processes of the agent"): None
+            Sign(UNCOMPARED, sign.path, "changed while the tests ran beside processes of the agent"): None
             for sign in _signs(during)
         }
     if not isinstance(sandbox, Copies):
@@ -125,22 +124,6 @@ def _put_back(seen: Seen, touched: frozenset[str]) -> Iterator[Sign]:
     for path in sorted(touched & seen.image.paths):
         if _SYSTEM.fullmatch(path) and not _DULL.fullmatch(path):
             yield Sign("put-back", path, "was written while the tests ran, which install nothing")
-
-
-def _late(seen: Seen, facts: Facts | None) -> frozenset[str]:
-    """Paths that test.sh may have changed itself, where it installs what it needs."""
-    if facts is None or not seen.tests.installs:
-        return frozenset()
-    homes = f"{seen.image.home}/.local", f"{seen.image.home}/.cache"
-    places = tuple(f"{each}/" for each in (*seen.image.search_path, *homes))
-    watched = (path for path in seen.changes if _WATCHED.fullmatch(path) or path.startswith(places))
-    before = facts.changed_before
-    above = {str(folder) for path in before for folder in PurePosixPath(path).parents}
-    # Of a cache only the directory is named.
-    early = before | above
-    return frozenset(
-        path for path in watched if path not in early and not ((cache := _CACHE.match(path)) and cache[0] in before)
-    )
 
 
 def _wanted(seen: Seen) -> tuple[set[str], set[str]]:

@@ -1,0 +1,110 @@
+"""Bytecode that came while the tests ran: whether it is what python makes of the source beside it.
+
+It cannot be compared byte by byte: it names the place of its source, and python writes the same code in more than one
+way. So it is read in a container where no process of the agent's runs, and compared with the source, compiled there.
+"""
+
+from __future__ import annotations
+
+import io
+import re
+from collections.abc import Collection
+
+from tbench.sandbox.archive import FileEntry, unpack
+from tbench.sandbox.backend import BUSYBOX, Sandbox
+
+_READ_SEC = 60.0
+_CHECK_SEC = 60.0
+_CONTENT_BYTES = 56 << 20
+_STAGE = "/.tbench-bytecode"
+_READ = f"""kill -STOP -1 2>/dev/null
+cd / && {BUSYBOX} tr '\\n' '\\0' | {BUSYBOX} xargs -0 -r {BUSYBOX} tar -chf - 2>/dev/null
+kill -CONT -1 2>/dev/null
+exit 0
+"""
+_PYTHONS = "$(command -v python3) /usr/bin/python3 /usr/local/bin/python3 /root/.local/share/uv/python/*/bin/python3"
+_CHECK = f"""for python in $(for each in {_PYTHONS}; do {BUSYBOX} readlink -f "$each"; done | {BUSYBOX} sort -u); do
+    $python -I {_STAGE}/check.py 2>/dev/null
+done
+"""
+_PROGRAM = """
+import ast, glob, importlib.util, marshal, os, sys
+sys.dont_write_bytecode = True
+here = os.path.dirname(os.path.abspath(__file__))
+with open(f"{here}/sites") as lines:
+    sys.path += lines.read().split("\\n")
+
+def made(name, source):
+    if "-pytest-" not in name:
+        level = name.partition(".opt-")[2][:1]
+        return compile(source, name, "exec", dont_inherit=True, optimize=int(level or 0))
+    # The tests' pytest rewrites the assertions of its plugins.
+    from _pytest.assertion.rewrite import rewrite_asserts
+    tree = ast.parse(source, filename=name)
+    rewrite_asserts(tree, source, name, None)
+    return compile(tree, name, "exec", dont_inherit=True)
+
+for path in glob.glob(f"{here}/*.pyc"):
+    number = os.path.basename(path)[:-4]
+    with open(path, "rb") as file:
+        found = file.read()
+    if found[:4] != importlib.util.MAGIC_NUMBER:
+        continue
+    try:
+        with open(f"{here}/{number}.py", "rb") as file, open(f"{here}/{number}.name") as name:
+            same = made(name.read(), file.read()) == marshal.loads(found[16:])
+    except Exception:
+        same = False
+    print(number, int(same), flush=True)
+"""
+_NAME = re.compile(r"(?P<folder>.*)/__pycache__/(?P<name>[^/.]+)\.[^/]+\.pyc")
+
+
+def source_of(path: str) -> str:
+    """The source of which python makes a .pyc; empty where it would need none."""
+    found = _NAME.fullmatch(path)
+    return f"{found['folder']}/{found['name']}.py" if found else ""
+
+
+async def foreign_bytecode(
+    theirs: Sandbox, control: Sandbox, paths: Collection[str], sites: Collection[str]
+) -> tuple[set[str], set[str]]:
+    """Paths of bytecode in `theirs` that is not made of its source, and those that no python of the control can read.
+
+    `sites` are directories of packages in the control. Raises TrialError.
+    """
+    numbered = {str(number): path for number, path in enumerate(sorted(path for path in paths if source_of(path)))}
+    foreign = {path for path in paths if not source_of(path)}
+    if not numbered:
+        return foreign, set()
+    contents = await contents_of(theirs, {each for path in numbered.values() for each in (path, source_of(path))})
+    files = {
+        f"{_STAGE}/check.py": FileEntry(_PROGRAM.encode()),
+        f"{_STAGE}/sites": FileEntry("\n".join(sites).encode()),
+    }
+    for number, path in numbered.items():
+        compiled, source = contents.get(path), contents.get(source_of(path))
+        if compiled is None or source is None:
+            # Python takes none without its source.
+            continue
+        files |= {
+            f"{_STAGE}/{number}.pyc": FileEntry(compiled),
+            f"{_STAGE}/{number}.py": FileEntry(source),
+            f"{_STAGE}/{number}.name": FileEntry(path.rpartition("/")[2].encode()),
+        }
+    await control.put(files)
+    told = await control.shell(_CHECK, timeout_sec=_CHECK_SEC, user="root")
+    answers = dict(
+        line.split(" ") for line in told.output.decode("utf-8", "replace").splitlines() if line.count(" ") == 1
+    )
+    read = {number: path for number, path in numbered.items() if f"{_STAGE}/{number}.pyc" in files}
+    foreign |= {path for number, path in read.items() if answers.get(number) == "0"}
+    return foreign, {path for number, path in read.items() if number not in answers}
+
+
+async def contents_of(sandbox: Sandbox, paths: Collection[str]) -> dict[str, bytes]:
+    """Contents of the files at the paths, while all others in the container stand still. Raises TrialError."""
+    stdin = "".join(f"{path.lstrip('/')}\n" for path in sorted(paths)).encode("utf-8", "surrogateescape")
+    told = await sandbox.shell(_READ, timeout_sec=_READ_SEC, user="root", stdin=stdin)
+    held = unpack(io.BytesIO(told.output), _CONTENT_BYTES, whole_names=True)
+    return {f"/{name}": data for name, data in held.items()}
