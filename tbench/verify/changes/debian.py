@@ -22,7 +22,7 @@ from tbench.verify.changes.tools import family
 
 _EXCUSED = frozenset(
     {"tool-replaced", "library-changed", "loader", "module-shadowed", "python-startup", "pytest-added", "pytest-plugin"}
-    | {"package-hook", "shell-startup"}
+    | {"package-hook", "shell-startup", "tool-settings"}
 )
 _MOST = 60
 """Most packages that are compared."""
@@ -30,6 +30,13 @@ _DOWNLOAD_SEC = 180.0
 _INFO = "/var/lib/dpkg/info/"
 _PACKAGE = re.compile(r"[a-z0-9][a-z0-9+.-]*(?::[a-z0-9-]+)?")
 _MERGED = re.compile(r"/usr(?=/(?:bin|sbin|lib\w*)/)")
+SUMS_OF_TREE = """find . -type l -exec sh -c 'for each; do
+    to=$(readlink "$each")
+    case $to in /*) [ ! -e ".$to" ] || ln -sfn "$PWD$to" "$each" ;; esac
+done' sh {} +
+find . ! -type d -exec sha256sum {} + 2>/dev/null
+"""
+"""Sums of the files of packages in this directory; a link leads to what the packages have there, not the container."""
 _DOWNLOADS = """cd / && mkdir -p /.debs/tree/var/lib/dpkg/info && cd /.debs || exit 1
 for architecture in {architectures}; do dpkg --add-architecture "$architecture"; done
 apt-get update -qq >/dev/null 2>&1
@@ -39,7 +46,7 @@ for name in {names}; do
     for each in control/*; do cp "$each" "tree/var/lib/dpkg/info/$name.${{each#control/}}"; done
     [ ! -e control/postinst ] || grep -o '/[^ "]*' control/postinst | sed "s,^,names $name ,"
 done
-cd tree && find . ! -type d -exec sha256sum {{}} + 2>/dev/null
+cd tree || exit 1
 """
 
 
@@ -112,7 +119,7 @@ async def _index(sandbox: Copies, packages: Collection[str]) -> _Index:
     """What the index has; nothing of packages that cannot be had."""
     names = sorted(packages)
     foreign = {name.partition(":")[2] for name in names} - {""}
-    script = _DOWNLOADS.format(names=shlex.join(names), architectures=shlex.join(sorted(foreign)))
+    script = _DOWNLOADS.format(names=shlex.join(names), architectures=shlex.join(sorted(foreign))) + SUMS_OF_TREE
     try:
         async with removed_afterwards(await sandbox.anew()) as fresh:
             told = await fresh.shell(script, timeout_sec=_DOWNLOAD_SEC, user="root")
