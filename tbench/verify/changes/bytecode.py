@@ -22,9 +22,13 @@ cd / && {BUSYBOX} tr '\\n' '\\0' | {BUSYBOX} xargs -0 -r {BUSYBOX} tar -chf - 2>
 kill -CONT -1 2>/dev/null
 exit 0
 """
-_PYTHONS = "$(command -v python3) /usr/bin/python3 /usr/local/bin/python3 /root/.local/share/uv/python/*/bin/python3"
+_AT_ONCE = 100
+"""Files of bytecode that are read at once: what is cut at the limit of contents would look like another's."""
+_PYTHONS = "$(command -v python3) /usr/bin/python3 /usr/local/bin/python3"
+# Those that uv keeps, and those that its environments lead to.
+_PYTHONS += " /root/.local/share/uv/python/*/bin/python3 /root/.cache/uv/archive-v0/*/bin/python"
 _CHECK = f"""for python in $(for each in {_PYTHONS}; do {BUSYBOX} readlink -f "$each"; done | {BUSYBOX} sort -u); do
-    $python -I {_STAGE}/check.py 2>/dev/null
+    $python -I %s/check.py 2>/dev/null
 done
 """
 _PROGRAM = """
@@ -52,10 +56,10 @@ for path in glob.glob(f"{here}/*.pyc"):
         continue
     try:
         with open(f"{here}/{number}.py", "rb") as file, open(f"{here}/{number}.name") as name:
-            same = made(name.read(), file.read()) == marshal.loads(found[16:])
+            is_made = made(name.read(), file.read()) == marshal.loads(found[16:])
     except Exception:
-        same = False
-    print(number, int(same), flush=True)
+        is_made = False
+    print(number, int(is_made), flush=True)
 """
 _NAME = re.compile(r"(?P<folder>.*)/__pycache__/(?P<name>[^/.]+)\.[^/]+\.pyc")
 
@@ -73,33 +77,49 @@ async def foreign_bytecode(
 
     `sites` are directories of packages in the control. Raises TrialError.
     """
-    numbered = {str(number): path for number, path in enumerate(sorted(path for path in paths if source_of(path)))}
-    foreign = {path for path in paths if not source_of(path)}
-    if not numbered:
-        return foreign, set()
+    with_source = sorted(path for path in paths if source_of(path))
+    foreign, unread = {path for path in paths if not source_of(path)}, set[str]()
+    for start in range(0, len(with_source), _AT_ONCE):
+        other, unknown = await _compared(
+            theirs, control, with_source[start : start + _AT_ONCE], sites, f"{_STAGE}{start or ''}"
+        )
+        foreign |= other
+        unread |= unknown
+    return foreign, unread
+
+
+async def _compared(
+    theirs: Sandbox, control: Sandbox, paths: Collection[str], sites: Collection[str], stage: str
+) -> tuple[set[str], set[str]]:
+    """The same for as many as can be read at once, each with a source."""
+    numbered = {str(number): path for number, path in enumerate(paths)}
     contents = await contents_of(theirs, {each for path in numbered.values() for each in (path, source_of(path))})
+    foreign: set[str] = set()
     files = {
-        f"{_STAGE}/check.py": FileEntry(_PROGRAM.encode()),
-        f"{_STAGE}/sites": FileEntry("\n".join(sites).encode()),
+        f"{stage}/check.py": FileEntry(_PROGRAM.encode()),
+        f"{stage}/sites": FileEntry("\n".join(sites).encode()),
     }
     for number, path in numbered.items():
         compiled, source = contents.get(path), contents.get(source_of(path))
-        if compiled is None or source is None:
+        if source is None:
             # Python takes none without its source.
             continue
+        if compiled is None:
+            foreign.add(path)
+            continue
         files |= {
-            f"{_STAGE}/{number}.pyc": FileEntry(compiled),
-            f"{_STAGE}/{number}.py": FileEntry(source),
-            f"{_STAGE}/{number}.name": FileEntry(path.rpartition("/")[2].encode()),
+            f"{stage}/{number}.pyc": FileEntry(compiled),
+            f"{stage}/{number}.py": FileEntry(source),
+            f"{stage}/{number}.name": FileEntry(path.rpartition("/")[2].encode()),
         }
     await control.put(files)
-    told = await control.shell(_CHECK, timeout_sec=_CHECK_SEC, user="root")
-    answers = dict(
-        line.split(" ") for line in told.output.decode("utf-8", "replace").splitlines() if line.count(" ") == 1
-    )
-    read = {number: path for number, path in numbered.items() if f"{_STAGE}/{number}.pyc" in files}
-    foreign |= {path for number, path in read.items() if answers.get(number) == "0"}
-    return foreign, {path for number, path in read.items() if number not in answers}
+    told = (await control.shell(_CHECK % stage, timeout_sec=_CHECK_SEC, user="root")).output.decode("utf-8", "replace")
+    # Two pythons may read the same bytecode and compile in different ways: it is enough that one makes it.
+    answers = [line.split(" ") for line in told.splitlines() if line.count(" ") == 1]
+    read, made = {number for number, _ in answers}, {number for number, answer in answers if answer == "1"}
+    asked = {number: path for number, path in numbered.items() if f"{stage}/{number}.pyc" in files}
+    foreign |= {path for number, path in asked.items() if number in read - made}
+    return foreign, {path for number, path in asked.items() if number not in read}
 
 
 async def contents_of(sandbox: Sandbox, paths: Collection[str]) -> dict[str, bytes]:

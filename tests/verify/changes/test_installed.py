@@ -158,8 +158,14 @@ async def test_what_was_put_back_was_written_after_the_last_record() -> None:
 
 @pytest.mark.parametrize(
     ("checked", "kinds"),
-    [(b"0 1\n", (set(), set())), (b"0 0\n", ({"changed-meanwhile"}, set())), (b"", (set(), {UNCOMPARED}))],
-    ids=["its source's", "not its source's", "of another python"],
+    [
+        (b"0 1\n", (set(), set())),
+        (b"0 0\n", ({"changed-meanwhile"}, set())),
+        (b"", (set(), {UNCOMPARED})),
+        (b"0 1\n0 0\n", (set(), set())),
+        (b"0 0\n0 1\n", (set(), set())),
+    ],
+    ids=["its source's", "not its source's", "of another python", "the first python's", "the second python's"],
 )
 async def test_bytecode_is_what_the_control_s_python_makes_of_its_source(
     checked: bytes, kinds: tuple[set[str], set[str]]
@@ -168,6 +174,15 @@ async def test_bytecode_is_what_the_control_s_python_makes_of_its_source(
     signs = await judged(Holding({**GENUINE, COMPILED: b"x" * 20}), there)
     assert (strong(signs), weak(signs)) == kinds
     assert there.files["/.tbench-bytecode/0.py"].data == b"code"
+
+
+async def test_so_much_bytecode_as_cannot_be_read_at_once_is_read_piece_by_piece() -> None:
+    many = {f"{SITE}/a/__pycache__/m{number}.cpython-312.pyc": b"x" * 20 for number in range(250)}
+    there = Holding(GENUINE, checked=b"".join(b"%d 1\n" % number for number in range(100)))
+    assert await judged(Holding({**GENUINE, **many}), there) == ()
+    assert {name for name in there.files if name.endswith("/check.py")} == {
+        f"/.tbench-bytecode{start}/check.py" for start in ("", 100, 200)
+    }
 
 
 async def test_bytecode_that_needs_no_source_is_a_strong_sign() -> None:
