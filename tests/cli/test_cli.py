@@ -152,7 +152,7 @@ def test_a_run_against_an_endpoint_is_scored_stored_and_reported(
 ) -> None:
     done = tbench(
         "run", "bundled", "-t", "tidy-notes", "-t", "lab-permissions", "-k", "3", "-n", "2",
-        "--base-url", demo.base_url, "--protocol", protocol, "-o", str(run_dir),
+        "--base-url", demo.base_url, "--protocol", protocol, "-o", str(run_dir), "-v",
         OPENAI_API_KEY=SECRET,
     )  # fmt: skip
     assert done.returncode == 0, done
@@ -162,7 +162,7 @@ def test_a_run_against_an_endpoint_is_scored_stored_and_reported(
     assert score, done.stdout
     assert "lab-permissions" in done.stdout
     assert "seed 2: reward" in done.stderr
-    assert re.search(r"tidy-notes seed 0: step 2 .*#", done.stderr)
+    assert re.search(r"tidy-notes seed 0: step 2 .*\w", done.stderr)
 
     from_disk = tbench("summary", str(run_dir))
     assert from_disk.stdout == done.stdout

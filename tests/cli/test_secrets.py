@@ -157,7 +157,7 @@ def test_notes_and_the_lines_of_steps_are_stored_without_secrets(
     """What the terminal shows is recorded as it is; the journal and the log are not the recording."""
     tasks = make_task(toml=TOML, test=TEST).parent
     endpoint.always_list({"id": "tiny", "object": "model"})
-    commands = [{"keystrokes": 'printf "now: %s " "$TASK_TOKEN"\n', "duration": 5}]
+    commands = [{"keystrokes": 'printf "now: %s\\\\n" "$TASK_TOKEN"\n', "duration": 5}]
     endpoint.will_reply(json.dumps({"analysis": "a", "plan": "p", "commands": commands}))
     endpoint.will_answer(500, {"error": {"message": f"no luck with the prompt: {TOKEN}, {KEY}"}})
     endpoint.will_answer(403, {"error": {"message": "enough"}})
@@ -165,7 +165,7 @@ def test_notes_and_the_lines_of_steps_are_stored_without_secrets(
         "run", str(tasks), "--base-url", endpoint.base_url, "-o", str(run_dir), "--log-level", "debug",
         cwd=run_dir.parent,
     )  # fmt: skip
-    assert done.returncode == 0, done
+    assert done.returncode == 3, done
     assert TOKEN in (run_dir / "trials/small-task/seed-0/session.cast").read_text()
     for name in ("journal.jsonl", "run.log"):
         text = (run_dir / name).read_text()
@@ -180,7 +180,7 @@ def test_an_agent_that_crashes_with_a_secret_in_its_hand_does_not_leave_it_in_th
     tasks = make_task(toml=TOML, test=TEST).parent
     (run_dir.parent / "agent_with_secrets.py").write_text(CRASHING)
     done = tbench("run", str(tasks), "--agent", "agent_with_secrets:Crasher", "-o", str(run_dir), cwd=run_dir.parent)
-    assert done.returncode == 0, done
+    assert done.returncode == 3, done
     trial = run_dir / "trials/small-task/seed-0"
     assert "RuntimeError: no luck with [key] and [PLANTED_TOKEN]" in (trial / "traceback.txt").read_text()
     assert "no luck with [key]" in json.loads((trial / "result.json").read_text())["error"]["message"]
