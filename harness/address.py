@@ -59,6 +59,11 @@ def proxy_of(url: str) -> Proxy | None:
     return Proxy(names[0] if names else f"{scheme.upper()}_PROXY", without_password(proxies[scheme]))
 
 
+def goes_past_proxies(url: str) -> bool:
+    """Whether the environment names proxies, and the URL is this machine's own."""
+    return bool(getproxies_environment()) and is_loopback(urlsplit(url).hostname or "")
+
+
 def is_loopback(host: str) -> bool:
     """Whether a host is this machine, as seen from itself."""
     try:

@@ -13,7 +13,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Self, TypeVar
 from urllib.parse import urlsplit
 
-from harness.address import full_url, is_loopback, proxy_of, usable_key, without_password
+from harness.address import full_url, goes_past_proxies, proxy_of, usable_key, without_password
 from harness.answers import (
     ModelCard,
     RawReply,
@@ -118,13 +118,10 @@ class ChatModel:
                 # vLLM closes idle connections after 5 s, the client's pool too: a race when a command takes 5 s.
                 default_headers={"Connection": "close"} if urlsplit(url).scheme == "http" else None,
                 # The environment's proxies are not for this machine.
-                http_client=openai.DefaultAsyncHttpxClient(trust_env=False) if self._goes_straight(url) else None,
+                http_client=openai.DefaultAsyncHttpxClient(trust_env=False) if goes_past_proxies(url) else None,
             )
         except (ImportError, ValueError) as error:
             raise EndpointError(f"{self.proxy or 'the proxy of the environment'}: {_proxy_words(error)}") from None
-
-    def _goes_straight(self, url: str) -> bool:
-        return self.proxy is None and is_loopback(urlsplit(url).hostname or "")
 
     @property
     def patience_sec(self) -> float:

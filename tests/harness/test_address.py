@@ -6,7 +6,7 @@ import os
 
 import pytest
 
-from harness.address import is_loopback, proxy_of
+from harness.address import goes_past_proxies, is_loopback, proxy_of
 from harness.chat import ChatModel, RetryPolicy
 from harness.errors import EndpointError
 from harness.model import Sampling
@@ -73,3 +73,10 @@ async def test_a_proxy_that_cannot_be_used_is_one_line_and_no_matter_for_this_ma
     with pytest.raises(EndpointError, match=words):
         ChatModel(ELSEWHERE, "m", Sampling(), api_key=None)
     await ChatModel("http://127.0.0.1:8000/v1", "m", Sampling(), api_key=None).close()
+
+
+def test_only_this_machine_is_asked_past_proxies_and_only_where_there_are_some(monkeypatch: pytest.MonkeyPatch) -> None:
+    mine = "https://localhost:8000/v1"
+    assert not goes_past_proxies(mine)  # settings of TLS in the environment hold as ever
+    monkeypatch.setenv("HTTPS_PROXY", "http://px:1")
+    assert goes_past_proxies(mine) and not goes_past_proxies(ELSEWHERE)
