@@ -39,6 +39,11 @@ def plain(text: str, limit: int = 300) -> str:
     return line if len(line) <= limit else line[: limit - 3] + "..."
 
 
+def counted(number: int, noun: str) -> str:
+    """A number and what is counted."""
+    return f"{number:,} {noun}{'' if number == 1 else 's'}"
+
+
 def _escape(char: str) -> str:
     """The escape that JSON has for a character; half a surrogate pair has none."""
     if "\ud800" <= char <= "\udfff":

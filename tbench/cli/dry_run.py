@@ -21,10 +21,10 @@ from tbench.runs.resume import EarlierRun, RetryErrors, left_to_do
 from tbench.sandbox.docker.dockerfile import read_dockerfile, why_not_closed
 from tbench.sandbox.docker.engine import Engine
 from tbench.sandbox.docker.image import Images, ImageState
-from tbench.scores.summary import counted
 from tbench.tasks.consent import wishes
 from tbench.tasks.sources import TaskSet
 from tbench.tasks.task import Task
+from tbench.text import counted
 
 _BYTES_PER_TOKEN = 4
 """Of English text, roughly: the model's own tokenizer decides."""

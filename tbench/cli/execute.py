@@ -27,13 +27,13 @@ from tbench.runs.plan import check_same_run, sandbox_settings, stored_config
 from tbench.runs.redaction import hiding
 from tbench.runs.regrade import kept_of
 from tbench.runs.resume import EarlierRun, RetryErrors
-from tbench.runs.run import RunOutcome, execute_run
+from tbench.runs.run import RunOutcome, demand_of_task, execute_run
 from tbench.runs.stopping import ENDPOINT_ERRORS
 from tbench.sandbox.docker.backend import DockerBackend
 from tbench.sandbox.docker.cleaning import leave_removing_to_a_child
 from tbench.sandbox.docker.engine import Engine
-from tbench.scores.summary import counted
 from tbench.tasks.sources import TaskSet, read_tasks
+from tbench.text import counted
 
 SummaryForm = Literal["text", "json", "line"]
 _FULL_COLLECTION_EVERY = 100
@@ -117,13 +117,11 @@ async def _execute(
 
 def _room_words(config: RunConfig, tasks: TaskSet, engine: Engine) -> str:
     """What keeps the machine from as many trials at once as are asked for; empty where nothing does."""
-    schedule, demands = config.schedule, [task.file.environment for task in tasks.tasks]
+    schedule, demands = config.schedule, [demand_of_task(task, config.verify.mode) for task in tasks.tasks]
     if not demands:
         return ""
-    # The copy for a verifier has the same memory once more (tbench.runs.run.demand_of).
-    containers = 1 if config.verify.mode == "shared" else 2
     by_cpus = engine.info.cpus * schedule.cpu_overcommit / min(each.cpus for each in demands)
-    by_memory = engine.info.memory_mb / containers / min(each.memory_mb for each in demands)
+    by_memory = engine.info.memory_mb / min(each.memory_mb for each in demands)
     fitting = max(1, int(min(by_cpus, by_memory)))
     if fitting >= min(schedule.concurrency, len(demands) * len(config.tasks.planned_seeds)):
         return ""

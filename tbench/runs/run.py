@@ -29,6 +29,7 @@ from tbench.sandbox.backend import Backend, Compares, Copies, Keeps, Snapshots, 
 from tbench.storage.run_store import RunStore
 from tbench.tasks.consent import about_withheld
 from tbench.tasks.sources import TaskSet
+from tbench.tasks.task import Task
 from tbench.verify.policy import VerifyPolicy
 
 
@@ -155,9 +156,12 @@ class Run:
 
 def demand_of(plan: TrialPlan, verify: Verify) -> Demand:
     """The cpus and memory that a trial needs while it is under way."""
-    if plan.task is None:
-        return Demand(0, 0)
-    environment = plan.task.file.environment
+    return Demand(0, 0) if plan.task is None else demand_of_task(plan.task, verify)
+
+
+def demand_of_task(task: Task, verify: Verify) -> Demand:
+    """The cpus and memory that a trial of the task needs while it is under way."""
+    environment = task.file.environment
     # The copy for the verifier has the same memory once more; the agent's own container hardly works meanwhile.
     containers = 1 if verify == "shared" else 2
     return Demand(environment.cpus, containers * environment.memory_mb)

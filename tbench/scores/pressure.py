@@ -6,6 +6,7 @@ from collections.abc import Iterable
 
 from harness.trajectory import Frozen, Outcome
 from tbench.results import HostSample, TrialResult
+from tbench.text import counted
 
 PRESSING_LOAD = 2.0
 """Load average per cpu above which a trial counts as one under pressure: everything took twice as long."""
@@ -41,7 +42,7 @@ class Pressure(Frozen):
         if self.clock_jump_sec > PRESSING_JUMP_SEC:
             signs.append(f"clocks jumped by up to {self.clock_jump_sec:.0f} s")
         happened = [
-            f"{count} of {total} {noun}{'' if total == 1 else 's'}"
+            f"{count} of {counted(total, noun)}"
             for count, total, noun in (
                 (self.under_pressure, self.timeouts, "timeout"),
                 (self.failed_under_pressure, self.failed, "failed trial"),

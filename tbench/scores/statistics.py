@@ -224,8 +224,7 @@ def pass_at_k(table: RewardTable, k: int) -> float:
     Large Language Models Trained on Code"). pass@1 is the score. Raises ValueError unless 1 <= k <= S and
     every reward is 0 or 1: `table.binarised()` makes it so on purpose.
     """
-    n = _check_k(table, k)
-    return _mean_by_count(solve_count_histogram(table), lambda c: 1.0 - math.comb(n - c, k) / math.comb(n, k))
+    return _pass_at(solve_count_histogram(table), _check_k(table, k), k)
 
 
 def pass_hat_k(table: RewardTable, k: int) -> float:
@@ -233,8 +232,7 @@ def pass_hat_k(table: RewardTable, k: int) -> float:
 
     n, c_t and what raises ValueError as in `pass_at_k` (Yao et al. 2024, "tau-bench").
     """
-    n = _check_k(table, k)
-    return _mean_by_count(solve_count_histogram(table), lambda c: math.comb(c, k) / math.comb(n, k))
+    return _pass_hat(solve_count_histogram(table), _check_k(table, k), k)
 
 
 @dataclass(frozen=True, slots=True)
@@ -248,17 +246,21 @@ class Chances:
 def chances(table: RewardTable) -> Chances:
     """`pass_at_k` and `pass_hat_k` for every k, with reward >= 1 as solved."""
     n, histogram = len(table.seeds), solve_count_histogram(table)
-    at, hat = {}, {}
-    for k in range(1, n + 1):
-        ways = math.comb(n, k)
-        at[k] = _mean_by_count(histogram, lambda c, k=k, ways=ways: 1.0 - math.comb(n - c, k) / ways)  # type: ignore[misc]
-        hat[k] = _mean_by_count(histogram, lambda c, k=k, ways=ways: math.comb(c, k) / ways)  # type: ignore[misc]
-    return Chances(at, hat)
+    ks = range(1, n + 1)
+    return Chances({k: _pass_at(histogram, n, k) for k in ks}, {k: _pass_hat(histogram, n, k) for k in ks})
+
+
+def _pass_at(histogram: Mapping[int, int], n: int, k: int) -> float:
+    return _mean_by_count(histogram, lambda c: 1.0 - math.comb(n - c, k) / math.comb(n, k))
+
+
+def _pass_hat(histogram: Mapping[int, int], n: int, k: int) -> float:
+    return _mean_by_count(histogram, lambda c: math.comb(c, k) / math.comb(n, k))
 
 
 def _mean_by_count(histogram: Mapping[int, int], value: Callable[[int], float]) -> float:
     """The mean over tasks of what follows from the number of solved trials."""
-    return math.fsum(tasks * value(count) for count, tasks in histogram.items()) / sum(histogram.values())
+    return math.fsum(tasks * value(count) for count, tasks in histogram.items() if tasks) / sum(histogram.values())
 
 
 def is_uneven(most: int, total: int, places: int) -> bool:

@@ -63,12 +63,13 @@ def summarise(
     counted = {trial: result for trial, result in finals.items() if trial in planned}
     rows = tuple(_task_row(task, planned_seeds, counted) for task in planned_tasks)
     ended = tuple(counted.values())
+    flags = _flags(ended)
     return Summary(
         model=model,
         agent=agent,
         started_at=_started_at(ended),
         seeds=tuple(planned_seeds),
-        counts=_counts(rows, len(everything) - len(finals), len(finals) - len(counted), ended),
+        counts=_counts(rows, len(everything) - len(finals), len(finals) - len(counted), ended, flags),
         score=_score(ended, planned_tasks, planned_seeds, population),
         tasks=rows,
         errors=_error_groups(ended),
@@ -77,7 +78,7 @@ def summarise(
         time=time_split(ended),
         pressure=pressure_of(ended),
         repeated=_repeated(everything),
-        flags=_flags(ended),
+        flags=flags,
     )
 
 
@@ -266,7 +267,13 @@ def _flags(results: Iterable[TrialResult]) -> tuple[Flag, ...]:
     return tuple(sorted(flags, key=lambda flag: flag.is_weak))
 
 
-def _counts(rows: Iterable[TaskRow], other_attempts: int, unplanned: int, results: Sequence[TrialResult]) -> Counts:
+def _counts(
+    rows: Iterable[TaskRow],
+    other_attempts: int,
+    unplanned: int,
+    results: Sequence[TrialResult],
+    flags: Sequence[Flag],
+) -> Counts:
     cells = [cell for row in rows for cell in row.cells]
     statuses = Counter(cell.status for cell in cells)
     return Counts(
@@ -278,8 +285,8 @@ def _counts(rows: Iterable[TaskRow], other_attempts: int, unplanned: int, result
         other_attempts=other_attempts,
         unplanned=unplanned,
         human_touched=sum(cell.human_touched for cell in cells),
-        flagged=sum(not flag.is_weak for flag in _flags(results)),
-        weakly_flagged=sum(flag.is_weak for flag in _flags(results)),
+        flagged=sum(not flag.is_weak for flag in flags),
+        weakly_flagged=sum(flag.is_weak for flag in flags),
         repaired=sum(bool(result.integrity.repairs) for result in results),
         regraded=sum(result.integrity.regrades > 0 for result in results),
         remarked=sum(bool(result.integrity.remarks) for result in results),

@@ -10,6 +10,7 @@ from harness.trajectory import Frozen, Usage
 from tbench.results import Blame, Stage
 from tbench.scores.intervals import IntervalMethod
 from tbench.scores.pressure import Pressure
+from tbench.text import counted
 
 SUMMARY_SCHEMA_VERSION = 2
 
@@ -279,11 +280,6 @@ def percent(fraction: float) -> str:
 def range_text(low: float, high: float) -> str:
     """The ends of an interval in percent; as they are bounds, they may be rounded to none and all."""
     return f"{low * 100:.1f} to {high * 100:.1f} %"
-
-
-def counted(number: int, noun: str) -> str:
-    """A number and what is counted."""
-    return f"{number:,} {noun}{'' if number == 1 else 's'}"
 
 
 def _with_std(mean: float, std: float | None) -> str:

@@ -24,11 +24,10 @@ from tbench.scores.summary import (
     Summary,
     TaskRow,
     TimeSplit,
-    counted,
     percent,
     range_text,
 )
-from tbench.text import plain, visible
+from tbench.text import counted, plain, visible
 
 FLAGS_SHOWN = 10
 _TASKS_SHOWN = 5

@@ -14,8 +14,8 @@ from tbench.cli.progress.live import LiveView
 from tbench.config.document import RunPlan
 from tbench.config.settings import OutputConfig
 from tbench.events import Event, Subscriber
-from tbench.scores.summary import counted
 from tbench.tasks.sources import TaskSet
+from tbench.text import counted
 
 
 @contextlib.contextmanager

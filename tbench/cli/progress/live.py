@@ -13,8 +13,8 @@ from rich.text import Text
 
 from tbench.cli.progress.lines import verdict_words
 from tbench.events import Event, Note, RunStarted, TrialPhase, TrialStep, TrialVerdict
-from tbench.scores.summary import counted, percent
-from tbench.text import visible_line
+from tbench.scores.summary import percent
+from tbench.text import counted, visible_line
 
 _SHOWN_NOTES = 4
 _NAME_WIDTH = 34
@@ -78,7 +78,7 @@ class LiveView:
         status = Text("\n").join(_shown(line, style="bold") for line in _folded(self._status(), width))
         # The cursor stands on a line of its own.
         left = height - 1 - len(status.plain.split("\n"))
-        notes = self._notes[-max(0, min(_SHOWN_NOTES, left // 3)) :] if left >= 3 else []
+        notes = self._notes[-min(_SHOWN_NOTES, left // 3) :] if left >= 3 else []
         parts: list[RenderableType] = [status]
         if (room := left - len(notes)) >= 2:
             parts.append(self._table(width, room))

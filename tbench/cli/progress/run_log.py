@@ -15,10 +15,9 @@ from tbench.cli.printing import print_text
 from tbench.cli.progress.lines import verdict_words
 from tbench.errors import UsageError
 from tbench.events import Event, Note, RunEnded, RunStarted, TrialPhase, TrialStep, TrialVerdict
-from tbench.scores.summary import counted
 from tbench.storage.lines import LineFile
 from tbench.storage.run_files import CONFIG_NAME, LOG_NAME
-from tbench.text import visible, visible_line
+from tbench.text import counted, visible, visible_line
 
 _LOG = logging.getLogger("tbench")
 
