@@ -1,4 +1,4 @@
-"""Files as tar archives in memory: what goes into a sandbox and what comes out. Pure, no I/O."""
+"""Files as tar archives in memory, and their sums: what goes into a sandbox and what comes out. Pure, no I/O."""
 
 from __future__ import annotations
 
@@ -67,6 +67,11 @@ def unpack(stream: IO[bytes], limit_bytes: int, *, whole_names: bool = False) ->
     except tarfile.TarError:
         pass
     return found
+
+
+def sums_by_path(listing: str) -> dict[str, str]:
+    """The sums that `sha256sum` printed, by path: 64 characters, two blanks, the path."""
+    return {line[66:]: line[:64] for line in listing.split("\n") if len(line) > 66}
 
 
 class ChunkReader(io.RawIOBase):

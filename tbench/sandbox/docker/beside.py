@@ -8,6 +8,7 @@ import dataclasses
 from collections.abc import Awaitable, Callable, Collection
 
 from tbench.errors import TrialError
+from tbench.sandbox.archive import sums_by_path
 from tbench.sandbox.backend import BUSYBOX, ChangeKind, Sandbox
 from tbench.sandbox.docker.create import ContainerLimits, Recipe
 from tbench.sandbox.docker.exec_stream import ExecStream
@@ -53,8 +54,6 @@ class Originals:
 _LISTS = f"""{BUSYBOX} find / -xdev -exec {BUSYBOX} stat -c '%f %u %g %n' {{}} + 2>/dev/null
 printf '\\0'
 {BUSYBOX} find / -xdev -type f -exec {BUSYBOX} sha256sum {{}} + 2>/dev/null"""
-_SUM = 66
-"""Characters of a sum and the blanks behind it."""
 
 
 async def compare(original: Sandbox, other: Sandbox) -> dict[str, ChangeKind]:
@@ -69,9 +68,9 @@ async def _listing(sandbox: Sandbox) -> dict[str, tuple[str, str]]:
     """Mode and owner, and the sum of a file, by path."""
     ended = await sandbox.shell(_LISTS, timeout_sec=_TRANSFER_SEC, user="root")
     stats, _, sums = ended.output.decode("utf-8", "surrogateescape").partition("\0")
-    sum_by_path = {line[_SUM:]: line[:_SUM] for line in sums.split("\n")}
+    contents = sums_by_path(sums)
     entries = (line.split(" ", 3) for line in stats.split("\n"))
-    return {entry[3]: (" ".join(entry[:3]), sum_by_path.get(entry[3], "")) for entry in entries if len(entry) == 4}
+    return {entry[3]: (" ".join(entry[:3]), contents.get(entry[3], "")) for entry in entries if len(entry) == 4}
 
 
 Open = Callable[[str], Awaitable[ExecStream]]

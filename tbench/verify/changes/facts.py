@@ -238,6 +238,17 @@ class Seen:
         homes = {dirname(place) for place in self.image.search_path} - {"/"}
         return tuple(f"{home}/" for home in homes if not f"{self.tests.workdir}/".startswith(f"{home}/"))
 
+    @cached_property
+    def pth_places(self) -> frozenset[str]:
+        """Directories and archives that changed .pth files add to where python looks for modules."""
+        return frozenset(
+            normpath(join(dirname(path), line.strip()))
+            for path in self.changes
+            if path.endswith(".pth")
+            for line in (self.content(path) or "").splitlines()
+            if line.strip() and not re.match(r"\s*(?:#|import\s)", line)
+        )
+
     def differs(self, path: str) -> bool:
         """Whether there is other content at a changed path than in the image: not its times, nor a link's target."""
         now, then = self.now.get(path), self.then.get(path)

@@ -16,6 +16,7 @@ from functools import cache
 from pathlib import Path, PurePosixPath
 from posixpath import dirname
 
+from tbench.sandbox.archive import sums_by_path
 from tbench.sandbox.backend import Compares, Sandbox
 from tbench.verify.changes.bytecode import contents_of, foreign_bytecode
 from tbench.verify.changes.facts import File, Seen
@@ -203,13 +204,13 @@ async def _things(sandbox: Sandbox, paths: Collection[str]) -> dict[str, Thing]:
     lines = [f"{path}\n" for path in sorted({*paths, "/var/lib/dpkg/status"}) if path.isprintable()]
     ended = await sandbox.shell(_script(), timeout_sec=_TELL_SEC, user="root", stdin="".join(lines).encode())
     told, _, sums = ended.output.decode("utf-8", "surrogateescape").partition("\0")
-    sums_by_path = {line[66:]: line[:64] for line in sums.split("\n") if len(line) > 66}
+    contents = sums_by_path(sums)
     things = {}
     for line in told.split("\n"):
         words = line.split(" ", 4)
         if len(words) == 5:
             path, _, target = words[4].removeprefix("'").removesuffix("'").partition("' -> '")
-            content = sums_by_path.get(path) or place(target)
+            content = contents.get(path) or place(target)
             things[path] = Thing(int(words[0], 16), _seconds(*words[1:4]), content)
     return things
 

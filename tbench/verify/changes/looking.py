@@ -13,7 +13,7 @@ from pathlib import Path
 from posixpath import basename, dirname
 
 from tbench.errors import TrialError
-from tbench.sandbox.archive import unpack
+from tbench.sandbox.archive import sums_by_path, unpack
 from tbench.sandbox.backend import Compares, Copies, Sandbox
 from tbench.tasks.task import Task
 from tbench.verify.changes.debian import excused_by_debian
@@ -205,9 +205,9 @@ async def _files(
     )
     modes, sha256, mentions, made, touched, archive = (ended.output.split(b"\0", 5) + [b""] * 6)[:6]
     held = unpack(io.BytesIO(archive), _CONTENT_BYTES, whole_names=True)
-    sums_by_path = _pairs(sha256, 66)
+    digests = sums_by_path(_text(sha256))
     files = {
-        path: File(int(mode, 16), sums_by_path.get(path, ""), held.get(path.lstrip("/")))
+        path: File(int(mode, 16), digests.get(path, ""), held.get(path.lstrip("/")))
         for path, mode in _modes(modes).items()
     }
     return files, _lines(mentions), frozenset(_lines(made)), frozenset(_lines(touched))
@@ -224,10 +224,6 @@ def _text(data: bytes) -> str:
 def _modes(data: bytes) -> dict[str, str]:
     pairs = (line.partition(" ") for line in _text(data).split("\n"))
     return {path: mode for mode, _, path in pairs if path}
-
-
-def _pairs(data: bytes, at: int) -> dict[str, str]:
-    return {line[at:]: line[:64] for line in _text(data).split("\n") if len(line) > at}
 
 
 def _tests(task: Task, workdir: str) -> Tests:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from posixpath import basename, dirname, join, normpath
+from posixpath import basename, dirname
 
 from tbench.verify.changes.facts import Seen, names
 from tbench.verify.changes.signs import Sign
@@ -103,7 +103,7 @@ def _plugin_signs(seen: Seen, path: str) -> Iterator[Sign]:
     place = dirname(dirname(path))
     if not dirname(path).endswith((".dist-info", ".egg-info")) or path in seen.image.paths:
         return
-    is_found = place in seen.tests.import_directories | _pth_places(seen) or (
+    is_found = place in seen.tests.import_directories | seen.pth_places or (
         (found := _MODULE.fullmatch(path)) and found["home"] in seen.homes
     )
     if is_found and "pytest11" in (seen.content(path) or "pytest11"):
@@ -119,21 +119,10 @@ def _pth_signs(seen: Seen, path: str) -> Iterator[Sign]:
         yield Sign("python-startup", path, "runs code in every python")
     elif runs:
         yield Sign("package-added", path, "runs the finder of an editable package")
-    elif any(each.endswith((".zip", ".egg", ".whl", ".pyz")) for each in _pth_places(seen) & seen.changes.keys()):
+    elif any(each.endswith((".zip", ".egg", ".whl", ".pyz")) for each in seen.pth_places & seen.changes.keys()):
         yield Sign("python-startup", path, "adds an archive of modules")
     elif text and any(line.startswith("/") and not line.startswith("#") for line in text.splitlines()):
         yield Sign("package-added", path, "adds a directory of modules")
-
-
-def _pth_places(seen: Seen) -> frozenset[str]:
-    """Directories and archives that changed .pth files add to where python looks for modules."""
-    return frozenset(
-        normpath(join(dirname(path), line.strip()))
-        for path in seen.changes
-        if path.endswith(".pth")
-        for line in (seen.content(path) or "").splitlines()
-        if line.strip() and not re.match(r"\s*(?:#|import\s)", line)
-    )
 
 
 def _pytest_signs(seen: Seen, path: str, name: str) -> Iterator[Sign]:
@@ -155,7 +144,7 @@ def _pytest_signs(seen: Seen, path: str, name: str) -> Iterator[Sign]:
 def _shadow_signs(seen: Seen, path: str, name: str) -> Iterator[Sign]:
     """Modules of the agent's that hide those which the tests import."""
     directory, stem = dirname(path), name.partition(".")[0]
-    is_looked_in = directory in seen.tests.import_directories or (stem in _TRIED and directory in _pth_places(seen))
+    is_looked_in = directory in seen.tests.import_directories or (stem in _TRIED and directory in seen.pth_places)
     if not is_looked_in or not _is_module(seen, path, name):
         return
     hidden = seen.image.modules | _LOADED_BY_PYTEST | _PYTEST | seen.tests.provided
