@@ -1,15 +1,99 @@
-"""The package as others install it: with the oldest versions of its dependencies that it says it works with."""
+"""The package as others get it: its metadata, and the oldest versions of its dependencies."""
 
 from __future__ import annotations
 
+import re
+import runpy
+import shutil
 import subprocess
 import sys
 import tomllib
+import zipfile
+from collections.abc import Callable
+from email import message_from_bytes
+from email.message import Message
 from pathlib import Path
 
 import pytest
 
 ROOT = Path(__file__).parents[1]
+
+
+def metadata(folder: Path, remote: str | None) -> Message:
+    """What a wheel says of itself that is built of an sdist of a checkout with this remote."""
+    checkout = folder / "checkout"
+    checkout.mkdir()
+    for name in ("pyproject.toml", "hatch_build.py", "README.md", "LICENSE", "CHANGELOG.md", "Makefile"):
+        shutil.copy(ROOT / name, checkout)
+    for name in ("tbench", "harness", "reports", "tasks", "images"):
+        (checkout / name).mkdir()
+        (checkout / name / "__init__.py").touch()
+    subprocess.run(["git", "init", "-q", str(checkout)], check=True)
+    if remote is not None:
+        subprocess.run(["git", "-C", str(checkout), "remote", "add", "origin", remote], check=True)
+    hatchling = [sys.executable, "-m", "hatchling", "build", "--directory", str(folder)]
+    subprocess.run([*hatchling, "--target", "sdist"], cwd=checkout, check=True, capture_output=True)
+    shutil.unpack_archive(next(folder.glob("*.tar.gz")), folder, filter="data")
+    subprocess.run(
+        [*hatchling, "--target", "wheel"], cwd=next(folder.glob("tbench-*/")), check=True, capture_output=True
+    )
+    with zipfile.ZipFile(next(folder.glob("*.whl"))) as wheel:
+        name = next(name for name in wheel.namelist() if name.endswith("/METADATA"))
+        return message_from_bytes(wheel.read(name))
+
+
+def readme_of(said: Message) -> str:
+    payload = said.get_payload(decode=True)
+    assert isinstance(payload, bytes)
+    return payload.decode()
+
+
+def test_the_metadata_names_the_repository_and_no_token_and_links_of_the_readme_lead_there(tmp_path: Path) -> None:
+    said = metadata(tmp_path, "https://me:secret@git.example.com/someone/tbench.git")
+    urls = dict(each.split(", ") for each in said.get_all("Project-URL", []))
+    assert urls["Repository"] == "https://git.example.com/someone/tbench"
+    assert urls["Issues"] == "https://git.example.com/someone/tbench/issues"
+    readme = readme_of(said)
+    assert "secret" not in said.as_string()
+    links = re.findall(r"\]\(([^)\s]+)\)", readme)
+    assert "https://git.example.com/someone/tbench/blob/HEAD/docs/terminal.md" in links
+    assert all(link.startswith(("https:", "#")) for link in links)
+
+
+def test_a_checkout_without_a_remote_is_built_without_urls(tmp_path: Path) -> None:
+    said = metadata(tmp_path, None)
+    assert said.get_all("Project-URL") is None
+    assert readme_of(said) == (ROOT / "README.md").read_text(encoding="utf-8")
+
+
+@pytest.mark.parametrize(
+    ("remote", "page"),
+    [
+        ("https://github.com/someone/tbench.git", "https://github.com/someone/tbench"),
+        ("http://me@git.example.com:8443/a/b/tbench/", "https://git.example.com/a/b/tbench"),
+        ("git@github.com:someone/tbench.git", "https://github.com/someone/tbench"),
+        ("ssh://git@git.example.com:2222/someone/tbench.git", "https://git.example.com/someone/tbench"),
+        ("", None),
+        ("/srv/git.example.com/tbench", None),
+        ("../tbench.git", None),
+        ("file:///srv/tbench.git", None),
+        ("work:someone/tbench", None),
+        ("git@intern:someone/tbench", None),
+        ("https://localhost/tbench", None),
+    ],
+)
+def test_a_remote_is_a_page_where_the_web_knows_it(remote: str, page: str | None) -> None:
+    repository: Callable[[str], str | None] = runpy.run_path(str(ROOT / "hatch_build.py"))["repository"]
+    assert repository(remote) == page
+
+
+def test_the_remote_is_that_of_the_checkout_itself(tmp_path: Path) -> None:
+    subprocess.run(["git", "init", "-q", str(tmp_path)], check=True)
+    subprocess.run(["git", "-C", str(tmp_path), "remote", "add", "origin", "https://example.com/outer"], check=True)
+    (tmp_path / "inner").mkdir()
+    origin: Callable[[Path], str] = runpy.run_path(str(ROOT / "hatch_build.py"))["origin"]
+    assert origin(tmp_path) == "https://example.com/outer"
+    assert origin(tmp_path / "inner") == ""
 
 
 @pytest.mark.slow
