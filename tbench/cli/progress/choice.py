@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator
 
 from rich.console import Console
 from rich.live import Live
+from rich.text import Text
 
 from tbench.cli.printing import print_line
 from tbench.cli.progress.lines import JsonLines, PlainLines
@@ -15,7 +16,7 @@ from tbench.config.document import RunPlan
 from tbench.config.settings import OutputConfig
 from tbench.events import Event, Subscriber
 from tbench.tasks.sources import TaskSet
-from tbench.text import counted
+from tbench.text import counted, visible_line
 
 
 @contextlib.contextmanager
@@ -39,11 +40,13 @@ def progress(
     if output.verbosity == "quiet":
         yield _nothing
         return
-    print_line(f"{_headline(plan, tasks)}{remark}", err=True)
     console = Console(stderr=True, highlight=False)
+    headline = f"{_headline(plan, tasks)}{remark}"
     if output.verbosity == "verbose" or not console.is_terminal:
+        print_line(headline, err=True)
         yield PlainLines(verbose=output.verbosity == "verbose")
         return
+    console.print(Text(visible_line(headline)))  # which breaks it between words
     view = LiveView(is_away=is_away)
     with Live(get_renderable=lambda: view.render(*console.size), console=console, refresh_per_second=8, transient=True):
         yield view

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 from rich.console import Group, RenderableType
@@ -31,7 +31,16 @@ class _Row:
     phase: str = "queued"
     step: int = 0
     line: str = ""
-    since: float = field(default_factory=time.monotonic)
+    since: float = 0.0
+    """When it left the queue."""
+
+    @property
+    def name(self) -> str:
+        return f"{visible_line(self.task)}{self.mark}"
+
+    @property
+    def mark(self) -> str:
+        return f" · {self.seed}"
 
 
 class LiveView:
@@ -41,6 +50,7 @@ class LiveView:
         """`is_away` says whether the endpoint is known to be away."""
         self._planned = 0
         self._rows: dict[str, _Row] = {}
+        self._longest = 0
         self._notes: list[str] = []
         self._rewards: list[float] = []
         self._errors = 0
@@ -53,8 +63,11 @@ class LiveView:
             case TrialPhase(phase="done") | TrialPhase(phase="teardown"):
                 self._rows.pop(event.trial, None)
             case TrialPhase():
-                row = self._rows.setdefault(event.trial, _Row(event.task, event.seed, since=self._clock()))
+                row = self._rows.setdefault(event.trial, _Row(event.task, event.seed))
+                if row.phase == "queued":
+                    row.since = self._clock()
                 row.phase = event.phase
+                self._longest = max(self._longest, len(row.name))
             case TrialStep():
                 if event.trial in self._rows:
                     self._rows[event.trial].step, self._rows[event.trial].line = event.step, event.line
@@ -89,21 +102,28 @@ class LiveView:
         """How the run stands, in pieces between which a line may be broken."""
         done, elapsed = len(self._rewards) + self._errors, self._clock() - self._started
         passed = sum(reward >= 1.0 for reward in self._rewards)
-        pieces = [f"{done}/{self._planned} done", f"{passed} passed", counted(self._errors, "error")]
+        pieces = [
+            f"{duration(elapsed)}: {done}/{self._planned} done",
+            f"{passed} passed",
+            counted(self._errors, "error"),
+        ]
         if self._is_away():
             pieces.append("ENDPOINT AWAY")
         if self._rewards:
             pieces.append(f"score so far {percent(sum(self._rewards) / len(self._rewards))} %")
         if 0 < done < self._planned:
             pieces.append(f"ETA {duration((self._planned - done) * elapsed / done)}")
-        return [*pieces, duration(elapsed)]
+        return pieces
 
-    def _table(self, width: int, room: int) -> Table:
-        """The trials, those at work first, in `room` lines; a last one counts those that have none."""
-        rows = sorted(self._rows.values(), key=lambda row: (row.phase not in _WORKS, row.phase == "queued"))
-        shown = rows if len(rows) < room else rows[: room - 2]
+    def _table(self, width: int, room: int) -> RenderableType:
+        """The trials that have begun, those at work first, in `room` lines; a last one counts the others."""
+        begun = [row for row in self._rows.values() if row.phase != "queued"]
+        queued = len(self._rows) - len(begun)
+        shown = sorted(begun, key=lambda row: row.phase not in _WORKS)
+        if len(begun) + bool(queued) >= room:
+            shown = shown[: room - 2]
         with_lines = width >= _LINES_FROM
-        name_width = max(8, min(_NAME_WIDTH, width - 26))
+        name_width = max(8, min(self._longest, _NAME_WIDTH, width - 26))
         table = Table(box=None, pad_edge=False, expand=with_lines)
         table.add_column("trial", width=name_width, no_wrap=True)
         table.add_column("phase", width=8, no_wrap=True)
@@ -113,19 +133,17 @@ class LiveView:
             table.add_column("last line of the terminal", ratio=1, no_wrap=True, overflow="ellipsis")
         now = self._clock()
         for row in shown:
-            name = f"{shortened(visible_line(row.task), name_width - len(f' · {row.seed}'))} · {row.seed}"
+            name = f"{shortened(visible_line(row.task), name_width - len(row.mark))}{row.mark}"
             cells = [name, row.phase, str(row.step) if row.step else "", f"{now - row.since:.0f}", row.line]
             table.add_row(*[_shown(cell) for cell in cells[: len(table.columns)]])
-        if len(shown) < len(rows):
-            table.add_row(Text(shortened(_rest(rows[len(shown) :]), name_width), style="dim"))
+        if rest := _rest(len(begun) - len(shown), queued):
+            return Group(table, _shown(rest, style="dim", no_wrap=True, overflow="ellipsis"))
         return table
 
 
-def _rest(rows: Iterable[_Row]) -> str:
-    """How many trials are not shown, and how many of those only wait."""
-    phases = [row.phase for row in rows]
-    queued = phases.count("queued")
-    return f"and {len(phases)} more" + (f", {queued} queued" if queued else "")
+def _rest(folded: int, queued: int) -> str:
+    """How many trials are not shown although they have begun, and how many wait."""
+    return ", ".join([*([f"and {folded} more"] if folded else []), *([f"{queued} queued"] if queued else [])])
 
 
 def shortened(name: str, width: int) -> str:
