@@ -4,7 +4,7 @@ VENV ?= .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 
-.PHONY: demo test test-all lint docs bench soak setup clean
+.PHONY: demo test test-all lint docs bench pictures soak setup clean
 
 # Wheels are enough; the stamp makes a second call cheap.
 $(STAMP): pyproject.toml
@@ -50,6 +50,10 @@ bench: setup
 # Hundreds of trials while endpoint and containers are harmed: every verdict, and nothing left behind.
 soak: setup
 	@$(BIN)/python tests/soak
+
+# The pictures in docs/pictures, of a real run; with tmux and chromium.
+pictures: setup
+	@$(BIN)/python tests/pictures.py
 
 # Containers of dead runs, the shared network, the tools volume, the images that tbench built.
 clean:
