@@ -11,6 +11,7 @@ from itertools import pairwise
 from pathlib import Path
 
 import click
+import command_tables
 import pytest
 from click.testing import CliRunner
 from pydantic import BaseModel
@@ -38,6 +39,7 @@ PAGES = [ROOT / "README.md", ROOT / "CHANGELOG.md", *sorted((ROOT / "docs").glob
 ]
 ERRORS, RESULTS = ROOT / "docs" / "errors.md", ROOT / "docs" / "results.md"
 CONFIGURATION = ROOT / "docs" / "configuration.md"
+COMMANDS = command_tables.PAGE
 STORED = [
     TrialResult,
     Timings,
@@ -125,6 +127,13 @@ def subcommands(command: tuple[str, ...]) -> set[str]:
     return {line.split()[0] for line in lines if re.match(r" {2}\S", line)}
 
 
+def every_command(words: tuple[str, ...] = ()) -> Iterator[tuple[str, ...]]:
+    """The words of each command and group, the outermost first."""
+    yield words
+    for word in sorted(subcommands(words)):
+        yield from every_command((*words, word))
+
+
 def split_command(words: list[str]) -> tuple[tuple[str, ...], list[str]]:
     """The command's own words (`task check`), and what follows them."""
     length = 0
@@ -165,7 +174,7 @@ def test_a_shown_command_exists_with_its_options(page: str, line: str) -> None:
 
 
 def test_every_option_of_run_is_in_some_page() -> None:
-    documented = {option for page in PAGES for option in _OPTION.findall(text(page))}
+    documented = {option for page in set(PAGES) - {COMMANDS} for option in _OPTION.findall(text(page))}
     long_options = {option for option in options_of(("run",), with_off=False) if option.startswith("--")} - {"--help"}
     assert len(long_options) > 20
     assert long_options - documented == set()
@@ -183,16 +192,32 @@ def test_the_file_in_configuration_md_is_valid(tmp_path: Path) -> None:
     assert (config.tasks.seeds, config.limits.steps, config.agent.protocol) == (10, None, "bash-tool")
 
 
+def test_commands_md_has_the_commands_of_the_command_line() -> None:
+    assert text(COMMANDS) == command_tables.page(), "make docs writes it"
+    assert {f"tbench {' '.join(words)}".rstrip() for words in every_command()} >= set(command_tables.MORE)
+
+
+def test_every_option_can_be_looked_up_under_its_command() -> None:
+    of_run = code_words(section(COMMANDS, "tbench run"))
+    for words in every_command():
+        shown = section(COMMANDS, f"tbench {' '.join(words)}".rstrip())
+        assert shown, words
+        known = code_words(shown)
+        if "Its options are those of [`tbench run`]" in shown:
+            assert known & options_of(words) == set(), words
+            known = of_run - known
+        assert {option for option in options_of(words) if option not in known} == {"-h", "--help"}, words
+
+
 def test_every_command_is_in_some_page() -> None:
-    everything = " ".join(text(page) for page in PAGES)
-    assert {command for command in subcommands(()) if f"tbench {command}" not in everything} == set()
+    everything = " ".join(text(page) for page in set(PAGES) - {COMMANDS})
+    assert {words for words in every_command() if f"tbench {' '.join(words)}" not in everything} == set()
 
 
 def test_options_in_prose_exist() -> None:
     known = {"--help", "--version", "--mount"}  # the last is Docker's, the next are vLLM's
     known |= {"--max-model-len", "--enable-auto-tool-choice", "--tool-call-parser", "--enable-prompt-tokens-details"}
-    for top in subcommands(()):
-        known |= options_of((top,)).union(*(options_of((top, sub)) for sub in subcommands((top,))))
+    known |= {option for words in every_command() for option in options_of(words)}
     for page in PAGES:
         used = {option for option in _OPTION.findall(prose(page)) if option.startswith("--")}
         assert used - known == set(), page
