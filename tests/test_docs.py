@@ -40,6 +40,9 @@ PAGES = [ROOT / "README.md", ROOT / "CHANGELOG.md", *sorted((ROOT / "docs").glob
 ERRORS, RESULTS = ROOT / "docs" / "errors.md", ROOT / "docs" / "results.md"
 CONFIGURATION = ROOT / "docs" / "configuration.md"
 COMMANDS = command_tables.PAGE
+FROM_HARBOR = ROOT / "docs" / "from-harbor.md"
+HARBOR = (ROOT / "tests" / "data" / "harbor-options.txt").read_text().splitlines()
+"""Commands of Harbor 0.25.0 with the names of their options, and its Terminus-2 with those of its arguments."""
 STORED = [
     TrialResult,
     Timings,
@@ -219,8 +222,32 @@ def test_options_in_prose_exist() -> None:
     known |= {"--max-model-len", "--enable-auto-tool-choice", "--tool-call-parser", "--enable-prompt-tokens-details"}
     known |= {option for words in every_command() for option in options_of(words)}
     for page in PAGES:
-        used = {option for option in _OPTION.findall(prose(page)) if option.startswith("--")}
+        said = re.sub(r"^\|[^|]*\|", "", prose(page), flags=re.MULTILINE) if page == FROM_HARBOR else prose(page)
+        used = {option for option in _OPTION.findall(said) if option.startswith("--")}
         assert used - known == set(), page
+
+
+def said_of_harbor() -> Iterator[str]:
+    """What the page has in the tables' columns and in the blocks about Harbor, as one types it there."""
+    for body in re.findall(r"^\| Harbor \|.*?\n\n", text(FROM_HARBOR) + "\n", re.MULTILINE | re.DOTALL):
+        for line in body.splitlines()[2:]:
+            yield from code_words(line.split("|")[1]) if line else ()
+    for page in (FROM_HARBOR, ROOT / "README.md"):
+        yield from re.findall(r"^harbor .+$", text(page), re.MULTILINE)
+
+
+def test_what_is_said_of_harbor_exists_there() -> None:
+    known = {name: set(options.split()) for name, _, options in (line.partition(": ") for line in HARBOR)}
+    said = sorted(said_of_harbor())
+    assert len(said) > 80
+    for words in map(shlex.split, said):
+        split = next((at for at, word in enumerate(words) if _OPTION.match(word)), len(words))
+        named = [name for name in known if words[:split][: len(name.split())] == name.split()]
+        assert named or words[0] != "harbor", words
+        used = {word for word in words if _OPTION.match(word)}
+        assert used <= known[named[0] if named else "harbor run"], words
+    arguments = table(section(FROM_HARBOR, "What to type").partition("| Harbor: `--ak` |")[2].partition("\n\n")[0])
+    assert {name.partition("=")[0] for name in arguments} <= known["terminus-2"] and len(arguments) > 8
 
 
 def test_every_shown_score_has_its_coverage_and_the_other_convention_below_it() -> None:
