@@ -40,9 +40,10 @@ test: setup lint
 test-all: setup lint
 	@$(BIN)/python -m pytest --hypothesis-profile=explore -n 3
 
-# The tables of settings in docs/configuration.md.
+# The tables of settings in docs/configuration.md, and docs/commands.md.
 docs: $(STAMP)
 	@PYTHONPATH=tests $(BIN)/python tests/settings_tables.py
+	@PYTHONPATH=tests $(BIN)/python tests/command_tables.py
 
 bench: setup
 	@$(BIN)/python tests/bench

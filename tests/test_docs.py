@@ -11,6 +11,7 @@ from itertools import pairwise
 from pathlib import Path
 
 import click
+import command_tables
 import pytest
 from click.testing import CliRunner
 from pydantic import BaseModel
@@ -38,6 +39,10 @@ PAGES = [ROOT / "README.md", ROOT / "CHANGELOG.md", *sorted((ROOT / "docs").glob
 ]
 ERRORS, RESULTS = ROOT / "docs" / "errors.md", ROOT / "docs" / "results.md"
 CONFIGURATION = ROOT / "docs" / "configuration.md"
+COMMANDS = command_tables.PAGE
+FROM_HARBOR = ROOT / "docs" / "from-harbor.md"
+HARBOR = (ROOT / "tests" / "data" / "harbor-options.txt").read_text().splitlines()
+"""Commands of Harbor 0.25.0 with the names of their options, and its Terminus-2 with those of its arguments."""
 STORED = [
     TrialResult,
     Timings,
@@ -125,6 +130,13 @@ def subcommands(command: tuple[str, ...]) -> set[str]:
     return {line.split()[0] for line in lines if re.match(r" {2}\S", line)}
 
 
+def every_command(words: tuple[str, ...] = ()) -> Iterator[tuple[str, ...]]:
+    """The words of each command and group, the outermost first."""
+    yield words
+    for word in sorted(subcommands(words)):
+        yield from every_command((*words, word))
+
+
 def split_command(words: list[str]) -> tuple[tuple[str, ...], list[str]]:
     """The command's own words (`task check`), and what follows them."""
     length = 0
@@ -165,7 +177,7 @@ def test_a_shown_command_exists_with_its_options(page: str, line: str) -> None:
 
 
 def test_every_option_of_run_is_in_some_page() -> None:
-    documented = {option for page in PAGES for option in _OPTION.findall(text(page))}
+    documented = {option for page in set(PAGES) - {COMMANDS} for option in _OPTION.findall(text(page))}
     long_options = {option for option in options_of(("run",), with_off=False) if option.startswith("--")} - {"--help"}
     assert len(long_options) > 20
     assert long_options - documented == set()
@@ -183,19 +195,59 @@ def test_the_file_in_configuration_md_is_valid(tmp_path: Path) -> None:
     assert (config.tasks.seeds, config.limits.steps, config.agent.protocol) == (10, None, "bash-tool")
 
 
+def test_commands_md_has_the_commands_of_the_command_line() -> None:
+    assert text(COMMANDS) == command_tables.page(), "make docs writes it"
+    assert {f"tbench {' '.join(words)}".rstrip() for words in every_command()} >= set(command_tables.MORE)
+
+
+def test_every_option_can_be_looked_up_under_its_command() -> None:
+    of_run = code_words(section(COMMANDS, "tbench run"))
+    for words in every_command():
+        shown = section(COMMANDS, f"tbench {' '.join(words)}".rstrip())
+        assert shown, words
+        known = code_words(shown)
+        if "Its options are those of [`tbench run`]" in shown:
+            assert known & options_of(words) == set(), words
+            known = of_run - known
+        assert {option for option in options_of(words) if option not in known} == {"-h", "--help"}, words
+
+
 def test_every_command_is_in_some_page() -> None:
-    everything = " ".join(text(page) for page in PAGES)
-    assert {command for command in subcommands(()) if f"tbench {command}" not in everything} == set()
+    everything = " ".join(text(page) for page in set(PAGES) - {COMMANDS})
+    assert {words for words in every_command() if f"tbench {' '.join(words)}" not in everything} == set()
 
 
 def test_options_in_prose_exist() -> None:
     known = {"--help", "--version", "--mount"}  # the last is Docker's, the next are vLLM's
     known |= {"--max-model-len", "--enable-auto-tool-choice", "--tool-call-parser", "--enable-prompt-tokens-details"}
-    for top in subcommands(()):
-        known |= options_of((top,)).union(*(options_of((top, sub)) for sub in subcommands((top,))))
+    known |= {option for words in every_command() for option in options_of(words)}
     for page in PAGES:
-        used = {option for option in _OPTION.findall(prose(page)) if option.startswith("--")}
+        said = re.sub(r"^\|[^|]*\|", "", prose(page), flags=re.MULTILINE) if page == FROM_HARBOR else prose(page)
+        used = {option for option in _OPTION.findall(said) if option.startswith("--")}
         assert used - known == set(), page
+
+
+def said_of_harbor() -> Iterator[str]:
+    """What the page has in the tables' columns and in the blocks about Harbor, as one types it there."""
+    for body in re.findall(r"^\| Harbor \|.*?\n\n", text(FROM_HARBOR) + "\n", re.MULTILINE | re.DOTALL):
+        for line in body.splitlines()[2:]:
+            yield from code_words(line.split("|")[1]) if line else ()
+    for page in (FROM_HARBOR, ROOT / "README.md"):
+        yield from re.findall(r"^harbor .+$", text(page), re.MULTILINE)
+
+
+def test_what_is_said_of_harbor_exists_there() -> None:
+    known = {name: set(options.split()) for name, _, options in (line.partition(": ") for line in HARBOR)}
+    said = sorted(said_of_harbor())
+    assert len(said) > 80
+    for words in map(shlex.split, said):
+        split = next((at for at, word in enumerate(words) if _OPTION.match(word)), len(words))
+        named = [name for name in known if words[:split][: len(name.split())] == name.split()]
+        assert named or words[0] != "harbor", words
+        used = {word for word in words if _OPTION.match(word)}
+        assert used <= known[named[0] if named else "harbor run"], words
+    arguments = table(section(FROM_HARBOR, "What to type").partition("| Harbor: `--ak` |")[2].partition("\n\n")[0])
+    assert {name.partition("=")[0] for name in arguments} <= known["terminus-2"] and len(arguments) > 8
 
 
 def test_every_shown_score_has_its_coverage_and_the_other_convention_below_it() -> None:

@@ -44,7 +44,9 @@ def schema() -> None:
 
 
 @click.command(cls=TbenchCommand)
-@click.argument("file", cls=Argument, metavar="FILE", type=A_PATH, required=False, help="A new file.")
+@click.argument(
+    "file", cls=Argument, metavar="FILE", type=A_PATH, required=False, help="A new file; without one, it is printed."
+)
 def init(file: Path | None) -> None:
     """Write a file with every setting, its help and its default."""
     from tbench.config.text import commented_file

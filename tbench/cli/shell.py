@@ -16,8 +16,15 @@ from tbench.cli.parsing.values import A_NAME
     type=A_NAME,
     help="A task directory, a bundled task's name, or RUN/TASK/SEED: what was kept of that trial.",
 )
-@click.option("--allow-env", metavar="VAR", multiple=True, help="The task may take this variable from the environment.")
-@click.option("--cap-add", metavar="CAP", multiple=True, help="The sandbox has this Linux capability besides.")
+@click.option(
+    "--allow-env",
+    metavar="VAR",
+    multiple=True,
+    help="The task may take this variable from the environment; repeatable.",
+)
+@click.option(
+    "--cap-add", metavar="CAP", multiple=True, help="The sandbox has this Linux capability besides; repeatable."
+)
 @click.option("--verify/--no-verify", default=True, help="Run the verifier when you leave the shell.")
 def shell(task: str, verify: bool, allow_env: tuple[str, ...], cap_add: tuple[str, ...]) -> None:
     """Open a shell in a task's sandbox; leave it to see what the verifier says."""

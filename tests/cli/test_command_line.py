@@ -93,6 +93,21 @@ def test_help_loads_no_command_and_nothing_heavy() -> None:
     assert loaded == {"tbench", "tbench.cli", "tbench.cli.parsing", "tbench.cli.parsing.commands"}
 
 
+@pytest.mark.parametrize(("group", "word"), [pytest.param(group, word, id=name) for name, group, word in COMMANDS])
+def test_help_says_which_options_may_be_repeated_and_no_default_where_there_is_none(
+    group: LazyGroup, word: str
+) -> None:
+    command = group.get_command(click.Context(group), word)
+    assert command is not None
+    context = click.Context(command, info_name=word)
+    said = " ".join(command.get_help(context).split())
+    assert "UNSET" not in said and "default: None" not in said
+    for option in command.get_params(context):
+        if isinstance(option, click.Option) and option.multiple:
+            shown = said.partition(f" {max(option.opts, key=len)} ")[2].partition(" --")[0]
+            assert "repeatable" in shown, option.name
+
+
 @pytest.mark.parametrize("words", [(), ("run",), ("replay",), ("task", "check")], ids=" ".join)
 def test_h_is_help(words: tuple[str, ...]) -> None:
     short, long = tbench(*words, "-h"), tbench(*words, "--help")

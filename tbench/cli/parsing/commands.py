@@ -33,9 +33,9 @@ class Argument(click.Argument):
 
     def record(self, context: click.Context) -> tuple[str, str]:
         """The argument's row in the help."""
-        default = self.get_default(context)
-        extra = "required" if self.required else f"default: {default}"
-        return self.human_readable_name, f"{self.about}  [{extra}]"
+        default = self.to_info_dict()["default"]  # get_default() has a marker of click's where there is none
+        extra = "required" if self.required else f"default: {default}" if default is not None else ""
+        return self.human_readable_name, f"{self.about}  [{extra}]" if extra else self.about
 
 
 class TbenchCommand(click.Command):

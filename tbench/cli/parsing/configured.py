@@ -41,7 +41,7 @@ class ConfiguredCommand(TbenchCommand, Generic[Config]):
     ) -> None:
         """`only` names the settings that have options, by path, where the others are stored; without it, all have."""
         super().__init__(*arguments, **more)
-        self._shows_defaults = only is None
+        self.shows_defaults = only is None  # where some are stored, so is the value of each that is not given
         self._configuration = configuration
         self._settings = [each for each in settings_of(configuration) if only is None or each.path in only]
         self._own = [*self.params, _CONFIG]
@@ -59,20 +59,27 @@ class ConfiguredCommand(TbenchCommand, Generic[Config]):
         ctx.params = {**own, "given": Given(layers, values)}
         return super().invoke(ctx)
 
-    def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+    def panels(self, ctx: click.Context) -> Iterator[tuple[str, Sequence[Setting | click.Parameter]]]:
         """Daily options first, then a panel for each part of the configuration."""
-        daily = [setting for setting in self._settings if setting.option.daily]
         own = [each for each in (*self._own, self.get_help_option(ctx)) if each is not None]
-        rows = [(_place(each.flags), self._row(each)) for each in daily]
-        rows += [(_place(each.opts), record) for each in own if (record := _own_record(each, ctx)) is not None]
-        _panel(formatter, "Daily", [record for _, record in sorted(rows, key=lambda row: row[0])])
+        daily = [setting for setting in self._settings if setting.option.daily]
+        yield "Daily", sorted([*daily, *own], key=_place)
         behind = {each.path for each in self._settings} - {each.path for each in daily}
         for _, title, settings in panels_of(self._configuration):
-            _panel(formatter, title, [self._row(each) for each in settings if each.path in behind])
+            yield title, [each for each in settings if each.path in behind]
+
+    def parameter(self, setting: Setting) -> click.Parameter:
+        """The argument or the option that sets it."""
+        return next(each for each in self.params if each.name == _name(setting))
+
+    def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        for title, panel in self.panels(ctx):
+            rows = [self._row(each) if isinstance(each, Setting) else _own_record(each, ctx) for each in panel]
+            _panel(formatter, title, [row for row in rows if row is not None])
 
     def _row(self, setting: Setting) -> tuple[str, str]:
         names, help = _record(setting)
-        return names, help + (_shown_default(setting) if self._shows_defaults else "")
+        return names, help + (_shown_default(setting) if self.shows_defaults else "")
 
 
 _NAMES_WIDTH = 36
@@ -150,10 +157,11 @@ def _from_flags(layers: Layers[Config], settings: Iterable[Setting], ctx: click.
             yield layers.option(setting.path, given, option.argument or flag)
 
 
-def _place(names: Collection[str]) -> int:
+def _place(row: Setting | click.Parameter) -> int:
     """Where a row stands among the daily ones."""
-    if not any(name.startswith("-") for name in names):
+    if isinstance(row, click.Argument):
         return -1
+    names = row.flags if isinstance(row, Setting) else row.opts
     return next((place for place, letter in enumerate(_FIRST) if letter in names), len(_FIRST))
 
 
@@ -167,7 +175,7 @@ def _record(setting: Setting) -> tuple[str, str]:
     if option.argument is not None:
         return option.argument, setting.summary
     names = ", ".join(_switches(option) or sorted(setting.flags, key=len))
-    return f"{names}{_metavar(setting)}", setting.summary
+    return f"{names} {metavar(setting)}".rstrip(), setting.summary
 
 
 def _switches(option: Option) -> list[str]:
@@ -178,14 +186,12 @@ def _switches(option: Option) -> list[str]:
     return [f"-{letter}, {word}" for letter, word in zip(option.letters, words, strict=True)]
 
 
-def _metavar(setting: Setting) -> str:
+def metavar(setting: Setting) -> str:
+    """What stands for the value in the help; empty for an option without one."""
     if setting.option.switch or setting.kind is bool:
         return ""
-    if setting.option.metavar:
-        return f" {setting.option.metavar}"
-    if setting.choices:
-        return f" {'|'.join(setting.choices)}"
-    return {int: " INT", float: " FLOAT", dict: " JSON"}.get(setting.kind, " TEXT")
+    words = {int: "INT", float: "FLOAT", dict: "JSON"}
+    return setting.option.metavar or "|".join(setting.choices) or words.get(setting.kind, "TEXT")
 
 
 def _shown_default(setting: Setting) -> str:
