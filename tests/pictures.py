@@ -3,7 +3,7 @@
 The demo with 64 trials plays in a tmux of the asked size. Its screen is taken while it runs, and afterwards a browser
 shows its report.
 
-    python tests/pictures.py [--size 110x30] [--after TRIALS] [--at-once TRIALS] [--output docs/pictures]
+    python tests/pictures.py [--size 110x19] [--after TRIALS] [--at-once TRIALS] [--output docs/pictures]
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from rich.text import Text
 PICTURES = Path(__file__).parents[1] / "docs" / "pictures"
 SEEDS = 8
 DEADLINE_SEC = 600.0
-REPORT_SIZE = (1100, 1250)
+REPORT_SIZE = (1300, 1250)
 _DONE = re.compile(r"(\d+)/\d+ done")
 
 
@@ -91,7 +91,7 @@ def photograph(page: Path, picture: Path, size: tuple[int, int]) -> None:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--size", default="110x30", help="columns x lines of the terminal")
+    parser.add_argument("--size", default="110x19", help="columns x lines of the terminal")
     parser.add_argument("--after", type=int, default=30, help="trials that are done when the screen is taken")
     parser.add_argument("--output", type=Path, default=PICTURES)
     parser.add_argument("--at-once", type=int, default=12)
