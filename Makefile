@@ -3,8 +3,12 @@ PYTHON ?= python3
 VENV ?= .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
+# Harbor needs Python 3.12 or newer.
+HARBOR_PYTHON ?= python3.12
+HARBOR_VENV ?= .venv-harbor
+HARBOR := harbor==0.25.0
 
-.PHONY: demo test test-all lint docs bench pictures soak setup clean
+.PHONY: demo test test-all lint docs bench bench-harbor pictures soak setup clean
 
 # Wheels are enough; the stamp makes a second call cheap.
 $(STAMP): pyproject.toml
@@ -47,6 +51,20 @@ docs: $(STAMP)
 
 bench: setup
 	@$(BIN)/python tests/bench
+
+# Where an index lacks the newest of what this Harbor asks for, what an earlier one asks for does as well.
+$(HARBOR_VENV)/.installed:
+	@echo "bench-harbor: $(HARBOR) in $(HARBOR_VENV)"
+	@command -v $(HARBOR_PYTHON) >/dev/null || { echo "bench-harbor: no $(HARBOR_PYTHON); set HARBOR_PYTHON=" >&2; exit 2; }
+	@test -x $(HARBOR_VENV)/bin/pip || $(HARBOR_PYTHON) -m venv $(HARBOR_VENV)
+	@$(HARBOR_VENV)/bin/pip install --quiet --disable-pip-version-check $(HARBOR) 2>/dev/null || { \
+		$(HARBOR_VENV)/bin/pip install --quiet --disable-pip-version-check harbor && \
+		$(HARBOR_VENV)/bin/pip install --quiet --disable-pip-version-check --no-deps $(HARBOR); }
+	@touch $@
+
+# tbench and Harbor in turn, with one task, one endpoint and one engine.
+bench-harbor: setup $(HARBOR_VENV)/.installed
+	@$(BIN)/python tests/beside_harbor --harbor $(HARBOR_VENV)/bin/harbor
 
 # Hundreds of trials while endpoint and containers are harmed: every verdict, and nothing left behind.
 soak: setup
