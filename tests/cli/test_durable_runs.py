@@ -207,13 +207,13 @@ def test_a_run_with_resume_begins_goes_on_and_is_done(live: LiveRun, make_task: 
 def test_errors_are_tried_again_where_they_are_named(live: LiveRun, make_task: MakeTask) -> None:
     flag = "if [ -e /app/done ]; then echo 1 > /logs/verifier/reward.txt; fi\n"
     source = make_task(solve="true\n", test=flag).parent
-    assert live.finish("run", str(source), "--agent", "oracle", "-o", str(live.directory))[0] == 0
+    assert live.finish("run", str(source), "--agent", "oracle", "-o", str(live.directory))[0] == 3  # no verdict
     assert live.finals["small-task", 0].error is not None
-    assert live.finish("resume", str(live.directory))[0] == 0
+    assert live.finish("resume", str(live.directory))[0] == 3
     assert len(live.results) == 1
     resume = ("resume", str(live.directory), "--retry-errors")
-    assert live.finish(*resume, "verifier_no_reward", "image_unavailable")[0] == 0
-    assert live.finish(*resume)[0] == 0
+    assert live.finish(*resume, "verifier_no_reward", "image_unavailable")[0] == 3
+    assert live.finish(*resume)[0] == 3
     assert [(result.attempt, result.final) for result in live.results] == [(1, False), (2, False), (3, True)]
     code, said = live.finish(*resume, "no_such_type")
     assert (code, "no_such_type: no such type of error" in said) == (2, True)
