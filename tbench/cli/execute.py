@@ -206,7 +206,13 @@ def print_summary(directory: Path, form: SummaryForm = "text", *, population: bo
     from tbench.storage.read_run import read_run
 
     stored = read_run(directory)
-    summary = summarise(stored.results, stored.planned_tasks, stored.planned_seeds, population=population)
+    summary = summarise(
+        stored.results,
+        stored.planned_tasks,
+        stored.planned_seeds,
+        population=population,
+        overrides=stored.overrides,
+    )
     for note in stored.notes:
         print_line(f"note: {note}", err=True)
     if form == "json":

@@ -213,6 +213,8 @@ class SandboxSettings:
     run: str
     build: bool = False
     """Whether images are built even where they exist."""
+    no_build_cache: bool = False
+    """Whether what is built at all is built anew, step by step."""
     network: NetworkChoice = "task"
     block_host: bool = False
     """Whether the backend's host and the endpoint are closed to the sandboxes."""

@@ -19,6 +19,7 @@ from pydantic import ValidationError
 
 from harness.trajectory import Frozen, Step, Trajectory
 from tbench.config.document import NotOurs, RunDocument, read_document
+from tbench.config.overrides import override_words
 from tbench.errors import UsageError
 from tbench.results import NOTHING_SEEN, RESULT_SCHEMA_VERSION, UNKNOWN_AGENT, UNKNOWN_TIME, TrialResult
 from tbench.storage.lines import first_problem, read_lines
@@ -50,6 +51,11 @@ class StoredRun(Frozen):
     """Whether there is no run.json, so that tasks and seeds are those that occur in the results."""
     notes: tuple[str, ...] = ()
     """What was tolerated while reading, one sentence each."""
+
+    @property
+    def overrides(self) -> tuple[str, ...]:
+        """What the run did otherwise than its tasks say, a few words each; empty where that is not known."""
+        return () if self.document is None else override_words(self.document.config)
 
 
 class _Line(NamedTuple):

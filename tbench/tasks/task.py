@@ -15,7 +15,7 @@ from pydantic import ValidationError
 
 from tbench.errors import TaskInvalid, TrialError
 from tbench.tasks.bounds import read_bounded, require_bounded
-from tbench.tasks.consent import resolve_env
+from tbench.tasks.consent import missing_variables, resolve_env
 from tbench.tasks.features import missing_features
 from tbench.tasks.files import TaskFiles, TreeEntry
 from tbench.tasks.format import TaskFile, first_problem, unknown_keys
@@ -35,6 +35,9 @@ class Task:
     def __init__(self, path: Path, toml: bytes, file: TaskFile, raw: Mapping[str, Any]) -> None:
         self.path = path
         self.file = file
+        """The content of task.toml, with what a run overrides."""
+        self.written = file
+        """The content of task.toml as it is."""
         self.name = path.name
         self._toml_digest = _sha256(toml)
         self._raw = raw
@@ -124,6 +127,19 @@ class Task:
         other = copy.copy(self)
         other._allowed_env = frozenset(names)
         return other
+
+    def with_file(self, file: TaskFile) -> Task:
+        """This task with other limits than its task.toml says; its hash is that of what is written there."""
+        if file == self.file:
+            return self
+        _ = self.hash
+        other = copy.copy(self)
+        other.file = file
+        return other
+
+    def missing_variables(self, tables: Collection[str]) -> list[str]:
+        """What it asks for in these of its `env` tables and does not get, one line each."""
+        return missing_variables(self.file, tables, self._allowed_env)
 
     def resolve_env(self, env: Mapping[str, str]) -> dict[str, str]:
         """A table of its environment with what it may take from tbench's own. Raises TrialError(env_missing)."""
