@@ -84,7 +84,7 @@ async def _plan(
         ("agent", plan.locked.agent),
         *_endpoint(served, plan),
         *_prompts(setup, startable),
-        *await _images(Images(engine, build=config.sandbox.build), startable, config.sandbox),
+        *await _images(engine, startable, config.sandbox),
         ("engine", f"{counted(engine.info.cpus, 'cpu')}, {engine.info.memory_mb / 1024:,.1f} GB of memory"),
         ("output", _output(config, earlier)),
     ]
@@ -122,7 +122,8 @@ def _prompts(setup: AgentSetup, tasks: Iterable[Task]) -> Iterator[Row]:
         yield "prompts", f"a trial begins with about {range_} tokens, and its prompts grow from step to step"
 
 
-async def _images(images: Images, tasks: Sequence[Task], sandbox: SandboxConfig) -> list[Row]:
+async def _images(engine: Engine, tasks: Sequence[Task], sandbox: SandboxConfig) -> list[Row]:
+    images = Images(engine, build=sandbox.build, no_build_cache=sandbox.no_build_cache)
     states = {task.name: await images.foresee(task) for task in tasks}
     rows = []
     for state in get_args(ImageState):

@@ -115,6 +115,7 @@ def sandbox_settings(plan: RunPlan, image_logs: Path | None = None) -> SandboxSe
     return SandboxSettings(
         run=plan.run,
         build=sandbox.build,
+        no_build_cache=sandbox.no_build_cache,
         network=sandbox.network,
         block_host=sandbox.block_host,
         no_new_privileges=sandbox.no_new_privileges,

@@ -189,10 +189,17 @@ def run_document(plan: RunPlan, tasks: TaskSet, backend: Backend, earlier: RunDo
 
 def planned_tasks(tasks: TaskSet, backend: Backend, earlier: RunDocument | None = None) -> tuple[PlannedTask, ...]:
     """The tasks as run.json lists them, with the images that were used now or, else, in the `earlier` start."""
-    images = {task.name: task.image_id for task in earlier.tasks} if earlier else {}
-    images |= dict(backend.image_ids)
-    read = (PlannedTask(name=task.name, hash=task.hash, image_id=images.get(task.name)) for task in tasks.tasks)
+    before = {task.name: task for task in earlier.tasks} if earlier else {}
+    read = (_planned_task(task, backend, before.get(task.name)) for task in tasks.tasks)
     return (*read, *(PlannedTask(name=name, invalid=why) for name, why in tasks.invalid.items()))
+
+
+def _planned_task(task: Task, backend: Backend, before: PlannedTask | None) -> PlannedTask:
+    image_id, origin = backend.image_ids.get(task.name), backend.image_origins.get(task.name)
+    if before is not None and image_id in (None, before.image_id):
+        # What an earlier start has pulled or built is only present now.
+        image_id, origin = before.image_id, before.image_origin or origin
+    return PlannedTask(name=task.name, hash=task.hash, image_id=image_id, image_origin=origin)
 
 
 async def execute_run(

@@ -11,7 +11,7 @@ import sys
 from collections import Counter
 from collections.abc import Iterable, Iterator
 from datetime import datetime
-from functools import cache
+from functools import cache, lru_cache
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -21,13 +21,20 @@ from harness.trajectory import Frozen, Step, Trajectory
 from tbench.config.document import NotOurs, RunDocument, read_document
 from tbench.config.overrides import override_words
 from tbench.errors import UsageError
-from tbench.results import NOTHING_SEEN, RESULT_SCHEMA_VERSION, UNKNOWN_AGENT, UNKNOWN_TIME, TrialResult
+from tbench.results import (
+    NOTHING_SEEN,
+    RESULT_SCHEMA_VERSION,
+    UNKNOWN_AGENT,
+    UNKNOWN_TIME,
+    ImageOrigin,
+    TrialResult,
+)
 from tbench.storage.lines import first_problem, read_lines
 from tbench.storage.run_files import CONFIG_NAME, RESULTS_NAME, STEPS_NAME, TRAJECTORY_NAME
 from tbench.text import one_line
 
 _IMPORT_KEYS = frozenset({"task", "seed", "reward"})
-_MOSTLY_ALIKE = ("run", "task", "agent", "model")
+_MOSTLY_ALIKE = ("run", "task", "agent", "model", "image_id")
 _OWN_KEYS = frozenset(TrialResult.model_fields) - {"schema_version"}
 
 
@@ -303,6 +310,12 @@ def _all_fields(kind: type[Frozen]) -> set[str]:
     return set(kind.model_fields)
 
 
+@lru_cache(maxsize=4096)
+def _one_of_a_kind(origin: ImageOrigin) -> ImageOrigin:
+    """The first origin that is equal to this one."""
+    return origin
+
+
 def _slim(result: TrialResult) -> TrialResult:
     """The result in a third of the memory: what many results have alike is held once.
 
@@ -314,6 +327,8 @@ def _slim(result: TrialResult) -> TrialResult:
             held[name] = sys.intern(value)
     if result.integrity == NOTHING_SEEN:
         held["integrity"] = NOTHING_SEEN
+    if result.image_origin is not None:
+        held["image_origin"] = _one_of_a_kind(result.image_origin)
     for part in (result, *(value for value in held.values() if isinstance(value, Frozen))):
         object.__setattr__(part, "__pydantic_fields_set__", _all_fields(type(part)))
     return result
