@@ -18,6 +18,7 @@ from tbench.errors import TrialError
 from tbench.events import Events, Phase, TrialFinished, TrialPhase, TrialStep, TrialVerdict
 from tbench.results import NOTHING_SEEN, ErrorInfo, ImageOrigin, Integrity, Timings, TrialResult
 from tbench.runs.host import HostWatch, Observation
+from tbench.runs.preflight import refusal
 from tbench.runs.redaction import hiding
 from tbench.sandbox.backend import Backend, Keeps, Sandbox, Snapshots
 from tbench.storage.run_store import RunStore
@@ -131,14 +132,13 @@ class Trial:
             self._progress.files["traceback.txt"] = shown.encode("utf-8", "replace")
 
     async def _reach_verdict(self) -> None:
-        plan = self._plan
-        if plan.task is None:
-            raise TrialError("task_invalid", plan.invalid)
-        if plan.task.unsupported:
-            raise TrialError("task_unsupported", f"{plan.task_name} needs {', '.join(plan.task.unsupported)}")
-        await self._start(plan.task)
-        await self._work(plan.task)
-        await self._verify(plan.task)
+        task = self._plan.task
+        if (error := refusal(task, self._plan.invalid, self._agent.name)) is not None:
+            raise error
+        assert task is not None
+        await self._start(task)
+        await self._work(task)
+        await self._verify(task)
 
     async def _start(self, task: Task) -> None:
         started = time.monotonic()
