@@ -13,7 +13,7 @@ from collections.abc import Iterable, Iterator
 from datetime import datetime
 from functools import cache, lru_cache
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 from pydantic import ValidationError
 
@@ -63,6 +63,9 @@ class StoredRun(Frozen):
     def overrides(self) -> tuple[str, ...]:
         """What the run did otherwise than its tasks say, a few words each; empty where that is not known."""
         return () if self.document is None else override_words(self.document.config)
+
+
+FrozenT = TypeVar("FrozenT", bound=Frozen)
 
 
 class _Line(NamedTuple):
@@ -325,13 +328,23 @@ def _slim(result: TrialResult) -> TrialResult:
     for name in _MOSTLY_ALIKE:
         if isinstance(value := held[name], str):
             held[name] = sys.intern(value)
-    if result.integrity == NOTHING_SEEN:
-        held["integrity"] = NOTHING_SEEN
+    for name, value in held.items():
+        if isinstance(value, Frozen):
+            held[name] = NOTHING_SEEN if value == NOTHING_SEEN else _compact(value)
     if result.image_origin is not None:
         held["image_origin"] = _one_of_a_kind(result.image_origin)
-    for part in (result, *(value for value in held.values() if isinstance(value, Frozen))):
-        object.__setattr__(part, "__pydantic_fields_set__", _all_fields(type(part)))
-    return result
+    return _compact(result)
+
+
+def _compact(model: FrozenT) -> FrozenT:
+    """The same model, whose attributes are set one by one: only then do all objects of a class share their names."""
+    small = object.__new__(type(model))
+    for name, value in model.__dict__.items():
+        object.__setattr__(small, name, value)
+    object.__setattr__(small, "__pydantic_fields_set__", _all_fields(type(model)))
+    object.__setattr__(small, "__pydantic_extra__", None)
+    object.__setattr__(small, "__pydantic_private__", None)
+    return small
 
 
 def _read_bytes(file: Path) -> bytes:
