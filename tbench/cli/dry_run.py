@@ -15,6 +15,7 @@ from tbench.agents.setup import AgentSetup, connect_if_used
 from tbench.cli.execute import check_load, planned, tasks_of_run
 from tbench.cli.printing import print_line, print_text
 from tbench.config.document import RunPlan
+from tbench.config.overrides import override_words
 from tbench.config.settings import RunConfig, SandboxConfig
 from tbench.runs.plan import plan_trials
 from tbench.runs.preflight import refusals
@@ -86,6 +87,7 @@ async def _plan(
         ),
         *_variables(config, tasks),
         ("agent", plan.locked.agent),
+        *([("overrides", ", ".join(words))] if (words := override_words(config)) else []),
         *_endpoint(served, plan),
         *_prompts(setup, startable),
         *await _images(engine, startable, config.sandbox),

@@ -181,9 +181,9 @@ class Task:
         """Entries for /solution, by path below solution/; empty without one. Raises TrialError(task_changed)."""
         return self._tree("solution")
 
-    @property
+    @cached_property
     def has_oracle(self) -> bool:
-        """Whether there is a solution/solve.sh for the oracle."""
+        """Whether there is a solution/solve.sh for the oracle; one that goes away afterwards has changed."""
         path = self.path / "solution" / "solve.sh"
         return path.is_file() and not self._files.is_ignored(path)
 

@@ -11,7 +11,7 @@ from conftest import MakeTask
 from run_plans import a_config, a_plan
 
 from tbench.agents.trial_agent import AgentReport, NopAgent, OracleAgent, Workplace
-from tbench.errors import UsageError
+from tbench.errors import TrialError, UsageError
 from tbench.events import Event, Events, Note, TrialPhase, TrialVerdict
 from tbench.results import Stage
 from tbench.runs.admission import Demand
@@ -77,6 +77,15 @@ def test_the_oracle_needs_a_solution_and_nobody_else_does(make_task: MakeTask) -
     assert why(path, "oracle") == (
         "oracle_missing", f"{path / 'solution' / 'solve.sh'}: missing, so there is no oracle",
     )  # fmt: skip
+
+
+def test_a_solution_that_goes_away_after_the_plan_was_made_has_changed(make_task: MakeTask) -> None:
+    task = Task.read(make_task())
+    assert task.hash and refusal(task, "", "oracle") is None
+    (task.path / "solution" / "solve.sh").unlink()
+    assert refusal(task, "", "oracle") is None
+    with pytest.raises(TrialError, match=r"solve\.sh is gone since the task's hash was taken"):
+        assert task.solution
 
 
 def test_tasks_that_cannot_run_are_found_by_name_in_a_set(make_task: MakeTask) -> None:
