@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable
 
+from tbench.agents.trial_agent import OracleAgent
 from tbench.config.settings import RunConfig
 from tbench.errors import TrialError, UsageError
 from tbench.runs.admission import Demand
@@ -12,7 +13,6 @@ from tbench.sandbox.backend import Capacity
 from tbench.tasks.sources import TaskSet
 from tbench.tasks.task import Task
 
-_ORACLE = "oracle"
 _NAMES_SHOWN = 5
 
 
@@ -25,10 +25,10 @@ def refusal(task: Task | None, invalid: str, agent: str) -> TrialError | None:
         return TrialError("task_invalid", invalid)
     if task.unsupported:
         return TrialError("task_unsupported", f"needs {', '.join(task.unsupported)}, which tbench does not have")
-    tables = ("environment", "solution", "verifier") if agent == _ORACLE else ("environment", "verifier")
+    tables = ("environment", "solution", "verifier") if agent == OracleAgent.name else ("environment", "verifier")
     if missing := task.missing_variables(tables):
         return TrialError("env_missing", "; ".join(missing))
-    if agent == _ORACLE and not task.has_oracle:
+    if agent == OracleAgent.name and not task.has_oracle:
         return TrialError("oracle_missing", f"{task.path / 'solution' / 'solve.sh'}: missing, so there is no oracle")
     return None
 
