@@ -106,7 +106,7 @@ def write_report(run_dir: Path, out_path: Path | None = None) -> Path:
 
 def render_page(run: StoredRun, page_dir: Path) -> str:
     """The page as HTML text, with links to trial files relative to `page_dir`."""
-    summary = summarise(run.results, run.planned_tasks, run.planned_seeds)
+    summary = summarise(run.results, run.planned_tasks, run.planned_seeds, overrides=run.overrides)
     model = run.model or summary.model
     template = _environment().get_template("page.html.j2")
     return template.render(

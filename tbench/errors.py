@@ -14,7 +14,8 @@ TrialError
 │   ├── task_invalid          task      stands
 │   ├── task_unsupported      task      stands
 │   ├── task_changed          user      stands
-│   └── env_missing           user      stands
+│   ├── env_missing           user      stands
+│   └── oracle_missing        task      stands
 ├── image
 │   ├── image_build_failed    task      stands
 │   ├── image_build_timeout   task      again
@@ -31,7 +32,6 @@ TrialError
 │   ├── endpoint_unavailable  endpoint  again
 │   ├── endpoint_refused      user      stands
 │   ├── agent_crashed         user      stands
-│   ├── oracle_missing        task      stands
 │   └── internal              harness   stands
 ├── verifier
 │   ├── verifier_failed       infra     again
@@ -93,6 +93,7 @@ KINDS: dict[str, Kind] = {
         Stage.PLAN, Blame.USER, False, "a file of the task is no longer the one that its hash was taken of"
     ),
     "env_missing": Kind(Stage.PLAN, Blame.USER, False, "the task asks for a variable that is not set or not allowed"),
+    "oracle_missing": Kind(Stage.PLAN, Blame.TASK, False, "the task has no solution/solve.sh"),
     "image_build_failed": Kind(Stage.IMAGE, Blame.TASK, False, "building environment/Dockerfile failed"),
     "image_build_timeout": Kind(Stage.IMAGE, Blame.TASK, True, "the build took longer than build_timeout_sec"),
     "image_unavailable": Kind(Stage.IMAGE, Blame.INFRA, True, "docker_image can neither be pulled nor built"),
@@ -107,7 +108,6 @@ KINDS: dict[str, Kind] = {
     ),
     "endpoint_refused": Kind(Stage.AGENT, Blame.USER, False, "the endpoint refused the request (4xx)"),
     "agent_crashed": Kind(Stage.AGENT, Blame.USER, False, "your own agent raised an exception or returned no outcome"),
-    "oracle_missing": Kind(Stage.AGENT, Blame.TASK, False, "the task has no solution/solve.sh"),
     "verifier_failed": Kind(Stage.VERIFIER, Blame.INFRA, True, "the engine could not stage or run the verifier"),
     "verifier_timeout": Kind(Stage.VERIFIER, Blame.TASK, False, "the verifier took longer than its timeout_sec"),
     "verifier_no_reward": Kind(Stage.VERIFIER, Blame.TASK, False, "the verifier left no reward file, or an empty one"),

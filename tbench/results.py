@@ -100,6 +100,19 @@ class Integrity(Frozen):
     """What makes the reward doubtful though it stands, `kind: what was seen` each: a 0 beside a failed download."""
 
 
+class ImageOrigin(Frozen):
+    """Where the image of a sandbox came from."""
+
+    how: Literal["pulled", "built", "present", "snapshot"]
+    """What this run did for it: pull it, build it, find it on the engine, or make a snapshot of a trial."""
+    reference: str
+    """Its name: that which the task gives, or `tbench/TASK:HASH` for one that was built of the task."""
+    digest: str | None = None
+    """The digest by which a registry knows it; None for one that was never in a registry."""
+    built_from: str | None = None
+    """Hash of the environment/ of which it was built on this engine; None for one that was published."""
+
+
 NOTHING_SEEN = Integrity()
 _WEAK = """tests-touched tool-added tool-asked-for tool-made package-added package-changed pytest-config module-beside
     downloads-redirected accounts-changed loader-places git-hook-added installed-beside verifier-ended needs-system
@@ -140,6 +153,9 @@ class TrialResult(Frozen):
     finished_at: datetime
     human_touched: bool = False
     integrity: Integrity = Integrity()
+    image_id: str | None = None
+    """Id of the image of its sandbox; None where it came to none."""
+    image_origin: ImageOrigin | None = None
     out_of_memory: bool = False
     """Whether the kernel ended a process of the container out of memory; False also where the engine does not tell."""
     host: HostSample | None = None

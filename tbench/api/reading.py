@@ -15,4 +15,4 @@ def summarise(run: StoredRun | Path | str) -> Summary:
     Raises RunUnreadable, a ValueError.
     """
     stored = run if isinstance(run, StoredRun) else read_run(Path(run))
-    return summarise_results(stored.results, stored.planned_tasks, stored.planned_seeds)
+    return summarise_results(stored.results, stored.planned_tasks, stored.planned_seeds, overrides=stored.overrides)

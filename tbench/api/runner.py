@@ -23,6 +23,7 @@ from tbench.events import Event, Events, Note
 from tbench.results import TrialResult
 from tbench.runs.admission import Admission
 from tbench.runs.host import HostWatch
+from tbench.runs.overrides import as_configured
 from tbench.runs.plan import sandbox_settings, stored_config, trial_id
 from tbench.runs.redaction import hiding
 from tbench.runs.run import demand_of, planned_tasks, require_capabilities, run_document
@@ -233,9 +234,8 @@ class Runner:
             if base_url not in self._endpoints:
                 self._endpoints[base_url] = await self._connect(base_url)
             if task.name not in self._tasks:
-                allowed = self.config.sandbox.allow_env
-                self._tasks[task.name] = task.allowing(allowed)
-                if words := about_withheld([task.file], allowed):
+                self._tasks[task.name] = as_configured(task, self.config)
+                if words := about_withheld([task.file], self.config.sandbox.allow_env):
                     self._say(words)
                 self._write_document("running")
             return self._endpoints[base_url]

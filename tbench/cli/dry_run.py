@@ -12,12 +12,16 @@ from typing import get_args
 
 from harness.model import ServedModel
 from tbench.agents.setup import AgentSetup, connect_if_used
-from tbench.cli.execute import check_load, chosen_tasks, planned
+from tbench.cli.execute import check_load, planned, tasks_of_run
 from tbench.cli.printing import print_line, print_text
 from tbench.config.document import RunPlan
+from tbench.config.overrides import override_words
 from tbench.config.settings import RunConfig, SandboxConfig
 from tbench.runs.plan import plan_trials
+from tbench.runs.preflight import refusals
 from tbench.runs.resume import EarlierRun, RetryErrors, left_to_do
+from tbench.runs.run import size_words
+from tbench.sandbox.backend import Capacity
 from tbench.sandbox.docker.dockerfile import read_dockerfile, why_not_closed
 from tbench.sandbox.docker.engine import Engine
 from tbench.sandbox.docker.image import Images, ImageState
@@ -34,7 +38,7 @@ Row = tuple[str, str]
 
 def show_plan(config: RunConfig, earlier: EarlierRun | None, retry_errors: RetryErrors) -> None:
     """Print the plan of a run. Raises UsageError for what would keep it from starting."""
-    tasks, setup = chosen_tasks(config.tasks), AgentSetup.of(config)
+    tasks, setup = tasks_of_run(config), AgentSetup.of(config)
     engine = Engine.connect()
     try:
         check_load(config, engine)
@@ -68,11 +72,12 @@ async def _plan(
     trials = plan_trials(tasks, plan)
     left = trials if earlier is None else left_to_do(earlier.directory, trials, retry_errors)
     started = {trial.task_name for trial in left}
-    startable = [task for task in tasks.tasks if task.name in started and not task.unsupported]
+    refused = refusals(tasks, config.agent.name)
+    startable = [task for task in tasks.tasks if task.name in started and task.name not in refused]
+    size = size_words(startable, config, Capacity(engine.info.cpus, engine.info.memory_mb))
     return [
         ("tasks", f"{len(tasks.names)}: {', '.join(tasks.names)}"),
-        *(("invalid", f"{name}: {why}") for name, why in tasks.invalid.items()),
-        *(("refused", f"{task.name}: needs {', '.join(task.unsupported)}") for task in tasks.tasks if task.unsupported),
+        *(("invalid" if name in tasks.invalid else "refused", f"{name}: {why}") for name, why in refused.items()),
         (
             "trials",
             f"{counted(len(tasks.names), 'task')} × {counted(len(plan.seeds), 'seed')} = "
@@ -82,10 +87,12 @@ async def _plan(
         ),
         *_variables(config, tasks),
         ("agent", plan.locked.agent),
+        *([("overrides", ", ".join(words))] if (words := override_words(config)) else []),
         *_endpoint(served, plan),
         *_prompts(setup, startable),
-        *await _images(Images(engine, build=config.sandbox.build), startable, config.sandbox),
+        *await _images(engine, startable, config.sandbox),
         ("engine", f"{counted(engine.info.cpus, 'cpu')}, {engine.info.memory_mb / 1024:,.1f} GB of memory"),
+        *([("room", size)] if size else []),
         ("output", _output(config, earlier)),
     ]
 
@@ -122,7 +129,8 @@ def _prompts(setup: AgentSetup, tasks: Iterable[Task]) -> Iterator[Row]:
         yield "prompts", f"a trial begins with about {range_} tokens, and its prompts grow from step to step"
 
 
-async def _images(images: Images, tasks: Sequence[Task], sandbox: SandboxConfig) -> list[Row]:
+async def _images(engine: Engine, tasks: Sequence[Task], sandbox: SandboxConfig) -> list[Row]:
+    images = Images(engine, build=sandbox.build, no_build_cache=sandbox.no_build_cache)
     states = {task.name: await images.foresee(task) for task in tasks}
     rows = []
     for state in get_args(ImageState):

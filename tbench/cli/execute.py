@@ -23,7 +23,9 @@ from tbench.config.document import Locked, RunPlan
 from tbench.config.settings import RunConfig, TasksConfig
 from tbench.errors import UsageError
 from tbench.events import Event, Events, Note
+from tbench.runs.overrides import tasks_as_configured
 from tbench.runs.plan import check_same_run, sandbox_settings, stored_config
+from tbench.runs.preflight import require_a_task_that_can_run
 from tbench.runs.redaction import hiding
 from tbench.runs.regrade import kept_of
 from tbench.runs.resume import EarlierRun, RetryErrors
@@ -45,7 +47,7 @@ def execute(
     config: RunConfig, earlier: EarlierRun | None = None, retry_errors: RetryErrors | None = None
 ) -> RunOutcome:
     """Execute a run and print its score. Raises UsageError for what the user can mend, before anything was started."""
-    tasks = chosen_tasks(config.tasks)
+    tasks = tasks_of_run(config)
     setup = AgentSetup.of(config)
     engine = Engine.connect(config.schedule.concurrency)
     try:
@@ -69,6 +71,13 @@ def check_load(config: RunConfig, engine: Engine) -> None:
 def chosen_tasks(chosen: TasksConfig) -> TaskSet:
     """The tasks that a configuration names. Raises UsageError."""
     return read_tasks(chosen.source, chosen.include, chosen.exclude, chosen.limit)
+
+
+def tasks_of_run(config: RunConfig) -> TaskSet:
+    """The tasks of a run, with what the configuration overrides. Raises UsageError, also where none can run."""
+    tasks = tasks_as_configured(chosen_tasks(config.tasks), config)
+    require_a_task_that_can_run(tasks, config)
+    return tasks
 
 
 async def _execute(
@@ -206,7 +215,13 @@ def print_summary(directory: Path, form: SummaryForm = "text", *, population: bo
     from tbench.storage.read_run import read_run
 
     stored = read_run(directory)
-    summary = summarise(stored.results, stored.planned_tasks, stored.planned_seeds, population=population)
+    summary = summarise(
+        stored.results,
+        stored.planned_tasks,
+        stored.planned_seeds,
+        population=population,
+        overrides=stored.overrides,
+    )
     for note in stored.notes:
         print_line(f"note: {note}", err=True)
     if form == "json":

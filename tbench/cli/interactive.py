@@ -19,6 +19,7 @@ from tbench.cli.printing import print_line, print_text
 from tbench.config.document import RunDocument
 from tbench.config.settings import SandboxConfig
 from tbench.errors import TrialError, UsageError
+from tbench.runs.overrides import as_configured
 from tbench.runs.plan import sandbox_settings
 from tbench.runs.regrade import Kept, kept_of, kept_sandbox
 from tbench.sandbox.backend import (
@@ -104,7 +105,7 @@ async def _kept_session(make_backend: MakeBackend, run: Path, kept: Kept, docume
         raise UsageError(f"{run}: {backend.name} cannot find again what was kept; use another backend")
     try:
         async with opened(backend, _say):
-            sandbox, is_new = await kept_sandbox(backend, kept, task.allowing(config.sandbox.allow_env))
+            sandbox, is_new = await kept_sandbox(backend, kept, as_configured(task, config))
             what = "a snapshot from before the tests" if is_new else "its container, as it was left"
             _say(f"--- {result.task} seed {result.seed}: {what}; leave with exit or C-d ---")
             try:

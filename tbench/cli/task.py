@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
@@ -76,7 +77,9 @@ def check(source: str) -> None:
         print_line(f"cannot run: {problem}")
     for task in tasks.tasks:
         for wish in wishes(task.file):
-            print_line(f"asks for {wish.variable}: {task.path / 'task.toml'}: {wish.key}; {wish.without_consent}")
+            known = "" if wish.variable in os.environ else " (not set here)"
+            where = f"{task.path / 'task.toml'}: {wish.key}"
+            print_line(f"asks for {wish.variable}{known}: {where}; {wish.without_consent}")
         for key in task.unknown_keys:
             print_line(f"ignored: {task.path / 'task.toml'}: {key}")
         if not task.has_oracle:

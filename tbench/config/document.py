@@ -10,6 +10,7 @@ from pydantic import Field, ValidationError
 from harness.model import ServedModel
 from harness.trajectory import Frozen
 from tbench.config.settings import RunConfig
+from tbench.results import ImageOrigin
 
 RUN_SCHEMA_VERSION = 3
 Status = Literal["running", "finished", "interrupted", "stopped", "failed"]
@@ -22,6 +23,8 @@ class PlannedTask(Frozen):
     hash: str | None = None
     image_id: str | None = None
     """Id of the image that its trials used; None where none was started."""
+    image_origin: ImageOrigin | None = None
+    """Where that image came from when it was first used."""
     invalid: str | None = None
     """Why it could not be read."""
 

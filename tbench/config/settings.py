@@ -137,6 +137,8 @@ class SandboxConfig(Frozen, use_attribute_docstrings=True):
 
     build: Annotated[bool, _NOT_MEASURED] = False
     """Build images even where they exist."""
+    no_build_cache: Annotated[bool, Option(measured=False, off="--build-cache")] = False
+    """What is built at all is built anew, step by step. Images that can be pulled are not built, but with --build."""
     keep: Annotated[Keep, _NOT_MEASURED] = "none"
     """Leave the containers of these trials running."""
     snapshot: Annotated[bool, _NOT_MEASURED] = False
@@ -158,6 +160,27 @@ class SandboxConfig(Frozen, use_attribute_docstrings=True):
         if self.block_host and (undoing := sorted(_PAST_CLOSED_ADDRESSES & set(self.cap_add))):
             raise ValueError(f"cap_add {undoing[0]} goes past what block_host closes; leave one of them out")
         return self
+
+
+class OverridesConfig(Frozen, use_attribute_docstrings=True):
+    """Overrides"""
+
+    timeout_multiplier: float = Field(default=1.0, gt=0, le=1000)
+    """Every timeout of a task times this. The four below win over it, each for its own."""
+    agent_timeout_multiplier: float | None = Field(default=None, gt=0, le=1000)
+    """The agent's timeout times this."""
+    verifier_timeout_multiplier: float | None = Field(default=None, gt=0, le=1000)
+    """The verifier's timeout times this."""
+    build_timeout_multiplier: Annotated[float | None, _NOT_MEASURED] = Field(default=None, gt=0, le=1000)
+    """The timeout of image builds times this."""
+    healthcheck_timeout_multiplier: Annotated[float | None, _NOT_MEASURED] = Field(default=None, gt=0, le=1000)
+    """The healthcheck's patience times this. That is its timeout, its start period and its retries."""
+    cpus: Annotated[float | None, Option(("--override-cpus",))] = Field(default=None, ge=0.01, le=1e6)
+    """Cpus of every trial, whatever tasks say."""
+    memory_mb: Annotated[int | None, Option(("--override-memory",), metavar="MB")] = Field(
+        default=None, ge=6, le=1 << 40
+    )
+    """Megabytes of memory of every trial, whatever tasks say."""
 
 
 class VerifyConfig(Frozen, use_attribute_docstrings=True):
@@ -216,6 +239,7 @@ class RunConfig(Frozen):
     agent: AgentConfig = AgentConfig()
     limits: LimitsConfig = LimitsConfig()
     sandbox: SandboxConfig = SandboxConfig()
+    overrides: OverridesConfig = OverridesConfig()
     verify: VerifyConfig = VerifyConfig()
     schedule: ScheduleConfig = ScheduleConfig()
     output: OutputConfig = OutputConfig()

@@ -32,6 +32,7 @@ from tbench.errors import TbenchError, UsageError
 from tbench.events import Events
 from tbench.results import TrialResult, is_weak
 from tbench.rewards.texts import text_of
+from tbench.runs.overrides import as_configured
 from tbench.runs.plan import sandbox_settings, trial_id
 from tbench.runs.redaction import hiding
 from tbench.runs.run import Run
@@ -193,7 +194,7 @@ async def run_trials(tasks: Sequence[Task], agent: Callable[[int], TrialAgent], 
             },
         }
     )
-    named = {task.name: task.allowing(config.sandbox.allow_env) for task in tasks}
+    named = {task.name: as_configured(task, config) for task in tasks}
     if any(named[task.name].path != task.path for task in tasks):
         raise UsageError("two of the tasks have the same name in different directories; rename one")
     plan = RunPlan(run=run, config=config, locked=Locked(agent="rewards"), seeds=(0,))

@@ -14,6 +14,7 @@ from tbench.config.document import RunPlan
 from tbench.config.setting import settings_of
 from tbench.config.settings import RunConfig
 from tbench.errors import UsageError
+from tbench.runs.overrides import as_configured
 from tbench.runs.resume import EarlierRun
 from tbench.runs.trial import TrialPlan
 from tbench.sandbox.backend import SandboxSettings
@@ -114,6 +115,7 @@ def sandbox_settings(plan: RunPlan, image_logs: Path | None = None) -> SandboxSe
     return SandboxSettings(
         run=plan.run,
         build=sandbox.build,
+        no_build_cache=sandbox.no_build_cache,
         network=sandbox.network,
         block_host=sandbox.block_host,
         no_new_privileges=sandbox.no_new_privileges,
@@ -154,7 +156,7 @@ def check_same_run(earlier: EarlierRun, plan: RunPlan, tasks: TaskSet) -> None:
 
 def plan_trials(tasks: TaskSet, plan: RunPlan) -> list[TrialPlan]:
     """The trials of tasks × seeds, seed by seed, so that a run cut short has whole seeds first. Ids are stable."""
-    by_name = {task.name: task.allowing(plan.config.sandbox.allow_env) for task in tasks.tasks}
+    by_name = {task.name: as_configured(task, plan.config) for task in tasks.tasks}
     measured, plans = semantic(plan), []
     for seed in plan.seeds:
         for name in tasks.names:

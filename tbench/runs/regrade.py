@@ -14,7 +14,8 @@ from typing import Any
 from tbench.config.document import RunDocument
 from tbench.config.settings import Verify
 from tbench.errors import TrialError, UsageError
-from tbench.results import TrialResult
+from tbench.results import ImageOrigin, TrialResult
+from tbench.runs.overrides import as_configured
 from tbench.runs.plan import sandbox_settings
 from tbench.sandbox.backend import MakeBackend, Reopens, Sandbox, Say, opened
 from tbench.storage.read_run import read_run
@@ -81,7 +82,7 @@ async def _changes(
     document: RunDocument, store: RunStore, kept: Sequence[Kept], backend: Reopens, say: Say
 ) -> AsyncIterator[Change]:
     config = document.config
-    tasks = {task.name: task.allowing(config.sandbox.allow_env) for task in read_tasks(config.tasks.source).tasks}
+    tasks = {task.name: as_configured(task, config) for task in read_tasks(config.tasks.source).tasks}
     hashes = {task.name: task.hash for task in document.tasks}
     for each in kept:
         task = tasks.get(each.result.task)
@@ -121,6 +122,9 @@ async def _verify_again(backend: Reopens, store: RunStore, kept: Kept, task: Tas
     finally:
         if is_new:
             await asyncio.shield(sandbox.remove())
+    if is_new and kept.image is not None:
+        snapshot = ImageOrigin(how="snapshot", reference=kept.image)
+        update |= {"image_id": kept.image, "image_origin": snapshot}
     update |= {"integrity": with_earlier(result.integrity, integrity), "finished_at": datetime.now(UTC)}
     after = result.model_copy(update=update)
     _store(store, kept.directory, after, files)

@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 import platform
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -15,17 +15,20 @@ from tbench import __version__
 from tbench.agents.trial_agent import TrialAgent
 from tbench.config.document import PlannedTask, RunDocument, RunPlan, Status
 from tbench.config.settings import RunConfig, Verify
+from tbench.errors import TrialError
 from tbench.events import Events, Note, RunEnded, RunStarted, TrialPhase
 from tbench.results import TrialResult
 from tbench.runs.admission import Admission, Demand
 from tbench.runs.host import HostWatch
+from tbench.runs.overrides import as_configured, tasks_as_configured
 from tbench.runs.plan import plan_trials
 from tbench.runs.pool import run_all
+from tbench.runs.preflight import refusal, refusal_words, refusals, words_about_size
 from tbench.runs.redaction import hiding
 from tbench.runs.resume import EarlierRun, RetryErrors, resume
 from tbench.runs.stopping import Gate, Stopping
 from tbench.runs.trial import Trial, TrialPlan
-from tbench.sandbox.backend import Backend, Compares, Copies, Keeps, Snapshots, opened, require
+from tbench.sandbox.backend import Backend, Capacity, Compares, Copies, Keeps, Snapshots, opened, require
 from tbench.storage.run_store import RunStore
 from tbench.tasks.consent import about_withheld
 from tbench.tasks.sources import TaskSet
@@ -75,7 +78,9 @@ class Run:
         self._store = store
         self._events = events
         self._host = HostWatch() if capacity.is_this_machine else None
-        self._plans = plan_trials(tasks, plan) if plans is None else plans
+        planned = plan_trials(tasks, plan) if plans is None else plans
+        # Those that cannot run cost nothing: what is wrong with them is on disk before the first sandbox is made.
+        self._plans = sorted(planned, key=lambda each: self._refusal(each) is None)
         self._results: list[TrialResult] = []
         self._teardowns: set[asyncio.Task[None]] = set()
         self._bugs: list[BaseException] = []
@@ -99,6 +104,9 @@ class Run:
         stopped = self._stopping.reason
         self._events.emit(RunEnded(interrupted=interrupted or stopped is not None))
         return RunOutcome(self._results, interrupted, stopped)
+
+    def _refusal(self, plan: TrialPlan) -> TrialError | None:
+        return refusal(plan.task, plan.invalid, self._config.agent.name)
 
     async def _run_trial(self, plan: TrialPlan) -> None:
         """Attempt one trial until a result is final."""
@@ -124,7 +132,8 @@ class Run:
             policy=VerifyPolicy(self._config.verify.mode, self._config.sandbox.keep, self._config.sandbox.snapshot),
         )
         queued = time.monotonic()
-        async with self._admission.admit(demand_of(plan, self._config.verify.mode)):
+        needed = demand_of(plan, self._config.verify.mode) if self._refusal(plan) is None else Demand(0, 0)
+        async with self._admission.admit(needed):
             if not await self._stopping.may_start():
                 return None
             tear_down = await trial.run(queue_sec=time.monotonic() - queued)
@@ -167,6 +176,12 @@ def demand_of_task(task: Task, verify: Verify) -> Demand:
     return Demand(environment.cpus, containers * environment.memory_mb)
 
 
+def size_words(tasks: Iterable[Task], config: RunConfig, capacity: Capacity) -> str | None:
+    """One line about tasks that are larger than the machine; None without any."""
+    demands = ((task.name, demand_of_task(as_configured(task, config), config.verify.mode)) for task in tasks)
+    return words_about_size(demands, capacity, config.schedule.cpu_overcommit)
+
+
 def run_document(plan: RunPlan, tasks: TaskSet, backend: Backend, earlier: RunDocument | None) -> RunDocument:
     """The content of run.json: configuration, versions, and what names stood for (tasks, images, prompts, model).
 
@@ -189,10 +204,17 @@ def run_document(plan: RunPlan, tasks: TaskSet, backend: Backend, earlier: RunDo
 
 def planned_tasks(tasks: TaskSet, backend: Backend, earlier: RunDocument | None = None) -> tuple[PlannedTask, ...]:
     """The tasks as run.json lists them, with the images that were used now or, else, in the `earlier` start."""
-    images = {task.name: task.image_id for task in earlier.tasks} if earlier else {}
-    images |= dict(backend.image_ids)
-    read = (PlannedTask(name=task.name, hash=task.hash, image_id=images.get(task.name)) for task in tasks.tasks)
+    before = {task.name: task for task in earlier.tasks} if earlier else {}
+    read = (_planned_task(task, backend, before.get(task.name)) for task in tasks.tasks)
     return (*read, *(PlannedTask(name=name, invalid=why) for name, why in tasks.invalid.items()))
+
+
+def _planned_task(task: Task, backend: Backend, before: PlannedTask | None) -> PlannedTask:
+    image_id, origin = backend.image_ids.get(task.name), backend.image_origins.get(task.name)
+    if before is not None and image_id in (None, before.image_id):
+        # What an earlier start has pulled or built is only present now.
+        image_id, origin = before.image_id, before.image_origin or origin
+    return PlannedTask(name=task.name, hash=task.hash, image_id=image_id, image_origin=origin)
 
 
 async def execute_run(
@@ -221,7 +243,11 @@ async def execute_run(
     hide = hiding(tasks.tasks)
     store = RunStore.create(directory, document, hide) if earlier is None else RunStore.open(directory, hide)
     events.subscribe(store.on_event)
-    if words := about_withheld((task.file for task in tasks.tasks), plan.config.sandbox.allow_env):
+    refused = refusals(tasks_as_configured(tasks, plan.config), plan.config.agent.name)
+    for name, error in refused.items():
+        say(refusal_words(name, error))
+    able = [task for task in tasks.tasks if task.name not in refused]
+    if words := about_withheld((task.file for task in able), plan.config.sandbox.allow_env):
         say(words)
     plans, standing = plan_trials(tasks, plan), list[TrialResult]()
     if earlier is not None:
@@ -232,6 +258,8 @@ async def execute_run(
     status: Status = "failed"
     try:
         async with opened(backend, say):
+            if words := size_words(able, plan.config, backend.capacity()):
+                say(words)
             run = Run(
                 plan,
                 tasks,

@@ -16,8 +16,9 @@ from harness.trajectory import Trajectory, Usage
 from tbench.agents.trial_agent import AgentReport, TrialAgent, Workplace
 from tbench.errors import TrialError
 from tbench.events import Events, Phase, TrialFinished, TrialPhase, TrialStep, TrialVerdict
-from tbench.results import NOTHING_SEEN, ErrorInfo, Integrity, Timings, TrialResult
+from tbench.results import NOTHING_SEEN, ErrorInfo, ImageOrigin, Integrity, Timings, TrialResult
 from tbench.runs.host import HostWatch, Observation
+from tbench.runs.preflight import refusal
 from tbench.runs.redaction import hiding
 from tbench.sandbox.backend import Backend, Keeps, Sandbox, Snapshots
 from tbench.storage.run_store import RunStore
@@ -49,6 +50,8 @@ class _Progress:
     report: AgentReport | None = None
     error: ErrorInfo | None = None
     integrity: Integrity = NOTHING_SEEN
+    image_id: str | None = None
+    image_origin: ImageOrigin | None = None
     kept: dict[str, str] = field(default_factory=dict)
     files: dict[str, bytes] = field(default_factory=dict)
     sandbox_sec: float = 0.0
@@ -129,14 +132,13 @@ class Trial:
             self._progress.files["traceback.txt"] = shown.encode("utf-8", "replace")
 
     async def _reach_verdict(self) -> None:
-        plan = self._plan
-        if plan.task is None:
-            raise TrialError("task_invalid", plan.invalid)
-        if plan.task.unsupported:
-            raise TrialError("task_unsupported", f"{plan.task_name} needs {', '.join(plan.task.unsupported)}")
-        await self._start(plan.task)
-        await self._work(plan.task)
-        await self._verify(plan.task)
+        task = self._plan.task
+        if (error := refusal(task, self._plan.invalid, self._agent.name)) is not None:
+            raise error
+        assert task is not None
+        await self._start(task)
+        await self._work(task)
+        await self._verify(task)
 
     async def _start(self, task: Task) -> None:
         started = time.monotonic()
@@ -144,6 +146,8 @@ class Trial:
             self._sandbox = await self._backend.sandbox(task, self._plan.trial, self._enter)
         finally:
             self._progress.sandbox_sec = time.monotonic() - started
+        self._progress.image_id = self._backend.image_ids.get(task.name)
+        self._progress.image_origin = self._backend.image_origins.get(task.name)
 
     async def _work(self, task: Task) -> None:
         assert self._sandbox is not None
@@ -269,6 +273,8 @@ class Trial:
             finished_at=datetime.now(UTC),
             host=self._observed.sample() if self._observed else None,
             integrity=progress.integrity,
+            image_id=progress.image_id,
+            image_origin=progress.image_origin,
             out_of_memory=self._sandbox is not None and self._sandbox.ran_out_of_memory,
         )
 

@@ -17,6 +17,7 @@ from harness.stream import ByteStream
 from tbench.config.settings import NetworkChoice
 from tbench.errors import UsageError
 from tbench.events import Phase
+from tbench.results import ImageOrigin
 from tbench.sandbox.archive import FileEntry
 from tbench.tasks.task import Task
 
@@ -179,6 +180,10 @@ class Backend(Protocol):
     def image_ids(self) -> Mapping[str, str]:
         """Image id by task name; filled in as images are resolved."""
 
+    @property
+    def image_origins(self) -> Mapping[str, ImageOrigin]:
+        """Where these images came from, by task name."""
+
     async def open(self, say: Say) -> None:
         """Get ready to make sandboxes, and remove what dead runs left. Raises UsageError."""
 
@@ -213,6 +218,8 @@ class SandboxSettings:
     run: str
     build: bool = False
     """Whether images are built even where they exist."""
+    no_build_cache: bool = False
+    """Whether what is built at all is built anew, step by step."""
     network: NetworkChoice = "task"
     block_host: bool = False
     """Whether the backend's host and the endpoint are closed to the sandboxes."""

@@ -10,6 +10,7 @@ from typing import Any
 from harness.stream import ByteStream, Connect
 from tbench.errors import TrialError
 from tbench.events import Phase
+from tbench.results import ImageOrigin
 from tbench.sandbox.archive import FileEntry, pack
 from tbench.sandbox.backend import Capacity, ChangeKind, ExecResult, Say
 from tbench.tasks.task import Task
@@ -147,6 +148,7 @@ class FakeBackend:
     ) -> None:
         self.made: dict[str, FakeSandbox] = {}
         self.image_ids: dict[str, str] = {}
+        self.image_origins: dict[str, ImageOrigin] = {}
         self.is_open = False
         self._make = make
         self._capacity = capacity
@@ -168,6 +170,7 @@ class FakeBackend:
         sandbox = self._make(task)
         self.made[trial] = sandbox
         self.image_ids[task.name] = "fake"
+        self.image_origins[task.name] = ImageOrigin(how="present", reference="fake")
         return sandbox
 
     @property

@@ -47,9 +47,11 @@ def summarise(
     planned_seeds: Sequence[int],
     *,
     population: bool = False,
+    overrides: Sequence[str] = (),
 ) -> Summary:
     """Sum up the final results of a run over its plan. `population` makes the +- a population std.
 
+    `overrides` says in words what the run did otherwise than its tasks say; it is passed on.
     Of several final results of one trial (a resumed or regraded run) the highest attempt counts, then the
     last line. Raises MixedResults, and ValueError for a plan that names a task or a seed twice.
     """
@@ -69,6 +71,7 @@ def summarise(
         agent=agent,
         started_at=_started_at(ended),
         seeds=tuple(planned_seeds),
+        overrides=tuple(overrides),
         counts=_counts(rows, len(everything) - len(finals), len(finals) - len(counted), ended, flags),
         score=_score(ended, planned_tasks, planned_seeds, population),
         tasks=rows,

@@ -176,6 +176,8 @@ class Summary(Frozen):
     started_at: datetime | None = None
     """When the first trial began; None where that is not recorded."""
     seeds: tuple[int, ...]
+    overrides: tuple[str, ...] = ()
+    """What the run did otherwise than its tasks say, a few words each."""
     counts: Counts
     score: Score | None
     """None when no trial was scored."""
@@ -244,7 +246,7 @@ class Summary(Frozen):
     def as_json(self) -> dict[str, Any]:
         """A plain dict for `--json`. Scores and rewards are fractions; keys stay the same over releases.
 
-        schema_version, model, agent, started_at, seeds, score_line, score_lines, coverage;
+        schema_version, model, agent, started_at, seeds, overrides [text], score_line, score_lines, coverage;
         counts {planned, scored, solved, errors, missing, other_attempts, unplanned, human_touched,
             flagged, weakly_flagged, repaired, regraded, remarked};
         score null or {mean, std, std_kind, per_seed, scored_per_seed, completed null or {seeds, mean, std},

@@ -60,6 +60,8 @@ def render(summary: Summary, console: Console) -> None:
     _print_line(_about(summary), console)
     for line in summary.score_lines:
         _print_line(line, console)
+    if summary.overrides:
+        _print_line(f"overridden: {', '.join(summary.overrides)}", console)
     for line in _detail_lines(summary):
         _print_line(line, console)
     for line in _flag_lines(summary):

@@ -11,22 +11,30 @@ import sys
 from collections import Counter
 from collections.abc import Iterable, Iterator
 from datetime import datetime
-from functools import cache
+from functools import cache, lru_cache
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 from pydantic import ValidationError
 
 from harness.trajectory import Frozen, Step, Trajectory
 from tbench.config.document import NotOurs, RunDocument, read_document
+from tbench.config.overrides import override_words
 from tbench.errors import UsageError
-from tbench.results import NOTHING_SEEN, RESULT_SCHEMA_VERSION, UNKNOWN_AGENT, UNKNOWN_TIME, TrialResult
+from tbench.results import (
+    NOTHING_SEEN,
+    RESULT_SCHEMA_VERSION,
+    UNKNOWN_AGENT,
+    UNKNOWN_TIME,
+    ImageOrigin,
+    TrialResult,
+)
 from tbench.storage.lines import first_problem, read_lines
 from tbench.storage.run_files import CONFIG_NAME, RESULTS_NAME, STEPS_NAME, TRAJECTORY_NAME
 from tbench.text import one_line
 
 _IMPORT_KEYS = frozenset({"task", "seed", "reward"})
-_MOSTLY_ALIKE = ("run", "task", "agent", "model")
+_MOSTLY_ALIKE = ("run", "task", "agent", "model", "image_id")
 _OWN_KEYS = frozenset(TrialResult.model_fields) - {"schema_version"}
 
 
@@ -50,6 +58,14 @@ class StoredRun(Frozen):
     """Whether there is no run.json, so that tasks and seeds are those that occur in the results."""
     notes: tuple[str, ...] = ()
     """What was tolerated while reading, one sentence each."""
+
+    @property
+    def overrides(self) -> tuple[str, ...]:
+        """What the run did otherwise than its tasks say, a few words each; empty where that is not known."""
+        return () if self.document is None else override_words(self.document.config)
+
+
+FrozenT = TypeVar("FrozenT", bound=Frozen)
 
 
 class _Line(NamedTuple):
@@ -297,6 +313,12 @@ def _all_fields(kind: type[Frozen]) -> set[str]:
     return set(kind.model_fields)
 
 
+@lru_cache(maxsize=4096)
+def _one_of_a_kind(origin: ImageOrigin) -> ImageOrigin:
+    """The first origin that is equal to this one."""
+    return origin
+
+
 def _slim(result: TrialResult) -> TrialResult:
     """The result in a third of the memory: what many results have alike is held once.
 
@@ -306,11 +328,23 @@ def _slim(result: TrialResult) -> TrialResult:
     for name in _MOSTLY_ALIKE:
         if isinstance(value := held[name], str):
             held[name] = sys.intern(value)
-    if result.integrity == NOTHING_SEEN:
-        held["integrity"] = NOTHING_SEEN
-    for part in (result, *(value for value in held.values() if isinstance(value, Frozen))):
-        object.__setattr__(part, "__pydantic_fields_set__", _all_fields(type(part)))
-    return result
+    for name, value in held.items():
+        if isinstance(value, Frozen):
+            held[name] = NOTHING_SEEN if value == NOTHING_SEEN else _compact(value)
+    if result.image_origin is not None:
+        held["image_origin"] = _one_of_a_kind(result.image_origin)
+    return _compact(result)
+
+
+def _compact(model: FrozenT) -> FrozenT:
+    """The same model, whose attributes are set one by one: only then do all objects of a class share their names."""
+    small = object.__new__(type(model))
+    for name, value in model.__dict__.items():
+        object.__setattr__(small, name, value)
+    object.__setattr__(small, "__pydantic_fields_set__", _all_fields(type(model)))
+    object.__setattr__(small, "__pydantic_extra__", None)
+    object.__setattr__(small, "__pydantic_private__", None)
+    return small
 
 
 def _read_bytes(file: Path) -> bytes:

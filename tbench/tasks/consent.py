@@ -57,6 +57,19 @@ def about_withheld(
     return f"not given to the tasks that ask for it, though set here: {', '.join(names)}; {flags} allows it"
 
 
+def missing_variables(
+    file: TaskFile, tables: Collection[str], allowed: Collection[str], host: Mapping[str, str] | None = None
+) -> list[str]:
+    """What a task asks for in these of its `env` tables without a default and does not get: key and remedy each."""
+    host = os.environ if host is None else host
+    missing = []
+    for wish in wishes(file):
+        name = wish.variable
+        if wish.key.partition(".")[0] in tables and not wish.has_default and not (name in allowed and name in host):
+            missing.append(f"{wish.key} = ${{{name}}}: {_what_to_do(name, name in allowed, name in host)}")
+    return missing
+
+
 def resolve_env(
     env: Mapping[str, str], allowed: Collection[str], host: Mapping[str, str] | None = None
 ) -> dict[str, str]:

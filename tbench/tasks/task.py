@@ -15,7 +15,7 @@ from pydantic import ValidationError
 
 from tbench.errors import TaskInvalid, TrialError
 from tbench.tasks.bounds import read_bounded, require_bounded
-from tbench.tasks.consent import resolve_env
+from tbench.tasks.consent import missing_variables, resolve_env
 from tbench.tasks.features import missing_features
 from tbench.tasks.files import TaskFiles, TreeEntry
 from tbench.tasks.format import TaskFile, first_problem, unknown_keys
@@ -35,6 +35,9 @@ class Task:
     def __init__(self, path: Path, toml: bytes, file: TaskFile, raw: Mapping[str, Any]) -> None:
         self.path = path
         self.file = file
+        """The content of task.toml, with what a run overrides."""
+        self.written = file
+        """The content of task.toml as it is."""
         self.name = path.name
         self._toml_digest = _sha256(toml)
         self._raw = raw
@@ -125,6 +128,19 @@ class Task:
         other._allowed_env = frozenset(names)
         return other
 
+    def with_file(self, file: TaskFile) -> Task:
+        """This task with other limits than its task.toml says; its hash is that of what is written there."""
+        if file == self.file:
+            return self
+        _ = self.hash
+        other = copy.copy(self)
+        other.file = file
+        return other
+
+    def missing_variables(self, tables: Collection[str]) -> list[str]:
+        """What it asks for in these of its `env` tables and does not get, one line each."""
+        return missing_variables(self.file, tables, self._allowed_env)
+
     def resolve_env(self, env: Mapping[str, str]) -> dict[str, str]:
         """A table of its environment with what it may take from tbench's own. Raises TrialError(env_missing)."""
         return resolve_env(env, self._allowed_env)
@@ -165,9 +181,9 @@ class Task:
         """Entries for /solution, by path below solution/; empty without one. Raises TrialError(task_changed)."""
         return self._tree("solution")
 
-    @property
+    @cached_property
     def has_oracle(self) -> bool:
-        """Whether there is a solution/solve.sh for the oracle."""
+        """Whether there is a solution/solve.sh for the oracle; one that goes away afterwards has changed."""
         path = self.path / "solution" / "solve.sh"
         return path.is_file() and not self._files.is_ignored(path)
 

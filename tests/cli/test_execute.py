@@ -3,10 +3,15 @@
 from __future__ import annotations
 
 import gc
+from pathlib import Path
 
 import pytest
+from click.testing import CliRunner
+from conftest import MakeTask
 
+from tbench.cli import app
 from tbench.cli.execute import few_full_collections
+from tbench.errors import UsageError
 
 
 def test_the_collector_is_as_before_when_the_trials_are_over() -> None:
@@ -16,3 +21,31 @@ def test_the_collector_is_as_before_when_the_trials_are_over() -> None:
         assert gc.get_threshold()[2] > before[2]
         raise KeyError
     assert (gc.get_threshold(), gc.get_freeze_count()) == (before, 0)
+
+
+@pytest.mark.parametrize("more", [(), ("--dry-run",)])
+@pytest.mark.parametrize(
+    ("task", "agent", "said"),
+    [
+        ({"solve": None}, "oracle", "small-task cannot run: oracle_missing: "),
+        (
+            {"toml": '[verifier.env]\nK = "${SURELY_UNSET}"\n'},
+            "model",
+            "small-task cannot run: env_missing: verifier.env",
+        ),
+        (
+            {"toml": "[environment]\ngpus = 1\n"},
+            "nop",
+            "small-task cannot run: task_unsupported: needs environment.gpus",
+        ),
+    ],
+)
+def test_a_run_of_nothing_that_can_run_ends_before_engine_and_endpoint_are_asked(
+    make_task: MakeTask, tmp_path: Path, task: dict[str, str], agent: str, said: str, more: tuple[str, ...]
+) -> None:
+    nowhere = {"DOCKER_HOST": "tcp://127.0.0.1:9", "OPENAI_BASE_URL": "http://127.0.0.1:9/v1"}
+    output = tmp_path / "run"
+    command = ["run", str(make_task(**task)), "--agent", agent, "--output", str(output), *more]
+    done = CliRunner(env=nowhere).invoke(app, command, prog_name="tbench")
+    assert isinstance(done.exception, UsageError) and str(done.exception).startswith(said), done
+    assert done.output == "" and not output.exists()

@@ -37,7 +37,9 @@ def test_a_hundred_thousand_results_take_20_seconds_of_cpu_and_400_mb_at_most(tm
         for seed in range(SEEDS):
             for name in names:
                 own = {"task": name, "seed": seed, "trial": f"{name}.s{seed}.x", "reward": float(rng.random() < 0.6)}
-                file.write(json.dumps({**RESULT, **own}) + "\n")
+                origin = {"how": "built", "reference": f"tbench/{name}:{'0' * 16}", "built_from": "0" * 16}
+                image = {"image_id": f"sha256:{name}{'0' * 54}", "image_origin": origin}
+                file.write(json.dumps({**RESULT, **own, **image}) + "\n")
     argv = [sys.executable, "-m", "tbench", "summary", str(tmp_path)]
     before = resource.getrusage(resource.RUSAGE_CHILDREN)
     said = subprocess.run(argv, capture_output=True, text=True, check=True).stdout

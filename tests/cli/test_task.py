@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import pytest
 from click.testing import CliRunner
 
 from tbench.cli import app
@@ -46,13 +47,18 @@ def test_check_says_where_a_build_has_a_network_and_what_block_host_does_not_bui
     assert lines[2:] == ["2 tasks, 0 problems"]
 
 
-def test_check_names_what_a_task_asks_of_the_environment_and_the_flag_that_allows_it(make_task: MakeTask) -> None:
+def test_check_names_what_a_task_asks_of_the_environment_and_the_flag_that_allows_it(
+    make_task: MakeTask, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("HF_TOKEN", raising=False)
+    monkeypatch.setenv("OPENAI_API_KEY", "sk-some-key")
     toml = '[environment.env]\nK = "${HF_TOKEN}"\n[verifier.env]\nL = "${OPENAI_API_KEY:-}"\n'
     path = make_task(toml=toml) / "task.toml"
     assert tbench("task", "check", str(path.parent)) == (
         0,
         [
-            f"asks for HF_TOKEN: {path}: environment.env.K; without --allow-env HF_TOKEN it has the error env_missing",
+            f"asks for HF_TOKEN (not set here): {path}: environment.env.K; "
+            "without --allow-env HF_TOKEN it has the error env_missing",
             f"asks for OPENAI_API_KEY: {path}: verifier.env.L; without --allow-env OPENAI_API_KEY it has its default",
             "1 tasks, 0 problems",
         ],

@@ -10,6 +10,7 @@ from typing import Any
 from urllib.parse import unquote
 
 import pytest
+from run_plans import a_config, a_document, a_plan
 
 from reports.page import write_report
 from tbench.results import Blame, ErrorInfo, Stage, Timings, TrialResult
@@ -115,6 +116,16 @@ def test_the_page_says_the_score_and_what_it_means(tmp_path: Path) -> None:
         "0.1.0",
     ):
         assert said in words
+
+
+def test_what_was_overridden_stands_beside_the_score(tmp_path: Path) -> None:
+    config = a_config(agent_timeout_multiplier=2, memory_mb=8192)
+    document = a_document(a_plan()).model_copy(update={"config": config})
+    run = store(tmp_path / "run", [trial("t", 0, 1.0)], ["t"])
+    (run / "run.json").write_text(document.model_dump_json())
+    words = read(write_report(run)).words()
+    assert "Overridden: agent timeout x2, 8192 MB of memory instead of each task's" in words
+    assert "Overridden" not in read(write_report(mixed(tmp_path / "other"))).words()
 
 
 def test_cells_tell_pass_partial_fail_error_and_missing_apart_without_colour(tmp_path: Path) -> None:

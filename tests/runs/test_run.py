@@ -20,8 +20,9 @@ from tbench.config.document import RunPlan
 from tbench.config.settings import RunConfig
 from tbench.errors import TrialError, UsageError
 from tbench.events import Event, Events, TrialFinished
-from tbench.results import TrialResult
+from tbench.results import ImageOrigin, TrialResult
 from tbench.runs.plan import plan_trials
+from tbench.runs.resume import EarlierRun
 from tbench.runs.run import Run, RunOutcome, execute_run
 from tbench.sandbox.archive import unpack
 from tbench.sandbox.backend import Capacity
@@ -35,7 +36,7 @@ EIGHT_CPUS = Capacity(8, 1e6)
 RESULT_KEYS = {
     "schema_version", "run", "trial", "task", "seed", "attempt", "final", "agent", "model", "reward", "outcome",
     "error", "steps", "usage", "timings", "started_at", "finished_at", "human_touched",
-    "integrity", "host", "out_of_memory",
+    "integrity", "host", "out_of_memory", "image_id", "image_origin",
 }  # fmt: skip
 TIMING_KEYS = {
     "queue_sec", "sandbox_sec", "agent_sec", "model_sec", "waited_sec", "command_sec", "verifier_sec",
@@ -502,3 +503,32 @@ async def test_run_json_says_where_the_sandboxes_were(tasks: TaskSet, tmp_path: 
     document = json.loads((tmp_path / "run" / "run.json").read_text())
     assert document["engine"] == {"backend": "fake", "cpus": 3, "memory_mb": 512}
     assert {task["image_id"] for task in document["tasks"]} == {"fake"}
+
+
+def images_in(directory: Path) -> tuple[list[Any], list[Any]]:
+    """What run.json says of the images of tasks, and what results say of them, with how they came there."""
+    tasks = json.loads((directory / "run.json").read_text())["tasks"]
+    lines = [json.loads(line) for line in (directory / "results.jsonl").read_text().splitlines()]
+    shown = [[(each["image_id"], (each["image_origin"] or {}).get("how")) for each in kind] for kind in (tasks, lines)]
+    return shown[0], shown[1]
+
+
+async def test_results_and_run_json_say_where_images_came_from_and_a_later_start_keeps_it(
+    make_task: MakeTask, tmp_path: Path
+) -> None:
+    class Building(FakeBackend):
+        async def sandbox(self, task: Task, *more: Any) -> FakeSandbox:
+            made = await super().sandbox(task, *more)
+            self.image_origins[task.name] = ImageOrigin(how="built", reference="tbench/a:1", built_from="1")
+            return made
+
+    make_task("a")
+    tasks = read_tasks(str(make_task("b", toml="[environment]\ngpus = 1\n").parent))
+    directory = tmp_path / "run"
+    await execute_run(plan_of(seeds=(0,)), tasks, directory, NopAgent, Events(), backend=Building())
+    assert images_in(directory) == ([("fake", "built"), (None, None)], [(None, None), ("fake", "built")])
+    earlier = EarlierRun.read(directory)
+    await execute_run(plan_of(), tasks, directory, NopAgent, Events(), backend=FakeBackend(), earlier=earlier)
+    planned, results = images_in(directory)
+    assert planned == [("fake", "built"), (None, None)]
+    assert results[2:] == [(None, None), ("fake", "present")]

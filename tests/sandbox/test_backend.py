@@ -104,6 +104,7 @@ async def test_phases_and_the_image_are_told_of_a_new_sandbox(backend: Backend, 
         await made.remove()
     assert phases[-1] == "sandbox"
     assert backend.image_ids[task.name]
+    assert backend.image_origins[task.name].how in ("built", "present")
 
 
 async def test_a_command_s_output_and_exit_code_come_back(sandbox: Sandbox) -> None:

@@ -316,6 +316,16 @@ def test_usage_is_summed_over_counted_trials() -> None:
     assert summarise(results, ["t"], [0, 1]).usage == Usage(prompt_tokens=10, completion_tokens=4)
 
 
+def test_what_was_overridden_stands_under_the_score_lines() -> None:
+    results, words = eighteen([4, 4, 3]), ("every timeout x2", "4 cpus instead of each task's")
+    summary = summarise(results, SIX, [0, 1, 2], overrides=words)
+    lines = printed(summary).splitlines()
+    last = max(place for place, line in enumerate(lines) if line.startswith("score"))
+    assert lines[last + 1] == "overridden: every timeout x2, 4 cpus instead of each task's"
+    assert summary.as_json()["overrides"] == list(words)
+    assert "overridden" not in printed(summarise(results, SIX, [0, 1, 2]))
+
+
 def test_the_json_form_survives_json() -> None:
     results = [*eighteen([4, 4, 3]), trial("late", 0, None, error=failure())]
     data = summarise(results, [*SIX, "late"], [0, 1, 2]).as_json()

@@ -276,5 +276,8 @@ async def test_a_snapshot_is_verified_again_as_it_was_before_the_verifier(
     directory, result, name = await run_trial(make_task(test=COUNTS.format(1)), snapshot=True)
     assert (result.reward, await left(engine, name)) == (1.0, (0, 1))
     changes = await regrade(partial(DockerBackend, engine), directory, ("small-*",), 0, print)
-    assert changes[0].after is not None and changes[0].after.reward == 1.0
+    after = changes[0].after
+    assert after is not None and after.reward == 1.0
+    assert after.image_origin is not None and after.image_origin.how == "snapshot"
+    assert after.image_id == after.image_origin.reference != result.image_id
     assert await left(engine, name) == (0, 1)

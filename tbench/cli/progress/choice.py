@@ -14,7 +14,7 @@ from tbench.cli.progress.lines import JsonLines, PlainLines
 from tbench.cli.progress.live import LiveView
 from tbench.config.document import RunPlan
 from tbench.config.settings import OutputConfig
-from tbench.events import Event, Subscriber
+from tbench.events import Event, Note, RunStarted, Subscriber
 from tbench.tasks.sources import TaskSet
 from tbench.text import counted, visible_line
 
@@ -48,8 +48,19 @@ def progress(
         return
     console.print(Text(visible_line(headline)))  # which breaks it between words
     view = LiveView(is_away=is_away)
+    begun = False
+
+    def show(event: Event) -> None:
+        nonlocal begun
+        begun = begun or isinstance(event, RunStarted)
+        if isinstance(event, Note) and not begun:
+            # What is told before the first trial stays: the view has room for the last few notes only.
+            console.print(Text(visible_line(event.text)))
+        else:
+            view(event)
+
     with Live(get_renderable=lambda: view.render(*console.size), console=console, refresh_per_second=8, transient=True):
-        yield view
+        yield show
 
 
 def _headline(plan: RunPlan, tasks: TaskSet) -> str:

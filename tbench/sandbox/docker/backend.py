@@ -13,6 +13,7 @@ from typing import Any
 
 from tbench.errors import TrialError, UsageError
 from tbench.events import Phase
+from tbench.results import ImageOrigin
 from tbench.sandbox.backend import Capacity, Sandbox, SandboxSettings, Say
 from tbench.sandbox.docker.beside import Originals
 from tbench.sandbox.docker.cleaning import reap
@@ -38,6 +39,7 @@ class DockerBackend:
     def __init__(self, engine: Engine, settings: SandboxSettings, *, owns_engine: bool = False) -> None:
         """`owns_engine` says that closing this backend closes the connection, too."""
         self.image_ids: dict[str, str] = {}
+        self.image_origins: dict[str, ImageOrigin] = {}
         self._engine = engine
         self._settings = settings
         self._owns_engine = owns_engine
@@ -62,6 +64,7 @@ class DockerBackend:
         self._images = Images(
             engine,
             build=settings.build,
+            no_build_cache=settings.no_build_cache,
             log_dir=settings.image_logs,
             say=say,
             closed_network=self._closed_network if settings.block_host else None,
@@ -104,6 +107,8 @@ class DockerBackend:
         on_phase("image")
         image = await self._images.get(task)
         self.image_ids[task.name] = image.id
+        if image.origin is not None:
+            self.image_origins[task.name] = image.origin
         on_phase("sandbox")
         recipe = await self._recipe(task, trial, image, environment)
         container = await Container.start(self._engine, recipe, self._memory_watch, self._originals)

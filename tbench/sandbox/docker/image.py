@@ -11,13 +11,14 @@ import subprocess
 import time
 from collections.abc import Callable
 from contextlib import AbstractAsyncContextManager, nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any, Literal
 
 from tbench.errors import TrialError
-from tbench.results import Stage
+from tbench.results import ImageOrigin, Stage
+from tbench.sandbox.docker.build import BuildFailed, build, build_with_buildkit, last_lines
 from tbench.sandbox.docker.dockerfile import (
     base_images,
     fetches_by_itself,
@@ -43,10 +44,6 @@ _NO_ROUTE = re.compile(
 )
 
 
-class BuildFailed(Exception):
-    """A build ended without an image; the message is the builder's last word."""
-
-
 @dataclass(frozen=True)
 class Image:
     """An image that the engine has, and what its configuration says."""
@@ -61,6 +58,10 @@ class Image:
     """Id of the image that a snapshot's sandbox was made of; empty for what is no snapshot."""
     triggers: tuple[str, ...] = ()
     """Instructions that a build begins with whose FROM names this image."""
+    digests: tuple[str, ...] = ()
+    """Its names in registries, with digests: `name@sha256:…`."""
+    origin: ImageOrigin | None = None
+    """Where a task's image came from; None for other images."""
 
     @classmethod
     def from_inspection(cls, reference: str, inspection: dict[str, Any]) -> Image:
@@ -75,7 +76,21 @@ class Image:
             triggers=tuple(config.get("OnBuild") or ()),
             has_home="HOME" in names,
             original=(config.get("Labels") or {}).get(LABEL_ORIGINAL, ""),
+            digests=tuple(inspection.get("RepoDigests") or ()),
         )
+
+    def published(self, how: Literal["pulled", "present"]) -> Image:
+        """This image as one that a task names."""
+        name = name_and_tag(self.reference)[0].partition("@")[0]
+        # The engine may know one image by several names; a short name stands there in full with Podman.
+        own = [each for each in self.digests if each.partition("@")[0].endswith(name)] or list(self.digests)
+        digest = own[0].partition("@")[2] if own else None
+        return replace(self, origin=ImageOrigin(how=how, reference=self.reference, digest=digest))
+
+    def built(self, how: Literal["built", "present"]) -> Image:
+        """This image as one that was built of a task; the hash of environment/ is its tag."""
+        built_from = self.reference.rpartition(":")[2]
+        return replace(self, origin=ImageOrigin(how=how, reference=self.reference, built_from=built_from))
 
 
 def is_disk_full(error: BaseException) -> bool:
@@ -96,15 +111,21 @@ class Images:
         engine: Engine,
         *,
         build: bool = False,
+        no_build_cache: bool = False,
         pull_sec: float = _PULL_SEC,
         free_mb: float = _FREE_MB,
         log_dir: Path | None = None,
         say: Callable[[str], None] = lambda _: None,
         closed_network: ClosedNetwork | None = None,
     ) -> None:
-        """With `closed_network` all builds are on such a network, and what could not be kept to it is not built."""
+        """With `closed_network` all builds are on such a network, and what could not be kept to it is not built.
+
+        With `build` nothing is pulled; with `no_build_cache` what is not pulled is built anew, without the engine's
+        cache.
+        """
         self._engine = engine
         self._force_build = build
+        self._no_cache = no_build_cache
         self._pull_sec = pull_sec
         self._free_mb = free_mb
         self._log_dir = log_dir
@@ -143,22 +164,28 @@ class Images:
     async def _resolve(self, task: Task) -> Image:
         published = task.file.environment.docker_image
         if published and not self._force_build:
-            image = await self.find(published) or await self._pull(published, task)
-            if image is not None:
-                return image
+            if (image := await self.find(published)) is not None:
+                return image.published("present")
+            if (image := await self._pull(published, task)) is not None:
+                return image.published("pulled")
         # In a thread: hashing some megabytes must not hold up the other trials' terminals.
         tag = await asyncio.to_thread(_tag_of_unchanged, task)
         if not task.dockerfile.is_file():
             raise TrialError(
                 "image_unavailable", f"{task.name}: {published} cannot be pulled and there is no Dockerfile"
             )
-        if not self._force_build and (image := await self.find(tag)) is not None:
-            return image
+        if not self._builds_anew and (image := await self.find(tag)) is not None:
+            return image.built("present")
         if self._closed_network is not None:
             await self._require_closable(task)
         async with self._building:
             await self._need_space(task)
-            return await self._build(task, tag)
+            return (await self._build(task, tag)).built("built")
+
+    @property
+    def _builds_anew(self) -> bool:
+        """Whether an image that was built before is no reason not to build it."""
+        return self._force_build or self._no_cache
 
     async def _require_closable(self, task: Task) -> None:
         """Check that nothing in the task's build goes round the network that it gets. Raises TrialError."""
@@ -191,7 +218,7 @@ class Images:
             # Where it cannot be pulled, it is built.
             return "present" if await self.find(published) else "to be pulled"
         tag = await asyncio.to_thread(build_tag, task)
-        return "present" if not self._force_build and await self.find(tag) else "to be built"
+        return "present" if not self._builds_anew and await self.find(tag) else "to be built"
 
     async def _need_space(self, task: Task) -> None:
         """Check the free space of the engine's disk, if it can be seen. Raises TrialError(image_no_space)."""
@@ -259,9 +286,10 @@ class Images:
     async def _build_on(self, network: str | None, task: Task, tag: str) -> None:
         limit_sec = task.file.environment.build_timeout_sec
         if network is None and needs_buildkit(read_dockerfile(task)):
-            builder: Callable[..., None] = _build_with_buildkit
+            builder: Callable[..., None] = build_with_buildkit
         else:
             builder = partial(build, labels={LABEL_IMAGE: "task"}, network=network)
+        builder = partial(builder, no_cache=self._no_cache)
         log: list[str] = []
         started = time.monotonic()
         try:
@@ -336,71 +364,7 @@ def build_tag(task: Task) -> str:
     return f"tbench/{slug}:{digest.hexdigest()[:16]}"
 
 
-def build(
-    api: Any,
-    context: Path,
-    tag: str,
-    *,
-    limit_sec: float,
-    labels: dict[str, str],
-    log: list[str],
-    network: str | None = None,
-) -> None:
-    """Build with the engine's own builder, through the SDK; output goes to `log`. Raises BuildFailed, TimeoutError.
-
-    Its steps are on `network`, by default on the engine's own bridge.
-    """
-    ends = time.monotonic() + limit_sec
-    # The request's timeout bounds a silent step; a client that goes away makes the engine stop.
-    stream = api.build(
-        path=str(context),
-        tag=tag,
-        rm=True,
-        forcerm=True,
-        decode=True,
-        timeout=int(limit_sec) + 1,
-        labels=labels,
-        network_mode=network,
-    )
-    try:
-        for message in stream:
-            log.append(message.get("stream") or f"{message.get('status', '')}\n")
-            if "error" in message:
-                raise BuildFailed(message["error"])
-            if time.monotonic() > ends:
-                raise TimeoutError(f"longer than {limit_sec:.0f} s")
-    finally:
-        stream.close()
-
-
-def _build_with_buildkit(api: Any, context: Path, tag: str, *, limit_sec: float, log: list[str]) -> None:
-    """Build a Dockerfile with heredocs or RUN --mount, by the docker client, which alone drives BuildKit."""
-    client = shutil.which("docker")
-    if client is None:
-        raise BuildFailed("this Dockerfile needs BuildKit (heredoc or --mount): install the docker client with buildx")
-    done = subprocess.run(
-        [client, "build", "--progress=plain", "-t", tag, "--label", f"{LABEL_IMAGE}=task", str(context)],
-        env={**os.environ, "DOCKER_BUILDKIT": "1"},
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        timeout=limit_sec,
-        check=False,
-    )
-    text = done.stdout.decode("utf-8", "replace")
-    log.append(text)
-    if done.returncode:
-        hint = "; it needs BuildKit: install docker-buildx" if "buildx" in text else ""
-        raise BuildFailed(f"docker build ended with {done.returncode}{hint}")
-
-
 def _why_not_built(error: Exception, log: list[str]) -> str:
     if isinstance(error, EngineUnreachable):
         return "engine_unreachable"
     return "image_no_space" if is_disk_full(error) or _DISK_FULL.search(last_lines(log)) else "image_build_failed"
-
-
-def last_lines(log: list[str]) -> str:
-    """The builder's last words, for a message."""
-    chatter = (" --->", "Removing intermediate container")
-    last = [line for line in "".join(log).splitlines() if line.strip() and not line.startswith(chatter)][-2:]
-    return f"last lines: {one_line(' | '.join(last), 200)}"

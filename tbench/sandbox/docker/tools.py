@@ -15,8 +15,9 @@ from pathlib import Path
 
 from tbench.errors import UsageError
 from tbench.sandbox.backend import TOOLS, Say
+from tbench.sandbox.docker.build import BuildFailed, build, last_lines
 from tbench.sandbox.docker.engine import Engine, EngineError
-from tbench.sandbox.docker.image import BuildFailed, build, last_lines, pull
+from tbench.sandbox.docker.image import pull
 from tbench.sandbox.docker.labels import LABEL_OWNER, LABEL_SHARED
 from tbench.sandbox.docker.owner import owner
 from tbench.tasks.bundled import images_dir

@@ -3,25 +3,89 @@
 from __future__ import annotations
 
 import asyncio
+import gzip
+import hashlib
+import http.server
+import json
 import socket
 import subprocess
 import sys
+import threading
 import uuid
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import pytest
+from run_plans import a_config
 
 from tbench.errors import TrialError
+from tbench.results import ImageOrigin
+from tbench.runs.overrides import as_configured
 from tbench.sandbox.docker.engine import Engine
-from tbench.sandbox.docker.image import Images, build_tag, name_and_tag
+from tbench.sandbox.docker.image import Image, Images, build_tag, name_and_tag
 from tbench.tasks.task import Task
 
 needs_engine = pytest.mark.engine
 BASE = "debian:bookworm-slim"
 NOWHERE = "localhost:1/nobody/nothing:1"
 """Refused at once: no registry listens there."""
+
+
+class _Registry(http.server.BaseHTTPRequestHandler):
+    """Has one image, of one layer without files."""
+
+    layer = gzip.compress(bytes(10240), mtime=0)
+    config = json.dumps(
+        {
+            "architecture": "amd64",
+            "os": "linux",
+            "config": {"Labels": {"tbench.test": "registry"}},
+            "rootfs": {"type": "layers", "diff_ids": [f"sha256:{hashlib.sha256(bytes(10240)).hexdigest()}"]},
+        }
+    ).encode()
+    blobs: ClassVar = {f"sha256:{hashlib.sha256(blob).hexdigest()}": blob for blob in (layer, config)}
+
+    def do_GET(self) -> None:
+        kind, body = _MANIFEST, a_manifest()
+        if "/blobs/" in self.path:
+            kind, body = "application/octet-stream", self.blobs[self.path.rpartition("/")[2]]
+        self.send_response(200)
+        self.send_header("Content-Type", kind)
+        self.send_header("Content-Length", str(len(body)))
+        self.send_header("Docker-Content-Digest", f"sha256:{hashlib.sha256(body).hexdigest()}")
+        self.end_headers()
+        if self.command == "GET":
+            self.wfile.write(body)
+
+    def do_HEAD(self) -> None:
+        self.do_GET()
+
+    def log_message(self, *_: Any) -> None:
+        pass
+
+
+_MANIFEST = "application/vnd.docker.distribution.manifest.v2+json"
+
+
+def a_manifest() -> bytes:
+    layer, config = (
+        {"digest": digest, "size": len(blob), "mediaType": f"application/vnd.docker.{kind}"}
+        for (digest, blob), kind in zip(
+            _Registry.blobs.items(), ("image.rootfs.diff.tar.gzip", "container.image.v1+json"), strict=True
+        )
+    )
+    return json.dumps({"schemaVersion": 2, "mediaType": _MANIFEST, "config": config, "layers": [layer]}).encode()
+
+
+@pytest.fixture
+def registry() -> Iterator[tuple[str, str]]:
+    """A registry on this machine: the name of its image, and the digest."""
+    server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), _Registry)
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    yield f"127.0.0.1:{server.server_address[1]}/lab/small:1", f"sha256:{hashlib.sha256(a_manifest()).hexdigest()}"
+    server.shutdown()
+    server.server_close()
 
 
 async def failure(images: Images, task: Task) -> TrialError:
@@ -96,6 +160,87 @@ async def test_building_can_be_forced(engine: Engine, fresh: Callable[..., Task]
     assert (await Images(engine).get(task)).reference == BASE
     assert (await Images(engine, build=True, say=said.append).get(task)).reference == build_tag(task)
     assert said == [f"{task.name}: building its image"]
+
+
+@needs_engine
+async def test_without_the_build_cache_every_step_is_done_again(engine: Engine, fresh: Callable[..., Task]) -> None:
+    task = fresh("RUN date +%s.%N >/built\n")
+    first = await Images(engine).get(task)
+    assert (await Images(engine, build=True).get(task)).id == first.id, "this comes from the cache"
+    anew = Images(engine, no_build_cache=True)
+    second = await anew.get(task)
+    assert second.id != first.id and (await anew.get(task)).id == second.id
+    await engine.call(engine.api.remove_image, first.id, force=True)
+
+
+@needs_engine
+async def test_without_the_build_cache_a_published_image_is_used_as_it_is(
+    engine: Engine, fresh: Callable[..., Task]
+) -> None:
+    task = fresh(docker_image=BASE)
+    images = Images(engine, no_build_cache=True)
+    assert (await images.foresee(task), (await images.get(task)).reference) == ("present", BASE)
+    assert await images.foresee(fresh()) == "to be built"
+
+
+@needs_engine
+async def test_an_image_tells_what_was_done_for_it_and_what_it_was_built_of(
+    engine: Engine, fresh: Callable[..., Task]
+) -> None:
+    task = fresh()
+    tag = build_tag(task)
+    origins = [(await Images(engine).get(task)).origin for _ in range(2)]
+    built_from = tag.rpartition(":")[2]
+    assert origins == [
+        ImageOrigin(how="built", reference=tag, built_from=built_from),
+        ImageOrigin(how="present", reference=tag, built_from=built_from),
+    ]
+    published = (await Images(engine).get(fresh(docker_image=BASE))).origin
+    assert published is not None and published.model_copy(update={"digest": None}) == ImageOrigin(
+        how="present", reference=BASE
+    )
+
+
+@needs_engine
+async def test_a_pulled_image_tells_the_digest_by_which_its_registry_knows_it(
+    engine: Engine, fresh: Callable[..., Task], registry: tuple[str, str]
+) -> None:
+    reference, digest = registry
+    try:
+        origins = [(await Images(engine).get(fresh(docker_image=reference))).origin for _ in range(2)]
+    finally:
+        await engine.call(engine.api.remove_image, reference, force=True)
+    assert origins == [
+        ImageOrigin(how="pulled", reference=reference, digest=digest),
+        ImageOrigin(how="present", reference=reference, digest=digest),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("reference", "digests", "digest"),
+    [
+        ("alpine:3", [], None),
+        ("alpine:3", ["mirror/alpine@sha256:1", "alpine@sha256:2"], "sha256:1"),
+        ("lab/alpine", ["alpine@sha256:1", "docker.io/lab/alpine@sha256:2"], "sha256:2"),
+        ("lab/alpine@sha256:2", ["elsewhere/alpine@sha256:1", "lab/alpine@sha256:2"], "sha256:2"),
+        ("docker.io/library/alpine", ["alpine@sha256:1"], "sha256:1"),
+    ],
+)
+def test_of_several_digests_that_of_the_task_s_own_name_counts(
+    reference: str, digests: list[str], digest: str | None
+) -> None:
+    origin = Image.from_inspection(reference, {"Id": "sha256:0", "RepoDigests": digests}).published("pulled").origin
+    assert origin == ImageOrigin(how="pulled", reference=reference, digest=digest)
+
+
+@needs_engine
+async def test_a_build_has_the_time_that_a_run_gives_it(engine: Engine, fresh: Callable[..., Task]) -> None:
+    task = fresh(f"RUN sleep 4; echo {uuid.uuid4()}\n", toml="build_timeout_sec = 1\n")
+    failed = await failure(Images(engine), task)
+    assert (failed.type, "took longer than 1 s" in str(failed)) == ("image_build_timeout", True)
+    patient = as_configured(task, a_config(build_timeout_multiplier=120))
+    image = await Images(engine).get(patient)
+    assert image.origin is not None and image.origin.how == "built"
 
 
 @needs_engine

@@ -1,0 +1,81 @@
+"""What is known before anything starts: which tasks cannot come to a verdict, and which are larger than the machine."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable
+
+from tbench.agents.trial_agent import OracleAgent
+from tbench.config.settings import RunConfig
+from tbench.errors import TrialError, UsageError
+from tbench.runs.admission import Demand
+from tbench.sandbox.backend import Capacity
+from tbench.tasks.sources import TaskSet
+from tbench.tasks.task import Task
+
+_NAMES_SHOWN = 5
+
+
+def refusal(task: Task | None, invalid: str, agent: str) -> TrialError | None:
+    """Why no trial of a task can come to a verdict with an agent of this name; None where nothing is known against it.
+
+    `invalid` says why `task` is None.
+    """
+    if task is None:
+        return TrialError("task_invalid", invalid)
+    if task.unsupported:
+        return TrialError("task_unsupported", f"needs {', '.join(task.unsupported)}, which tbench does not have")
+    tables = ("environment", "solution", "verifier") if agent == OracleAgent.name else ("environment", "verifier")
+    if missing := task.missing_variables(tables):
+        return TrialError("env_missing", "; ".join(missing))
+    if agent == OracleAgent.name and not task.has_oracle:
+        return TrialError("oracle_missing", f"{task.path / 'solution' / 'solve.sh'}: missing, so there is no oracle")
+    return None
+
+
+def refusals(tasks: TaskSet, agent: str) -> dict[str, TrialError]:
+    """By name, why tasks cannot come to a verdict; those that can are left out."""
+    known = {task.name: refusal(task, "", agent) for task in tasks.tasks}
+    known |= {name: refusal(None, why, agent) for name, why in tasks.invalid.items()}
+    return {name: error for name, error in sorted(known.items()) if error is not None}
+
+
+def require_a_task_that_can_run(tasks: TaskSet, config: RunConfig) -> None:
+    """Check that not every task is refused. Raises UsageError, which says why the first one is."""
+    refused = refusals(tasks, config.agent.name)
+    if len(refused) < len(tasks.names):
+        return
+    name, error = next(iter(refused.items()))
+    words = refusal_words(name, error)
+    if len(refused) > 1:
+        counts = Counter(each.type for each in refused.values())
+        kinds = ", ".join(f"{type_} {count}" for type_, count in counts.most_common())
+        words = f"none of {len(refused)} tasks can run ({kinds}); the first: {words}"
+    raise UsageError(words)
+
+
+def refusal_words(name: str, error: TrialError) -> str:
+    """One line about a task that is refused."""
+    return f"{name} cannot run: {error.type}: {error}"
+
+
+def words_about_size(demands: Iterable[tuple[str, Demand]], capacity: Capacity, cpu_overcommit: float) -> str | None:
+    """One line about the tasks, by name with what a trial needs, that are larger than the machine; None without any."""
+    large = [(name, each) for name, each in demands if not _fits(each, capacity.cpus, capacity.memory_mb)]
+    if not large:
+        return None
+    shown = ", ".join(f"{name} ({_size(each)})" for name, each in large[:_NAMES_SHOWN])
+    more = f" and {len(large) - _NAMES_SHOWN} more" if len(large) > _NAMES_SHOWN else ""
+    has = _size(Demand(capacity.cpus, capacity.memory_mb))
+    budget = capacity.cpus * cpu_overcommit
+    are_alone = not any(_fits(each, budget, capacity.memory_mb) for _, each in large)
+    alone = ", and runs alone" if are_alone else ""
+    return f"larger than the machine, which has {has}: {shown}{more}; each gets what there is{alone}"
+
+
+def _fits(demand: Demand, cpus: float, memory_mb: float) -> bool:
+    return demand.cpus <= cpus and demand.memory_mb <= memory_mb
+
+
+def _size(demand: Demand) -> str:
+    return f"{demand.cpus:g} cpus, {demand.memory_mb / 1024:,.1f} GB"
