@@ -12,9 +12,11 @@ from typing import get_args
 
 from harness.model import ServedModel
 from tbench.agents.setup import AgentSetup, connect_if_used
-from tbench.cli.execute import check_load, chosen_tasks, planned
+from tbench.cli.execute import check_load, planned
 from tbench.cli.printing import print_line, print_text
-from tbench.config.document import RunPlan
+from tbench.cli.tasks import chosen_tasks
+from tbench.config.document import PlannedTask, RunDocument, RunPlan
+from tbench.config.rules import broken_rules
 from tbench.config.settings import RunConfig, SandboxConfig
 from tbench.runs.plan import plan_trials
 from tbench.runs.resume import EarlierRun, RetryErrors, left_to_do
@@ -34,7 +36,7 @@ Row = tuple[str, str]
 
 def show_plan(config: RunConfig, earlier: EarlierRun | None, retry_errors: RetryErrors) -> None:
     """Print the plan of a run. Raises UsageError for what would keep it from starting."""
-    tasks, setup = chosen_tasks(config.tasks), AgentSetup.of(config)
+    tasks, setup = chosen_tasks(config.tasks, earlier.document if earlier else None), AgentSetup.of(config)
     engine = Engine.connect()
     try:
         check_load(config, engine)
@@ -71,6 +73,7 @@ async def _plan(
     startable = [task for task in tasks.tasks if task.name in started and not task.unsupported]
     return [
         ("tasks", f"{len(tasks.names)}: {', '.join(tasks.names)}"),
+        *_dataset(plan, tasks),
         *(("invalid", f"{name}: {why}") for name, why in tasks.invalid.items()),
         *(("refused", f"{task.name}: needs {', '.join(task.unsupported)}") for task in tasks.tasks if task.unsupported),
         (
@@ -88,6 +91,16 @@ async def _plan(
         ("engine", f"{counted(engine.info.cpus, 'cpu')}, {engine.info.memory_mb / 1024:,.1f} GB of memory"),
         ("output", _output(config, earlier)),
     ]
+
+
+def _dataset(plan: RunPlan, tasks: TaskSet) -> Iterator[Row]:
+    """The dataset with its digests, and the rules of its leaderboard that the run would break."""
+    if tasks.origin is None:
+        return
+    yield "dataset", tasks.origin.words
+    planned = tuple(PlannedTask(name=name, invalid=tasks.invalid.get(name)) for name in tasks.names)
+    if broken := broken_rules(RunDocument(**dict(plan), dataset=tasks.origin, tasks=planned)):
+        yield "rules", f"its leaderboard's are broken: {'; '.join(broken)}"
 
 
 def _variables(config: RunConfig, tasks: TaskSet) -> Iterator[Row]:

@@ -13,6 +13,7 @@ from typing import Any
 
 from tbench.config.document import RunDocument
 from tbench.config.settings import Verify
+from tbench.datasets.reading import read_again
 from tbench.errors import TrialError, UsageError
 from tbench.results import TrialResult
 from tbench.runs.plan import sandbox_settings
@@ -21,7 +22,6 @@ from tbench.storage.read_run import read_run
 from tbench.storage.run_files import trial_directory
 from tbench.storage.run_store import RunStore
 from tbench.storage.trial_files import write_trial
-from tbench.tasks.sources import read_tasks
 from tbench.tasks.task import Task
 from tbench.verify.policy import verify_by
 from tbench.verify.verifier import VerifierFailed, with_earlier
@@ -81,7 +81,8 @@ async def _changes(
     document: RunDocument, store: RunStore, kept: Sequence[Kept], backend: Reopens, say: Say
 ) -> AsyncIterator[Change]:
     config = document.config
-    tasks = {task.name: task.allowing(config.sandbox.allow_env) for task in read_tasks(config.tasks.source).tasks}
+    again = read_again(config.tasks.source, document.dataset, config.tasks.registry)
+    tasks = {task.name: task.allowing(config.sandbox.allow_env) for task in again.tasks}
     hashes = {task.name: task.hash for task in document.tasks}
     for each in kept:
         task = tasks.get(each.result.task)

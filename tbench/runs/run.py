@@ -183,6 +183,7 @@ def run_document(plan: RunPlan, tasks: TaskSet, backend: Backend, earlier: RunDo
         tbench_version=__version__,
         python_version=platform.python_version(),
         engine=backend.describe(),
+        dataset=tasks.origin,
         tasks=planned_tasks(tasks, backend, earlier),
     )
 
@@ -221,6 +222,8 @@ async def execute_run(
     hide = hiding(tasks.tasks)
     store = RunStore.create(directory, document, hide) if earlier is None else RunStore.open(directory, hide)
     events.subscribe(store.on_event)
+    if tasks.origin is not None:
+        say(tasks.origin.words)
     if words := about_withheld((task.file for task in tasks.tasks), plan.config.sandbox.allow_env):
         say(words)
     plans, standing = plan_trials(tasks, plan), list[TrialResult]()

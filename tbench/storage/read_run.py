@@ -19,7 +19,9 @@ from pydantic import ValidationError
 
 from harness.trajectory import Frozen, Step, Trajectory
 from tbench.config.document import NotOurs, RunDocument, read_document
+from tbench.config.rules import broken_rules
 from tbench.errors import UsageError
+from tbench.origin import DatasetOrigin
 from tbench.results import NOTHING_SEEN, RESULT_SCHEMA_VERSION, UNKNOWN_AGENT, UNKNOWN_TIME, TrialResult
 from tbench.storage.lines import first_problem, read_lines
 from tbench.storage.run_files import CONFIG_NAME, RESULTS_NAME, STEPS_NAME, TRAJECTORY_NAME
@@ -50,6 +52,16 @@ class StoredRun(Frozen):
     """Whether there is no run.json, so that tasks and seeds are those that occur in the results."""
     notes: tuple[str, ...] = ()
     """What was tolerated while reading, one sentence each."""
+
+    @property
+    def dataset(self) -> DatasetOrigin | None:
+        """The dataset that the tasks are of, where run.json names one."""
+        return self.document.dataset if self.document is not None else None
+
+    @property
+    def broken_rules(self) -> tuple[str, ...]:
+        """The rules of the dataset's leaderboard that the run breaks."""
+        return broken_rules(self.document) if self.document is not None else ()
 
 
 class _Line(NamedTuple):
