@@ -24,7 +24,7 @@ from tbench.errors import UsageError
 from tbench.files import write_json
 
 RECORD = ".tbench.json"
-_STAGING, _LOCK, _REPLACED = ".pulling-", ".lock-", ".replaced-"
+_STAGING, _WHOLE, _REPLACED, _LOCK = ".pulling-", ".pulled-", ".replaced-", ".lock-"
 _NEVER_IN_A_CONTAINER = ("task.toml", "instruction.md", "README.md")
 _FORMAT = 1
 
@@ -161,16 +161,19 @@ class DatasetCache:
 
         Raises UsageError.
         """
-        target, replaced = self.root / name, self.root / f"{_REPLACED}{name}"
+        target, whole, replaced = (self.root / f"{prefix}{name}" for prefix in ("", _WHOLE, _REPLACED))
         with writable(target):
             _protect(built)
             write_json(built / RECORD, record.model_dump(mode="json"))
+            # The last step makes it count: whoever is killed before leaves what the next pull throws away.
+            _remove(whole)
+            built.rename(whole)
+            _remove(self.root / f"{_STAGING}{name}")
             _remove(replaced)
             if target.exists():
                 target.rename(replaced)
-            built.rename(target)
+            whole.rename(target)
             _remove(replaced)
-            _remove(self.root / f"{_STAGING}{name}")
         return Entry(target, record)
 
 

@@ -120,8 +120,9 @@ def nearest_titles(wanted: Named, datasets: Iterable[KnownDataset]) -> list[str]
     for dataset in datasets:
         for name in (dataset.name, *dataset.aliases):
             by_name.setdefault(name, []).append(dataset)
-    near = difflib.get_close_matches(wanted.name, by_name, n=2)
-    return list(dict.fromkeys(dataset.title for name in near for dataset in by_name[name]))[:5]
+    near = [dataset for name in difflib.get_close_matches(wanted.name, by_name, n=2) for dataset in by_name[name]]
+    same = [dataset for dataset in near if _same_version(dataset.version, wanted.version)]
+    return list(dict.fromkeys(dataset.title for dataset in same or near))[:5]
 
 
 def _age(version: str | None) -> tuple[bool, tuple[int, ...], str]:

@@ -67,12 +67,14 @@ def _why_unknown(wanted: Named, datasets: tuple[KnownDataset, ...], access: Acce
     where = f"{without_login(access.registry)} or {WHERE}" if access.registry else WHERE
     if versions := versions_of(wanted.name, datasets):
         return f"no such version in {where}; there are {', '.join(versions)}"
+    if "/" in wanted.name:
+        return (
+            f"no such directory, and no dataset of this name in {where} or Harbor's cache ({harbor_cache()}), which "
+            f"packages of its hub are read from; check it, or fetch a package with: harbor download {wanted}"
+        )
     near = nearest_titles(wanted, datasets)
     advice = f"did you mean {' or '.join(near)}?" if near else "tbench dataset list shows those that there are"
-    if "/" in wanted.name:
-        where += f" or Harbor's cache ({harbor_cache()})"
-        advice += f" A package of Harbor's hub is read after: harbor download {wanted}"
-    return f"no dataset of this name in {where}, and no such directory; {advice}"
+    return f"no such directory, and no dataset of this name in {where}; {advice}"
 
 
 def _compared(found: KnownDataset, own: tuple[KnownDataset, ...], access: Access) -> KnownDataset:

@@ -75,5 +75,5 @@ def test_a_dataset_is_read_by_its_manifest_and_a_task_that_is_not_there_is_named
 
 
 def test_what_harbor_does_not_have_is_not_asked_of_the_hub(harbor: Path) -> None:
-    with pytest.raises(UsageError, match="A package of Harbor's hub is read after: harbor download org/none@latest"):
+    with pytest.raises(UsageError, match="or fetch a package with: harbor download org/none@latest"):
         read_chosen("org/none@latest", ALL_TASKS)

@@ -160,6 +160,21 @@ def test_a_server_without_filters_gives_the_same(tmp_path: Path, cache: Path) ->
     assert names(pulled(mirror, cache)) == ["alpha"]
 
 
+def test_a_server_that_fails_at_filters_is_asked_without_one(
+    mirror: Mirror, cache: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As that of Hugging Face does."""
+    programs, real = tmp_path / "bin", shutil.which("git")
+    programs.mkdir()
+    (programs / "git").write_text(
+        '#!/bin/sh\ncase "$*" in *--filter*) echo "fatal: expected \'packfile\'" >&2; exit 128;; esac\n'
+        f'exec {real} "$@"\n'
+    )
+    (programs / "git").chmod(0o755)
+    monkeypatch.setenv("PATH", f"{programs}:{os.environ['PATH']}")
+    assert names(pulled(mirror, cache)) == ["alpha", "beta", "gamma"]
+
+
 def test_a_mirror_stands_for_a_url_by_gits_own_settings(
     mirror: Mirror, cache: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
