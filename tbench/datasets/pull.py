@@ -125,9 +125,9 @@ def _checked_out(piece: Piece, commit: str, path: Path, lock: int, say: Say) -> 
         repository.fetch(commit)
     folder, names = _listed(piece) if piece.listed else _looked_up(repository, piece, commit, shown)
     wanted = {name: _below(folder, where) for name, where in names.items()}
-    repository.check_out(
-        commit, [*(f"{each}/" for each in wanted.values()), _below(folder, MANIFEST), ".gitattributes"]
-    )
+    # Git compares each file of the commit with each pattern: a whole folder is one.
+    parts = [f"{folder}/"] if folder and not piece.listed else [f"{each}/" for each in wanted.values()]
+    repository.check_out(commit, [*parts, _below(folder, MANIFEST), ".gitattributes"])
     tasks = {name: path / where for name, where in wanted.items()}
     _require_tasks(tasks, f"{shown} at {commit[:12]}")
     _bring_lfs(repository, folder, list(tasks.values()), shown)

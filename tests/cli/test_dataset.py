@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 import json
+import os
+import shutil
+import signal
 import stat
 import subprocess
 import sys
+import time
 from pathlib import Path
 from typing import Any
 
@@ -139,3 +143,25 @@ def test_settings_of_a_name_are_stored_as_they_are_meant(mirror: Mirror, tmp_pat
     stored = stored_config(RunConfig.model_validate({"tasks": given})).tasks
     assert stored.source == "git+https://host/x@v1"
     assert (stored.registry, stored.refresh) == (str(tmp_path / "here" / "r.json"), False)
+
+
+def test_ctrl_c_in_the_middle_of_a_pull_ends_it_and_its_git(mirror: Mirror, tmp_path: Path) -> None:
+    programs, started = tmp_path / "bin", tmp_path / "started"
+    programs.mkdir()
+    hang = f"echo $$ > {started}.new\nmv {started}.new {started}\nexec sleep 60"
+    real = shutil.which("git")
+    (programs / "git").write_text(f'#!/bin/sh\ncase "$*" in *" fetch "*) {hang}\nesac\nexec {real} "$@"\n')
+    (programs / "git").chmod(0o755)
+    environment = os.environ | {"PATH": f"{programs}:{os.environ['PATH']}"}
+    process = subprocess.Popen(
+        [*TBENCH, "dataset", "pull", "made-up"], env=environment, stderr=subprocess.PIPE, text=True
+    )
+    while not started.exists():
+        assert process.poll() is None
+        time.sleep(0.02)
+    process.send_signal(signal.SIGINT)
+    _, said = process.communicate(timeout=20)
+    assert (process.returncode, said.splitlines()[-1]) == (130, "tbench: interrupted")
+    with pytest.raises(ProcessLookupError):
+        os.kill(int(started.read_text()), 0)
+    assert tbench("dataset", "pull", "made-up")[0] == 0
