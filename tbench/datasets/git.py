@@ -32,6 +32,7 @@ _ELSEWHERE = {
     *("GIT_COMMON_DIR", "GIT_PREFIX", "GIT_NAMESPACE", "GIT_SHALLOW_FILE", "GIT_TRACE"),
 }
 """Variables that lead git to another repository: they are set where tbench runs within a hook."""
+_REMOTE = "origin"
 _SPECIAL = re.compile(r"([*?\[\]\\!# ])")
 
 
@@ -72,13 +73,13 @@ class Repository:
         """Fetch one commit without its history, and without its files where the server can leave them out."""
         arguments = ["fetch", "--quiet", "--no-tags", "--depth", "1"]
         try:
-            self._git(*arguments, "--filter=blob:none", "origin", commit, deadline_sec=TRANSFER_SEC)
+            self._git(*arguments, "--filter=blob:none", _REMOTE, commit, deadline_sec=TRANSFER_SEC)
         except GitFailed as failure:
             if not refuses_filter(failure.output):
                 raise
-            self._git("config", "--unset-all", "remote.origin.promisor", check=False)
-            self._git("config", "--unset-all", "remote.origin.partialclonefilter", check=False)
-            self._git(*arguments, "origin", commit, deadline_sec=TRANSFER_SEC)
+            self._git("config", "--unset-all", f"remote.{_REMOTE}.promisor", check=False)
+            self._git("config", "--unset-all", f"remote.{_REMOTE}.partialclonefilter", check=False)
+            self._git(*arguments, _REMOTE, commit, deadline_sec=TRANSFER_SEC)
 
     def folders(self, commit: str, folder: str) -> list[str] | None:
         """Names of the folders in a folder of the commit, which is no link; None where it has no such folder."""
@@ -109,9 +110,7 @@ class Repository:
         self, *arguments: str, text: str | None = None, check: bool = True, deadline_sec: float = LOOK_UP_SEC
     ) -> str | None:
         """What a git command prints; None where it fails and `check` is off. Raises GitFailed."""
-        # The URL may hold a password: it is in no file.
-        remote = ("-c", f"remote.origin.url={self._url}")
-        done = _run([*remote, *arguments], self.path, deadline_sec, text, self._lock)
+        done = _run(arguments, self.path, deadline_sec, url=self._url, text=text, lock=self._lock)
         if done.returncode == 0:
             return done.stdout
         if not check:
@@ -121,7 +120,7 @@ class Repository:
 
 def find_commit(url: str, revision: str) -> str:
     """The commit that a branch, a tag or HEAD of a repository is now. Raises GitFailed."""
-    done = _run(["ls-remote", "--quiet", "--", url, revision, f"{revision}^{{}}"], Path("/"), LOOK_UP_SEC)
+    done = _run(["ls-remote", "--quiet", _REMOTE, revision, f"{revision}^{{}}"], Path("/"), LOOK_UP_SEC, url=url)
     if done.returncode != 0:
         raise _failed(url, done)
     found = {name: commit for commit, _, name in (line.partition("\t") for line in done.stdout.splitlines())}
@@ -150,6 +149,8 @@ def _run(
     arguments: Sequence[str],
     directory: Path,
     deadline_sec: float,
+    *,
+    url: str | None = None,
     text: str | None = None,
     lock: int | None = None,
 ) -> subprocess.CompletedProcess[str]:
@@ -158,7 +159,7 @@ def _run(
         process = subprocess.Popen(
             command,
             cwd=directory,
-            env=_environment(os.environ),
+            env=_environment(os.environ, url),
             stdin=subprocess.DEVNULL if text is None else subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
@@ -187,6 +188,12 @@ def _end(process: subprocess.Popen[str]) -> None:
         process.communicate()
 
 
+def _with_setting(variables: Mapping[str, str], key: str, value: str) -> dict[str, str]:
+    """The variables that add a setting of git's to those that the environment may have already."""
+    number = int(variables.get("GIT_CONFIG_COUNT") or 0)
+    return {"GIT_CONFIG_COUNT": str(number + 1), f"GIT_CONFIG_KEY_{number}": key, f"GIT_CONFIG_VALUE_{number}": value}
+
+
 @cache
 def _configured_ssh() -> str:
     """The user's own core.sshCommand, which the variable would hide."""
@@ -194,8 +201,11 @@ def _configured_ssh() -> str:
     return done.stdout.strip()
 
 
-def _environment(variables: Mapping[str, str]) -> dict[str, str]:
-    """The environment of git: its messages in English, and nobody is ever asked for anything."""
+def _environment(variables: Mapping[str, str], url: str | None) -> dict[str, str]:
+    """The environment of git: its messages in English, and nobody is ever asked for anything.
+
+    The remote's URL is a setting in it: there may be a password in it, which is in no file and on no command line so.
+    """
     ssh = variables.get("GIT_SSH_COMMAND") or _configured_ssh() or "ssh"
     return {
         **{name: value for name, value in variables.items() if name not in _ELSEWHERE},
@@ -207,4 +217,5 @@ def _environment(variables: Mapping[str, str]) -> dict[str, str]:
         "GIT_SSH_COMMAND": f"{ssh} -oBatchMode=yes -oConnectTimeout=30 -oServerAliveInterval=15",
         "GIT_LFS_SKIP_SMUDGE": "1",
         "GIT_OPTIONAL_LOCKS": "0",
+        **(_with_setting(variables, f"remote.{_REMOTE}.url", url) if url is not None else {}),
     }

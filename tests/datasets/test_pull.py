@@ -422,3 +422,24 @@ def test_names_lead_to_the_packaged_list_through_a_mirror(
     (tmp_path / "gitconfig").write_text(f'[url "{mirror.url}"]\n\tinsteadOf = {url}\n')
     with pytest.raises(UsageError, match=f"{url}: does not have this commit"):
         pull(find_dataset(Named("terminal-bench", "2.1"), Access()), DatasetCache(cache), say_nothing)
+
+
+def test_a_password_is_on_no_command_line_and_in_no_file(
+    mirror: Mirror, cache: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of a URL that a mirror stands for, so that something arrives; settings of the environment's own stay."""
+    monkeypatch.setenv("GIT_CONFIG_COUNT", "1")
+    monkeypatch.setenv("GIT_CONFIG_KEY_0", f"url.{mirror.url}.insteadOf")
+    monkeypatch.setenv("GIT_CONFIG_VALUE_0", "https://me:secret@host.invalid/x")
+    programs, lines = tmp_path / "bin", tmp_path / "lines"
+    programs.mkdir()
+    (programs / "git").write_text(f'#!/bin/sh\necho "$@" >> {lines}\nexec {shutil.which("git")} "$@"\n')
+    (programs / "git").chmod(0o755)
+    monkeypatch.setenv("PATH", f"{programs}:{os.environ['PATH']}")
+    said: list[str] = []
+    with_password = AtGit("https://me:secret@host.invalid/x", "main", None)
+    entry = pull(find_dataset(with_password, Access()), DatasetCache(cache), said.append)
+    assert names(entry) == ["alpha", "beta", "gamma"]
+    files = [path.read_bytes() for path in cache.rglob("*") if path.is_file()]
+    assert b"secret" not in b"".join([*files, lines.read_bytes(), *(line.encode() for line in said)])
+    assert "fetch" in lines.read_text() and "host.invalid" in "".join(said)
