@@ -77,11 +77,12 @@ def show(name: str, given: Given[RunConfig], as_json: bool) -> None:
 def pull(name: str, given: Given[RunConfig], output: Path | None) -> None:
     """Fetch a dataset into the cache, and print its directory."""
     from tbench.datasets.export import copy_tasks, require_new
+    from tbench.datasets.verification import words_of
 
     if output is not None:
         require_new(output)
     entry = _pulled(name, _access(given))
-    print_line(_digest_words(entry), err=True)
+    print_line(words_of(entry), err=True)
     if output is not None:
         copy_tasks(entry, output)
     print_line(str(output or entry.path))
@@ -135,12 +136,6 @@ def _pulled(name: str, access: Access) -> Entry:
         raise UsageError(f"{known.title}: its tasks are on this machine already, at {known.directories[0].parent}")
     cache = DatasetCache(cache_directory())
     return pull_into(known, cache, access.say, refresh=access.refresh, offline=access.offline)
-
-
-def _digest_words(entry: Entry) -> str:
-    from tbench.datasets.verification import verify_entry
-
-    return verify_entry(entry, None).words
 
 
 def _row(known: KnownDataset) -> dict[str, Any]:

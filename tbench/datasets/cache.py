@@ -68,6 +68,8 @@ class Entry:
 
     path: Path
     record: PullRecord
+    is_new: bool = False
+    """Whether it was pulled just now."""
 
     @property
     def paths(self) -> list[Path]:
@@ -174,7 +176,7 @@ class DatasetCache:
                 target.rename(replaced)
             whole.rename(target)
             _remove(replaced)
-        return Entry(target, record)
+        return Entry(target, record, is_new=True)
 
 
 def _protect(built: Path) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import re
 import tomllib
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated
@@ -14,7 +14,6 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from tbench.errors import UsageError
 from tbench.tasks.bounds import read_bounded
-from tbench.tasks.task import Task
 from tbench.text import one_line
 
 MANIFEST = "dataset.toml"
@@ -108,9 +107,8 @@ def publication_beside(directory: Path) -> Publication | None:
     return read_publication(path) if path.is_file() and not path.is_symlink() else None
 
 
-def compare(tasks: Iterable[Task], published: Mapping[str, str], *, whole: bool = False) -> Comparison:
-    """Compare the tasks' content with digests by name; with `whole` they are all of the dataset."""
-    hashes = {task.name: task.hash for task in tasks}
+def compare(hashes: Mapping[str, str], published: Mapping[str, str], *, whole: bool = False) -> Comparison:
+    """Compare hashes of tasks with digests, both by name; with `whole` they are of all tasks of the dataset."""
     known = [name for name in sorted(hashes) if name in published]
     return Comparison(
         same=tuple(name for name in known if hashes[name] == published[name]),

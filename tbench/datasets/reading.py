@@ -64,7 +64,7 @@ def _of_entry(entry: Entry, choice: TaskChoice, origin: DatasetOrigin) -> TaskSe
     """The chosen tasks of the cache, none of which was changed since. Raises UsageError."""
     tasks = read_paths(entry.paths, choice, origin.title)
     _require_as_pulled(tasks, entry, origin)
-    found = compare(tasks.tasks, entry.record.published)
+    found = compare({task.name: task.hash for task in tasks.tasks}, entry.record.published)
     origin = origin.model_copy(
         update={
             "verified": not found.differing if found.compared else None,

@@ -37,30 +37,44 @@ def verify_entry(entry: Entry, against: Path | None) -> Verification:
     return _verified(tasks, published, entry.record.hashes)
 
 
+def words_of(entry: Entry) -> str:
+    """How a dataset in the cache compares; what was pulled just now is not read again. Raises UsageError."""
+    if not entry.is_new:
+        return verify_entry(entry, None).words
+    hashes = {name: digest for name, digest in entry.record.hashes.items() if digest is not None}
+    return _words(len(entry.record.hashes), compare(hashes, entry.record.published, whole=True))
+
+
 def _verified(tasks: TaskSet, published: Mapping[str, str], pulled: Mapping[str, str | None]) -> Verification:
-    found = compare(tasks.tasks, published, whole=True)
-    return Verification(tuple(_lines(tasks, found, published, pulled)), _words(tasks, found, bool(published)))
+    hashes = {task.name: task.hash for task in tasks.tasks}
+    found = compare(hashes, published, whole=True)
+    lines = tuple(_lines(hashes, tasks.invalid, found, published, pulled))
+    return Verification(lines, _words(len(tasks.names), found))
 
 
 def _lines(
-    tasks: TaskSet, found: Comparison, published: Mapping[str, str], pulled: Mapping[str, str | None]
+    hashes: Mapping[str, str],
+    invalid: Mapping[str, str],
+    found: Comparison,
+    published: Mapping[str, str],
+    pulled: Mapping[str, str | None],
 ) -> Iterator[str]:
-    hashes = {task.name: task.hash for task in tasks.tasks}
     for name in found.differing:
         yield f"differs: {name}: has {hashes[name][:12]}, published is {published[name][:12]}"
-    for name, why in tasks.invalid.items():
-        yield f"cannot be read: {name}: {why}" if name in published or pulled.get(name) else f"note: {name}: {why}"
+    for name in sorted(invalid.keys() & (published.keys() | pulled.keys())):
+        if name in published or pulled[name] is not None:
+            yield f"cannot be read: {name}: {invalid[name]}"
     for name in found.missing:
-        if name not in tasks.invalid:
+        if name not in invalid:
             yield f"missing: {name}"
     for name, digest in hashes.items():
         if name in pulled and pulled[name] != digest and name not in found.differing:
             yield f"changed since it was pulled: {name}"
 
 
-def _words(tasks: TaskSet, found: Comparison, is_published: bool) -> str:
-    if not is_published:
-        return f"{counted(len(tasks.names), 'task')}; no digests are published to compare them with"
+def _words(tasks: int, found: Comparison) -> str:
+    if not found.compared and not found.missing:
+        return f"{counted(tasks, 'task')}; no digests are published to compare them with"
     extra = f"; without one: {', '.join(found.unpublished)}" if found.unpublished else ""
     whole = found.compared + len(found.missing)
     return f"{len(found.same):,} of {counted(whole, 'task')} match the published digests{extra}"
