@@ -41,6 +41,11 @@ _MEANINGS: tuple[tuple[str, str, str], ...] = (
         f"check the network, {_MIRROR}",
     ),
 )
+_ELSEWHERE = {what for _, what, _ in _MEANINGS} - {
+    "no repository is there",
+    "belongs to another user, and git does not trust it",
+}
+"""What is not the fault of a directory in which a killed git has left something."""
 _MESSAGE = re.compile(r"^(?:fatal|error|ERROR|remote: error|ssh): *(.+)$", re.MULTILINE)
 
 
@@ -53,6 +58,12 @@ def meaning_of(output: str, code: int) -> str:
         if re.search(pattern, output):
             return f"{what} ({said}); {advice}"
     return f"git failed ({said})"
+
+
+def is_elsewhere(output: str) -> bool:
+    """Whether the trouble is with the server, the network or the disk, so that beginning anew is of no use."""
+    found = next((what for pattern, what, _ in _MEANINGS if re.search(pattern, output)), None)
+    return found in _ELSEWHERE
 
 
 def refuses_filter(output: str) -> bool:

@@ -11,6 +11,7 @@ from pathlib import Path, PurePosixPath
 from tbench.datasets.cache import CachedPiece, DatasetCache, Entry, PullRecord, entry_name, writable
 from tbench.datasets.digests import MANIFEST, Publication, publication_beside
 from tbench.datasets.git import GitFailed, Repository, find_commit, has_lfs
+from tbench.datasets.git_errors import is_elsewhere
 from tbench.datasets.known import TASKS_FOLDER, HubPackage, KnownDataset, Piece
 from tbench.datasets.lfs import pointers_in
 from tbench.datasets.reference import without_login
@@ -41,6 +42,8 @@ def pull(known: KnownDataset, cache: DatasetCache, say: Say, *, refresh: bool = 
 
     What was there already is left as it is, and an interrupted pull goes on with what it had fetched.
     """
+    if refresh and offline:
+        raise UsageError(f"{known.title}: --refresh fetches it, and --offline asks no server; leave one of them out")
     if (entry := _there(known, cache, refresh=refresh, offline=offline)) is not None:
         return entry
     if offline and known.pieces:
@@ -108,8 +111,8 @@ def _fetched(piece: Piece, commit: str, path: Path, lock: int, say: Say) -> Foun
     goes_on = path.exists()
     try:
         return _checked_out(piece, commit, path, lock, say)
-    except GitFailed:
-        if not goes_on:
+    except GitFailed as failure:
+        if not goes_on or is_elsewhere(failure.output):
             raise
     # A process that was killed may have left anything: once more, from nothing.
     shutil.rmtree(path, ignore_errors=True)
@@ -126,7 +129,9 @@ def _checked_out(piece: Piece, commit: str, path: Path, lock: int, say: Say) -> 
     folder, names = _listed(piece) if piece.listed else _looked_up(repository, piece, commit, shown)
     wanted = {name: _below(folder, where) for name, where in names.items()}
     # Git compares each file of the commit with each pattern: a whole folder is one.
-    parts = [f"{folder}/"] if folder and not piece.listed else [f"{each}/" for each in wanted.values()]
+    parts = (
+        [f"{folder}/"] if folder and len(wanted) > 1 and not piece.listed else [f"{each}/" for each in wanted.values()]
+    )
     repository.check_out(commit, [*parts, _below(folder, MANIFEST), ".gitattributes"])
     tasks = {name: path / where for name, where in wanted.items()}
     _require_tasks(tasks, f"{shown} at {commit[:12]}")

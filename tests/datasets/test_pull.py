@@ -133,6 +133,11 @@ def test_offline_takes_what_was_pulled_last_and_refuses_the_rest(mirror: Mirror,
     assert pull(known(mirror), store, say_nothing, offline=True).path == entry.path
 
 
+def test_refresh_and_offline_contradict_each_other(mirror: Mirror, cache: Path) -> None:
+    with pytest.raises(UsageError, match="mirror: --refresh fetches it, and --offline asks no server; leave one"):
+        pull(known(mirror), DatasetCache(cache), say_nothing, refresh=True, offline=True)
+
+
 def test_refresh_replaces_what_is_there(mirror: Mirror, cache: Path) -> None:
     entry = pulled(mirror, cache)
     (entry.path / "alpha/tests/test.sh").write_text("echo cheated\n")
@@ -322,6 +327,24 @@ def test_what_was_fetched_before_the_end_is_not_fetched_again(mirror: Mirror, ca
     assert [line for line in said if "fetching" in line] == [
         f"mirror: fetching commit {mirror.head[:12]} of {mirror.url}"
     ]
+
+
+def test_what_was_fetched_stays_where_the_server_is_away_later(
+    mirror: Mirror, cache: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    programs = tmp_path / "bin"
+    programs.mkdir()
+    away = 'case "$*" in *" checkout "*) echo "fatal: unable to access: Could not resolve host" >&2; exit 128; esac'
+    (programs / "git").write_text(f'#!/bin/sh\n{away}\nexec {shutil.which("git")} "$@"\n')
+    (programs / "git").chmod(0o755)
+    monkeypatch.setenv("PATH", f"{programs}:{os.environ['PATH']}")
+    said: list[str] = []
+    for _ in range(2):
+        with pytest.raises(UsageError, match="cannot be reached"):
+            pull(known(mirror), DatasetCache(cache), said.append)
+    (programs / "git").unlink()
+    pull(known(mirror), DatasetCache(cache), said.append)
+    assert sum("fetching" in line for line in said) == 1
 
 
 def test_a_damaged_rest_of_an_interrupted_pull_is_thrown_away(mirror: Mirror, cache: Path) -> None:
