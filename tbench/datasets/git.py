@@ -129,6 +129,8 @@ def find_commit(url: str, revision: str) -> str:
             return found[name]
     if revision in found:
         return found[revision]
+    if revision == "HEAD":
+        raise GitFailed(f"{without_login(url)}: says nothing of its main branch; name a branch or a tag with @")
     part = " (of a commit, all 40 characters are needed)" if re.fullmatch(r"[0-9a-f]{4,39}", revision) else ""
     raise GitFailed(f"{without_login(url)}: has no branch or tag {revision}{part}; check it with git ls-remote")
 

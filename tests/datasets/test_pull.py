@@ -222,6 +222,12 @@ def test_a_commit_or_branch_that_is_gone_is_named(mirror: Mirror, cache: Path, r
     assert list(DatasetCache(cache).entries()) == []
 
 
+def test_a_repository_without_a_main_branch_wants_one_named(mirror: Mirror, cache: Path) -> None:
+    git(mirror.path, "symbolic-ref", "HEAD", "refs/heads/unborn")
+    with pytest.raises(UsageError, match="says nothing of its main branch; name a branch or a tag with @"):
+        pulled(mirror, cache, "HEAD")
+
+
 @pytest.mark.parametrize(
     ("folder", "words"), [("nowhere", "nowhere: no task there"), ("large", "large: no task there")]
 )
