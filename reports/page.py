@@ -106,7 +106,14 @@ def write_report(run_dir: Path, out_path: Path | None = None) -> Path:
 
 def render_page(run: StoredRun, page_dir: Path) -> str:
     """The page as HTML text, with links to trial files relative to `page_dir`."""
-    summary = summarise(run.results, run.planned_tasks, run.planned_seeds, overrides=run.overrides)
+    summary = summarise(
+        run.results,
+        run.planned_tasks,
+        run.planned_seeds,
+        overrides=run.overrides,
+        dataset=run.dataset,
+        broken_rules=run.broken_rules,
+    )
     model = run.model or summary.model
     template = _environment().get_template("page.html.j2")
     return template.render(
@@ -158,6 +165,7 @@ def _facts(run: StoredRun, model: object) -> dict[str, str]:
     facts = {
         "Model": model,
         **_settings(run),
+        "Dataset": run.dataset.words if run.dataset is not None else None,
         "Tasks": len(run.planned_tasks),
         "Seeds": ", ".join(str(seed) for seed in run.planned_seeds),
         **_times(run),

@@ -11,11 +11,12 @@ if TYPE_CHECKING:
     from tbench.api.reading import summarise
     from tbench.api.runner import Runner, TrialFailed, TrialRecord
     from tbench.config.settings import RunConfig
+    from tbench.datasets.reading import read_tasks
     from tbench.errors import TbenchError, UsageError
     from tbench.results import TrialResult
     from tbench.scores.summary import Summary
     from tbench.storage.read_run import RunUnreadable, StoredRun, read_run
-    from tbench.tasks.sources import TaskSet, read_tasks
+    from tbench.tasks.sources import TaskSet
     from tbench.tasks.task import Task
 
 __version__ = "0.1.0"
@@ -53,7 +54,7 @@ _PLACES = {
     "TrialResult": "tbench.results",
     "UsageError": "tbench.errors",
     "read_run": "tbench.storage.read_run",
-    "read_tasks": "tbench.tasks.sources",
+    "read_tasks": "tbench.datasets.reading",
     "summarise": "tbench.api.reading",
 }
 """Modules of the public names. They are imported when a name is used: the command line would start later otherwise."""

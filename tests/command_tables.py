@@ -161,23 +161,24 @@ def _rows(context: click.Context, panel: Iterable[Setting | click.Parameter]) ->
     for each in panel:
         if isinstance(each, Setting):
             assert isinstance(command, ConfiguredCommand)
-            yield _row_of_setting(each, command.parameter(each))
+            yield _row_of_setting(each, command.parameters(each))
         elif isinstance(each, Argument):
             yield _row_of_argument(each)
         elif isinstance(each, click.Option) and not each.hidden and each is not command.get_help_option(context):
             yield _row_of_option(each, context)
 
 
-def _row_of_setting(setting: Setting, parameter: click.Parameter) -> Row:
-    argument, default = setting.option.argument, setting.default
+def _row_of_setting(setting: Setting, parameters: Sequence[click.Parameter]) -> Row:
+    is_option, default = any(isinstance(each, click.Option) for each in parameters), setting.default
     words = () if setting.option.switch else setting.choices
     bounds = {name: getattr(each, name) for each in setting.field.metadata for name in _SIGNS if hasattr(each, name)}
-    value = _value(words, "" if argument else metavar(setting), bounds)
+    value = _value(words, metavar(setting) if is_option else "", bounds)
     if setting.kind is bool:
         shown = setting.flags[0] if default else ""
     else:
         shown = f"{default:g}" if isinstance(default, float) else default
-    return Row(_names(parameter), _code(setting.path), value, _code(shown), setting.help)
+    names = ", ".join(map(_names, parameters))
+    return Row(names, _code(setting.path), value, _code(shown), setting.help)
 
 
 def _row_of_argument(argument: Argument) -> Row:

@@ -39,6 +39,7 @@ def _flags(setting: Setting) -> Iterator[str]:
     option = setting.option
     if option.argument is not None:
         yield f"`{option.argument}`"
+        yield from (f"`{flag}`" for flag in sorted(option.flags, key=len))
     elif option.switch is not None:
         yield from (f"`--{word}`" for word in option.switch)
     else:

@@ -27,6 +27,7 @@ from tbench.config.layers import Layers
 from tbench.config.settings import RunConfig
 from tbench.errors import KINDS
 from tbench.events import RunEnded, RunStarted, TrialFinished, TrialPhase, TrialVerdict
+from tbench.origin import DatasetOrigin
 from tbench.results import ErrorInfo, HostSample, Timings, TrialResult
 from tbench.sandbox.docker import labels
 from tbench.scores.pressure import Pressure
@@ -52,6 +53,7 @@ STORED = [
     RunDocument,
     Locked,
     PlannedTask,
+    DatasetOrigin,
     Limits,
     Trajectory,
     Step,

@@ -15,4 +15,17 @@ def summarise(run: StoredRun | Path | str) -> Summary:
     Raises RunUnreadable, a ValueError.
     """
     stored = run if isinstance(run, StoredRun) else read_run(Path(run))
-    return summarise_results(stored.results, stored.planned_tasks, stored.planned_seeds, overrides=stored.overrides)
+    return summary_of(stored)
+
+
+def summary_of(stored: StoredRun, *, population: bool = False) -> Summary:
+    """The same of a run that has been read; `population` makes the +- a population std. Raises MixedResults."""
+    return summarise_results(
+        stored.results,
+        stored.planned_tasks,
+        stored.planned_seeds,
+        population=population,
+        overrides=stored.overrides,
+        dataset=stored.dataset,
+        broken_rules=stored.broken_rules,
+    )

@@ -72,6 +72,7 @@ COMMANDS = {
     ),
     "config": Lazy("tbench.cli.config", "config", "Show, describe and begin configurations of runs."),
     "task": Lazy("tbench.cli.task", "task", "List and check task directories."),
+    "dataset": Lazy("tbench.cli.dataset", "dataset", "List, show, fetch and verify datasets."),
     "shell": Lazy(
         "tbench.cli.shell", "shell", "Open a shell in a task's sandbox; leave it to see what the verifier says."
     ),

@@ -14,8 +14,9 @@ from harness.model import ServedModel
 from tbench.agents.setup import AgentSetup, connect_if_used
 from tbench.cli.execute import check_load, planned, tasks_of_run
 from tbench.cli.printing import print_line, print_text
-from tbench.config.document import RunPlan
+from tbench.config.document import PlannedTask, RunDocument, RunPlan
 from tbench.config.overrides import override_words
+from tbench.config.rules import broken_rules
 from tbench.config.settings import RunConfig, SandboxConfig
 from tbench.runs.plan import plan_trials
 from tbench.runs.preflight import refusals
@@ -38,7 +39,7 @@ Row = tuple[str, str]
 
 def show_plan(config: RunConfig, earlier: EarlierRun | None, retry_errors: RetryErrors) -> None:
     """Print the plan of a run. Raises UsageError for what would keep it from starting."""
-    tasks, setup = tasks_of_run(config), AgentSetup.of(config)
+    tasks, setup = tasks_of_run(config, earlier.document if earlier else None), AgentSetup.of(config)
     engine = Engine.connect()
     try:
         check_load(config, engine)
@@ -77,6 +78,7 @@ async def _plan(
     size = size_words(startable, config, Capacity(engine.info.cpus, engine.info.memory_mb))
     return [
         ("tasks", f"{len(tasks.names)}: {', '.join(tasks.names)}"),
+        *_dataset(plan, tasks),
         *(("invalid" if name in tasks.invalid else "refused", f"{name}: {why}") for name, why in refused.items()),
         (
             "trials",
@@ -95,6 +97,16 @@ async def _plan(
         *([("room", size)] if size else []),
         ("output", _output(config, earlier)),
     ]
+
+
+def _dataset(plan: RunPlan, tasks: TaskSet) -> Iterator[Row]:
+    """The dataset with its digests, and the rules of its leaderboard that the run would break."""
+    if tasks.origin is None:
+        return
+    yield "dataset", tasks.origin.words
+    planned = tuple(PlannedTask(name=name, invalid=tasks.invalid.get(name)) for name in tasks.names)
+    if broken := broken_rules(RunDocument(**dict(plan), dataset=tasks.origin, tasks=planned)):
+        yield "rules", f"its leaderboard's are broken: {'; '.join(broken)}"
 
 
 def _variables(config: RunConfig, tasks: TaskSet) -> Iterator[Row]:

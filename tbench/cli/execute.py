@@ -19,8 +19,9 @@ from tbench.cli.interruption import run_interruptibly, tell
 from tbench.cli.printing import print_line, print_text
 from tbench.cli.progress.choice import progress
 from tbench.cli.progress.run_log import run_log
-from tbench.config.document import Locked, RunPlan
-from tbench.config.settings import RunConfig, TasksConfig
+from tbench.cli.tasks import chosen_tasks
+from tbench.config.document import Locked, RunDocument, RunPlan
+from tbench.config.settings import RunConfig
 from tbench.errors import UsageError
 from tbench.events import Event, Events, Note
 from tbench.runs.overrides import tasks_as_configured
@@ -34,7 +35,7 @@ from tbench.runs.stopping import ENDPOINT_ERRORS
 from tbench.sandbox.docker.backend import DockerBackend
 from tbench.sandbox.docker.cleaning import leave_removing_to_a_child
 from tbench.sandbox.docker.engine import Engine
-from tbench.tasks.sources import TaskSet, read_tasks
+from tbench.tasks.sources import TaskSet
 from tbench.text import counted
 
 SummaryForm = Literal["text", "json", "line"]
@@ -47,7 +48,7 @@ def execute(
     config: RunConfig, earlier: EarlierRun | None = None, retry_errors: RetryErrors | None = None
 ) -> RunOutcome:
     """Execute a run and print its score. Raises UsageError for what the user can mend, before anything was started."""
-    tasks = tasks_of_run(config)
+    tasks = tasks_of_run(config, earlier.document if earlier else None)
     setup = AgentSetup.of(config)
     engine = Engine.connect(config.schedule.concurrency)
     try:
@@ -68,14 +69,12 @@ def check_load(config: RunConfig, engine: Engine) -> None:
         raise UsageError("--max-load: the engine runs on another machine, whose load cannot be seen; leave it out")
 
 
-def chosen_tasks(chosen: TasksConfig) -> TaskSet:
-    """The tasks that a configuration names. Raises UsageError."""
-    return read_tasks(chosen.source, chosen.include, chosen.exclude, chosen.limit)
+def tasks_of_run(config: RunConfig, earlier: RunDocument | None = None) -> TaskSet:
+    """The tasks of a run, with what the configuration overrides. Raises UsageError, also where none can run.
 
-
-def tasks_of_run(config: RunConfig) -> TaskSet:
-    """The tasks of a run, with what the configuration overrides. Raises UsageError, also where none can run."""
-    tasks = tasks_as_configured(chosen_tasks(config.tasks), config)
+    They are those of the very same dataset where `earlier` goes on.
+    """
+    tasks = tasks_as_configured(chosen_tasks(config.tasks, earlier), config)
     require_a_task_that_can_run(tasks, config)
     return tasks
 
@@ -210,18 +209,12 @@ def print_summary(directory: Path, form: SummaryForm = "text", *, population: bo
     """Print the score of a run directory: the same after a run as later from disk. `line` is JSON in one line."""
     import json
 
-    from tbench.scores.summarise import summarise
+    from tbench.api.reading import summary_of
     from tbench.scores.tables import render
     from tbench.storage.read_run import read_run
 
     stored = read_run(directory)
-    summary = summarise(
-        stored.results,
-        stored.planned_tasks,
-        stored.planned_seeds,
-        population=population,
-        overrides=stored.overrides,
-    )
+    summary = summary_of(stored, population=population)
     for note in stored.notes:
         print_line(f"note: {note}", err=True)
     if form == "json":

@@ -18,6 +18,7 @@ from harness.terminal.plain_text import plain_text
 from tbench.cli.printing import print_line, print_text
 from tbench.config.document import RunDocument
 from tbench.config.settings import SandboxConfig
+from tbench.datasets.reading import read_again
 from tbench.errors import TrialError, UsageError
 from tbench.runs.overrides import as_configured
 from tbench.runs.plan import sandbox_settings
@@ -96,7 +97,8 @@ async def session(make_backend: MakeBackend, name: str, verifies: bool, sandbox:
 async def _kept_session(make_backend: MakeBackend, run: Path, kept: Kept, document: RunDocument) -> None:
     """Enter what was kept of a trial; a container stays as it is left, one that is made of a snapshot is removed."""
     result, config = kept.result, document.config
-    tasks = {task.name: task for task in read_tasks(config.tasks.source).tasks}
+    again = read_again(config.tasks.source, document.dataset, config.tasks.registry)
+    tasks = {task.name: task for task in again.tasks}
     if (task := tasks.get(result.task)) is None:
         raise UsageError(f"{config.tasks.source}: {result.task} is gone; put it back to enter what it left")
     backend = make_backend(sandbox_settings(document))

@@ -8,16 +8,17 @@ from typing import TYPE_CHECKING
 
 import click
 
-from tbench.cli.common import tasks_argument
-from tbench.cli.parsing.commands import Argument, Lazy, LazyGroup, TbenchCommand
-from tbench.cli.parsing.values import A_NAME
+from tbench.cli.parsing.commands import Lazy, LazyGroup
+from tbench.cli.parsing.configured import ConfiguredCommand, Given
 from tbench.cli.printing import print_line
+from tbench.config.settings import RunConfig
+from tbench.text import plain
 
 if TYPE_CHECKING:
     from tbench.tasks.task import Task
 
 COMMANDS = {
-    "list": Lazy("tbench.cli.task", "list_tasks", "List tasks with their limits and content hashes."),
+    "list": Lazy("tbench.cli.task", "list_tasks", "List tasks with their difficulty, limits and content hashes."),
     "check": Lazy(
         "tbench.cli.task",
         "check",
@@ -31,17 +32,25 @@ def task() -> None:
     """List and check task directories."""
 
 
-@click.command("list", cls=TbenchCommand)
-@tasks_argument
-def list_tasks(source: str) -> None:
-    """List tasks with their limits and content hashes."""
-    from tbench.tasks.sources import read_tasks
+_CHOOSING = {
+    *("tasks.source", "tasks.include", "tasks.exclude", "tasks.limit"),
+    *("tasks.registry", "tasks.refresh", "tasks.offline"),
+}
+"""Settings that say which tasks there are."""
 
-    for task in read_tasks(source).tasks:
+
+@click.command("list", cls=ConfiguredCommand, configuration=RunConfig, only=_CHOOSING)
+def list_tasks(given: Given[RunConfig]) -> None:
+    """List tasks with their difficulty, limits and content hashes."""
+    from tbench.cli.tasks import chosen_tasks
+
+    for task in chosen_tasks(given.resolve().config.tasks).tasks:
         environment = task.file.environment
         limit = f"{task.file.agent.timeout_sec:.0f} s" if task.file.agent.timeout_sec else "no limit"
+        difficulty = plain(str(task.file.metadata.get("difficulty", "-")), 10)
         print_line(
-            f"{task.name:32} {environment.cpus:g} cpu {environment.memory_mb:5.0f} MB {limit:>9}  {task.hash[:12]}"
+            f"{task.name:32} {difficulty:10} {environment.cpus:g} cpu {environment.memory_mb:5.0f} MB {limit:>9}"
+            f"  {task.hash[:12]}"
         )
 
 
@@ -57,16 +66,13 @@ def _say_of_builds(tasks: Sequence[Task]) -> None:
         print_line("builds have a network, also those of tasks whose trials have none: packages come over it")
 
 
-@click.command(cls=TbenchCommand)
-@click.argument(
-    "source", cls=Argument, metavar="TASKS", type=A_NAME, help="A directory of tasks, one task, or 'bundled'."
-)
-def check(source: str) -> None:
+@click.command(cls=ConfiguredCommand, configuration=RunConfig, only=_CHOOSING)
+def check(given: Given[RunConfig]) -> None:
     """Report malformed tasks, unsupported features, and what has no effect; exit 2 when a task cannot run."""
+    from tbench.cli.tasks import chosen_tasks
     from tbench.tasks.consent import wishes
-    from tbench.tasks.sources import read_tasks
 
-    tasks = read_tasks(source)
+    tasks = chosen_tasks(given.resolve().config.tasks)
     problems = list(tasks.invalid.values())
     problems += [
         f"{task.name}: needs {feature}, which tbench does not have"

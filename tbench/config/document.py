@@ -10,6 +10,7 @@ from pydantic import Field, ValidationError
 from harness.model import ServedModel
 from harness.trajectory import Frozen
 from tbench.config.settings import RunConfig
+from tbench.origin import DatasetOrigin
 from tbench.results import ImageOrigin
 
 RUN_SCHEMA_VERSION = 3
@@ -69,6 +70,8 @@ class RunDocument(RunPlan):
     tbench_version: str = ""
     python_version: str = ""
     engine: dict[str, Any] = Field(default={})
+    dataset: DatasetOrigin | None = None
+    """The dataset that the tasks are of; None for bundled tasks and those of a path."""
     tasks: tuple[PlannedTask, ...]
 
 

@@ -23,7 +23,7 @@ class Option:
     off: str | None = None
     """The name of the option that sets false, where `--no-…` would be no English."""
     argument: str | None = None
-    """The name of a positional argument; then there is no option."""
+    """The name of a positional argument; then there is an option only where `flags` name one."""
     switch: tuple[str, str] | None = None
     """The two values of a field that has an option without a value for each: `--first` and `--second`."""
     letters: str = ""
@@ -34,6 +34,8 @@ class Option:
     """Whether a shell completes paths."""
     daily: bool = False
     """Whether `--help` shows it first."""
+    bare: str | None = None
+    """The value of an option that is given without one."""
     metavar: str | None = None
     measured: bool = True
     """Whether another value measures something else; the others say where and how fast a run goes."""

@@ -54,8 +54,10 @@ class TasksConfig(Frozen, use_attribute_docstrings=True):
 
     measured: ClassVar[bool] = False
 
-    source: Annotated[str, Option(argument="TASKS", is_path=True)] = "bundled"
-    """A directory of tasks, one task, or 'bundled'."""
+    source: Annotated[str, Option(("--dataset", "-d"), argument="TASKS", metavar="NAME", is_path=True, daily=True)] = (
+        "bundled"
+    )
+    """A directory of tasks, one task, a dataset's name, git+URL@REV#FOLDER, or 'bundled'."""
     include: Annotated[tuple[str, ...], Option(("--task", "-t"), metavar="GLOB", daily=True)] = ()
     """Only tasks whose name matches this glob; repeatable."""
     exclude: Annotated[tuple[str, ...], Option(("--exclude", "-x"), metavar="GLOB", daily=True)] = ()
@@ -66,6 +68,14 @@ class TasksConfig(Frozen, use_attribute_docstrings=True):
     """Trials per task, each with a seed of its own."""
     first_seed: int = Field(default=0, ge=0)
     """The first seed; the others follow it."""
+    shuffle: Annotated[int | None, Option(bare="0", metavar="[SEED]")] = None
+    """A random order of tasks within each seed; the same number is the same order."""
+    registry: Annotated[str | None, Option(metavar="FILE|URL", is_path=True)] = None
+    """A registry.json in which datasets are looked up before tbench's own list."""
+    refresh: bool = False
+    """Fetch the dataset again, also where it is in the cache."""
+    offline: bool = False
+    """Take the dataset from the cache, and ask no server for it."""
 
     @property
     def planned_seeds(self) -> tuple[int, ...]:

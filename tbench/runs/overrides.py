@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from typing import Any
 
 from tbench.config.overrides import timeout_factors
@@ -18,7 +19,7 @@ def as_configured(task: Task, config: RunConfig) -> Task:
 
 
 def tasks_as_configured(tasks: TaskSet, config: RunConfig) -> TaskSet:
-    return TaskSet(tuple(as_configured(task, config) for task in tasks.tasks), tasks.invalid)
+    return replace(tasks, tasks=tuple(as_configured(task, config) for task in tasks.tasks))
 
 
 def overridden(file: TaskFile, overrides: OverridesConfig) -> TaskFile:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import random
 from pathlib import Path
 from typing import Any
 
@@ -13,13 +14,14 @@ from harness.model import Rendering
 from tbench.config.document import RunPlan
 from tbench.config.setting import settings_of
 from tbench.config.settings import RunConfig
+from tbench.datasets.reference import stored_place, stored_source
 from tbench.errors import UsageError
 from tbench.runs.overrides import as_configured
 from tbench.runs.resume import EarlierRun
 from tbench.runs.trial import TrialPlan
 from tbench.sandbox.backend import SandboxSettings
 from tbench.storage.differences import differences
-from tbench.tasks.sources import BUNDLED, TaskSet
+from tbench.tasks.sources import TaskSet
 
 # Settings that came later, with the value that held before: with that value, trial ids stay what they were.
 _LATER = {
@@ -126,10 +128,14 @@ def sandbox_settings(plan: RunPlan, image_logs: Path | None = None) -> SandboxSe
 
 
 def stored_config(config: RunConfig) -> RunConfig:
-    """Copy that can go on elsewhere: absolute paths, no user name or password, no run directory."""
-    source, prompt, base_url = config.tasks.source, config.agent.prompt, config.model.base_url
+    """Copy that can go on elsewhere: absolute paths, no user name or password, no run directory, nothing fetched."""
+    tasks, prompt, base_url = config.tasks, config.agent.prompt, config.model.base_url
     return config.with_values(
-        tasks={"source": source if source == BUNDLED else str(Path(source).resolve())},
+        tasks={
+            "source": stored_source(tasks.source),
+            "registry": stored_place(tasks.registry) if tasks.registry else None,
+            "refresh": False,
+        },
         agent={"prompt": str(Path(prompt).resolve()) if prompt else None},
         model={"base_url": without_password(base_url) if base_url else None},
         output={"directory": None},
@@ -155,11 +161,14 @@ def check_same_run(earlier: EarlierRun, plan: RunPlan, tasks: TaskSet) -> None:
 
 
 def plan_trials(tasks: TaskSet, plan: RunPlan) -> list[TrialPlan]:
-    """The trials of tasks × seeds, seed by seed, so that a run cut short has whole seeds first. Ids are stable."""
+    """The trials of tasks × seeds, seed by seed, so that a run cut short has whole seeds first. Ids are stable.
+
+    Within a seed they go by the tasks' names, or in an order that `--shuffle` has drawn; ids do not depend on it.
+    """
     by_name = {task.name: as_configured(task, plan.config) for task in tasks.tasks}
     measured, plans = semantic(plan), []
     for seed in plan.seeds:
-        for name in tasks.names:
+        for name in _in_order(tasks.names, seed, plan.config.tasks.shuffle):
             task = by_name.get(name)
             plans.append(
                 TrialPlan(
@@ -171,6 +180,13 @@ def plan_trials(tasks: TaskSet, plan: RunPlan) -> list[TrialPlan]:
                 )
             )
     return plans
+
+
+def _in_order(names: list[str], seed: int, shuffle: int | None) -> list[str]:
+    """The tasks of a seed in the order in which their trials begin."""
+    if shuffle is None:
+        return names
+    return random.Random(f"{shuffle}/{seed}").sample(names, len(names))
 
 
 def trial_id(name: str, task_hash: str, seed: int, plan: RunPlan) -> str:

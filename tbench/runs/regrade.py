@@ -13,6 +13,7 @@ from typing import Any
 
 from tbench.config.document import RunDocument
 from tbench.config.settings import Verify
+from tbench.datasets.reading import read_again
 from tbench.errors import TrialError, UsageError
 from tbench.results import ImageOrigin, TrialResult
 from tbench.runs.overrides import as_configured
@@ -22,7 +23,6 @@ from tbench.storage.read_run import read_run
 from tbench.storage.run_files import trial_directory
 from tbench.storage.run_store import RunStore
 from tbench.storage.trial_files import write_trial
-from tbench.tasks.sources import read_tasks
 from tbench.tasks.task import Task
 from tbench.verify.policy import verify_by
 from tbench.verify.verifier import VerifierFailed, with_earlier
@@ -82,7 +82,8 @@ async def _changes(
     document: RunDocument, store: RunStore, kept: Sequence[Kept], backend: Reopens, say: Say
 ) -> AsyncIterator[Change]:
     config = document.config
-    tasks = {task.name: as_configured(task, config) for task in read_tasks(config.tasks.source).tasks}
+    again = read_again(config.tasks.source, document.dataset, config.tasks.registry)
+    tasks = {task.name: as_configured(task, config) for task in again.tasks}
     hashes = {task.name: task.hash for task in document.tasks}
     for each in kept:
         task = tasks.get(each.result.task)

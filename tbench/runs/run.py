@@ -198,6 +198,7 @@ def run_document(plan: RunPlan, tasks: TaskSet, backend: Backend, earlier: RunDo
         tbench_version=__version__,
         python_version=platform.python_version(),
         engine=backend.describe(),
+        dataset=tasks.origin,
         tasks=planned_tasks(tasks, backend, earlier),
     )
 
@@ -243,6 +244,8 @@ async def execute_run(
     hide = hiding(tasks.tasks)
     store = RunStore.create(directory, document, hide) if earlier is None else RunStore.open(directory, hide)
     events.subscribe(store.on_event)
+    if tasks.origin is not None:
+        say(tasks.origin.words)
     refused = refusals(tasks_as_configured(tasks, plan.config), plan.config.agent.name)
     for name, error in refused.items():
         say(refusal_words(name, error))

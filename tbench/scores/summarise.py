@@ -8,6 +8,7 @@ from datetime import UTC, datetime
 
 from harness.trajectory import Usage
 from tbench.errors import UsageError
+from tbench.origin import DatasetOrigin
 from tbench.results import UNKNOWN_AGENT, UNKNOWN_TIME, Blame, ErrorInfo, Stage, TrialResult, is_weak
 from tbench.scores.intervals import Interval, interval_95
 from tbench.scores.pressure import pressure_of
@@ -48,12 +49,15 @@ def summarise(
     *,
     population: bool = False,
     overrides: Sequence[str] = (),
+    dataset: DatasetOrigin | None = None,
+    broken_rules: Sequence[str] = (),
 ) -> Summary:
     """Sum up the final results of a run over its plan. `population` makes the +- a population std.
 
     `overrides` says in words what the run did otherwise than its tasks say; it is passed on.
     Of several final results of one trial (a resumed or regraded run) the highest attempt counts, then the
-    last line. Raises MixedResults, and ValueError for a plan that names a task or a seed twice.
+    last line. `dataset` and the `broken_rules` of its leaderboard are taken over. Raises MixedResults, and ValueError
+    for a plan that names a task or a seed twice.
     """
     everything = list(results)
     model, agent = _only("model", everything), _only("agent", everything)
@@ -82,6 +86,8 @@ def summarise(
         pressure=pressure_of(ended),
         repeated=_repeated(everything),
         flags=flags,
+        dataset=dataset,
+        broken_rules=tuple(broken_rules),
     )
 
 

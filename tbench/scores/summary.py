@@ -7,6 +7,7 @@ from enum import StrEnum
 from typing import Any, Literal
 
 from harness.trajectory import Frozen, Usage
+from tbench.origin import DatasetOrigin
 from tbench.results import Blame, Stage
 from tbench.scores.intervals import IntervalMethod
 from tbench.scores.pressure import Pressure
@@ -192,11 +193,23 @@ class Summary(Frozen):
     """Trials with a second final result, and the rewards of all of them; the last attempt's last line counts."""
     flags: tuple[Flag, ...] = ()
     """Trials with signs of tampering, strong ones first."""
+    dataset: DatasetOrigin | None = None
+    """The dataset that the tasks are of; None for bundled tasks, those of a path, and imported results."""
+    broken_rules: tuple[str, ...] = ()
+    """Rules of the dataset's leaderboard that the run breaks; none also where it has no leaderboard."""
 
     @property
     def coverage(self) -> float:
         """Share of the planned trials that were scored; 0 for an empty plan."""
         return self.counts.scored / self.counts.planned if self.counts.planned else 0.0
+
+    @property
+    def dataset_lines(self) -> tuple[str, ...]:
+        """The dataset with its digests, and what sets the run apart from its leaderboard; empty without a dataset."""
+        if self.dataset is None:
+            return ()
+        rules = f"not by the rules of its leaderboard: {'; '.join(self.broken_rules)}" if self.broken_rules else ""
+        return tuple(filter(None, (f"dataset {self.dataset.words}", rules)))
 
     @property
     def score_line(self) -> str:
@@ -260,7 +273,9 @@ class Summary(Frozen):
         queue_sec}, here and per task;
         pressure null or {timeouts, under_pressure, failed, failed_under_pressure, load_max, memory_stall_max,
         clock_jump_sec};
-        repeated [text]; flags [{trial, reward, tamper, is_weak}].
+        repeated [text]; flags [{trial, reward, tamper, is_weak}];
+        dataset null or {name, version, source, url, commit, path, entry, tasks, digest, verified, compared, differing,
+        listed_commit, trials_per_task}; broken_rules [text].
         """
         lines = {
             "score_line": self.score_line,

@@ -20,7 +20,9 @@ from pydantic import ValidationError
 from harness.trajectory import Frozen, Step, Trajectory
 from tbench.config.document import NotOurs, RunDocument, read_document
 from tbench.config.overrides import override_words
+from tbench.config.rules import broken_rules
 from tbench.errors import UsageError
+from tbench.origin import DatasetOrigin
 from tbench.results import (
     NOTHING_SEEN,
     RESULT_SCHEMA_VERSION,
@@ -63,6 +65,16 @@ class StoredRun(Frozen):
     def overrides(self) -> tuple[str, ...]:
         """What the run did otherwise than its tasks say, a few words each; empty where that is not known."""
         return () if self.document is None else override_words(self.document.config)
+
+    @property
+    def dataset(self) -> DatasetOrigin | None:
+        """The dataset that the tasks are of, where run.json names one."""
+        return self.document.dataset if self.document is not None else None
+
+    @property
+    def broken_rules(self) -> tuple[str, ...]:
+        """The rules of the dataset's leaderboard that the run breaks."""
+        return broken_rules(self.document) if self.document is not None else ()
 
 
 FrozenT = TypeVar("FrozenT", bound=Frozen)

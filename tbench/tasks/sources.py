@@ -1,4 +1,4 @@
-"""Where sets of tasks come from: a directory of task directories, a single task, or the bundled ones."""
+"""Sets of tasks: which directories are tasks, which of them are wanted, and one bad task among good ones."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from fnmatch import fnmatch
 from pathlib import Path
 
 from tbench.errors import TaskInvalid, UsageError
+from tbench.origin import DatasetOrigin
 from tbench.tasks.bundled import tasks_dir
 from tbench.tasks.task import Task
 from tbench.text import one_line, visible_line
@@ -21,6 +22,8 @@ class TaskSet:
 
     tasks: tuple[Task, ...]
     invalid: dict[str, str]
+    origin: DatasetOrigin | None = None
+    """The dataset that they are of; None for bundled tasks and those of a path."""
 
     @property
     def names(self) -> list[str]:
@@ -28,28 +31,58 @@ class TaskSet:
         return sorted([task.name for task in self.tasks] + list(self.invalid))
 
 
+@dataclass(frozen=True)
+class TaskChoice:
+    """The tasks that are wanted: those that match a glob of `include`, if there is any, and none of `exclude`.
+
+    Of these the first `limit` by name.
+    """
+
+    include: Sequence[str] = ()
+    exclude: Sequence[str] = ()
+    limit: int | None = None
+
+    def of(self, paths: Sequence[Path], where: str) -> list[Path]:
+        """The wanted ones of task directories. Raises UsageError when none is left, or a glob matches none."""
+        for option, patterns in (("--task", self.include), ("--exclude", self.exclude)):
+            for pattern in patterns:
+                if not any(fnmatch(path.name, pattern) for path in paths):
+                    raise UsageError(f"{option} {pattern}: matches no task in {where}")
+        chosen = [path for path in paths if self._wants(path.name)][: self.limit]
+        if not chosen:
+            raise UsageError(f"{where}: --exclude leaves no task")
+        return chosen
+
+    def _wants(self, name: str) -> bool:
+        def is_in(patterns: Sequence[str]) -> bool:
+            return any(fnmatch(name, pattern) for pattern in patterns)
+
+        return (not self.include or is_in(self.include)) and not is_in(self.exclude)
+
+
+ALL_TASKS = TaskChoice()
+
+
 def read_tasks(
     source: str, include: Sequence[str] = (), exclude: Sequence[str] = (), limit: int | None = None
 ) -> TaskSet:
-    """The tasks of `source` by name: those that match a glob of `include`, if there is any, and none of `exclude`.
+    """The chosen tasks of `bundled`, of a directory of them, or one task; `tbench.datasets` knows more sources.
 
-    Of these the first `limit`. Raises UsageError when no readable task is left or a glob matches none.
+    Raises UsageError when no readable task is left or a glob matches none.
     """
     directory = tasks_dir() if source == BUNDLED else Path(source)
     if not directory.is_dir():
-        raise UsageError(f"{source}: no such directory; give a task, a directory of tasks, or '{BUNDLED}'")
-    paths = _task_paths(directory)
+        raise UsageError(f"{directory}: no such directory; give a task, a directory of tasks, or '{BUNDLED}'")
+    paths = task_paths(directory)
     if not paths:
         raise UsageError(f"{directory}: no task here (a task directory has a task.toml)")
-    for option, patterns in (("--task", include), ("--exclude", exclude)):
-        for pattern in patterns:
-            if not any(fnmatch(path.name, pattern) for path in paths):
-                raise UsageError(f"{option} {pattern}: matches no task in {directory}")
-    paths = [path for path in paths if _wanted(path.name, include, exclude)][:limit]
-    if not paths:
-        raise UsageError(f"{directory}: --exclude leaves no task")
+    return read_paths(paths, TaskChoice(include, exclude, limit), str(directory))
+
+
+def read_paths(paths: Sequence[Path], choice: TaskChoice, where: str) -> TaskSet:
+    """The tasks of these directories, sorted by name. Raises UsageError when no readable task is left."""
     tasks, invalid = [], {}
-    for path in paths:
+    for path in choice.of(paths, where):
         try:
             tasks.append(Task.read(path))
         except TaskInvalid as error:
@@ -59,17 +92,15 @@ def read_tasks(
     return TaskSet(tuple(tasks), invalid)
 
 
-def _task_paths(directory: Path) -> list[Path]:
+def task_paths(directory: Path) -> list[Path]:
+    """The task directories in `directory`, sorted; itself where it is one."""
     directory = directory.resolve()
-    if (directory / "task.toml").exists() or (directory / "instruction.md").exists():
+    if is_task(directory):
         return [directory]
     children = sorted(path for path in directory.iterdir() if path.is_dir() and not path.name.startswith("."))
-    # A child with an instruction but no task.toml is a broken task, not some other folder: reading it says so.
-    return [path for path in children if (path / "task.toml").exists() or (path / "instruction.md").exists()]
+    return [path for path in children if is_task(path)]
 
 
-def _wanted(name: str, include: Sequence[str], exclude: Sequence[str]) -> bool:
-    def is_in(patterns: Sequence[str]) -> bool:
-        return any(fnmatch(name, pattern) for pattern in patterns)
-
-    return (not include or is_in(include)) and not is_in(exclude)
+def is_task(path: Path) -> bool:
+    """Whether a directory is meant as a task: one that lacks a part is a broken task, and reading it says so."""
+    return (path / "task.toml").exists() or (path / "instruction.md").exists()

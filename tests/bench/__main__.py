@@ -15,6 +15,7 @@ from pathlib import Path
 sys.path.append(str(Path(__file__).resolve().parents[1]))  # the fakes that the tests share
 
 import commands
+import datasets
 import lives
 import memory
 import replay
@@ -35,10 +36,11 @@ GROUPS: dict[str, Callable[..., Awaitable[None]]] = {
     "trial": lives.whole_trials,
     "lives": lives.lives_at_once,
     "help": lives.command_line,
+    "datasets": datasets.by_name,
     "replay": scoring.replay,
     "replay_client": replay.client_speed,
 }
-WITHOUT_ENGINE = {"help", "replay", "replay_client"}
+WITHOUT_ENGINE = {"help", "datasets", "replay", "replay_client"}
 
 
 async def measure(engine: Engine | None, names: list[str], directory: Path) -> Figures:

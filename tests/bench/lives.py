@@ -115,10 +115,10 @@ async def lives_at_once(place: Place, figures: Figures, scratch: Path) -> None:
     figures.add("lives_per_sec_share_n8", statistics.median(shares), "ratio", 1.0)
 
 
-def wall_sec(command: list[str]) -> float:
-    """Of a whole process, the median of seven."""
+def wall_sec(command: list[str], rounds: int = 7) -> float:
+    """Of a whole process, the median of some rounds."""
     times = []
-    for _ in range(7):
+    for _ in range(rounds):
         started = time.perf_counter()
         subprocess.run(command, check=True, capture_output=True)
         times.append(time.perf_counter() - started)

@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 from conftest import MakeTask
+from git_mirrors import Mirror, registry, row
 
 from tbench.demo.server import DemoEndpoint
 from tbench.sandbox.docker.engine import Engine
@@ -124,6 +125,24 @@ def test_a_run_that_would_go_on_is_told_apart_by_what_is_left(engine: Engine, tm
     more = plan(tmp_path, *TWO, "-k", "2", *base)
     assert more["trials"] == ["2 tasks × 2 seeds = 4 trials: 1 done, 3 to do; at most 4 at once"]
     assert {each["Id"] for each in engine.api.containers(all=True, filters={"label": "tbench.run=r"})} == containers
+
+
+def test_a_dataset_is_told_with_its_digests_and_the_rules_that_would_be_broken(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    mirror = Mirror(tmp_path / "mirrors")
+    for name in ("alpha", "beta"):
+        mirror.task(name)
+    mirror.publish()
+    mirror.commit()
+    place = registry(tmp_path / "registry.json", row("terminal-bench", "2.0", mirror, mirror.head, ["alpha", "beta"]))
+    monkeypatch.setenv("TBENCH_CACHE", str(tmp_path / "cache"))
+    chosen = ("terminal-bench@2.0", "--registry", str(place))
+    done = tbench(tmp_path, "run", "--dry-run", *chosen, "-t", "alpha", "-a", "oracle")
+    said = " ".join(done.stdout.split())
+    assert f"dataset terminal-bench@2.0 (commit {mirror.head[:12]}): 1 of 1 task matches the published digests" in said
+    assert "rules its leaderboard's are broken: 1 trial per task instead of 5; 1 of 2 tasks; tasks of another" in said
+    assert done.stderr.startswith(f"terminal-bench@2.0: taken as {place} has it (at {mirror.head})")
 
 
 @pytest.mark.parametrize(

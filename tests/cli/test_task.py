@@ -65,7 +65,12 @@ def test_check_names_what_a_task_asks_of_the_environment_and_the_flag_that_allow
     )
 
 
-def test_list_shows_limits_and_the_hash(make_task: MakeTask) -> None:
+def test_list_shows_difficulty_limits_and_the_hash(make_task: MakeTask) -> None:
     path = make_task(toml="[agent]\ntimeout_sec = 9\n[environment]\ncpus = 2\nmemory_mb = 64\n")
-    code, lines = tbench("task", "list", str(path))
-    assert (code, lines[0].split()) == (0, ["small-task", "2", "cpu", "64", "MB", "9", "s", Task.read(path).hash[:12]])
+    plain = make_task("plain", toml='[metadata]\ndifficulty = "hard"\n')
+    code, lines = tbench("task", "list", str(path.parent))
+    limits = ["2", "cpu", "64", "MB", "9", "s"]
+    assert (code, lines[1].split()) == (0, ["small-task", "-", *limits, Task.read(path).hash[:12]])
+    assert lines[0].split()[:2] == ["plain", "hard"]
+    assert tbench("task", "list", str(path.parent), "-t", "pl*")[1] == [lines[0]]
+    assert tbench("task", "list", str(plain.parent), "-l", "1", "-x", "pl*")[1] == [lines[1]]

@@ -13,9 +13,9 @@ from tbench.config.document import RunDocument, read_document
 from tbench.config.setting import settings_of
 from tbench.config.settings import RunConfig
 from tbench.errors import UsageError
-from tbench.runs.plan import check_same_run, semantic, trial_id
+from tbench.runs.plan import check_same_run, plan_trials, semantic, trial_id
 from tbench.runs.resume import EarlierRun
-from tbench.tasks.sources import TaskSet
+from tbench.tasks.sources import TaskSet, read_tasks
 
 BASH = {**A_MODEL, "agent": "tbench:bash-tool", "protocol": "bash-tool", "shell_state": "persistent"}
 UNUSUAL: dict[str, Any] = {
@@ -135,3 +135,18 @@ def test_the_oldest_runs_go_on_whatever_their_preset_says_now() -> None:
         check(read_document(OLD), BASH | {"seed_scheme": "bare", "shell_state": "fresh"})
     with pytest.raises(UsageError, match='seed_scheme: "bare" → "hashed"'):
         check(read_document(OLD), BASH)
+
+
+def test_a_shuffled_run_has_the_same_trials_in_another_order_within_each_seed(make_task: Any) -> None:
+    paths = [make_task(f"task-{number}") for number in range(6)]
+    tasks = read_tasks(str(paths[0].parent))
+
+    def order(shuffle: int | None) -> list[str]:
+        return [trial.trial for trial in plan_trials(tasks, a_plan(seeds=(0, 1, 2), shuffle=shuffle))]
+
+    in_order, shuffled = order(None), order(7)
+    assert in_order == sorted(in_order, key=lambda trial: (trial.split(".")[1], trial))
+    assert sorted(in_order) == sorted(shuffled) and in_order != shuffled == order(7) != order(8)
+    seeds = [[trial.split(".")[0] for trial in shuffled[at : at + 6]] for at in (0, 6, 12)]
+    assert [trial.split(".")[1] for trial in shuffled] == ["s0"] * 6 + ["s1"] * 6 + ["s2"] * 6
+    assert seeds[0] != seeds[1] != seeds[2]

@@ -11,12 +11,13 @@ from typing import Any, Generic, TypeVar
 import click
 from click.core import ParameterSource
 from click.shell_completion import CompletionItem
-from pydantic import BaseModel
+from pydantic import BaseModel, ValidationError
 
 from tbench.cli.parsing.commands import Argument, TbenchCommand
 from tbench.config.layers import Layers, Resolved, Value
 from tbench.config.setting import Option, Setting, panels_of, settings_of
 from tbench.config.settings import RunConfig
+from tbench.errors import UsageError
 
 Config = TypeVar("Config", bound=BaseModel)
 
@@ -45,7 +46,10 @@ class ConfiguredCommand(TbenchCommand, Generic[Config]):
         self._configuration = configuration
         self._settings = [each for each in settings_of(configuration) if only is None or each.path in only]
         self._own = [*self.params, _CONFIG]
-        self.params = [*self._own, *map(_parameter, self._settings)]
+        self.params = [*self._own, *(each for setting in self._settings for each in _parameters(setting))]
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        return super().parse_args(ctx, _with_bare_values(args, self._settings))
 
     def invoke(self, ctx: click.Context) -> Any:
         layers = Layers(self._configuration, beside=_all_configurations())
@@ -68,9 +72,9 @@ class ConfiguredCommand(TbenchCommand, Generic[Config]):
         for _, title, settings in panels_of(self._configuration):
             yield title, [each for each in settings if each.path in behind]
 
-    def parameter(self, setting: Setting) -> click.Parameter:
-        """The argument or the option that sets it."""
-        return next(each for each in self.params if each.name == _name(setting))
+    def parameters(self, setting: Setting) -> list[click.Parameter]:
+        """The option that sets it, the argument, or both."""
+        return [each for each in reversed(self.params) if each.name in (_name(setting), _option_name(setting))]
 
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         for title, panel in self.panels(ctx):
@@ -83,7 +87,7 @@ class ConfiguredCommand(TbenchCommand, Generic[Config]):
 
 
 _NAMES_WIDTH = 36
-_FIRST = ("-t", "-x", "-l", "-k", "-n", "-c", "-o", "-m", "-a")
+_FIRST = ("-d", "-t", "-x", "-l", "-k", "-n", "-c", "-o", "-m", "-a")
 """The order of the daily options that have a letter; arguments stand before them, all others behind."""
 _CONFIG_NAME = "config"
 _CONFIG = click.Option(
@@ -116,12 +120,18 @@ def _all_configurations() -> Sequence[type[BaseModel]]:
     return RunConfig, ExtractConfig, ReplayConfig
 
 
-def _parameter(setting: Setting) -> click.Parameter:
-    """The argument or the option of a setting."""
-    option, name = setting.option, _name(setting)
+def _parameters(setting: Setting) -> Iterator[click.Parameter]:
+    """The argument of a setting, its option, or both."""
+    option = setting.option
     if option.argument is not None:
         metavar = f"[{option.argument}]" if setting.default else option.argument
-        return click.Argument([name], required=False, metavar=metavar, type=_Text(setting))
+        yield click.Argument([_name(setting)], required=False, metavar=metavar, type=_Text(setting))
+    if option.argument is None or option.flags:
+        yield _option(setting)
+
+
+def _option(setting: Setting) -> click.Option:
+    option, name = setting.option, _option_name(setting)
     if option.switch is not None:
         letters = ["-" + "/-".join(option.letters)] if option.letters else []
         return click.Option([f"--{option.switch[0]}/--{option.switch[1]}", *letters, name], default=None)
@@ -132,6 +142,11 @@ def _parameter(setting: Setting) -> click.Parameter:
 
 def _name(setting: Setting) -> str:
     return f"{setting.section}__{setting.name}"
+
+
+def _option_name(setting: Setting) -> str:
+    """The parameter of the option: another one where there is an argument, too."""
+    return _name(setting) if setting.option.argument is None else f"{_name(setting)}__option"
 
 
 def _off(setting: Setting) -> str:
@@ -145,16 +160,61 @@ def _from_config(layers: Layers[Config], given: Iterable[str]) -> Iterator[Value
 
 def _from_flags(layers: Layers[Config], settings: Iterable[Setting], ctx: click.Context) -> Iterator[Value]:
     for setting in settings:
-        name, option = _name(setting), setting.option
-        if ctx.get_parameter_source(name) is not ParameterSource.COMMANDLINE:
+        name, option = _option_name(setting), setting.option
+        has_argument = option.argument is not None and _is_given(_name(setting), ctx)
+        if has_argument:
+            yield layers.option(setting.path, ctx.params[_name(setting)], option.argument or "")
+        if not _is_given(name, ctx):
             continue
+        if has_argument:
+            raise UsageError(f"{option.argument} and {setting.flags[0]}: say the same; give one of them")
         given = ctx.params[name]
+        if option.argument is not None:
+            _refuse_two_meanings(setting.flags[0], given)
         if option.switch is not None:
             word = option.switch[0 if given else 1]
             yield layers.option(setting.path, word, f"--{word}")
         else:
             flag = _off(setting) if given is False else setting.flags[0]
-            yield layers.option(setting.path, given, option.argument or flag)
+            yield layers.option(setting.path, given, flag)
+
+
+def _refuse_two_meanings(flag: str, given: str) -> None:
+    """Refuse a dataset's name that is a directory, too. Raises UsageError."""
+    from tbench.datasets.reference import looks_like_a_name  # --help does without it
+
+    if looks_like_a_name(given) and Path(given).is_dir():
+        raise UsageError(f"{flag} {given}: is a directory here, too; write ./{given} for it, or go elsewhere")
+
+
+def _is_given(name: str, ctx: click.Context) -> bool:
+    return name in ctx.params and ctx.get_parameter_source(name) is ParameterSource.COMMANDLINE
+
+
+def _with_bare_values(arguments: Sequence[str], settings: Iterable[Setting]) -> list[str]:
+    """Copy of the arguments in which an option that may be given without a value has one: `--name=VALUE`.
+
+    The word behind such an option is its own only where it can be its value.
+    """
+    bare = {flag: setting for setting in settings if setting.option.bare is not None for flag in setting.flags}
+    words, rest = list[str](), list(arguments)
+    while rest:
+        word = rest.pop(0)
+        if word == "--":
+            return [*words, word, *rest]
+        if word in bare:
+            value = rest.pop(0) if rest and _is_value(bare[word], rest[0]) else bare[word].option.bare
+            word = f"{word}={value}"
+        words.append(word)
+    return words
+
+
+def _is_value(setting: Setting, word: str) -> bool:
+    try:
+        setting.adapter.validate_python(word)
+    except ValidationError:
+        return False
+    return True
 
 
 def _place(row: Setting | click.Parameter) -> int:
@@ -172,10 +232,11 @@ def _own_record(parameter: click.Parameter, ctx: click.Context) -> tuple[str, st
 def _record(setting: Setting) -> tuple[str, str]:
     """The two columns of a setting in the help: its options, and one sentence."""
     option = setting.option
-    if option.argument is not None:
+    if option.argument is not None and not option.flags:
         return option.argument, setting.summary
     names = ", ".join(_switches(option) or sorted(setting.flags, key=len))
-    return f"{names} {metavar(setting)}".rstrip(), setting.summary
+    argument = f", {option.argument}" if option.argument else ""
+    return f"{names} {metavar(setting)}".rstrip() + argument, setting.summary
 
 
 def _switches(option: Option) -> list[str]:

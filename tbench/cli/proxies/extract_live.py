@@ -10,9 +10,9 @@ import click
 
 from harness.protocols.thinking_bash import ThinkingBash
 from tbench.agents.setup import AgentSetup, connect
-from tbench.cli.execute import chosen_tasks
 from tbench.cli.interruption import EXIT_INTERRUPTED, run_interruptibly
 from tbench.cli.printing import print_line
+from tbench.cli.tasks import chosen_tasks
 from tbench.config.layers import Resolved
 from tbench.config.presets import preset
 from tbench.config.settings import RunConfig

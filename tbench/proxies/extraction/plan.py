@@ -11,9 +11,10 @@ from harness.chat import ChatModel
 from harness.model import ServedModel
 from harness.protocols.base import ActionProtocol
 from tbench import __version__
+from tbench.datasets.reference import stored_source
 from tbench.proxies.extraction.asking import entries
 from tbench.proxies.extraction.records import ExtractionManifest
-from tbench.tasks.sources import BUNDLED, TaskSet
+from tbench.tasks.sources import TaskSet
 
 
 def make_manifest(
@@ -21,7 +22,7 @@ def make_manifest(
 ) -> ExtractionManifest:
     """The manifest of an extraction that begins now; `source` is what the user named the tasks by."""
     return ExtractionManifest(
-        source=source if source == BUNDLED else str(Path(source).resolve()),
+        source=stored_source(source),
         tasks=entries(tasks),
         seeds=tuple(seeds),
         protocol=protocol.name,

@@ -1,0 +1,170 @@
+"""`tbench dataset`: datasets by name, listed, shown, fetched and compared with their published digests."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from tbench.cli.common import json_option
+from tbench.cli.parsing.commands import Argument, Lazy, LazyGroup
+from tbench.cli.parsing.configured import ConfiguredCommand, Given
+from tbench.cli.parsing.values import A_NAME, A_PATH
+from tbench.cli.printing import print_line, print_text
+from tbench.config.settings import RunConfig
+
+if TYPE_CHECKING:
+    from tbench.datasets.cache import Entry
+    from tbench.datasets.known import KnownDataset
+    from tbench.datasets.resolve import Access
+
+COMMANDS = {
+    "list": Lazy("tbench.cli.dataset", "list_datasets", "List the datasets that can be named."),
+    "show": Lazy("tbench.cli.dataset", "show", "Show where a dataset is and what of it is in the cache."),
+    "pull": Lazy("tbench.cli.dataset", "pull", "Fetch a dataset into the cache, and print its directory."),
+    "verify": Lazy(
+        "tbench.cli.dataset",
+        "verify",
+        "Compare tasks with their published digests; exit 2 when one differs or is missing.",
+    ),
+}
+_ACCESS = {"tasks.registry", "tasks.offline"}
+_name = click.argument("name", cls=Argument, metavar="NAME", help="A dataset's NAME[@VERSION], or git+URL@REV#FOLDER.")
+
+
+@click.group(cls=LazyGroup, table=COMMANDS)
+def dataset() -> None:
+    """List, show, fetch and verify datasets."""
+
+
+@click.command("list", cls=ConfiguredCommand, configuration=RunConfig, only=_ACCESS)
+@json_option
+def list_datasets(given: Given[RunConfig], as_json: bool) -> None:
+    """List the datasets that can be named."""
+    from tbench.datasets.resolve import all_datasets
+
+    rows = [_row(each) for each in all_datasets(_access(given))]
+    if as_json:
+        print_text(json.dumps(rows, indent=2, ensure_ascii=False))
+        return
+    width = max((len(row["title"]) for row in rows), default=0)
+    for row in rows:
+        tasks = "" if row["tasks"] is None else f"{row['tasks']:,}"
+        cached = "cached" if row["cached"] else ""
+        print_line(f"{row['title']:{width}}  {tasks:>5}  {cached:6}  {row['source']:6}  {row['description']}".rstrip())
+
+
+@click.command(cls=ConfiguredCommand, configuration=RunConfig, only=_ACCESS)
+@_name
+@json_option
+def show(name: str, given: Given[RunConfig], as_json: bool) -> None:
+    """Show where a dataset is and what of it is in the cache."""
+    row = _row(_known(name, _access(given)))
+    if as_json:
+        print_text(json.dumps(row, indent=2, ensure_ascii=False))
+        return
+    for label, value in row.items():
+        if value not in (None, [], ""):
+            words = ", ".join(map(_piece_words, value)) if isinstance(value, list) else value
+            print_line(f"{label.replace('_', ' '):16} {words}")
+
+
+@click.command(cls=ConfiguredCommand, configuration=RunConfig, only=_ACCESS | {"tasks.refresh"})
+@_name
+@click.option("--output", "-o", metavar="DIR", type=A_PATH, help="Also copy the tasks into this new directory.")
+def pull(name: str, given: Given[RunConfig], output: Path | None) -> None:
+    """Fetch a dataset into the cache, and print its directory."""
+    from tbench.datasets.export import copy_tasks, require_new
+    from tbench.datasets.verification import words_of
+
+    if output is not None:
+        require_new(output)
+    entry = _pulled(name, _access(given))
+    print_line(words_of(entry), err=True)
+    if output is not None:
+        copy_tasks(entry, output)
+    print_line(str(output or entry.path))
+
+
+@click.command(cls=ConfiguredCommand, configuration=RunConfig, only=_ACCESS)
+@click.argument("tasks", cls=Argument, metavar="TASKS", type=A_NAME, help="A directory of tasks, or a dataset's name.")
+@click.option("--against", metavar="FILE", type=A_PATH, help="The dataset.toml with the digests.")
+def verify(tasks: str, given: Given[RunConfig], against: Path | None) -> None:
+    """Compare tasks with their published digests; exit 2 when one differs or is missing."""
+    from tbench.datasets.reference import AtPath, parse_reference
+    from tbench.datasets.verification import verify_directory, verify_entry
+
+    reference = parse_reference(tasks)
+    if isinstance(reference, AtPath):
+        found = verify_directory(reference.path, against)
+    else:
+        found = verify_entry(_pulled(tasks, _access(given)), against)
+    for line in found.lines:
+        print_line(line)
+    print_line(found.words)
+    if found.lines:
+        raise click.exceptions.Exit(2)
+
+
+def _access(given: Given[RunConfig]) -> Access:
+    from tbench.datasets.resolve import Access
+
+    chosen = given.resolve().config.tasks
+    return Access(chosen.registry, chosen.refresh, chosen.offline, lambda text: print_line(text, err=True))
+
+
+def _known(name: str, access: Access) -> KnownDataset:
+    from tbench.datasets.reference import AtPath, parse_reference
+    from tbench.datasets.resolve import find_dataset
+    from tbench.errors import UsageError
+
+    reference = parse_reference(name)
+    if isinstance(reference, AtPath):
+        raise UsageError(f"{name}: is a path; give a dataset's NAME[@VERSION], or git+URL@REV#FOLDER")
+    return find_dataset(reference, access)
+
+
+def _pulled(name: str, access: Access) -> Entry:
+    from tbench.datasets.cache import DatasetCache, cache_directory
+    from tbench.datasets.pull import pull as pull_into
+    from tbench.errors import UsageError
+
+    known = _known(name, access)
+    if known.directories:
+        raise UsageError(f"{known.title}: its tasks are on this machine already, at {known.directories[0].parent}")
+    cache = DatasetCache(cache_directory())
+    return pull_into(known, cache, access.say, refresh=access.refresh, offline=access.offline)
+
+
+def _row(known: KnownDataset) -> dict[str, Any]:
+    """What is told of a dataset, in its stable form."""
+    from tbench.datasets.cache import DatasetCache, cache_directory
+
+    entry = DatasetCache(cache_directory()).newest(known)
+    return {
+        "title": known.title,
+        "name": known.name,
+        "version": known.version,
+        "aliases": list(known.aliases),
+        "description": known.description,
+        "source": known.source,
+        "repositories": [
+            {"url": piece.url, "revision": piece.revision, "folder": piece.folder} for piece in known.pieces
+        ],
+        "tasks": len(entry.record.hashes) if entry else known.tasks,
+        "trials_per_task": known.trials_per_task,
+        "cached": str(entry.path) if entry else None,
+        "published_digests": len(entry.record.published) if entry else None,
+    }
+
+
+def _piece_words(piece: Any) -> str:
+    """A repository as a user would name it; other values as they are."""
+    if not isinstance(piece, dict):
+        return str(piece)
+    from tbench.datasets.reference import without_login
+
+    folder = f"#{piece['folder']}" if piece["folder"] else ""
+    return f"git+{without_login(piece['url'])}@{piece['revision']}{folder}"

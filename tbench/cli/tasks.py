@@ -1,0 +1,22 @@
+"""The tasks that a command is given, in whatever way; what is fetched for it is said on stderr."""
+
+from __future__ import annotations
+
+from tbench.cli.printing import print_line
+from tbench.config.document import RunDocument
+from tbench.config.settings import TasksConfig
+from tbench.datasets.reading import read_chosen
+from tbench.datasets.reference import stored_source
+from tbench.datasets.resolve import Access
+from tbench.tasks.sources import TaskChoice, TaskSet
+
+
+def chosen_tasks(chosen: TasksConfig, earlier: RunDocument | None = None) -> TaskSet:
+    """The tasks that a configuration names; those of the very same dataset where `earlier` goes on. Raises UsageError.
+
+    What is fetched for it is said on stderr.
+    """
+    is_same = earlier is not None and earlier.config.tasks.source == stored_source(chosen.source)
+    access = Access(chosen.registry, chosen.refresh, chosen.offline, lambda text: print_line(text, err=True))
+    choice = TaskChoice(chosen.include, chosen.exclude, chosen.limit)
+    return read_chosen(chosen.source, choice, access, earlier.dataset if earlier and is_same else None)

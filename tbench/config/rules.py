@@ -1,0 +1,55 @@
+"""Which rules of its leaderboard a run of a named benchmark breaks: its name invites the comparison."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from tbench.config.document import RunDocument
+from tbench.config.overrides import override_words
+from tbench.config.settings import RunConfig
+from tbench.origin import DatasetOrigin, names_shown
+from tbench.text import counted
+
+
+def broken_rules(document: RunDocument) -> tuple[str, ...]:
+    """A few words for each broken rule; none where the dataset has no leaderboard, or a run could stand on it."""
+    dataset = document.dataset
+    if dataset is None or dataset.trials_per_task is None:
+        return ()
+    return (
+        *_too_few_trials(document, dataset.trials_per_task),
+        *_other_tasks(document, dataset),
+        *_overridden(document.config),
+    )
+
+
+def _too_few_trials(document: RunDocument, asked_for: int) -> Iterator[str]:
+    if (trials := len(document.seeds)) < asked_for:
+        yield f"{counted(trials, 'trial')} per task instead of {asked_for}"
+
+
+def _other_tasks(document: RunDocument, dataset: DatasetOrigin) -> Iterator[str]:
+    if len(document.tasks) < dataset.tasks:
+        yield f"{len(document.tasks)} of {counted(dataset.tasks, 'task')}"
+    if unreadable := tuple(task.name for task in document.tasks if task.invalid):
+        yield f"tasks that cannot be read: {names_shown(unreadable)}"
+    if dataset.differing:
+        yield f"changed tasks: {names_shown(dataset.differing)}"
+    if dataset.listed_commit and dataset.commit != dataset.listed_commit:
+        yield f"tasks of another commit than {dataset.listed_commit[:12]}"
+
+
+def _overridden(config: RunConfig) -> Iterator[str]:
+    """What trials have that is not as their tasks say: a setting that changes it has its line here."""
+    yield from override_words(config)
+    sandbox = config.sandbox
+    given = {
+        f"--network {sandbox.network}": sandbox.network != "task",
+        "--block-host": sandbox.block_host,
+        "--no-new-privileges": sandbox.no_new_privileges,
+        f"--cap-add {','.join(sandbox.cap_add)}": bool(sandbox.cap_add),
+    }
+    if flags := [flag for flag, is_given in given.items() if is_given]:
+        yield f"containers other than the tasks': {', '.join(flags)}"
+    if config.verify.mode == "isolated":
+        yield "verdicts from another container: --verify isolated"

@@ -1,0 +1,201 @@
+"""The cache of datasets: a directory of tasks per name, version and commit, whole or not there at all.
+
+What is there is not written to any more. Files that never get into a container are read-only; the others keep the modes
+that git has for them, as containers see those, and an edit of any file is noticed by the task's hash.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import hashlib
+import os
+import re
+import shutil
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from pydantic import BaseModel, ConfigDict, ValidationError
+
+from tbench.datasets.known import KnownDataset
+from tbench.datasets.reference import without_login
+from tbench.errors import UsageError
+from tbench.files import write_json
+
+RECORD = ".tbench.json"
+_STAGING, _WHOLE, _REPLACED, _LOCK = ".pulling-", ".pulled-", ".replaced-", ".lock-"
+_NEVER_IN_A_CONTAINER = ("task.toml", "instruction.md", "README.md")
+_FORMAT = 1
+
+
+class CachedPiece(BaseModel):
+    """A piece of a dataset as it was pulled."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    url: str
+    revision: str
+    commit: str
+    folder: str | None
+    """The folder that was asked for."""
+    tasks_in: str
+    """The folder in which the tasks were."""
+    listed: tuple[tuple[str, str], ...] = ()
+
+
+class PullRecord(BaseModel):
+    """What is known of a dataset in the cache: .tbench.json in its directory."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    format: int = _FORMAT
+    name: str
+    version: str | None
+    pieces: tuple[CachedPiece, ...]
+    hashes: Mapping[str, str | None]
+    """The task's hash by name, as pulled; None for a task that cannot be read."""
+    published: Mapping[str, str]
+    """The published digest by name of the task."""
+    digest: str | None
+    """The published digests as one."""
+    pulled_at: str
+
+
+@dataclass(frozen=True)
+class Entry:
+    """A dataset in the cache."""
+
+    path: Path
+    record: PullRecord
+    is_new: bool = False
+    """Whether it was pulled just now."""
+
+    @property
+    def paths(self) -> list[Path]:
+        """Its task directories, sorted by name."""
+        return [self.path / name for name in sorted(self.record.hashes)]
+
+
+def cache_directory(variables: Mapping[str, str] = os.environ) -> Path:
+    """Where datasets are kept: TBENCH_CACHE, else below XDG_CACHE_HOME, else below ~/.cache."""
+    if own := variables.get("TBENCH_CACHE"):
+        return Path(own).absolute() / "datasets"
+    shared = variables.get("XDG_CACHE_HOME", "")
+    # A relative one is to be ignored, says its specification.
+    base = Path(shared) if Path(shared).is_absolute() else Path.home() / ".cache"
+    return base / "tbench" / "datasets"
+
+
+def entry_name(known: KnownDataset, commits: Mapping[tuple[str, str], str]) -> str:
+    """The name of a dataset's directory; `commits` are by URL and revision."""
+    pieces = known.pieces
+    title = re.sub(r"[^\w.@+-]+", "--", known.title)
+    if len(pieces) == 1 and not pieces[0].listed:
+        return f"{title}-{commits[pieces[0].url, pieces[0].revision][:12]}"
+    parts = [(piece.url, commits[piece.url, piece.revision], piece.folder, piece.listed) for piece in pieces]
+    parts += [(package.name, package.digest, None, ()) for package in known.packages]
+    whole = hashlib.sha256(repr(parts).encode()).hexdigest()
+    first = commits[pieces[0].url, pieces[0].revision][:12] if pieces else whole[6:18]
+    return f"{title}-{first}-{whole[:6]}"
+
+
+class DatasetCache:
+    """The datasets in a directory, which is made when the first one is pulled."""
+
+    def __init__(self, root: Path) -> None:
+        self.root = root
+
+    def find(self, name: str) -> Entry | None:
+        """The dataset in the directory of this name; None where it is not there as a whole."""
+        try:
+            content = (self.root / name / RECORD).read_bytes()
+            record = PullRecord.model_validate_json(content)
+        except (OSError, ValidationError):
+            return None
+        return Entry(self.root / name, record) if record.format == _FORMAT else None
+
+    def entries(self) -> Iterator[Entry]:
+        """All datasets, in the order of their names."""
+        try:
+            names = sorted(path.name for path in self.root.iterdir() if not path.name.startswith("."))
+        except OSError:
+            return
+        yield from filter(None, map(self.find, names))
+
+    def newest(self, known: KnownDataset) -> Entry | None:
+        """What was pulled last for the same name, version and revisions, whatever commits those were."""
+        asked = [(without_login(piece.url), piece.revision, piece.folder, piece.listed) for piece in known.pieces]
+        found = [
+            entry
+            for entry in self.entries()
+            if (entry.record.name, entry.record.version) == (known.name, known.version)
+            and asked == [(each.url, each.revision, each.folder, each.listed) for each in entry.record.pieces]
+        ]
+        return max(found, key=lambda entry: entry.record.pulled_at, default=None)
+
+    @contextlib.contextmanager
+    def locked(self, name: str, say: Callable[[str], None]) -> Iterator[int]:
+        """Keep other processes from building the same directory; wait for one that does. Raises UsageError.
+
+        Gives the descriptor that holds the lock: a child that has it, too, keeps the lock when this process is killed.
+        """
+        with writable(self.root):
+            self.root.mkdir(parents=True, exist_ok=True)
+            file = (self.root / f"{_LOCK}{name}").open("ab")
+        with file:
+            try:
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                say(f"{name}: another process is pulling it; waiting for its end")
+                fcntl.flock(file, fcntl.LOCK_EX)
+            yield file.fileno()
+
+    def staging(self, name: str) -> Path:
+        """Where a directory of this name is built; an interrupted pull leaves there what it had. Raises UsageError."""
+        path = self.root / f"{_STAGING}{name}"
+        with writable(path):
+            path.mkdir(exist_ok=True)
+        return path
+
+    def keep(self, name: str, built: Path, record: PullRecord) -> Entry:
+        """Make the directory `built` the cache's own under this name, at once; the staging is gone then.
+
+        Raises UsageError.
+        """
+        target, whole, replaced = (self.root / f"{prefix}{name}" for prefix in ("", _WHOLE, _REPLACED))
+        with writable(target):
+            _protect(built)
+            write_json(built / RECORD, record.model_dump(mode="json"))
+            # The last step makes it count: whoever is killed before leaves what the next pull throws away.
+            _remove(whole)
+            built.rename(whole)
+            _remove(self.root / f"{_STAGING}{name}")
+            _remove(replaced)
+            if target.exists():
+                target.rename(replaced)
+            whole.rename(target)
+            _remove(replaced)
+        return Entry(target, record, is_new=True)
+
+
+def _protect(built: Path) -> None:
+    for task in built.iterdir():
+        for name in _NEVER_IN_A_CONTAINER:
+            if (path := task / name).is_file() and not path.is_symlink():
+                path.chmod(0o444)
+
+
+def _remove(directory: Path) -> None:
+    with contextlib.suppress(FileNotFoundError):
+        shutil.rmtree(directory)
+
+
+@contextlib.contextmanager
+def writable(path: Path) -> Iterator[None]:
+    """Turn an OSError of the block into a UsageError about `path`."""
+    try:
+        yield
+    except OSError as error:
+        advice = "make room there, or let TBENCH_CACHE name another directory"
+        raise UsageError(f"{path}: cannot be written: {error.strerror or error}; {advice}") from None

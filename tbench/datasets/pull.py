@@ -1,0 +1,251 @@
+"""Brings a dataset into the cache: fetched, checked out, checked, hashed, and only then counted as there."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path, PurePosixPath
+
+from tbench.datasets.cache import CachedPiece, DatasetCache, Entry, PullRecord, entry_name, writable
+from tbench.datasets.digests import MANIFEST, Publication, publication_beside
+from tbench.datasets.git import GitFailed, Repository, find_commit, has_lfs
+from tbench.datasets.git_errors import is_elsewhere
+from tbench.datasets.known import TASKS_FOLDER, HubPackage, KnownDataset, Piece
+from tbench.datasets.lfs import pointers_in
+from tbench.datasets.reference import without_login
+from tbench.errors import TaskInvalid, UsageError
+from tbench.origin import names_shown
+from tbench.tasks.task import Task
+from tbench.text import counted, visible_line
+
+_TASK_FILES = ("task.toml", "instruction.md")
+_EARLIER_FORM = "task.yaml"
+Commits = Mapping[tuple[str, str], str]
+"""Commits by URL and revision."""
+Say = Callable[[str], None]
+
+
+@dataclass(frozen=True)
+class Found:
+    """The tasks of a piece, in a checkout of its repository."""
+
+    folder: str
+    """Where the tasks are, if they are all in one folder; else empty."""
+    tasks: Mapping[str, Path]
+    publication: Publication | None
+
+
+def pull(known: KnownDataset, cache: DatasetCache, say: Say, *, refresh: bool = False, offline: bool = False) -> Entry:
+    """The dataset in the cache, fetched where it is not there or `refresh` asks for it. Raises UsageError.
+
+    What was there already is left as it is, and an interrupted pull goes on with what it had fetched.
+    """
+    if refresh and offline:
+        raise UsageError(f"{known.title}: --refresh fetches it, and --offline asks no server; leave one of them out")
+    if (entry := _there(known, cache, refresh=refresh, offline=offline)) is not None:
+        return entry
+    if offline and known.pieces:
+        raise UsageError(
+            f"{known.title}: is not in {cache.root}, and with --offline nothing is fetched; "
+            f"fetch it once with: tbench dataset pull {_said(known)}"
+        )
+    commits = {(each.url, each.revision): _commit(each) for each in known.pieces}
+    name = entry_name(known, commits)
+    if not refresh and (entry := cache.find(name)) is not None:
+        return entry
+    with cache.locked(name, say) as lock:
+        if not refresh and (entry := cache.find(name)) is not None:
+            return entry  # another process was faster
+        return _build(known, commits, cache.staging(name), lock, cache, say)
+
+
+def _there(known: KnownDataset, cache: DatasetCache, *, refresh: bool, offline: bool) -> Entry | None:
+    """What the cache has, as far as that can be told without asking a server."""
+    if refresh:
+        return None
+    if known.packages or all(piece.is_commit for piece in known.pieces):
+        return cache.find(entry_name(known, {(each.url, each.revision): each.revision for each in known.pieces}))
+    # A branch may have moved on since.
+    return cache.newest(known) if offline or all(piece.is_fixed for piece in known.pieces) else None
+
+
+def _commit(piece: Piece) -> str:
+    return piece.revision if piece.is_commit else find_commit(piece.url, piece.revision)
+
+
+def _said(known: KnownDataset) -> str:
+    """The dataset as the user would name it."""
+    if known.source != "git" or len(known.pieces) != 1:
+        return known.title
+    piece = known.pieces[0]
+    return f"git+{without_login(piece.url)}@{piece.revision}" + (f"#{piece.folder}" if piece.folder else "")
+
+
+def _build(known: KnownDataset, commits: Commits, staging: Path, lock: int, cache: DatasetCache, say: Say) -> Entry:
+    built = staging / "dataset"
+    with writable(staging):
+        shutil.rmtree(built, ignore_errors=True)
+        built.mkdir()
+
+    def tell(text: str) -> None:
+        say(f"{known.title}: {text}")
+
+    found = [
+        _fetched(piece, commits[piece.url, piece.revision], staging / f"repository-{number}", lock, tell)
+        for number, piece in enumerate(known.pieces)
+    ]
+    with writable(staging):
+        for each in found:
+            _move(each.tasks, built, known.title)
+        _copy(known.packages, built)
+    record = _record(known, commits, found, built)
+    entry = cache.keep(entry_name(known, commits), built, record)
+    tell(f"{counted(len(record.hashes), 'task')} in {entry.path}")
+    return entry
+
+
+def _fetched(piece: Piece, commit: str, path: Path, lock: int, say: Say) -> Found:
+    """The piece's tasks in a checkout at `path`, which may go on with one of an interrupted pull."""
+    goes_on = path.exists()
+    try:
+        return _checked_out(piece, commit, path, lock, say)
+    except GitFailed as failure:
+        if not goes_on or is_elsewhere(failure.output):
+            raise
+    # A process that was killed may have left anything: once more, from nothing.
+    shutil.rmtree(path, ignore_errors=True)
+    return _checked_out(piece, commit, path, lock, say)
+
+
+def _checked_out(piece: Piece, commit: str, path: Path, lock: int, say: Say) -> Found:
+    repository, shown = Repository(path, piece.url, lock), without_login(piece.url)
+    with writable(path):
+        repository.begin()
+    if not repository.has(commit):
+        say(f"fetching commit {commit[:12]} of {shown}")
+        repository.fetch(commit)
+    folder, names = _listed(piece) if piece.listed else _looked_up(repository, piece, commit, shown)
+    wanted = {name: _below(folder, where) for name, where in names.items()}
+    # Git compares each file of the commit with each pattern: a whole folder is one.
+    parts = (
+        [f"{folder}/"] if folder and len(wanted) > 1 and not piece.listed else [f"{each}/" for each in wanted.values()]
+    )
+    repository.check_out(commit, [*parts, _below(folder, MANIFEST), ".gitattributes"])
+    tasks = {name: path / where for name, where in wanted.items()}
+    _require_tasks(tasks, f"{shown} at {commit[:12]}")
+    _bring_lfs(repository, folder, list(tasks.values()), shown)
+    return Found(folder, tasks, publication_beside(path / folder))
+
+
+def _below(folder: str, name: str) -> str:
+    return f"{folder}/{name}" if folder else name
+
+
+def _listed(piece: Piece) -> tuple[str, dict[str, str]]:
+    """The folder that all listed tasks are in, and where in it each is; without such a folder, the root."""
+    parents = {str(PurePosixPath(where).parent) for _, where in piece.listed}
+    if len(parents) == 1 and (parent := parents.pop()) != ".":
+        return parent, {name: PurePosixPath(where).name for name, where in piece.listed}
+    return "", dict(piece.listed)
+
+
+def _looked_up(repository: Repository, piece: Piece, commit: str, shown: str) -> tuple[str, dict[str, str]]:
+    """The folder of the tasks in the commit, and the name of each."""
+    candidates = [piece.folder] if piece.folder is not None else ["", TASKS_FOLDER]
+    earlier = False
+    for folder in candidates:
+        folders = repository.folders(commit, folder)
+        if folders is None:
+            continue
+        files = repository.files_in(commit, folder)
+        if folder and files.intersection(_TASK_FILES):  # the folder is one task
+            parent, _, name = folder.rpartition("/")
+            return parent, {name: name}
+        names = [each for each in folders if any(f"{each}/{file}" in files for file in _TASK_FILES)]
+        if names := [name for name in names if not name.startswith(".")]:
+            return folder, {name: name for name in names}
+        earlier = earlier or any(f"{each}/{_EARLIER_FORM}" in files for each in folders)
+    where = f"{shown} at {commit[:12]}: {' and '.join(each or 'its root' for each in candidates)}"
+    if earlier:
+        raise UsageError(f"{where}: holds tasks of Terminal-Bench 1 (task.yaml), which tbench does not read")
+    raise UsageError(f"{where}: no task there (a task directory has a task.toml); name the folder with #FOLDER")
+
+
+def _require_tasks(tasks: Mapping[str, Path], where: str) -> None:
+    for name, path in tasks.items():
+        if visible_line(name) != name or name in ("", ".", ".."):
+            raise UsageError(f"{where}: {visible_line(name)}: no name of a task")
+        if not path.is_dir() or path.is_symlink():
+            raise UsageError(f"{where}: has no task {name}; check commit and path")
+        if not any((path / file).exists() for file in _TASK_FILES):
+            form = "is one of Terminal-Bench 1 (task.yaml)" if (path / _EARLIER_FORM).exists() else "has no task.toml"
+            raise UsageError(f"{where}: {name} {form}, which tbench does not read; choose another dataset")
+
+
+def _bring_lfs(repository: Repository, folder: str, tasks: list[Path], shown: str) -> None:
+    """Replace git-lfs's pointers by their files. Raises UsageError where that cannot be done."""
+    if not pointers_in(tasks):
+        return
+    installed = has_lfs()
+    if installed:
+        repository.pull_lfs(folder)
+    if left := pointers_in(tasks):
+        names = names_shown(tuple(path.relative_to(repository.path).as_posix() for path in left))
+        advice = "git-lfs did not bring them" if installed else "install git-lfs (apt install git-lfs), then pull again"
+        raise UsageError(f"{shown}: only pointers of git-lfs are there for {names}; {advice}")
+
+
+def _move(tasks: Mapping[str, Path], built: Path, title: str) -> None:
+    for name, path in tasks.items():
+        if (built / name).exists():
+            raise UsageError(f"{title}: two of its tasks are called {name}; name each task once")
+        path.rename(built / name)
+
+
+def _copy(packages: Iterable[HubPackage], built: Path) -> None:
+    """Copy tasks out of Harbor's cache, where an interrupted download looks like a whole one."""
+    for package in packages:
+        shutil.copytree(package.path, built / package.name, symlinks=True)
+        try:
+            digest = Task.read(built / package.name).hash
+        except TaskInvalid as error:
+            raise UsageError(f"{package.path}: cannot be read: {error}; let Harbor download it again") from None
+        if digest != package.digest:
+            raise UsageError(f"{package.path}: has another content than its name says; let Harbor download it again")
+
+
+def _record(known: KnownDataset, commits: Commits, found: Iterable[Found], built: Path) -> PullRecord:
+    publications = [each.publication for each in found if each.publication is not None]
+    published = {name: digest for each in publications for name, digest in each.digests.items()}
+    published |= {package.name: package.digest for package in known.packages}
+    return PullRecord(
+        name=known.name,
+        version=known.version,
+        pieces=tuple(_cached_piece(piece, commits, each) for piece, each in zip(known.pieces, found, strict=True)),
+        hashes=dict(_hashes(built)),
+        published=published,
+        digest=publications[0].digest if len(publications) == 1 else None,
+        pulled_at=datetime.now(UTC).isoformat(),
+    )
+
+
+def _cached_piece(piece: Piece, commits: Commits, found: Found) -> CachedPiece:
+    commit = commits[piece.url, piece.revision]
+    return CachedPiece(
+        url=without_login(piece.url),
+        revision=piece.revision,
+        commit=commit,
+        folder=piece.folder,
+        tasks_in=found.folder,
+        listed=piece.listed,
+    )
+
+
+def _hashes(built: Path) -> Iterator[tuple[str, str | None]]:
+    for path in sorted(built.iterdir()):
+        try:
+            yield path.name, Task.read(path).hash
+        except TaskInvalid:
+            yield path.name, None

@@ -1,0 +1,112 @@
+"""Reads the tasks that a user names in any way: bundled ones, those of a path, of a repository, of a dataset's name."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from tbench.datasets.cache import DatasetCache, Entry, cache_directory
+from tbench.datasets.digests import compare
+from tbench.datasets.known import KnownDataset
+from tbench.datasets.pull import pull
+from tbench.datasets.reference import AtPath, parse_reference
+from tbench.datasets.resolve import Access, find_dataset
+from tbench.errors import UsageError
+from tbench.origin import DatasetOrigin, names_shown
+from tbench.tasks.sources import ALL_TASKS, TaskChoice, TaskSet, read_paths
+from tbench.tasks.sources import read_tasks as read_local
+
+USUAL_ACCESS = Access()
+
+
+def read_tasks(
+    source: str, include: Sequence[str] = (), exclude: Sequence[str] = (), limit: int | None = None
+) -> TaskSet:
+    """The tasks of `source` by name: those that match a glob of `include`, if there is any, and none of `exclude`.
+
+    Of these the first `limit`. `source` is `bundled`, a path, a dataset's name or `git+URL@REV#FOLDER`. Raises
+    UsageError when no readable task is left or a glob matches none.
+    """
+    return read_chosen(source, TaskChoice(include, exclude, limit))
+
+
+def read_chosen(
+    source: str, choice: TaskChoice, access: Access = USUAL_ACCESS, before: DatasetOrigin | None = None
+) -> TaskSet:
+    """The chosen tasks of `source`; with `before`, of the very dataset that a run has had. Raises UsageError."""
+    reference = parse_reference(source)
+    if isinstance(reference, AtPath):
+        return read_local(source, choice.include, choice.exclude, choice.limit)
+    cache = DatasetCache(cache_directory())
+    if before is not None and not access.refresh and (entry := cache.find(before.entry)) is not None:
+        return _of_entry(entry, choice, before)
+    known = find_dataset(reference, access)
+    if before is not None and before.commit is not None:
+        known = _at(before.commit, known)
+    if known.directories:
+        tasks = read_paths(sorted(known.directories, key=lambda path: path.name), choice, known.title)
+        return replace(tasks, origin=_origin(known, len(known.directories)))
+    entry = pull(known, cache, access.say, refresh=access.refresh, offline=access.offline)
+    return _of_entry(entry, choice, _origin_of(known, entry))
+
+
+def read_again(source: str, before: DatasetOrigin | None, registry: str | None = None) -> TaskSet:
+    """All tasks of the source that a run has stored, of the very dataset that it has had. Raises UsageError."""
+    return read_chosen(source, ALL_TASKS, Access(registry), before)
+
+
+def _at(commit: str, known: KnownDataset) -> KnownDataset:
+    """The dataset at the commit that a run has had, whatever its name stands for by now."""
+    return replace(known, pieces=tuple(replace(piece, revision=commit) for piece in known.pieces))
+
+
+def _of_entry(entry: Entry, choice: TaskChoice, origin: DatasetOrigin) -> TaskSet:
+    """The chosen tasks of the cache, none of which was changed since. Raises UsageError."""
+    tasks = read_paths(entry.paths, choice, origin.title)
+    _require_as_pulled(tasks, entry, origin)
+    found = compare({task.name: task.hash for task in tasks.tasks}, entry.record.published)
+    origin = origin.model_copy(
+        update={
+            "verified": not found.differing if found.compared else None,
+            "compared": found.compared,
+            "differing": found.differing,
+        }
+    )
+    return replace(tasks, origin=origin)
+
+
+def _require_as_pulled(tasks: TaskSet, entry: Entry, origin: DatasetOrigin) -> None:
+    hashes = entry.record.hashes
+    changed = [task.name for task in tasks.tasks if task.hash != hashes[task.name]]
+    changed += [name for name in tasks.invalid if hashes.get(name) is not None]
+    if changed:
+        raise UsageError(
+            f"{entry.path}: changed since it was pulled: {names_shown(tuple(sorted(changed)))}; pull it again with: "
+            f"tbench dataset pull {origin.said} --refresh (or run a copy of the directory)"
+        )
+
+
+def _origin_of(known: KnownDataset, entry: Entry) -> DatasetOrigin:
+    """What is known of a dataset in the cache, before its tasks are looked at."""
+    pieces = entry.record.pieces
+    one = pieces[0] if len(pieces) == 1 else None
+    return _origin(known, len(entry.record.hashes)).model_copy(
+        update={
+            "url": one.url if one else None,
+            "commit": one.commit if one else None,
+            "path": one.tasks_in if one else "",
+            "entry": entry.path.name,
+            "digest": entry.record.digest,
+        }
+    )
+
+
+def _origin(known: KnownDataset, tasks: int) -> DatasetOrigin:
+    return DatasetOrigin(
+        name=known.name,
+        version=known.version,
+        source=known.source,
+        tasks=tasks,
+        listed_commit=known.listed_commit,
+        trials_per_task=known.trials_per_task,
+    )

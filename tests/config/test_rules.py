@@ -1,0 +1,48 @@
+"""Which rules of its leaderboard a run breaks, and that a run without a leaderboard breaks none."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from run_plans import a_plan
+
+from tbench.config.document import PlannedTask, RunDocument
+from tbench.config.rules import broken_rules
+from tbench.origin import DatasetOrigin
+
+NAMES = ("alpha", "beta")
+
+
+def broken(*, names: tuple[str, ...] = NAMES, seeds: int = 5, invalid: str | None = None, **known: Any) -> str:
+    of_dataset = {name: known.pop(name) for name in DatasetOrigin.model_fields.keys() & known.keys()}
+    origin = DatasetOrigin(**({"name": "tb", "source": "tbench", "tasks": 2, "trials_per_task": 5} | of_dataset))
+    tasks = tuple(PlannedTask(name=name, invalid=invalid) for name in names)
+    plan = a_plan(seeds=tuple(range(seeds)), **known)
+    return "; ".join(broken_rules(RunDocument(**dict(plan), dataset=origin, tasks=tasks)))
+
+
+def test_a_run_by_the_rules_breaks_none_and_one_without_a_leaderboard_has_none() -> None:
+    assert broken() == broken(seeds=8, concurrency=9) == ""
+    assert broken(seeds=1, trials_per_task=None) == ""
+    assert broken_rules(RunDocument(**dict(a_plan()), tasks=())) == ()
+
+
+@pytest.mark.parametrize(
+    ("known", "words"),
+    [
+        ({"seeds": 1}, "1 trial per task instead of 5"),
+        ({"seeds": 4}, "4 trials per task instead of 5"),
+        ({"names": ("alpha",)}, "1 of 2 tasks"),
+        ({"invalid": "no test.sh"}, "tasks that cannot be read: alpha, beta"),
+        ({"differing": ("beta",), "compared": 2}, "changed tasks: beta"),
+        ({"commit": "b" * 40, "listed_commit": "a" * 40}, f"tasks of another commit than {'a' * 12}"),
+        ({"commit": "a" * 40, "listed_commit": "a" * 40}, ""),
+        ({"network": "none"}, "containers other than the tasks': --network none"),
+        ({"block_host": True, "cap_add": ("SYS_PTRACE",)}, "containers other than the tasks': --block-host, --cap-add"),
+        ({"verify": "isolated"}, "verdicts from another container: --verify isolated"),
+        ({"verify": "both"}, ""),
+    ],
+)
+def test_each_rule_that_is_broken_has_its_words(known: dict[str, Any], words: str) -> None:
+    assert broken(**known).startswith(words) and bool(broken(**known)) == bool(words)
