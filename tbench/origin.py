@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 from harness.trajectory import Frozen
-from tbench.text import counted
-
-_NAMES_SHOWN = 5
+from tbench.text import counted, names_shown
 
 
 class DatasetOrigin(Frozen):
@@ -65,8 +63,3 @@ class DatasetOrigin(Frozen):
         verb = "matches" if self.compared == 1 else "match"
         said = f"{same:,} of {counted(self.compared, 'task')} {verb} the published digests"
         return said + (f"; changed: {names_shown(self.differing)}" if self.differing else "")
-
-
-def names_shown(names: tuple[str, ...]) -> str:
-    """The first few names of a list."""
-    return ", ".join(names[:_NAMES_SHOWN]) + (f" and {len(names) - _NAMES_SHOWN} more" * (len(names) > _NAMES_SHOWN))

@@ -6,6 +6,7 @@ What is no visible character is written as its escape, `\\u001b` for ESC, which 
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable
 
 _UNSEEN = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff]")
 """What moves a cursor, changes a terminal, ends a line or turns the reading direction, but for newline and tab."""
@@ -42,6 +43,13 @@ def plain(text: str, limit: int = 300) -> str:
 def counted(number: int, noun: str) -> str:
     """A number and what is counted."""
     return f"{number:,} {noun}{'' if number == 1 else 's'}"
+
+
+def names_shown(names: Iterable[str], at_most: int = 5) -> str:
+    """The first few of some names, and how many more there are."""
+    known = list(names)
+    more = f" and {len(known) - at_most} more" if len(known) > at_most else ""
+    return ", ".join(known[:at_most]) + more
 
 
 def _escape(char: str) -> str:

@@ -7,8 +7,8 @@ from collections.abc import Iterator
 from tbench.config.document import RunDocument
 from tbench.config.overrides import override_words
 from tbench.config.settings import RunConfig
-from tbench.origin import DatasetOrigin, names_shown
-from tbench.text import counted
+from tbench.origin import DatasetOrigin
+from tbench.text import counted, names_shown
 
 
 def broken_rules(document: RunDocument) -> tuple[str, ...]:

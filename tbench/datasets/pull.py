@@ -16,9 +16,8 @@ from tbench.datasets.known import TASKS_FOLDER, HubPackage, KnownDataset, Piece
 from tbench.datasets.lfs import pointers_in
 from tbench.datasets.reference import without_login
 from tbench.errors import TaskInvalid, UsageError
-from tbench.origin import names_shown
 from tbench.tasks.task import Task
-from tbench.text import counted, visible_line
+from tbench.text import counted, names_shown, visible_line
 
 _TASK_FILES = ("task.toml", "instruction.md")
 _EARLIER_FORM = "task.yaml"
@@ -192,7 +191,7 @@ def _bring_lfs(repository: Repository, folder: str, tasks: list[Path], shown: st
     if installed:
         repository.pull_lfs(folder)
     if left := pointers_in(tasks):
-        names = names_shown(tuple(path.relative_to(repository.path).as_posix() for path in left))
+        names = names_shown(path.relative_to(repository.path).as_posix() for path in left)
         advice = "git-lfs did not bring them" if installed else "install git-lfs (apt install git-lfs), then pull again"
         raise UsageError(f"{shown}: only pointers of git-lfs are there for {names}; {advice}")
 

@@ -12,9 +12,10 @@ from tbench.datasets.pull import pull
 from tbench.datasets.reference import AtPath, parse_reference
 from tbench.datasets.resolve import Access, find_dataset
 from tbench.errors import UsageError
-from tbench.origin import DatasetOrigin, names_shown
+from tbench.origin import DatasetOrigin
 from tbench.tasks.sources import ALL_TASKS, TaskChoice, TaskSet, read_paths
 from tbench.tasks.sources import read_tasks as read_local
+from tbench.text import names_shown
 
 USUAL_ACCESS = Access()
 
@@ -81,7 +82,7 @@ def _require_as_pulled(tasks: TaskSet, entry: Entry, origin: DatasetOrigin) -> N
     changed += [name for name in tasks.invalid if hashes.get(name) is not None]
     if changed:
         raise UsageError(
-            f"{entry.path}: changed since it was pulled: {names_shown(tuple(sorted(changed)))}; pull it again with: "
+            f"{entry.path}: changed since it was pulled: {names_shown(sorted(changed))}; pull it again with: "
             f"tbench dataset pull {origin.said} --refresh (or run a copy of the directory)"
         )
 

@@ -12,8 +12,7 @@ from tbench.runs.admission import Demand
 from tbench.sandbox.backend import Capacity
 from tbench.tasks.sources import TaskSet
 from tbench.tasks.task import Task
-
-_NAMES_SHOWN = 5
+from tbench.text import names_shown
 
 
 def refusal(task: Task | None, invalid: str, agent: str) -> TrialError | None:
@@ -64,13 +63,12 @@ def words_about_size(demands: Iterable[tuple[str, Demand]], capacity: Capacity, 
     large = [(name, each) for name, each in demands if not _fits(each, capacity.cpus, capacity.memory_mb)]
     if not large:
         return None
-    shown = ", ".join(f"{name} ({_size(each)})" for name, each in large[:_NAMES_SHOWN])
-    more = f" and {len(large) - _NAMES_SHOWN} more" if len(large) > _NAMES_SHOWN else ""
+    shown = names_shown(f"{name} ({_size(each)})" for name, each in large)
     has = _size(Demand(capacity.cpus, capacity.memory_mb))
     budget = capacity.cpus * cpu_overcommit
     are_alone = not any(_fits(each, budget, capacity.memory_mb) for _, each in large)
     alone = ", and runs alone" if are_alone else ""
-    return f"larger than the machine, which has {has}: {shown}{more}; each gets what there is{alone}"
+    return f"larger than the machine, which has {has}: {shown}; each gets what there is{alone}"
 
 
 def _fits(demand: Demand, cpus: float, memory_mb: float) -> bool:

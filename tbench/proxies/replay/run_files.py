@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -94,10 +94,3 @@ def generation_seconds(directory: Path) -> float | None:
 def planned(records: Sequence[Record], manifest: ReplayManifest) -> tuple[Record, ...]:
     """The records a run is about: the first `limit`, of those every `shard_count`-th from `shard_index` on."""
     return tuple(records[: manifest.limit][manifest.shard_index :: manifest.shard_count])
-
-
-def names_of(steps: Iterable[str], at_most: int = 5) -> str:
-    """The first few step names, for a message."""
-    names = list(steps)
-    more = f" and {len(names) - at_most} more" if len(names) > at_most else ""
-    return ", ".join(names[:at_most]) + more

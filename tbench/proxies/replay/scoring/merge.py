@@ -16,7 +16,6 @@ from tbench.proxies.replay.run_files import (
     RESPONSES_NAME,
     RESULT_NAME,
     generation_seconds,
-    names_of,
     planned,
     read_manifest,
     read_responses,
@@ -24,6 +23,7 @@ from tbench.proxies.replay.run_files import (
 from tbench.proxies.replay.scoring.parser import DEFAULT_REVISION, Revision
 from tbench.proxies.replay.scoring.result import write_result
 from tbench.proxies.replay.scoring.score_run import dataset_of, score_directory
+from tbench.text import names_shown
 
 _MAY_DIFFER = frozenset(
     {"shard_index", "created_at", "base_urls", "served", "records", "problems", "prompt_sha256", "dataset"}
@@ -114,7 +114,7 @@ def _check_steps(shards: Sequence[Path], manifests: Mapping[Path, ReplayManifest
     for directory in shards:
         own = {record.key for record in planned(records, manifests[directory])}
         if foreign := [key for key in read_responses(directory / RESPONSES_NAME).by_step if key not in own]:
-            raise UsageError(f"{directory}: holds replies to steps of another shard: {names_of(foreign)}")
+            raise UsageError(f"{directory}: holds replies to steps of another shard: {names_shown(foreign)}")
 
 
 def _merged(shards: Sequence[Path], manifests: Mapping[Path, ReplayManifest]) -> ReplayManifest:

@@ -5,10 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from tbench.proxies.replay.run_files import names_of
 from tbench.proxies.replay.scoring.aggregate import score_of
 from tbench.proxies.replay.scoring.recompute import Recomputed
-from tbench.text import plain
+from tbench.text import names_shown, plain
 
 _ODD = {
     "mojibake": "replies with text that the metric itself mangles (scored as upstream does)",
@@ -26,7 +25,7 @@ def lines_of_result(result: Mapping[str, Any]) -> Iterator[str]:
         reasons = ", ".join(f"{plain(reason)} {count}" for reason, count in coverage["reasons"].items())
         over = coverage["score_over_answered"]
         yield f"score over answered steps only {'-' if over is None else f'{over:.2f}'}; without a reply: {reasons}"
-        yield f"without a reply: {names_of(plain(error['step'], 60) for error in result['errors'])}"
+        yield f"without a reply: {names_shown(plain(error['step'], 60) for error in result['errors'])}"
     yield ""
     yield f"{'':26}{result['metric_revision']:>10}{'tolerant':>10}"
     for name, row in _rows(strict, tolerant):
@@ -35,7 +34,7 @@ def lines_of_result(result: Mapping[str, Any]) -> Iterator[str]:
     for kind, count in result["oddities"].items():
         yield f"{_ODD.get(kind, kind)}: {count}"
     if empty := result["empty_references"]:
-        yield f"references without a command: {len(empty)} ({names_of(plain(key, 60) for key in empty)})"
+        yield f"references without a command: {len(empty)} ({names_shown(plain(key, 60) for key in empty)})"
     if problems := result["problems"]:
         yield f"lines left out: {len(problems)}, first {plain(problems[0])}"
 
@@ -80,5 +79,5 @@ def lines_of_recomputed(stored: Mapping[str, Any], found: Sequence[Recomputed]) 
     count = len(best.aggregate) - len(best.differing) - len(best.absent)
     yield f"{count} of {len(best.aggregate)} aggregate fields identical"
     if best.differing_steps:
-        names = names_of(plain(key, 60) for key in best.differing_steps)
+        names = names_shown(plain(key, 60) for key in best.differing_steps)
         yield f"steps that differ: {len(best.differing_steps)} ({names})"

@@ -17,7 +17,6 @@ from tbench.proxies.replay.run_files import (
     Responses,
     generation_seconds,
     json_object,
-    names_of,
     planned,
     read_manifest,
     read_responses,
@@ -25,6 +24,7 @@ from tbench.proxies.replay.run_files import (
 from tbench.proxies.replay.scoring.parser import DEFAULT_REVISION, Revision
 from tbench.proxies.replay.scoring.result import ReplySource, result_of
 from tbench.proxies.replay.scoring.scored_steps import score_steps
+from tbench.text import names_shown
 
 
 def score_path(path: Path, dataset_path: Path | None = None, revision: Revision = DEFAULT_REVISION) -> dict[str, Any]:
@@ -89,7 +89,7 @@ def _foreign_replies(path: Path, responses: Responses, records: Sequence[Record]
     known = {record.key for record in records}
     unknown = [key for key in responses.by_step if key not in known]
     if unknown and len(unknown) == len(responses.by_step):
-        raise UsageError(f"{path}: none of its steps ({names_of(unknown, 1)}) is of this dataset; give its own")
+        raise UsageError(f"{path}: none of its steps ({names_shown(unknown, 1)}) is of this dataset; give its own")
     return tuple(f"{path}: step {key}: is not among the steps to score" for key in unknown)
 
 
