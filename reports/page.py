@@ -17,6 +17,7 @@ from urllib.parse import quote
 
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
+from tbench.results import TaskStepResult
 from tbench.scores.summarise import summarise
 from tbench.scores.summary import Cell, Status, Summary, TaskRow, TimeSplit, percent, range_text
 from tbench.storage.read_run import StoredRun, read_run
@@ -57,6 +58,16 @@ class CellView:
     error: tuple[str, ...]
     """The error type in pieces between which a narrow cell may break the line; empty without an error."""
     facts: tuple[str, ...]
+    links: tuple[FileLink, ...]
+    task_steps: tuple[StepView, ...]
+    """A line for each step of the task; empty for a task without steps."""
+
+
+@dataclass(frozen=True, slots=True)
+class StepView:
+    """A step of a task as the trial's cell shows it."""
+
+    words: str
     links: tuple[FileLink, ...]
 
 
@@ -218,6 +229,10 @@ def _cell_view(task: str, cell: Cell, run_dir: Path, page_dir: Path) -> CellView
         error=tuple(_CAMEL_WORD.findall(cell.error or "")),
         facts=tuple(_cell_facts(cell)),
         links=tuple(_links(task, cell, run_dir, page_dir)),
+        task_steps=tuple(
+            StepView(_step_words(number, step), tuple(_links(task, cell, run_dir, page_dir, step)))
+            for number, step in enumerate(cell.task_steps, start=1)
+        ),
     )
 
 
@@ -240,6 +255,8 @@ def _cell_facts(cell: Cell) -> Iterator[str]:
         return
     if cell.reward is not None:
         yield f"reward {cell.reward:g}"
+    if cell.reward_all_steps not in (None, cell.reward):
+        yield f"{cell.reward_all_steps:g} with 0 for task steps that were never begun"
     if cell.outcome is not None:
         yield cell.outcome
     yield f"{cell.steps} step" + ("" if cell.steps == 1 else "s")
@@ -250,11 +267,28 @@ def _cell_facts(cell: Cell) -> Iterator[str]:
         yield "a human typed in it"
 
 
-def _links(task: str, cell: Cell, run_dir: Path, page_dir: Path) -> Iterator[FileLink]:
-    """Links to the files that exist, and only to files inside the run: a task name may hold `..`."""
+def _step_words(number: int, step: TaskStepResult) -> str:
+    """What became of a step of a task, in a line."""
+    words = [f"step {number} {step.name}: {'no verdict' if step.reward is None else f'reward {step.reward:g}'}"]
+    if not step.begun:
+        return f"step {number} {step.name}: never begun"
+    if step.outcome is not None:
+        words.append(step.outcome)
+    if step.error is not None:
+        words.append(f"error {step.error.type}")
+    words += [f"{step.steps} step" + ("" if step.steps == 1 else "s"), _seconds(step.timings.wall_sec)]
+    return ", ".join([*words, *filter(None, [step.stopped])])
+
+
+def _links(
+    task: str, cell: Cell, run_dir: Path, page_dir: Path, step: TaskStepResult | None = None
+) -> Iterator[FileLink]:
+    """Links to the files that exist, and only to files inside the run: names of tasks and steps may hold `..`."""
     if cell.status is Status.MISSING or not task.isprintable():
         return
     trial = trial_directory(run_dir.resolve(), task, cell.seed, cell.attempt)
+    if step is not None:
+        trial = trial / "steps" / step.name
     if not trial.resolve().is_relative_to((run_dir / "trials").resolve()):
         return
     for label, name in _TRIAL_FILES.items():

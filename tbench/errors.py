@@ -15,16 +15,21 @@ TrialError
 │   ├── task_unsupported      task      stands
 │   ├── task_changed          user      stands
 │   ├── env_missing           user      stands
+│   ├── trust_missing         user      stands
 │   └── oracle_missing        task      stands
 ├── image
 │   ├── image_build_failed    task      stands
 │   ├── image_build_timeout   task      again
 │   ├── image_unavailable     infra     again
+│   ├── image_denied          user      stands
+│   ├── image_rate_limited    infra     again
 │   └── image_no_space        infra     again
 ├── sandbox
 │   ├── sandbox_failed        infra     again
 │   ├── engine_unreachable    infra     again
-│   └── healthcheck_failed    task      again
+│   ├── healthcheck_failed    task      again
+│   ├── service_failed        task      again
+│   └── setup_failed          task      again
 ├── terminal
 │   └── terminal_failed       infra     again
 ├── agent
@@ -39,6 +44,8 @@ TrialError
 │   ├── verifier_no_reward    task      stands
 │   ├── verifier_bad_reward   task      stands
 │   ├── verifier_tampered     agent     stands
+│   ├── artifacts_too_large   agent     stands
+│   ├── tests_missing         task      stands
 │   └── verifier_never_ran    infra     again
 └── result
     └── result_unwritable     infra     again
@@ -93,14 +100,25 @@ KINDS: dict[str, Kind] = {
         Stage.PLAN, Blame.USER, False, "a file of the task is no longer the one that its hash was taken of"
     ),
     "env_missing": Kind(Stage.PLAN, Blame.USER, False, "the task asks for a variable that is not set or not allowed"),
+    "trust_missing": Kind(
+        Stage.PLAN, Blame.USER, False, "the task's compose file asks for access to the engine's machine"
+    ),
     "oracle_missing": Kind(Stage.PLAN, Blame.TASK, False, "the task has no solution/solve.sh"),
     "image_build_failed": Kind(Stage.IMAGE, Blame.TASK, False, "building environment/Dockerfile failed"),
     "image_build_timeout": Kind(Stage.IMAGE, Blame.TASK, True, "the build took longer than build_timeout_sec"),
     "image_unavailable": Kind(Stage.IMAGE, Blame.INFRA, True, "docker_image can neither be pulled nor built"),
+    "image_denied": Kind(
+        Stage.IMAGE, Blame.USER, False, "the registry wants a login, or refuses the one that Docker's configuration has"
+    ),
+    "image_rate_limited": Kind(Stage.IMAGE, Blame.INFRA, True, "the registry's rate limit was still in the way"),
     "image_no_space": Kind(Stage.IMAGE, Blame.INFRA, True, "the engine's disk is full, or nearly so"),
     "engine_unreachable": Kind(Stage.SANDBOX, Blame.INFRA, True, "the engine stopped answering and did not come back"),
     "sandbox_failed": Kind(Stage.SANDBOX, Blame.INFRA, True, "the engine could not create or start the container"),
     "healthcheck_failed": Kind(Stage.SANDBOX, Blame.TASK, True, "the task's healthcheck never succeeded"),
+    "service_failed": Kind(
+        Stage.SANDBOX, Blame.TASK, True, "a service of the task's compose file ended before the agent began"
+    ),
+    "setup_failed": Kind(Stage.SANDBOX, Blame.TASK, True, "the setup.sh of a step of the task failed"),
     "sandbox_lost": Kind(Stage.AGENT, Blame.INFRA, True, "the container ended or vanished under the agent"),
     "terminal_failed": Kind(Stage.TERMINAL, Blame.INFRA, True, "tmux could not be started in the container"),
     "endpoint_unavailable": Kind(
@@ -116,6 +134,10 @@ KINDS: dict[str, Kind] = {
     "verifier_tampered": Kind(
         Stage.VERIFIER, Blame.AGENT, False, "the agent kept the verifier from judging, or forged its verdict"
     ),
+    "artifacts_too_large": Kind(
+        Stage.VERIFIER, Blame.AGENT, False, "the agent left more to hand over to the verifier than is taken"
+    ),
+    "tests_missing": Kind(Stage.VERIFIER, Blame.TASK, False, "the verifier's own image has no /tests/test.sh"),
     "result_unwritable": Kind(Stage.RESULT, Blame.INFRA, True, "the trial's files could not be written"),
     "internal": Kind(Stage.AGENT, Blame.HARNESS, False, "a bug in tbench; the traceback lies beside the result"),
 }

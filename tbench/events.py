@@ -29,6 +29,18 @@ class TrialPhase(Frozen):
     phase: Phase
 
 
+class TrialTaskStep(Frozen):
+    """A trial begins a step of its task, the one with this number, from 1, of so many."""
+
+    kind: Literal["trial_task_step"] = "trial_task_step"
+    trial: str
+    task: str
+    seed: int
+    name: str
+    number: int
+    count: int
+
+
 class TrialStep(Frozen):
     """The agent of a trial begins a step; `line` is the last line of its terminal."""
 
@@ -66,7 +78,7 @@ class RunEnded(Frozen):
     interrupted: bool
 
 
-Event = RunStarted | TrialPhase | TrialStep | TrialVerdict | TrialFinished | Note | RunEnded
+Event = RunStarted | TrialPhase | TrialTaskStep | TrialStep | TrialVerdict | TrialFinished | Note | RunEnded
 Subscriber = Callable[[Event], None]
 
 

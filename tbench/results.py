@@ -84,8 +84,8 @@ class HostSample(Frozen):
 class Integrity(Frozen):
     """Evidence for a verdict and against it."""
 
-    verify: Literal["shared", "isolated", "both"] = "shared"
-    """Where the verifier ran: in the agent's own container, in a copy of it, or in each."""
+    verify: Literal["shared", "isolated", "both", "separate"] = "shared"
+    """Where the verifier ran: in the agent's own container, in a copy of it, in each, or in one of its own."""
     tamper: tuple[str, ...] = ()
     """Signs that the verdict was tampered with, `kind: what was seen` each. A signal, not a proof."""
     evidence: tuple[str, ...] = ()
@@ -126,9 +126,33 @@ def is_weak(signal: str) -> bool:
     return signal.partition(":")[0] in WEAK_SIGNALS
 
 
+def is_tool_failure(remark: str) -> bool:
+    """Whether a remark is about a tool that failed where a 0 stands."""
+    return remark.startswith("tool-failure:")
+
+
 def is_reward(number: float) -> bool:
     """Whether a number can be a reward at all: finite, and of an amount that can be computed with."""
     return abs(number) <= LARGEST_REWARD
+
+
+class TaskStepResult(Frozen):
+    """What became of one step of a task that has several. Without a reward there is no verdict about it."""
+
+    name: str
+    begun: bool = True
+    """Whether it was come to at all."""
+    reward: float | None = None
+    metrics: dict[str, float] = Field(default={})
+    """The numbers of its reward.json by name."""
+    outcome: Outcome | None = None
+    error: ErrorInfo | None = None
+    stopped: str = ""
+    """Why no other step followed, where its reward was too low for that."""
+    steps: int = 0
+    """Replies of the model."""
+    usage: Usage = Usage()
+    timings: Timings = Timings()
 
 
 class TrialResult(Frozen):
@@ -144,6 +168,8 @@ class TrialResult(Frozen):
     agent: str
     model: str | None = None
     reward: float | None = None
+    metrics: dict[str, float] = Field(default={})
+    """All numbers of a verdict by name, where the verifier wrote more than the reward."""
     outcome: Outcome | None = None
     error: ErrorInfo | None = None
     steps: int = 0
@@ -156,9 +182,16 @@ class TrialResult(Frozen):
     image_id: str | None = None
     """Id of the image of its sandbox; None where it came to none."""
     image_origin: ImageOrigin | None = None
+    verifier_image_id: str | None = None
+    """Id of the image of the verifier's own container, where it has one."""
+    verifier_image_origin: ImageOrigin | None = None
     out_of_memory: bool = False
-    """Whether the kernel ended a process of the container out of memory; False also where the engine does not tell."""
+    """Whether the kernel ended a process of a container out of memory; False also where the engine does not tell."""
     host: HostSample | None = None
+    task_steps: tuple[TaskStepResult, ...] = ()
+    """All steps of the task; empty for a task without steps, and where the trial came to none of them."""
+    reward_all_steps: float | None = None
+    """The reward with every step of the task that was never begun as 0; None for a task without steps."""
 
     @field_validator("reward")
     @classmethod
@@ -166,6 +199,13 @@ class TrialResult(Frozen):
         if reward is not None and not is_reward(reward):
             raise ValueError(f"must be a finite number from {-LARGEST_REWARD:,.0f} to {LARGEST_REWARD:,.0f}")
         return reward
+
+    @field_validator("metrics")
+    @classmethod
+    def _all_bounded(cls, metrics: dict[str, float]) -> dict[str, float]:
+        if not all(map(is_reward, metrics.values())):
+            raise ValueError(f"must be finite numbers from {-LARGEST_REWARD:,.0f} to {LARGEST_REWARD:,.0f}")
+        return metrics
 
     @property
     def passed(self) -> bool:

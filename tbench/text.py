@@ -45,6 +45,16 @@ def counted(number: int, noun: str) -> str:
     return f"{number:,} {noun}{'' if number == 1 else 's'}"
 
 
+def size_shown(size_bytes: float) -> str:
+    """A number of bytes as one reads it: `12 kB`, `0.3 MB`, `410 MB`, `3.4 GB`; units are powers of 1000."""
+    megabytes = size_bytes / 1e6
+    if megabytes >= 999.5:
+        return f"{megabytes / 1000:,.1f} GB"
+    if megabytes >= 9.95:
+        return f"{megabytes:.0f} MB"
+    return f"{megabytes:.1f} MB" if megabytes >= 0.0995 else f"{size_bytes / 1000:.0f} kB"
+
+
 def names_shown(names: Iterable[str], at_most: int = 5) -> str:
     """The first few of some names, and how many more there are."""
     known = list(names)

@@ -37,7 +37,9 @@ MORE = {
     "tbench config show": "configuration.md#what-a-run-would-have",
     "tbench config init": "configuration.md#a-file",
     "tbench task": "task-format.md",
-    "tbench task check": "task-format.md#unsupported",
+    "tbench task check": "task-format.md#checking-a-task",
+    "tbench task new": "task-format.md#adding-a-task",
+    "tbench task convert": "task-format.md#tasks-of-terminal-bench-1",
     "tbench shell": "task-format.md#adding-a-task",
     "tbench clean": "cleaning.md",
 }

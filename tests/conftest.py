@@ -21,8 +21,9 @@ from tbench.sandbox.backend import Sandbox, SandboxSettings, opened
 from tbench.sandbox.docker.backend import DockerBackend
 from tbench.sandbox.docker.engine import Engine
 from tbench.sandbox.docker.image import Images, build_tag
-from tbench.sandbox.docker.network import ensure_network
+from tbench.sandbox.docker.networking.bridge import ensure_network
 from tbench.sandbox.docker.tools import ensure_tools
+from tbench.tasks.environment import agent_environment
 from tbench.tasks.task import Task
 
 # The machine may be busy with containers: an example's duration says nothing. `make test` gives the same examples
@@ -128,7 +129,7 @@ async def start_sandbox(engine: Engine, tools_volume: str) -> AsyncIterator[Call
     async with opened(DockerBackend(engine, SandboxSettings("tests"))) as backend:
 
         async def start(directory: Path, allowed: Sequence[str] = ()) -> Sandbox:
-            started.append(await backend.sandbox(Task.read(directory).allowing(allowed), "tests"))
+            started.append(await backend.sandbox(agent_environment(Task.read(directory).allowing(allowed)), "tests"))
             return started[-1]
 
         yield start
@@ -155,8 +156,8 @@ async def fresh(engine: Engine, make_task: Any) -> AsyncIterator[Callable[..., T
     yield make
     images = Images(engine)
     for task in made:
-        if await images.find(build_tag(task)) is not None:
-            await engine.call(engine.api.remove_image, build_tag(task), force=True)
+        if await images.find(build_tag(agent_environment(task))) is not None:
+            await engine.call(engine.api.remove_image, build_tag(agent_environment(task)), force=True)
     # Builds that failed leave their layers.
     for index in range(len(made)):
         await engine.call(engine.api.prune_images, filters={"label": f"tbench.test={mark}.{index}"})

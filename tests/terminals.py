@@ -17,6 +17,7 @@ from tbench.sandbox.docker.container import Container, ContainerLimits, Recipe
 from tbench.sandbox.docker.create import create_arguments
 from tbench.sandbox.docker.engine import Engine
 from tbench.sandbox.docker.image import Images
+from tbench.tasks.environment import agent_environment
 from tbench.tasks.task import Task
 
 BASH = "FROM debian:bookworm-slim\nWORKDIR /app\n"
@@ -52,7 +53,7 @@ async def started(
 ) -> AsyncIterator[Container]:
     """A task's container, which is removed afterwards; `read_only`: with a root file system nobody can write to."""
     recipe = Recipe(
-        image=await Images(engine).get(Task.read(task)),
+        image=await Images(engine).get(agent_environment(Task.read(task))),
         limits=ContainerLimits(cpus=2, memory_mb=512, pids=512),
         tools_volume=tools_volume,
         run="tests",

@@ -26,12 +26,12 @@ from tbench.config.document import Locked, PlannedTask, RunDocument
 from tbench.config.layers import Layers
 from tbench.config.settings import RunConfig
 from tbench.errors import KINDS
-from tbench.events import RunEnded, RunStarted, TrialFinished, TrialPhase, TrialVerdict
+from tbench.events import RunEnded, RunStarted, TrialFinished, TrialPhase, TrialTaskStep, TrialVerdict
 from tbench.origin import DatasetOrigin
-from tbench.results import ErrorInfo, HostSample, Timings, TrialResult
+from tbench.results import ErrorInfo, HostSample, TaskStepResult, Timings, TrialResult
 from tbench.sandbox.docker import labels
 from tbench.scores.pressure import Pressure
-from tbench.scores.summary import Cell, Counts, ErrorGroup, Score, Summary, TaskRow, TimeSplit
+from tbench.scores.summary import Cell, Counts, ErrorGroup, Score, Summary, TaskRow, TimeSplit, UnreachedSteps
 from tbench.tasks.sources import read_tasks
 
 ROOT = Path(__file__).parents[1]
@@ -59,9 +59,10 @@ STORED = [
     Step,
     Reply,
     Compaction,
+    TaskStepResult,
 ]
-EVENTS = [RunStarted, TrialPhase, TrialVerdict, TrialFinished, RunEnded]
-SUMMARISED = [Summary, Counts, Score, TaskRow, Cell, ErrorGroup, TimeSplit, Pressure]
+EVENTS = [RunStarted, TrialPhase, TrialTaskStep, TrialVerdict, TrialFinished, RunEnded]
+SUMMARISED = [Summary, Counts, Score, TaskRow, Cell, ErrorGroup, TimeSplit, Pressure, UnreachedSteps]
 
 _FENCE = re.compile(r"^(`{3,})(\w*)\n(.*?)^\1$", re.MULTILINE | re.DOTALL)
 _LINK = re.compile(r"\[[^\]]*\]\(([^)\s]+)\)")

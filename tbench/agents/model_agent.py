@@ -17,6 +17,7 @@ from harness.protocols.bash import BashProtocol
 from harness.terminal import COLUMNS, ROWS, Terminal, TerminalSpec
 from harness.terminal.recording import Recording
 from harness.trajectory import Outcome, Step, Trajectory
+from tbench.agents.told import told_at
 from tbench.agents.trial_agent import AgentReport, Workplace
 from tbench.errors import TrialError
 from tbench.results import Stage
@@ -65,7 +66,7 @@ class ModelAgent:
 
 
 class UserAgent:
-    """An agent of the user's own, made anew for each trial."""
+    """An agent of the user's own, made anew for each trial, and for each step of a task that has several."""
 
     def __init__(
         self,
@@ -121,7 +122,10 @@ class _Conversation(Protocol):
 
 def _seeds(place: Workplace, model: Model | None) -> Seeds:
     scheme = model.sampling.seed_scheme if model is not None else "hashed"
-    return Seeds(place.task.name, place.seed, scheme)
+    task = place.task
+    # Conversations about the steps of a task are as independent as those about tasks.
+    name = task.name if task.step is None else f"{task.name}/{task.step.name}"
+    return Seeds(name, place.seed, scheme)
 
 
 def _terminal(
@@ -141,7 +145,7 @@ async def _work_at_terminal(place: Workplace, terminal: Terminal, agent: _Conver
     """Open the terminal, let `agent` work, close the terminal. Raises TrialError for what the agent did not cause."""
     try:
         await _open(terminal)
-        trajectory = await agent.run(place.task.instruction)
+        trajectory = await agent.run(await told_at(place))
     except EndpointUnavailable as error:
         raise TrialError("endpoint_unavailable", str(error)) from error
     except RequestRefused as error:

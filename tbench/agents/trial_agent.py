@@ -74,17 +74,20 @@ class NopAgent:
 
 
 class OracleAgent:
-    """An agent that runs solution/solve.sh: every task should score 1. Only the oracle ever sees the solution."""
+    """An agent that runs solution/solve.sh, as the agent's user: every task should score 1.
+
+    Only the oracle ever sees the solution.
+    """
 
     name = "oracle"
 
     async def work(self, place: Workplace) -> AgentReport:
         if "solve.sh" not in place.task.solution:
-            missing = place.task.path / "solution" / "solve.sh"
-            raise TrialError("oracle_missing", f"{missing}: missing, so there is no oracle")
+            raise TrialError("oracle_missing", f"{place.task.solve_script}: missing, so there is no oracle")
         files = tree_at("/solution", place.task.solution)
+        user = place.task.file.agent.user
         script = _SOLVE.format(cwd=shlex.quote(place.sandbox.workdir))
-        if place.sandbox.runs_as_root:
+        if place.sandbox.runs_as_root and user is None:
             script, stdin = _UNPACK + script, pack(files)
         else:
             stdin = b""
@@ -92,6 +95,7 @@ class OracleAgent:
         ended = await place.sandbox.shell(
             script,
             timeout_sec=place.timeout_sec or _NO_LIMIT_SEC,
+            user=None if user is None else str(user),
             environment={"DEBIAN_FRONTEND": "noninteractive", **place.task.resolve_env(place.task.file.solution.env)},
             stdin=stdin,
         )

@@ -72,8 +72,13 @@ class TrialRecord:
 
     @property
     def turns(self) -> list[Step]:
-        """The model's replies in order, each with what was typed and what came back; read from disk."""
-        return read_steps(self.directory)
+        """The model's replies in order, each with what was typed and what came back; read from disk.
+
+        Those to the steps of a task follow each other, each counted from 1.
+        """
+        names = [step.name for step in self.result.task_steps if step.begun]
+        parts = [self.directory / "steps" / name for name in names] or [self.directory]
+        return [step for part in parts for step in read_steps(part)]
 
 
 @dataclass(frozen=True)
@@ -139,7 +144,9 @@ class Runner:
             await backend.open(self._say)
             capacity = backend.capacity()
             cpus = capacity.cpus * config.schedule.cpu_overcommit
-            self._admission = Admission(cpus, capacity.memory_mb, max_load=config.schedule.max_load, say=self._say)
+            self._admission = Admission(
+                cpus, capacity.memory_mb, gpus=capacity.gpus, max_load=config.schedule.max_load, say=self._say
+            )
             self._host = HostWatch() if capacity.is_this_machine else None
             if self._host is not None:
                 await stack.enter_async_context(self._host)
@@ -209,14 +216,14 @@ class Runner:
         trial = Trial(
             plan,
             run=at.plan.run,
-            agent=at.make_agent(),
+            make_agent=at.make_agent,
             model=at.plan.locked.model,
             backend=self._backend,
             store=at.store,
             events=Events(at.store.on_event, self._on_event),
             is_last=lambda: is_last,
             host=self._host,
-            policy=VerifyPolicy(mode, sandbox.keep, sandbox.snapshot),
+            policy=VerifyPolicy(mode, sandbox.keep, sandbox.snapshot, self.config.verify.artifacts_mb),
         )
         queued = time.monotonic()
         async with self._admission.admit(demand_of(plan, mode)):
@@ -235,7 +242,7 @@ class Runner:
                 self._endpoints[base_url] = await self._connect(base_url)
             if task.name not in self._tasks:
                 self._tasks[task.name] = as_configured(task, self.config)
-                if words := about_withheld([task.file], self.config.sandbox.allow_env):
+                if words := about_withheld(task.wishes, self.config.sandbox.allow_env):
                     self._say(words)
                 self._write_document("running")
             return self._endpoints[base_url]

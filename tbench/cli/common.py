@@ -2,7 +2,26 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import click
+
+from tbench.errors import UsageError
+
+if TYPE_CHECKING:
+    from tbench.config.layers import Resolved
+    from tbench.config.settings import RunConfig
 
 task_option = click.option("--task", "-t", multiple=True, help="Only tasks whose name matches this glob (repeatable).")
 json_option = click.option("--json", "as_json", is_flag=True, help="Print one JSON object instead of tables.")
+
+
+def refuse_pull_beside_build(resolved: Resolved[RunConfig]) -> None:
+    """Refuse to be told to pull always what is always built. Raises UsageError.
+
+    A file or the environment may say one of them: the flag wins.
+    """
+    sandbox, origins = resolved.config.sandbox, resolved.origins
+    said = [origins.get(path, "") for path in ("sandbox.build", "sandbox.pull")]
+    if sandbox.build and sandbox.pull == "always" and all(origin.startswith("-") for origin in said):
+        raise UsageError("--pull always: without effect, as --build pulls nothing; leave out one or the other")

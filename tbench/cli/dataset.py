@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from tbench.cli.common import json_option
+from tbench.cli.common import json_option, refuse_pull_beside_build
 from tbench.cli.parsing.commands import Argument, Lazy, LazyGroup
 from tbench.cli.parsing.configured import ConfiguredCommand, Given
 from tbench.cli.parsing.values import A_NAME, A_PATH
@@ -16,9 +16,13 @@ from tbench.cli.printing import print_line, print_text
 from tbench.config.settings import RunConfig
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from tbench.datasets.cache import Entry
     from tbench.datasets.known import KnownDataset
     from tbench.datasets.resolve import Access
+    from tbench.sandbox.docker.engine import Engine
+    from tbench.tasks.environment import Environment
 
 COMMANDS = {
     "list": Lazy("tbench.cli.dataset", "list_datasets", "List the datasets that can be named."),
@@ -31,6 +35,11 @@ COMMANDS = {
     ),
 }
 _ACCESS = {"tasks.registry", "tasks.offline"}
+_OF_PREFETCH = {
+    *("tasks.include", "tasks.exclude", "tasks.limit"),
+    *("sandbox.build", "sandbox.pull", "sandbox.pull_concurrency"),
+}
+"""Settings that only say which images are got, and how."""
 _name = click.argument("name", cls=Argument, metavar="NAME", help="A dataset's NAME[@VERSION], or git+URL@REV#FOLDER.")
 
 
@@ -71,7 +80,9 @@ def show(name: str, given: Given[RunConfig], as_json: bool) -> None:
             print_line(f"{label.replace('_', ' '):16} {words}")
 
 
-@click.command(cls=ConfiguredCommand, configuration=RunConfig, only=_ACCESS | {"tasks.refresh"})
+@click.command(
+    cls=ConfiguredCommand, configuration=RunConfig, only=_ACCESS | {"tasks.refresh", "sandbox.prefetch"} | _OF_PREFETCH
+)
 @_name
 @click.option("--output", "-o", metavar="DIR", type=A_PATH, help="Also copy the tasks into this new directory.")
 def pull(name: str, given: Given[RunConfig], output: Path | None) -> None:
@@ -79,13 +90,73 @@ def pull(name: str, given: Given[RunConfig], output: Path | None) -> None:
     from tbench.datasets.export import copy_tasks, require_new
     from tbench.datasets.verification import words_of
 
+    config = _config_of_pull(given)
     if output is not None:
         require_new(output)
     entry = _pulled(name, _access(given))
     print_line(words_of(entry), err=True)
     if output is not None:
         copy_tasks(entry, output)
+    has_images = not config.sandbox.prefetch or _prefetch(name, config, entry)
     print_line(str(output or entry.path))
+    if not has_images:
+        raise click.exceptions.Exit(2)
+
+
+def _config_of_pull(given: Given[RunConfig]) -> RunConfig:
+    """The configuration of a pull. Raises UsageError for options that only --prefetch would obey."""
+    from tbench.errors import UsageError
+
+    resolved = given.resolve()
+    refuse_pull_beside_build(resolved)
+    idle = [origin for path, origin in resolved.origins.items() if path in _OF_PREFETCH and origin.startswith("-")]
+    if idle and not resolved.config.sandbox.prefetch:
+        raise UsageError(f"{', '.join(idle)}: without effect, as no image is got; add --prefetch, or leave it out")
+    return resolved.config
+
+
+def _prefetch(name: str, config: RunConfig, entry: Entry) -> bool:
+    """Get the images of a dataset's chosen tasks; whether all of them are there."""
+    from tbench.cli.interruption import run_interruptibly
+    from tbench.runs.images import environments_of
+    from tbench.runs.overrides import tasks_as_configured
+    from tbench.runs.preflight import refusal_words, refusals
+    from tbench.sandbox.docker.engine import Engine
+    from tbench.tasks.sources import TaskChoice, read_paths
+
+    chosen = config.tasks
+    choice = TaskChoice(chosen.include, chosen.exclude, chosen.limit)
+    tasks = tasks_as_configured(read_paths(entry.paths, choice, name), config)
+    refused = refusals(tasks, config.agent.name)
+    for task, error in refused.items():
+        print_line(refusal_words(task, error), err=True)
+    able = [task for task in tasks.tasks if task.name not in refused]
+    engine = Engine.connect()
+    try:
+        return run_interruptibly(_images(engine, [each for task in able for each in environments_of(task)], config))
+    finally:
+        engine.close()
+
+
+async def _images(engine: Engine, environments: Sequence[Environment], config: RunConfig) -> bool:
+    from tbench.errors import TrialError
+    from tbench.runs.images import tell_prefetched
+    from tbench.sandbox.docker.image import Images
+    from tbench.sandbox.docker.pulling.forecast import about_pulls
+    from tbench.sandbox.docker.pulling.pulls import Pulls
+
+    def say(line: str) -> None:
+        print_line(line, err=True)
+
+    sandbox = config.sandbox
+    pulls = Pulls(engine, at_once=sandbox.pull_concurrency, say=say)
+    images = Images(engine, build=sandbox.build, pull=sandbox.pull, pulls=pulls, say=say)
+    for line in await about_pulls(engine, await images.to_pull(environments), ask=not config.tasks.offline):
+        say(line)
+    found = await images.get_all(environments)
+    failed = {name: image for name, image in found.items() if isinstance(image, TrialError)}
+    tell_prefetched(environments, failed, say)
+    return not failed
 
 
 @click.command(cls=ConfiguredCommand, configuration=RunConfig, only=_ACCESS)

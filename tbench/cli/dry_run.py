@@ -18,6 +18,7 @@ from tbench.config.document import PlannedTask, RunDocument, RunPlan
 from tbench.config.overrides import override_words
 from tbench.config.rules import broken_rules
 from tbench.config.settings import RunConfig, SandboxConfig
+from tbench.runs.images import environments_of
 from tbench.runs.plan import plan_trials
 from tbench.runs.preflight import refusals
 from tbench.runs.resume import EarlierRun, RetryErrors, left_to_do
@@ -26,9 +27,10 @@ from tbench.sandbox.backend import Capacity
 from tbench.sandbox.docker.dockerfile import read_dockerfile, why_not_closed
 from tbench.sandbox.docker.engine import Engine
 from tbench.sandbox.docker.image import Images, ImageState
-from tbench.tasks.consent import wishes
+from tbench.sandbox.docker.pulling.forecast import about_pulls
 from tbench.tasks.sources import TaskSet
 from tbench.tasks.task import Task
+from tbench.tasks.told import instruction_with_servers
 from tbench.text import counted
 
 _BYTES_PER_TOKEN = 4
@@ -73,7 +75,7 @@ async def _plan(
     trials = plan_trials(tasks, plan)
     left = trials if earlier is None else left_to_do(earlier.directory, trials, retry_errors)
     started = {trial.task_name for trial in left}
-    refused = refusals(tasks, config.agent.name)
+    refused = refusals(tasks, config.agent.name, None if engine.info.has_gpus else 0)
     startable = [task for task in tasks.tasks if task.name in started and task.name not in refused]
     size = size_words(startable, config, Capacity(engine.info.cpus, engine.info.memory_mb))
     return [
@@ -92,7 +94,7 @@ async def _plan(
         *([("overrides", ", ".join(words))] if (words := override_words(config)) else []),
         *_endpoint(served, plan),
         *_prompts(setup, startable),
-        *await _images(engine, startable, config.sandbox),
+        *await _images(engine, startable, config),
         ("engine", f"{counted(engine.info.cpus, 'cpu')}, {engine.info.memory_mb / 1024:,.1f} GB of memory"),
         *([("room", size)] if size else []),
         ("output", _output(config, earlier)),
@@ -113,7 +115,7 @@ def _variables(config: RunConfig, tasks: TaskSet) -> Iterator[Row]:
     """What tasks ask of tbench's environment, and whether they get it."""
     asking: dict[str, list[str]] = {}
     for task in tasks.tasks:
-        for name in sorted({wish.variable for wish in wishes(task.file)}):
+        for name in sorted({wish.variable for wish in task.wishes}):
             asking.setdefault(name, []).append(task.name)
     for name, names in sorted(asking.items()):
         given = "is allowed" if name in config.sandbox.allow_env else f"is not given; --allow-env {name} allows it"
@@ -132,8 +134,12 @@ def _prompts(setup: AgentSetup, tasks: Iterable[Task]) -> Iterator[Row]:
     if setup.protocol is None:
         return
     sizes = [
-        sum(len(message.content.encode()) for message in setup.protocol.first_messages(task.instruction, ""))
+        sum(
+            len(message.content.encode())
+            for message in setup.protocol.first_messages(instruction_with_servers(part), "")
+        )
         for task in tasks
+        for part in task.parts
     ]
     if sizes:
         low, high = (f"{round(size / _BYTES_PER_TOKEN / 10) * 10:,}" for size in (min(sizes), max(sizes)))
@@ -141,16 +147,21 @@ def _prompts(setup: AgentSetup, tasks: Iterable[Task]) -> Iterator[Row]:
         yield "prompts", f"a trial begins with about {range_} tokens, and its prompts grow from step to step"
 
 
-async def _images(engine: Engine, tasks: Sequence[Task], sandbox: SandboxConfig) -> list[Row]:
-    images = Images(engine, build=sandbox.build, no_build_cache=sandbox.no_build_cache)
-    states = {task.name: await images.foresee(task) for task in tasks}
+async def _images(engine: Engine, tasks: Sequence[Task], config: RunConfig) -> list[Row]:
+    sandbox = config.sandbox
+    images = Images(engine, build=sandbox.build, no_build_cache=sandbox.no_build_cache, pull=sandbox.pull)
+    wanted = [each for task in tasks for each in environments_of(task)]
+    states = {each.name: await images.foresee(each) for each in wanted}
     rows = []
     for state in get_args(ImageState):
         names = sorted(name for name, its in states.items() if its == state)
         if names:
             # Only those that take their time are worth a name.
             rows.append(("images", f"{len(names)} {state}" + (f": {', '.join(names)}" if state != "present" else "")))
-    return [*rows, *_builds([task for task in tasks if states[task.name] == "to be built"], sandbox)]
+    missing = await images.to_pull([each for task in tasks for each in environments_of(task)])
+    costs = await about_pulls(engine, missing, ask=not config.tasks.offline)
+    to_build = [task for task in tasks if states[task.name] == "to be built"]
+    return [*rows, *(("disk", line) for line in costs), *_builds(to_build, sandbox)]
 
 
 def _builds(tasks: Sequence[Task], sandbox: SandboxConfig) -> Iterator[Row]:
@@ -158,7 +169,7 @@ def _builds(tasks: Sequence[Task], sandbox: SandboxConfig) -> Iterator[Row]:
     if tasks and sandbox.network == "none":
         yield "builds", "have a network, whatever --network says: packages come over it"
     for task in tasks if sandbox.block_host else ():
-        if (why := why_not_closed(read_dockerfile(task))) is not None:
+        if (why := why_not_closed(read_dockerfile(task.dockerfile))) is not None:
             yield "refused", f"{task.name}: --block-host does not build it: {why}"
 
 

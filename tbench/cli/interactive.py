@@ -18,11 +18,12 @@ from harness.terminal.plain_text import plain_text
 from tbench.cli.printing import print_line, print_text
 from tbench.config.document import RunDocument
 from tbench.config.settings import SandboxConfig
-from tbench.datasets.reading import read_again
+from tbench.datasets.reading import read_again, read_tasks
 from tbench.errors import TrialError, UsageError
 from tbench.runs.overrides import as_configured
 from tbench.runs.plan import sandbox_settings
 from tbench.runs.regrade import Kept, kept_of, kept_sandbox
+from tbench.runs.task_steps import prepare_step
 from tbench.sandbox.backend import (
     BUSYBOX,
     Backend,
@@ -34,13 +35,16 @@ from tbench.sandbox.backend import (
     TtyStream,
     opened,
     require,
+    use_network,
 )
 from tbench.storage.read_run import read_run
 from tbench.storage.run_files import RUN
 from tbench.tasks.bundled import tasks_dir
 from tbench.tasks.consent import about_withheld
-from tbench.tasks.sources import BUNDLED, read_tasks
+from tbench.tasks.environment import agent_environment
+from tbench.tasks.sources import BUNDLED
 from tbench.tasks.task import Task
+from tbench.tasks.told import instruction_with_servers
 from tbench.verify.verifier import verify
 
 _SHELL = [BUSYBOX, "sh", "-c", f"command -v bash >/dev/null && exec bash || exec {BUSYBOX} sh"]
@@ -82,8 +86,8 @@ async def session(make_backend: MakeBackend, name: str, verifies: bool, sandbox:
     if (found := _kept(name)) is not None:
         await _kept_session(make_backend, *found)
         return
-    task = _task(name).allowing(sandbox.allow_env)
-    if words := about_withheld([task.file], sandbox.allow_env):
+    task = _task(name).allowing(sandbox.allow_env, host=sandbox.trust)
+    if words := about_withheld(task.wishes, sandbox.allow_env):
         _say(words)
     backend = make_backend(SandboxSettings(f"shell-{os.getpid()}", cap_add=sandbox.cap_add))
     require(backend, HasTty, "tbench shell")
@@ -117,7 +121,7 @@ async def _kept_session(make_backend: MakeBackend, run: Path, kept: Kept, docume
                     await asyncio.shield(sandbox.remove())
     except TrialError as error:
         raise UsageError(f"{error.type}: {error}") from None
-    if not is_new:
+    if not is_new and not result.task_steps:
         _say(f"kept; verify it again with: tbench regrade {run} --task {result.task} --seed {result.seed}")
 
 
@@ -128,11 +132,17 @@ async def _at_keyboard(sandbox: Sandbox) -> None:
 
 
 async def _in_sandbox(backend: Backend, task: Task, verifies: bool) -> None:
-    sandbox = await backend.sandbox(task, f"{task.name}.shell")
+    sandbox = await backend.sandbox(agent_environment(task), f"{task.name}.shell")
     try:
-        _say(f"--- {task.name} ---\n{task.instruction}--- leave with exit or C-d ---")
+        title = task.name
+        if task.steps:
+            title, task = f"{task.name}: step 1 of {len(task.steps)}, {task.file.steps[0].name}", task.steps[0]
+            await prepare_step(task, sandbox, 0)
+        await use_network(sandbox, agent_environment(task), "agent")
+        _say(f"--- {title} ---\n{instruction_with_servers(task)}--- leave with exit or C-d ---")
         await _at_keyboard(sandbox)
         if verifies:
+            await use_network(sandbox, agent_environment(task), "verifier")
             verdict = await verify(task, sandbox)
             _say(plain_text(verdict.files.get("verifier/stdout.txt", b"")))
             print_line(f"reward {verdict.reward:g}")

@@ -19,6 +19,7 @@ _MAY_CHANGE = {
     *(setting.path for setting in settings_of(RunConfig) if setting.section == "schedule"),
     *("model.base_url", "model.request_timeout_sec", "model.retry_budget_sec", "model.max_outage_sec"),
     *("overrides.build_timeout_multiplier", "overrides.healthcheck_timeout_multiplier"),
+    *("sandbox.pull", "sandbox.pull_concurrency", "sandbox.prefetch", "sandbox.drop_images"),
     *("output.min_coverage", "output.log_level", "output.verbosity", "output.json_lines"),
 }
 """Settings that say where and how fast a run goes on."""

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from tbench.cli.common import refuse_pull_beside_build
 from tbench.cli.parsing.configured import ConfiguredCommand, Given
 from tbench.cli.parsing.retry_errors import CommandWithRetryErrors, retry_errors_option
 from tbench.config.presets import OWN_LOOP
@@ -26,7 +27,7 @@ class RunCommand(CommandWithRetryErrors, ConfiguredCommand[RunConfig]):
 
 @click.command(cls=RunCommand, configuration=RunConfig)
 @click.option("--resume", is_flag=True, help="Go on with the run in --output, where there is one.")
-@retry_errors_option("With --resume: also trials with these errors; with all errors when none is named.")
+@retry_errors_option("With --resume: also trials with these errors, or with any.")
 @click.option("--dry-run", is_flag=True, help="Say what would be done, and start nothing.")
 def run(given: Given[RunConfig], resume: bool, retry_errors: str | None, dry_run: bool) -> None:
     """Run tasks against a model and print the score."""
@@ -36,6 +37,7 @@ def run(given: Given[RunConfig], resume: bool, retry_errors: str | None, dry_run
     if retry_errors is not None and not resume:
         raise UsageError("--retry-errors: belongs to --resume; a new run tries again by itself (--retries)")
     _refuse_what_nobody_uses(resolved)
+    refuse_pull_beside_build(resolved)
     earlier = _earlier(resolved.config, resume)
     config = _as_before(resolved, earlier)
     if dry_run:

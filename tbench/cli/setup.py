@@ -15,7 +15,7 @@ def setup() -> None:
 
     from tbench.errors import UsageError
     from tbench.sandbox.docker.engine import Engine, EngineError
-    from tbench.sandbox.docker.network import ensure_network
+    from tbench.sandbox.docker.networking.bridge import ensure_network
     from tbench.sandbox.docker.tools import ensure_base_images, ensure_engine_runs, ensure_tools
 
     def say(text: str) -> None:

@@ -24,4 +24,6 @@ def override_words(config: RunConfig) -> tuple[str, ...]:
         words.append(f"{overrides.cpus:g} cpus instead of each task's")
     if overrides.memory_mb is not None:
         words.append(f"{overrides.memory_mb} MB of memory instead of each task's")
+    if config.verify.metric is not None:
+        words.append(f"{config.verify.metric!r} counts as the reward")
     return tuple(words)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ipaddress
 import re
 from collections.abc import Iterable, Mapping
 from typing import Annotated, Any, ClassVar, Literal
@@ -20,13 +21,17 @@ NetworkChoice = Literal["task", "none", "bridge"]
 Verify = Literal["shared", "isolated", "both"]
 """Where the verifier runs: in the agent's container, in a copy without its processes, or in both."""
 Keep = Literal["none", "failed", "all"]
+PullChoice = Literal["missing", "always", "never"]
+"""Which published images are pulled: those that are missing, all that are not pinned, or none."""
 LogLevel = Literal["debug", "info", "warning", "error"]
 Verbosity = Literal["quiet", "normal", "verbose"]
 
 
-_PAST_CLOSED_ADDRESSES = {"NET_ADMIN", "NET_RAW"}
+PAST_CLOSED_ADDRESSES = {"NET_ADMIN", "NET_RAW"}
 """Capabilities to change routes, and to send frames that no route holds up."""
 _NOT_MEASURED = Option(measured=False)
+_SMALLEST_POOL = 24
+"""Longest prefix of a pool of addresses."""
 
 
 def _known_preset(name: str | None) -> str | None:
@@ -40,6 +45,16 @@ def _variable_names(names: tuple[str, ...]) -> tuple[str, ...]:
         if re.fullmatch(r"\w+", name) is None:
             raise ValueError(f"{name!r} is no name of a variable; give the name alone, once for each")
     return tuple(sorted(set(names)))
+
+
+def _private_pool(text: str) -> str:
+    try:
+        pool = ipaddress.IPv4Network(text)
+    except ValueError as error:
+        raise ValueError(f"{text!r} is no IPv4 network such as 10.213.0.0/16: {error}") from None
+    if not pool.is_private or pool.prefixlen > _SMALLEST_POOL:
+        raise ValueError(f"{text!r} has to be private, and of 256 addresses or more, such as 10.213.0.0/16")
+    return str(pool)
 
 
 def protocols() -> Iterable[str]:
@@ -69,7 +84,7 @@ class TasksConfig(Frozen, use_attribute_docstrings=True):
     first_seed: int = Field(default=0, ge=0)
     """The first seed; the others follow it."""
     shuffle: Annotated[int | None, Option(bare="0", metavar="[SEED]")] = None
-    """A random order of tasks within each seed; the same number is the same order."""
+    """A random order of tasks within each seed. The same number is the same order."""
     registry: Annotated[str | None, Option(metavar="FILE|URL", is_path=True)] = None
     """A registry.json in which datasets are looked up before tbench's own list."""
     refresh: bool = False
@@ -110,7 +125,7 @@ class AgentConfig(Frozen, use_attribute_docstrings=True):
     """Agent"""
 
     name: Annotated[str, Option(("--agent", "-a"), daily=True, words=lambda: ("model", "oracle", "nop"))] = "model"
-    """Who works: model, oracle, nop, or your own as module:Class. `model` is a language model at the keyboard, `oracle`
+    """Who works: model, oracle, nop, or a module:Class of yours. `model` is a language model at the keyboard, `oracle`
     the reference solution, `nop` nobody."""
     preset: Annotated[
         str | None, AfterValidator(_known_preset), Option(daily=True, measured=False, words=lambda: PRESETS)
@@ -123,7 +138,7 @@ class AgentConfig(Frozen, use_attribute_docstrings=True):
     observation_bytes: int = Field(default=OUTPUT_LIMIT_BYTES, ge=200)
     """Longer observations lose their middle."""
     settling: Annotated[Settling, Option(switch=("strict", "adaptive"))] = "adaptive"
-    """Wait out the duration of keystrokes, or until all is quiet. Fixed-sleep harnesses do the former."""
+    """Wait out keystrokes' durations, or until all is quiet. Fixed-sleep harnesses do the former."""
     shell_state: ShellMode | None = None
     """One shell for all commands of a bash protocol, or one for each. `persistent` is the default; `fresh` runs each in
     a process of its own."""
@@ -149,6 +164,15 @@ class SandboxConfig(Frozen, use_attribute_docstrings=True):
     """Build images even where they exist."""
     no_build_cache: Annotated[bool, Option(measured=False, off="--build-cache")] = False
     """What is built at all is built anew, step by step. Images that can be pulled are not built, but with --build."""
+    pull: Annotated[PullChoice, _NOT_MEASURED] = "missing"
+    """Pull published images that are missing, always, or never. With `always` the registry is asked for the newest,
+    unless a digest pins the image; with `never` what is missing is built."""
+    pull_concurrency: Annotated[int, _NOT_MEASURED] = Field(default=3, ge=1)
+    """Images pulled at once."""
+    prefetch: Annotated[bool, _NOT_MEASURED] = False
+    """Get the images of all tasks before anything else."""
+    drop_images: Annotated[bool, Option(measured=False, off="--leave-images")] = False
+    """Remove the image of a task after its last trial. Only what this run has pulled or built, and nobody else uses."""
     keep: Annotated[Keep, _NOT_MEASURED] = "none"
     """Leave the containers of these trials running."""
     snapshot: Annotated[bool, _NOT_MEASURED] = False
@@ -157,17 +181,25 @@ class SandboxConfig(Frozen, use_attribute_docstrings=True):
     """Who has a network: as the task says, nobody, everybody."""
     block_host: bool = False
     """Trials and builds cannot reach the engine's host and the endpoint."""
+    pin_cpus: bool = False
+    """Each trial has cpus of its own, by number. Then nproc tells the task's cpus, not the machine's."""
     no_new_privileges: Annotated[bool, Option(off="--new-privileges")] = False
     """sudo, su and other setuid programs have no effect in trials."""
     allow_env: Annotated[tuple[str, ...], AfterValidator(_variable_names), Option(metavar="VAR")] = ()
     """Tasks may take this variable from tbench's environment; repeatable. Every other is to them as if not set."""
+    trust: Annotated[bool, Option(off="--no-trust")] = False
+    """Compose files may have what they ask for of the engine's machine. That is paths, devices and namespaces."""
+    network_pool: Annotated[str, AfterValidator(_private_pool), Option(measured=False, metavar="CIDR")] = (
+        "10.213.0.0/16"
+    )
+    """Addresses for the networks of compose tasks. Each trial has a small one."""
     cap_add: Annotated[tuple[str, ...], AfterValidator(checked_capabilities), Option(metavar="CAP")] = ()
     """Trials have this Linux capability besides Docker's own; repeatable. NET_RAW, which no trial with a network has by
     itself, is one."""
 
     @model_validator(mode="after")
     def _nothing_undoes_what_is_closed(self) -> SandboxConfig:
-        if self.block_host and (undoing := sorted(_PAST_CLOSED_ADDRESSES & set(self.cap_add))):
+        if self.block_host and (undoing := sorted(PAST_CLOSED_ADDRESSES & set(self.cap_add))):
             raise ValueError(f"cap_add {undoing[0]} goes past what block_host closes; leave one of them out")
         return self
 
@@ -197,7 +229,12 @@ class VerifyConfig(Frozen, use_attribute_docstrings=True):
     """Verification"""
 
     mode: Annotated[Verify, Option(("--verify",))] = "shared"
-    """Where the verifier runs: the agent's container, a fresh one with the agent's work, or for passes both."""
+    """Where the verifier runs: the agent's container, a fresh one with the agent's work, or for passes both. Tasks that
+    have a verifier with a container of its own are verified there."""
+    metric: Annotated[str | None, Option(metavar="NAME")] = Field(default=None, min_length=1)
+    """The number of a verifier's reward.json that counts. By itself it is `reward`, or the only one."""
+    artifacts_mb: Annotated[int, _NOT_MEASURED] = Field(default=4096, ge=1, le=1 << 20)
+    """Megabytes that a trial may hand to a verifier of its own."""
 
 
 class ScheduleConfig(Frozen, use_attribute_docstrings=True):
@@ -231,14 +268,14 @@ class OutputConfig(Frozen, use_attribute_docstrings=True):
     directory: Annotated[str | None, Option(("--output", "-o"), metavar="DIR", daily=True, is_path=True)] = None
     """The run's directory; must be new or empty, but for --resume."""
     min_coverage: float = Field(default=0.0, ge=0, le=1)
-    """Exit with 3 when a smaller share of trials has a verdict, or none at all."""
+    """Exit with 3 if fewer trials have a verdict, or none has."""
     log_level: LogLevel = "info"
     """What run.log holds: this level and above."""
     verbosity: Annotated[Verbosity, Option(switch=("verbose", "quiet"), letters="vq", daily=True)] = "normal"
     """Print each step, or nothing but the score. `normal` is the live view on a terminal, and a line per trial
     elsewhere."""
     json_lines: Annotated[bool, Option(("--json",), daily=True)] = False
-    """Print events as lines of JSON instead, and the summary as the last one."""
+    """Print lines of JSON instead: events, and then the summary."""
 
 
 class RunConfig(Frozen):

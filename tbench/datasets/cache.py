@@ -12,9 +12,12 @@ import hashlib
 import os
 import re
 import shutil
+import threading
+import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import IO
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 
@@ -27,6 +30,9 @@ RECORD = ".tbench.json"
 _STAGING, _WHOLE, _REPLACED, _LOCK = ".pulling-", ".pulled-", ".replaced-", ".lock-"
 _NEVER_IN_A_CONTAINER = ("task.toml", "instruction.md", "README.md")
 _FORMAT = 1
+WAIT_SEC = 4 * 3600.0
+"""Longer than a pull can take: each of its three long steps is given up after an hour."""
+_BETWEEN_LOOKS_SEC = 0.1
 
 
 class CachedPiece(BaseModel):
@@ -103,8 +109,10 @@ def entry_name(known: KnownDataset, commits: Mapping[tuple[str, str], str]) -> s
 class DatasetCache:
     """The datasets in a directory, which is made when the first one is pulled."""
 
-    def __init__(self, root: Path) -> None:
+    def __init__(self, root: Path, wait_sec: float = WAIT_SEC) -> None:
+        """`wait_sec` is how long another process that pulls the same dataset is waited for."""
         self.root = root
+        self._wait_sec = wait_sec
 
     def find(self, name: str) -> Entry | None:
         """The dataset in the directory of this name; None where it is not there as a whole."""
@@ -144,12 +152,18 @@ class DatasetCache:
             self.root.mkdir(parents=True, exist_ok=True)
             file = (self.root / f"{_LOCK}{name}").open("ab")
         with file:
-            try:
-                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except BlockingIOError:
+            if not _locks(file):
                 say(f"{name}: another process is pulling it; waiting for its end")
-                fcntl.flock(file, fcntl.LOCK_EX)
+                self._wait_for(file, name)
             yield file.fileno()
+
+    def _wait_for(self, file: IO[bytes], name: str) -> None:
+        ends_at, pause = time.monotonic() + self._wait_sec, threading.Event()
+        while not _locks(file):
+            if time.monotonic() > ends_at:
+                words = f"another process is still pulling it after {self._wait_sec:g} s"
+                raise UsageError(f"{name}: {words}; end it (it holds {file.name}), or try again later")
+            pause.wait(_BETWEEN_LOOKS_SEC)
 
     def staging(self, name: str) -> Path:
         """Where a directory of this name is built; an interrupted pull leaves there what it had. Raises UsageError."""
@@ -177,6 +191,15 @@ class DatasetCache:
             whole.rename(target)
             _remove(replaced)
         return Entry(target, record, is_new=True)
+
+
+def _locks(file: IO[bytes]) -> bool:
+    """Whether this process has the lock on a file now."""
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True
 
 
 def _protect(built: Path) -> None:

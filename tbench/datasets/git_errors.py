@@ -32,6 +32,11 @@ _MEANINGS: tuple[tuple[str, str, str], ...] = (
         "no repository is there",
         f"check the URL, {_MIRROR}",
     ),
+    (
+        r"pack-objects died|unable to read [0-9a-f]{40}|missing blob|bad pack header",
+        "lacks some of its own files, as a partial copy does",
+        "name a whole one, or mirror it with git clone --mirror",
+    ),
     (r"dubious ownership", "belongs to another user, and git does not trust it", "see git help config, safe.directory"),
     (
         r"[Cc]ould not resolve|Failed to connect|[Cc]onnection (refused|timed out|reset)|Couldn't connect"

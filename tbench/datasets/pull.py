@@ -9,6 +9,7 @@ from datetime import UTC, datetime
 from pathlib import Path, PurePosixPath
 
 from tbench.datasets.cache import CachedPiece, DatasetCache, Entry, PullRecord, entry_name, writable
+from tbench.datasets.converted import convert_in_place
 from tbench.datasets.digests import MANIFEST, Publication, publication_beside
 from tbench.datasets.git import GitFailed, Repository, find_commit, has_lfs
 from tbench.datasets.git_errors import is_elsewhere
@@ -17,10 +18,11 @@ from tbench.datasets.lfs import pointers_in
 from tbench.datasets.reference import without_login
 from tbench.errors import TaskInvalid, UsageError
 from tbench.tasks.task import Task
+from tbench.tasks.terminal_bench_1 import DESCRIPTION, is_of_terminal_bench_1
 from tbench.text import counted, names_shown, visible_line
 
-_TASK_FILES = ("task.toml", "instruction.md")
-_EARLIER_FORM = "task.yaml"
+_FORMS = (("task.toml", "instruction.md"), (DESCRIPTION,))
+"""Files that make a folder a task: of the current form, and of Terminal-Bench 1."""
 Commits = Mapping[tuple[str, str], str]
 """Commits by URL and revision."""
 Say = Callable[[str], None]
@@ -98,6 +100,7 @@ def _build(known: KnownDataset, commits: Commits, staging: Path, lock: int, cach
     with writable(staging):
         for each in found:
             _move(each.tasks, built, known.title)
+        _convert(built, tell)
         _copy(known.packages, built)
     record = _record(known, commits, found, built)
     entry = cache.keep(entry_name(known, commits), built, record)
@@ -153,22 +156,19 @@ def _listed(piece: Piece) -> tuple[str, dict[str, str]]:
 def _looked_up(repository: Repository, piece: Piece, commit: str, shown: str) -> tuple[str, dict[str, str]]:
     """The folder of the tasks in the commit, and the name of each."""
     candidates = [piece.folder] if piece.folder is not None else ["", TASKS_FOLDER]
-    earlier = False
     for folder in candidates:
         folders = repository.folders(commit, folder)
         if folders is None:
             continue
         files = repository.files_in(commit, folder)
-        if folder and files.intersection(_TASK_FILES):  # the folder is one task
-            parent, _, name = folder.rpartition("/")
-            return parent, {name: name}
-        names = [each for each in folders if any(f"{each}/{file}" in files for file in _TASK_FILES)]
-        if names := [name for name in names if not name.startswith(".")]:
-            return folder, {name: name for name in names}
-        earlier = earlier or any(f"{each}/{_EARLIER_FORM}" in files for each in folders)
+        for form in _FORMS:
+            if folder and files.intersection(form):  # the folder is one task
+                parent, _, name = folder.rpartition("/")
+                return parent, {name: name}
+            names = [each for each in folders if any(f"{each}/{file}" in files for file in form)]
+            if names := [name for name in names if not name.startswith(".")]:
+                return folder, {name: name for name in names}
     where = f"{shown} at {commit[:12]}: {' and '.join(each or 'its root' for each in candidates)}"
-    if earlier:
-        raise UsageError(f"{where}: holds tasks of Terminal-Bench 1 (task.yaml), which tbench does not read")
     raise UsageError(f"{where}: no task there (a task directory has a task.toml); name the folder with #FOLDER")
 
 
@@ -178,9 +178,8 @@ def _require_tasks(tasks: Mapping[str, Path], where: str) -> None:
             raise UsageError(f"{where}: {visible_line(name)}: no name of a task")
         if not path.is_dir() or path.is_symlink():
             raise UsageError(f"{where}: has no task {name}; check commit and path")
-        if not any((path / file).exists() for file in _TASK_FILES):
-            form = "is one of Terminal-Bench 1 (task.yaml)" if (path / _EARLIER_FORM).exists() else "has no task.toml"
-            raise UsageError(f"{where}: {name} {form}, which tbench does not read; choose another dataset")
+        if not any((path / file).exists() for form in _FORMS for file in form):
+            raise UsageError(f"{where}: {name} has no task.toml, which tbench does not read; choose another dataset")
 
 
 def _bring_lfs(repository: Repository, folder: str, tasks: list[Path], shown: str) -> None:
@@ -201,6 +200,20 @@ def _move(tasks: Mapping[str, Path], built: Path, title: str) -> None:
         if (built / name).exists():
             raise UsageError(f"{title}: two of its tasks are called {name}; name each task once")
         path.rename(built / name)
+
+
+def _convert(built: Path, say: Say) -> None:
+    """Turn tasks of Terminal-Bench 1 into the current form; one that cannot be is left, and reading it says why."""
+    earlier = [path for path in sorted(built.iterdir()) if is_of_terminal_bench_1(path)]
+    left = 0
+    for path in earlier:
+        try:
+            convert_in_place(path)
+        except TaskInvalid:
+            left += 1
+    if earlier:
+        more = f"; {left:,} cannot be" if left else ""
+        say(f"{counted(len(earlier) - left, 'task')} of Terminal-Bench 1 converted to the current form{more}")
 
 
 def _copy(packages: Iterable[HubPackage], built: Path) -> None:

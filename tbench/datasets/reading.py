@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 from tbench.datasets.cache import DatasetCache, Entry, cache_directory
+from tbench.datasets.converted import Conversions
 from tbench.datasets.digests import compare
 from tbench.datasets.known import KnownDataset
 from tbench.datasets.pull import pull
@@ -13,7 +14,7 @@ from tbench.datasets.reference import AtPath, parse_reference
 from tbench.datasets.resolve import Access, find_dataset
 from tbench.errors import UsageError
 from tbench.origin import DatasetOrigin
-from tbench.tasks.sources import ALL_TASKS, TaskChoice, TaskSet, read_paths
+from tbench.tasks.sources import ALL_TASKS, ReadTask, TaskChoice, TaskSet, read_paths
 from tbench.tasks.sources import read_tasks as read_local
 from tbench.text import names_shown
 
@@ -37,7 +38,7 @@ def read_chosen(
     """The chosen tasks of `source`; with `before`, of the very dataset that a run has had. Raises UsageError."""
     reference = parse_reference(source)
     if isinstance(reference, AtPath):
-        return read_local(source, choice.include, choice.exclude, choice.limit)
+        return _said(access, lambda read: read_local(source, choice.include, choice.exclude, choice.limit, read))
     cache = DatasetCache(cache_directory())
     if before is not None and not access.refresh and (entry := cache.find(before.entry)) is not None:
         return _of_entry(entry, choice, before)
@@ -45,10 +46,20 @@ def read_chosen(
     if before is not None and before.commit is not None:
         known = _at(before.commit, known)
     if known.directories:
-        tasks = read_paths(sorted(known.directories, key=lambda path: path.name), choice, known.title)
+        paths = sorted(known.directories, key=lambda path: path.name)
+        tasks = _said(access, lambda read: read_paths(paths, choice, known.title, read))
         return replace(tasks, origin=_origin(known, len(known.directories)))
     entry = pull(known, cache, access.say, refresh=access.refresh, offline=access.offline)
     return _of_entry(entry, choice, _origin_of(known, entry))
+
+
+def _said(access: Access, read_with: Callable[[ReadTask], TaskSet]) -> TaskSet:
+    """Tasks of either form, with one line about those that were converted."""
+    conversions = Conversions()
+    tasks = read_with(conversions.read)
+    if conversions.words:
+        access.say(conversions.words)
+    return tasks
 
 
 def read_again(source: str, before: DatasetOrigin | None, registry: str | None = None) -> TaskSet:
@@ -63,7 +74,7 @@ def _at(commit: str, known: KnownDataset) -> KnownDataset:
 
 def _of_entry(entry: Entry, choice: TaskChoice, origin: DatasetOrigin) -> TaskSet:
     """The chosen tasks of the cache, none of which was changed since. Raises UsageError."""
-    tasks = read_paths(entry.paths, choice, origin.title)
+    tasks = read_paths(entry.paths, choice, origin.title, Conversions().read)  # which says why one was left as it is
     _require_as_pulled(tasks, entry, origin)
     found = compare({task.name: task.hash for task in tasks.tasks}, entry.record.published)
     origin = origin.model_copy(

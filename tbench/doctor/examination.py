@@ -24,7 +24,7 @@ from tbench.doctor import (
     skip_all,
 )
 from tbench.doctor.connection import Surroundings
-from tbench.errors import EngineUnavailable
+from tbench.errors import UsageError
 from tbench.sandbox.docker.engine import Engine
 
 _CONNECT_SEC = 20.0
@@ -62,7 +62,7 @@ async def _reach_engine(here: Surroundings) -> tuple[Engine | None, list[Finding
     async def connect() -> CheckResult:
         try:
             engine = await in_thread(Engine.connect, 8, here.host)
-        except EngineUnavailable as error:
+        except UsageError as error:
             return fail(str(error), "mend what the message names")
         met.append(engine)
         info = engine.info

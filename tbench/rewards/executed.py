@@ -120,6 +120,8 @@ async def executed_reward(
     UsageError for a task or a protocol that cannot be used, EngineUnavailable; ValueError for another number of tasks.
     """
     tasks = _tasks(task, len(completions))
+    if several := next((each for each in tasks if each.steps), None):
+        raise UsageError(f"{several.path}: has several steps, and a completion is one reply; use agent_reward")
     protocol = _protocol(live.protocol)
     texts = [_with_command(protocol, completion) for completion in completions]
     wanted = [index for index, text in enumerate(texts) if text is not None]
@@ -141,7 +143,8 @@ async def agent_reward(
     *,
     live: Live = Live(),
 ) -> list[float]:
-    """The verifier's reward of a whole trial for each task, in order; `make_agent` makes an agent for each.
+    """The verifier's reward of a whole trial for each task, in order; `make_agent` makes an agent for each, and for
+    each step of a task that has several.
 
     A task that is named again is tried with the next seed, from 0. Raises as `executed_reward`.
     """

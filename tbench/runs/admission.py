@@ -1,4 +1,4 @@
-"""Lets a trial start when its cpus and memory fit what the machine has left. First come, first served.
+"""Lets a trial start when its cpus, memory and GPUs fit what the machine has left. First come, first served.
 
 With a limit on the machine's load, no trial starts either while other processes keep the machine busy.
 """
@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import math
 from collections import deque
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
@@ -23,10 +24,11 @@ class Demand:
 
     cpus: float
     memory_mb: float
+    gpus: int = 0
 
 
 class Admission:
-    """A budget of cpus and memory.
+    """A budget of cpus, memory and GPUs (None: not known how many, and no bound).
 
     A demand above the whole budget is admitted alone: such a trial runs, but next to nothing else.
     Waiting is in order, so a large task is not starved by small ones. `max_load` (load average over one minute / cpus)
@@ -38,6 +40,7 @@ class Admission:
         cpus: float,
         memory_mb: float,
         *,
+        gpus: int | None = None,
         max_load: float | None = None,
         load: Callable[[], float | None] = load_per_cpu,
         say: Callable[[str], None] = lambda _: None,
@@ -45,6 +48,8 @@ class Admission:
     ) -> None:
         self._cpus = cpus
         self._memory_mb = memory_mb
+        self._gpus = math.inf if gpus is None else gpus
+        self._used_gpus = 0
         self._used_cpus = 0.0
         self._used_memory_mb = 0.0
         self._holders = 0
@@ -106,17 +111,20 @@ class Admission:
         return (
             self._used_cpus + demand.cpus <= self._cpus + 1e-9
             and self._used_memory_mb + demand.memory_mb <= self._memory_mb + 1e-9
+            and self._used_gpus + demand.gpus <= self._gpus
         )
 
     def _take(self, demand: Demand) -> None:
         self._holders += 1
         self._used_cpus += demand.cpus
         self._used_memory_mb += demand.memory_mb
+        self._used_gpus += demand.gpus
 
     def _give_back(self, demand: Demand) -> None:
         self._holders -= 1
         self._used_cpus -= demand.cpus
         self._used_memory_mb -= demand.memory_mb
+        self._used_gpus -= demand.gpus
         self._admit_waiting()
 
     def _admit_waiting(self) -> None:

@@ -6,35 +6,45 @@ from collections import Counter
 from collections.abc import Iterable
 
 from tbench.agents.trial_agent import OracleAgent
+from tbench.compose.file import COMPOSE_FILE
 from tbench.config.settings import RunConfig
 from tbench.errors import TrialError, UsageError
 from tbench.runs.admission import Demand
 from tbench.sandbox.backend import Capacity
 from tbench.tasks.sources import TaskSet
 from tbench.tasks.task import Task
-from tbench.text import names_shown
+from tbench.text import counted, names_shown
 
 
-def refusal(task: Task | None, invalid: str, agent: str) -> TrialError | None:
+def refusal(task: Task | None, invalid: str, agent: str, gpus: int | None = None) -> TrialError | None:
     """Why no trial of a task can come to a verdict with an agent of this name; None where nothing is known against it.
 
-    `invalid` says why `task` is None.
+    `invalid` says why `task` is None. `gpus` is how many the machine has, None where that is not known.
     """
     if task is None:
         return TrialError("task_invalid", invalid)
     if task.unsupported:
         return TrialError("task_unsupported", f"needs {', '.join(task.unsupported)}, which tbench does not have")
+    if task.host_access:
+        wanted = "; ".join(task.host_access)
+        return TrialError("trust_missing", f"{task.path / 'environment' / COMPOSE_FILE}: {wanted}; --trust allows it")
+    needed = task.file.environment.gpus
+    if gpus is not None and needed > gpus:
+        has = f"the engine has {counted(gpus, 'GPU')}" if gpus else "the engine has no nvidia runtime"
+        why = f"needs environment.gpus = {needed}, and {has}; run it where there are, with NVIDIA's container toolkit"
+        return TrialError("task_unsupported", why)
     tables = ("environment", "solution", "verifier") if agent == OracleAgent.name else ("environment", "verifier")
     if missing := task.missing_variables(tables):
         return TrialError("env_missing", "; ".join(missing))
     if agent == OracleAgent.name and not task.has_oracle:
-        return TrialError("oracle_missing", f"{task.path / 'solution' / 'solve.sh'}: missing, so there is no oracle")
+        script = next(part.solve_script for part in task.parts if not part.has_oracle)
+        return TrialError("oracle_missing", f"{script}: missing, so there is no oracle")
     return None
 
 
-def refusals(tasks: TaskSet, agent: str) -> dict[str, TrialError]:
+def refusals(tasks: TaskSet, agent: str, gpus: int | None = None) -> dict[str, TrialError]:
     """By name, why tasks cannot come to a verdict; those that can are left out."""
-    known = {task.name: refusal(task, "", agent) for task in tasks.tasks}
+    known = {task.name: refusal(task, "", agent, gpus) for task in tasks.tasks}
     known |= {name: refusal(None, why, agent) for name, why in tasks.invalid.items()}
     return {name: error for name, error in sorted(known.items()) if error is not None}
 

@@ -6,7 +6,6 @@ import os
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
 
-from tbench.tasks.consent import wishes
 from tbench.tasks.task import Task
 
 _SHORTEST = 8
@@ -32,7 +31,7 @@ def hiding(tasks: Iterable[Task | None], *, host: Mapping[str, str] | None = Non
 
 
 def _secrets(tasks: Iterable[Task | None], host: Mapping[str, str]) -> Iterator[tuple[str, str]]:
-    asked = {wish.variable for task in tasks if task for wish in wishes(task.file)}
+    asked = {wish.variable for task in tasks if task for wish in task.wishes}
     names = {"OPENAI_API_KEY": "key"} | {name: name for name in asked}
     # The longest first: one may hold another.
     found = [(shown, host.get(name, "").strip()) for name, shown in names.items()]

@@ -1,10 +1,10 @@
-"""Runs the verifier of stored trials once more, where their sandbox was kept or a snapshot was taken."""
+"""Runs the verifier of stored trials once more: in a sandbox that was kept, one of a snapshot, or one of its own."""
 
 from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from fnmatch import fnmatchcase
@@ -15,17 +15,21 @@ from tbench.config.document import RunDocument
 from tbench.config.settings import Verify
 from tbench.datasets.reading import read_again
 from tbench.errors import TrialError, UsageError
-from tbench.results import ImageOrigin, TrialResult
+from tbench.results import ImageOrigin, Integrity, TrialResult
 from tbench.runs.overrides import as_configured
 from tbench.runs.plan import sandbox_settings
-from tbench.sandbox.backend import MakeBackend, Reopens, Sandbox, Say, opened
+from tbench.sandbox.backend import Backend, MakeBackend, Reopens, Sandbox, Say, opened, use_network
 from tbench.storage.read_run import read_run
 from tbench.storage.run_files import trial_directory
 from tbench.storage.run_store import RunStore
 from tbench.storage.trial_files import write_trial
+from tbench.tasks.environment import Environment, agent_environment, verifier_environment
 from tbench.tasks.task import Task
 from tbench.verify.policy import verify_by
-from tbench.verify.verifier import VerifierFailed, with_earlier
+from tbench.verify.separate.collecting import COLLECTING
+from tbench.verify.separate.grading import SeparateVerifier
+from tbench.verify.separate.handover import is_stored, read_handover
+from tbench.verify.verifier import Verdict, VerifierFailed, with_earlier
 
 
 @dataclass(frozen=True)
@@ -39,12 +43,12 @@ class Change:
 
 @dataclass(frozen=True)
 class Kept:
-    """A trial of which something is left on the engine."""
+    """A trial of which something is left: on the engine, or what it handed over in its directory."""
 
     result: TrialResult
     directory: Path
-    container: str | None
-    image: str | None
+    container: str | None = None
+    image: str | None = None
 
 
 async def regrade(
@@ -66,20 +70,18 @@ async def regrade(
             if result.final
             and (not patterns or any(fnmatchcase(result.task, pattern) for pattern in patterns))
             and seed in (None, result.seed)
-            and (found := kept_of(run_dir, result)) is not None
+            and (found := kept_of(run_dir, result) or _stored_of(run_dir, result)) is not None
         ]
         if not kept:
             raise UsageError(f"{run_dir}: nothing was kept of these trials; run with --keep or --snapshot")
         async with opened(make_backend(sandbox_settings(document)), say) as backend:
-            if not isinstance(backend, Reopens):
-                raise UsageError(f"{run_dir}: {backend.name} cannot find again what was kept; use another backend")
             return [change async for change in _changes(document, store, kept, backend, say)]
     finally:
         store.close()
 
 
 async def _changes(
-    document: RunDocument, store: RunStore, kept: Sequence[Kept], backend: Reopens, say: Say
+    document: RunDocument, store: RunStore, kept: Sequence[Kept], backend: Backend, say: Say
 ) -> AsyncIterator[Change]:
     config = document.config
     again = read_again(config.tasks.source, document.dataset, config.tasks.registry)
@@ -89,6 +91,10 @@ async def _changes(
         task = tasks.get(each.result.task)
         if task is None or task.hash != hashes.get(task.name):
             yield Change(each.result, why_not="its task is gone or has changed since")
+            continue
+        if task.steps:
+            why_not = "its task has steps, and what was judged between them is gone; run it again"
+            yield Change(each.result, why_not=why_not)
             continue
         say(f"{task.name} seed {each.result.seed}: verifying again")
         yield await _verify_again(backend, store, each, task, config.verify.mode)
@@ -104,20 +110,26 @@ def kept_of(run: Path, result: TrialResult) -> Kept | None:
     return Kept(result, directory, left.get("container"), left.get("image"))
 
 
-async def _verify_again(backend: Reopens, store: RunStore, kept: Kept, task: Task, verify_in: Verify) -> Change:
+def _stored_of(run: Path, result: TrialResult) -> Kept | None:
+    """A trial whose directory has what a verifier's own container needs; None where it has not."""
+    directory = trial_directory(run, result.task, result.seed, result.attempt)
+    return Kept(result, directory) if is_stored(directory) else None
+
+
+async def _verify_again(backend: Backend, store: RunStore, kept: Kept, task: Task, verify_in: Verify) -> Change:
+    environment = verifier_environment(task)
+    if environment is not None:
+        return await _verify_apart(backend, store, kept, environment)
     result = kept.result
+    if not isinstance(backend, Reopens):
+        return Change(result, why_not=f"{backend.name} cannot find again what was kept")
     try:
         sandbox, is_new = await kept_sandbox(backend, kept, task)
     except TrialError as error:
         return Change(result, why_not=str(error))
-    update: dict[str, Any]
     try:
-        verdict = await verify_by(verify_in, task, sandbox, again=not is_new)
-        update = {"reward": verdict.reward, "error": None}
-        integrity, files = verdict.integrity, verdict.files
-    except VerifierFailed as failure:
-        update = {"reward": None, "error": failure.info()}
-        integrity, files = failure.integrity, failure.files
+        await use_network(sandbox, agent_environment(task), "verifier")
+        update, integrity, files = await _judged(verify_by(verify_in, task, sandbox, again=not is_new))
     except TrialError as error:
         return Change(result, why_not=str(error))
     finally:
@@ -126,24 +138,63 @@ async def _verify_again(backend: Reopens, store: RunStore, kept: Kept, task: Tas
     if is_new and kept.image is not None:
         snapshot = ImageOrigin(how="snapshot", reference=kept.image)
         update |= {"image_id": kept.image, "image_origin": snapshot}
-    update |= {"integrity": with_earlier(result.integrity, integrity), "finished_at": datetime.now(UTC)}
-    after = result.model_copy(update=update)
+    return _changed(store, kept, update, integrity, files)
+
+
+async def _verify_apart(backend: Backend, store: RunStore, kept: Kept, environment: Environment) -> Change:
+    """Verify what the agent handed over once more, in a new container of the verifier's own."""
+    result = kept.result
+    verifier = SeparateVerifier(environment, lambda: backend.sandbox(environment, result.trial))
+    try:
+        update, integrity, files = await _judged(verifier.verify(read_handover(kept.directory)))
+    except TrialError as error:
+        return Change(result, why_not=str(error))
+    finally:
+        await verifier.remove()
+    update["verifier_image_id"] = backend.image_ids.get(environment.name)
+    update["verifier_image_origin"] = backend.image_origins.get(environment.name)
+    # What was said of collecting holds as long as that is what was collected.
+    before = result.integrity.remarks
+    earlier = tuple(remark for remark in before if remark.startswith(COLLECTING) and remark not in integrity.remarks)
+    integrity = integrity.model_copy(update={"remarks": (*earlier, *integrity.remarks)})
+    return _changed(store, kept, update, integrity, files)
+
+
+async def _judged(judging: Awaitable[Verdict]) -> tuple[dict[str, Any], Integrity, Mapping[str, bytes]]:
+    """What a verifier changes in the result of its trial, what that rests on, and its files.
+
+    A verifier that ran without a verdict is one of them. Raises TrialError for what kept it from running.
+    """
+    try:
+        verdict = await judging
+    except VerifierFailed as failure:
+        return {"reward": None, "metrics": {}, "error": failure.info()}, failure.integrity, failure.files
+    update = {"reward": verdict.reward, "metrics": dict(verdict.metrics), "error": None}
+    return update, verdict.integrity, verdict.files
+
+
+def _changed(
+    store: RunStore, kept: Kept, update: Mapping[str, Any], integrity: Integrity, files: Mapping[str, bytes]
+) -> Change:
+    result = kept.result
+    seen = with_earlier(result.integrity, integrity)
+    after = result.model_copy(update={**update, "integrity": seen, "finished_at": datetime.now(UTC)})
     _store(store, kept.directory, after, files)
     return Change(result, after)
 
 
 async def kept_sandbox(backend: Reopens, kept: Kept, task: Task) -> tuple[Sandbox, bool]:
     """The kept container, or a new one made from the snapshot; and whether it is new. Raises TrialError."""
-    trial = kept.result.trial
+    environment, trial = agent_environment(task), kept.result.trial
     if kept.container is not None:
         try:
-            return await backend.reopen(task, trial, kept.container), False
+            return await backend.reopen(environment, trial, kept.container), False
         except TrialError:
             if kept.image is None:
                 raise
     if kept.image is None:
         raise TrialError("sandbox_lost", "neither its container nor a snapshot was kept")
-    return await backend.from_snapshot(task, trial, kept.image), True
+    return await backend.from_snapshot(environment, trial, kept.image), True
 
 
 def _store(store: RunStore, directory: Path, after: TrialResult, files: Mapping[str, bytes]) -> None:

@@ -15,11 +15,12 @@ from tbench import __version__
 from tbench.agents.trial_agent import TrialAgent
 from tbench.config.document import PlannedTask, RunDocument, RunPlan, Status
 from tbench.config.settings import RunConfig, Verify
-from tbench.errors import TrialError
+from tbench.errors import TrialError, UsageError
 from tbench.events import Events, Note, RunEnded, RunStarted, TrialPhase
 from tbench.results import TrialResult
 from tbench.runs.admission import Admission, Demand
 from tbench.runs.host import HostWatch
+from tbench.runs.images import Dropping, get_ready
 from tbench.runs.overrides import as_configured, tasks_as_configured
 from tbench.runs.plan import plan_trials
 from tbench.runs.pool import run_all
@@ -28,9 +29,10 @@ from tbench.runs.redaction import hiding
 from tbench.runs.resume import EarlierRun, RetryErrors, resume
 from tbench.runs.stopping import Gate, Stopping
 from tbench.runs.trial import Trial, TrialPlan
-from tbench.sandbox.backend import Backend, Capacity, Compares, Copies, Keeps, Snapshots, opened, require
+from tbench.sandbox.backend import Backend, Capacity, Compares, Copies, HoldsImages, Keeps, Snapshots, opened, require
 from tbench.storage.run_store import RunStore
 from tbench.tasks.consent import about_withheld
+from tbench.tasks.environment import agent_environment, verifier_environment
 from tbench.tasks.sources import TaskSet
 from tbench.tasks.task import Task
 from tbench.verify.policy import VerifyPolicy
@@ -66,14 +68,18 @@ class Run:
         def say(text: str) -> None:
             events.emit(Note(text=text))
 
-        capacity = backend.capacity()
+        capacity = self._capacity = backend.capacity()
         schedule = plan.config.schedule
         self._plan = plan
         self._config = plan.config
         self._make_agent = make_agent
         self._backend = backend
         self._admission = Admission(
-            capacity.cpus * schedule.cpu_overcommit, capacity.memory_mb, max_load=schedule.max_load, say=say
+            capacity.cpus * schedule.cpu_overcommit,
+            capacity.memory_mb,
+            gpus=capacity.gpus,
+            max_load=schedule.max_load,
+            say=say,
         )
         self._store = store
         self._events = events
@@ -84,6 +90,7 @@ class Run:
         self._results: list[TrialResult] = []
         self._teardowns: set[asyncio.Task[None]] = set()
         self._bugs: list[BaseException] = []
+        self._dropping = Dropping(backend, self._plans) if plan.config.sandbox.drop_images else None
         self._stopping = Stopping(len(self._plans), gate, say)
         events.subscribe(store.on_event)
         events.subscribe(self._stopping.on_event)
@@ -99,6 +106,8 @@ class Run:
             interrupted = True
         finally:
             await self._finish_teardowns()
+        if self._dropping is not None and self._dropping.words:
+            self._events.emit(Note(text=self._dropping.words))
         if self._bugs:
             raise self._bugs[0]
         stopped = self._stopping.reason
@@ -106,7 +115,7 @@ class Run:
         return RunOutcome(self._results, interrupted, stopped)
 
     def _refusal(self, plan: TrialPlan) -> TrialError | None:
-        return refusal(plan.task, plan.invalid, self._config.agent.name)
+        return refusal(plan.task, plan.invalid, self._config.agent.name, self._capacity.gpus)
 
     async def _run_trial(self, plan: TrialPlan) -> None:
         """Attempt one trial until a result is final."""
@@ -122,14 +131,14 @@ class Run:
         trial = Trial(
             plan,
             run=self._plan.run,
-            agent=self._make_agent(),
+            make_agent=self._make_agent,
             model=self._plan.locked.model,
             backend=self._backend,
             store=self._store,
             events=self._events,
             is_last=lambda: plan.attempt == most or self._stopping.reason is not None,
             host=self._host,
-            policy=VerifyPolicy(self._config.verify.mode, self._config.sandbox.keep, self._config.sandbox.snapshot),
+            policy=verify_policy(self._config),
         )
         queued = time.monotonic()
         needed = demand_of(plan, self._config.verify.mode) if self._refusal(plan) is None else Demand(0, 0)
@@ -140,7 +149,10 @@ class Run:
         assert trial.result is not None
 
         async def finish() -> None:
-            self._results.append(await tear_down())
+            result = await tear_down()
+            self._results.append(result)
+            if self._dropping is not None and result.final:
+                await self._dropping.after(plan)
 
         # The verdict is on disk: from here to the task there is no await, so a cancellation loses nothing.
         teardown = asyncio.create_task(finish(), name=f"teardown {plan.trial}")
@@ -163,6 +175,11 @@ class Run:
                 await asyncio.wait(list(self._teardowns))
 
 
+def verify_policy(config: RunConfig) -> VerifyPolicy:
+    """Where a configuration's verifiers run, and what is kept of its trials."""
+    return VerifyPolicy(config.verify.mode, config.sandbox.keep, config.sandbox.snapshot, config.verify.artifacts_mb)
+
+
 def demand_of(plan: TrialPlan, verify: Verify) -> Demand:
     """The cpus and memory that a trial needs while it is under way."""
     return Demand(0, 0) if plan.task is None else demand_of_task(plan.task, verify)
@@ -170,10 +187,19 @@ def demand_of(plan: TrialPlan, verify: Verify) -> Demand:
 
 def demand_of_task(task: Task, verify: Verify) -> Demand:
     """The cpus and memory that a trial of the task needs while it is under way."""
-    environment = task.file.environment
-    # The copy for the verifier has the same memory once more; the agent's own container hardly works meanwhile.
-    containers = 1 if verify == "shared" else 2
-    return Demand(environment.cpus, containers * environment.memory_mb)
+    agents = agent_environment(task)
+    verifiers = [each for part in task.parts if (each := verifier_environment(part)) is not None]
+    memory_mb = max((each.memory_mb for each in verifiers), default=0.0)
+    if not verifiers:
+        # The copy for the verifier has the same memory once more; the agent's own container hardly works meanwhile.
+        memory_mb = agents.memory_mb + (0.0 if verify == "shared" else agents.main_memory_mb)
+    elif len(task.parts) > 1:
+        memory_mb += agents.memory_mb
+    else:
+        # The agent's container is removed before the verifier's starts.
+        memory_mb = max(memory_mb, agents.memory_mb)
+    every = (agents, *verifiers)
+    return Demand(max(each.cpus for each in every), memory_mb, max(each.settings.gpus for each in every))
 
 
 def size_words(tasks: Iterable[Task], config: RunConfig, capacity: Capacity) -> str | None:
@@ -246,11 +272,11 @@ async def execute_run(
     events.subscribe(store.on_event)
     if tasks.origin is not None:
         say(tasks.origin.words)
-    refused = refusals(tasks_as_configured(tasks, plan.config), plan.config.agent.name)
+    refused = refusals(tasks_as_configured(tasks, plan.config), plan.config.agent.name, backend.capacity().gpus)
     for name, error in refused.items():
         say(refusal_words(name, error))
     able = [task for task in tasks.tasks if task.name not in refused]
-    if words := about_withheld((task.file for task in able), plan.config.sandbox.allow_env):
+    if words := about_withheld((wish for task in able for wish in task.wishes), plan.config.sandbox.allow_env):
         say(words)
     plans, standing = plan_trials(tasks, plan), list[TrialResult]()
     if earlier is not None:
@@ -263,6 +289,8 @@ async def execute_run(
         async with opened(backend, say):
             if words := size_words(able, plan.config, backend.capacity()):
                 say(words)
+            to_do = {plan.task_name for plan in plans}
+            await get_ready(backend, [task for task in able if task.name in to_do], plan.config, say)
             run = Run(
                 plan,
                 tasks,
@@ -298,6 +326,9 @@ def require_capabilities(config: RunConfig, backend: Backend) -> None:
         require(backend, Snapshots, "--snapshot")
     if config.sandbox.keep != "none":
         require(backend, Keeps, f"--keep {config.sandbox.keep}")
+    for wanted in ("prefetch", "drop_images"):
+        if getattr(config.sandbox, wanted) and not isinstance(backend, HoldsImages):
+            raise UsageError(f"--{wanted.replace('_', '-')}: {backend.name} has no images of its own; leave it out")
 
 
 def _status(outcome: RunOutcome) -> Status:

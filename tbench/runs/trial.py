@@ -1,4 +1,7 @@
-"""One trial: sandbox → agent → verifier → result. The single place where a trial's errors are captured."""
+"""One trial: sandbox → agent → verifier → result. The single place where a trial's errors are captured.
+
+Agent and verifier take turns where the task has several steps: each is a part of the trial.
+"""
 
 from __future__ import annotations
 
@@ -11,22 +14,39 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import Any
 
-from harness.trajectory import Trajectory, Usage
-from tbench.agents.trial_agent import AgentReport, TrialAgent, Workplace
+from harness.trajectory import Usage
+from tbench.agents.trial_agent import TrialAgent, Workplace
 from tbench.errors import TrialError
-from tbench.events import Events, Phase, TrialFinished, TrialPhase, TrialStep, TrialVerdict
-from tbench.results import NOTHING_SEEN, ErrorInfo, ImageOrigin, Integrity, Timings, TrialResult
+from tbench.events import Events, Phase, TrialFinished, TrialPhase, TrialStep, TrialTaskStep, TrialVerdict
+from tbench.results import NOTHING_SEEN, ErrorInfo, ImageOrigin, Timings, TrialResult
 from tbench.runs.host import HostWatch, Observation
+from tbench.runs.part import TrialPart
 from tbench.runs.preflight import refusal
 from tbench.runs.redaction import hiding
-from tbench.sandbox.backend import Backend, Keeps, Sandbox, Snapshots
+from tbench.runs.task_steps import (
+    integrity_of,
+    metrics_of,
+    prepare_step,
+    reward_of,
+    reward_of_all,
+    task_steps,
+    why_stopped,
+)
+from tbench.sandbox.backend import Backend, HasLogs, Keeps, Sandbox, Snapshots, use_network
 from tbench.storage.run_store import RunStore
-from tbench.storage.trial_files import StepLog, write_trial
+from tbench.storage.trial_files import write_files, write_trial
+from tbench.tasks.environment import agent_environment, verifier_environment
 from tbench.tasks.task import Task
 from tbench.text import one_line
 from tbench.verify.policy import VerifyPolicy, verify_by
-from tbench.verify.verifier import VerifierFailed
+from tbench.verify.separate.collecting import collect, hands_over, save_artifacts
+from tbench.verify.separate.grading import SeparateVerifier
+from tbench.verify.verifier import Verdict, VerifierFailed
+
+_NOT_THERE = frozenset({"sandbox_lost", "engine_unreachable"})
+"""Types of errors after which there is nothing to collect from."""
 
 
 @dataclass(frozen=True)
@@ -44,19 +64,17 @@ class TrialPlan:
 
 @dataclass
 class _Progress:
-    """What a trial has yielded so far; an error leaves the rest as it is."""
+    """What a trial has yielded so far besides its parts; an error leaves the rest as it is."""
 
-    reward: float | None = None
-    report: AgentReport | None = None
     error: ErrorInfo | None = None
-    integrity: Integrity = NOTHING_SEEN
     image_id: str | None = None
     image_origin: ImageOrigin | None = None
+    verifier_image_id: str | None = None
+    verifier_image_origin: ImageOrigin | None = None
+    out_of_memory: bool = False
     kept: dict[str, str] = field(default_factory=dict)
     files: dict[str, bytes] = field(default_factory=dict)
     sandbox_sec: float = 0.0
-    agent_sec: float = 0.0
-    verifier_sec: float = 0.0
 
 
 class Trial:
@@ -70,7 +88,7 @@ class Trial:
         plan: TrialPlan,
         *,
         run: str,
-        agent: TrialAgent,
+        make_agent: Callable[[], TrialAgent],
         model: str | None,
         backend: Backend,
         store: RunStore,
@@ -85,7 +103,8 @@ class Trial:
         self._is_last = is_last
         self._policy = policy or VerifyPolicy()
         self._run = run
-        self._agent = agent
+        self._make_agent = make_agent
+        self._agent = make_agent()
         self._model = model
         self._backend = backend
         self._store = store
@@ -93,7 +112,9 @@ class Trial:
         self._host = host
         self._observed: Observation | None = None
         self._sandbox: Sandbox | None = None
-        self._steps = StepLog(self._directory)
+        self._verifier: SeparateVerifier | None = None
+        self._parts: list[TrialPart] = []
+        """The steps of the task that were begun, or all of the trial as one."""
         self._hide = hiding([plan.task])
         self._progress = _Progress()
 
@@ -104,15 +125,15 @@ class Trial:
         try:
             await self._reach_verdict()
         except TrialError as error:
-            self._progress.error = self._public(error)
-            self._progress.files.update(error.files)
+            self._fail(error)
+            self._evidence.update(error.files)
             self._hide_secrets_in_traceback()
         except asyncio.CancelledError:
             await self._remove()
             raise
         except Exception as error:  # noqa: BLE001 - a bug costs its trial, is shown, and makes the run exit with 1
-            self._progress.error = self._public(TrialError("internal", f"{type(error).__name__}: {error}"))
-            self._progress.files["traceback.txt"] = traceback.format_exc().encode("utf-8", "replace")
+            self._fail(TrialError("internal", f"{type(error).__name__}: {error}"))
+            self._evidence["traceback.txt"] = traceback.format_exc().encode("utf-8", "replace")
             self._hide_secrets_in_traceback()
         try:
             return await self._conclude(started_at, started, queue_sec)
@@ -121,82 +142,193 @@ class Trial:
             await self._remove()
             raise
 
+    @property
+    def _evidence(self) -> dict[str, bytes]:
+        """The files of the part that is under way; before the first, those of the trial."""
+        return self._parts[-1].files if self._parts else self._progress.files
+
+    def _fail(self, error: TrialError) -> None:
+        self._progress.error = self._public(error)
+        if self._parts:
+            self._parts[-1].error = self._progress.error
+
     def _public(self, error: TrialError) -> ErrorInfo:
         # Before the message is cut: half a secret is still one.
         message = one_line(self._hide(str(error)))
         return error.info().model_copy(update={"message": message})
 
     def _hide_secrets_in_traceback(self) -> None:
-        if text := self._progress.files.get("traceback.txt"):
+        if text := self._evidence.get("traceback.txt"):
             shown = self._hide(text.decode("utf-8", "replace"))
-            self._progress.files["traceback.txt"] = shown.encode("utf-8", "replace")
+            self._evidence["traceback.txt"] = shown.encode("utf-8", "replace")
 
     async def _reach_verdict(self) -> None:
         task = self._plan.task
-        if (error := refusal(task, self._plan.invalid, self._agent.name)) is not None:
+        if (error := refusal(task, self._plan.invalid, self._agent.name, self._backend.capacity().gpus)) is not None:
             raise error
         assert task is not None
         await self._start(task)
-        await self._work(task)
-        await self._verify(task)
+        for part_of_task in task.parts:
+            part = self._begin(part_of_task)
+            if part_of_task.step is not None:
+                await self._prepare(part)
+            await self._work_and_prepare(part)
+            await self._verify(part)
+            if len(self._parts) < len(task.parts) and (why := why_stopped(part)):
+                part.stopped = why
+                break
+
+    def _begin(self, task: Task) -> TrialPart:
+        """The next part of the trial: what an agent of its own is to do."""
+        step, before = task.step, len(self._parts)
+        if before:
+            self._agent = self._make_agent()
+        directory = self._directory if step is None else self._directory / "steps" / step.name
+        self._parts.append(TrialPart(task, self._agent, directory))
+        if step is not None:
+            self._tell_step(step.name)
+        return self._parts[-1]
+
+    def _tell_step(self, name: str) -> None:
+        plan = self._plan
+        assert plan.task is not None
+        self._events.emit(
+            TrialTaskStep(
+                trial=plan.trial,
+                task=plan.task_name,
+                seed=plan.seed,
+                name=name,
+                number=len(self._parts),
+                count=len(plan.task.steps),
+            )
+        )
+
+    async def _prepare(self, part: TrialPart) -> None:
+        assert self._sandbox is not None
+        self._enter("sandbox")
+        started = time.monotonic()
+        try:
+            await use_network(self._sandbox, agent_environment(part.task), "start")
+            await prepare_step(part.task, self._sandbox, len(self._parts) - 1)
+        finally:
+            part.prepare_sec = time.monotonic() - started
 
     async def _start(self, task: Task) -> None:
         started = time.monotonic()
         try:
-            self._sandbox = await self._backend.sandbox(task, self._plan.trial, self._enter)
+            self._sandbox = await self._backend.sandbox(agent_environment(task), self._plan.trial, self._enter)
         finally:
             self._progress.sandbox_sec = time.monotonic() - started
         self._progress.image_id = self._backend.image_ids.get(task.name)
         self._progress.image_origin = self._backend.image_origins.get(task.name)
 
-    async def _work(self, task: Task) -> None:
+    async def _work_and_prepare(self, part: TrialPart) -> None:
+        """Let the agent work; what its verifier's own container is made of is pulled or built meanwhile."""
+        verifier = verifier_environment(part.task)
+        if verifier is None:
+            await self._work(part)
+            return
+        try:
+            async with asyncio.TaskGroup() as group:
+                # Without anything to verify in, the agent's work would come to no verdict: it ends at once.
+                group.create_task(self._backend.prepare(verifier))
+                await self._work(part)
+        except BaseExceptionGroup as failures:
+            raise failures.exceptions[0] from None
+
+    async def _work(self, part: TrialPart) -> None:
         assert self._sandbox is not None
         self._enter("agent")
+        await use_network(self._sandbox, agent_environment(part.task), "agent")
         started = time.monotonic()
         place = Workplace(
-            task=task,
+            task=part.task,
             sandbox=self._sandbox,
             seed=self._plan.seed,
-            directory=self._directory,
-            timeout_sec=task.file.agent.timeout_sec,
+            directory=part.directory,
+            timeout_sec=part.task.file.agent.timeout_sec,
             on_step=self._on_step,
-            on_step_done=self._steps.append,
+            on_step_done=part.log.append,
         )
         try:
-            self._progress.report = await self._agent.work(place)
+            part.report = await part.agent.work(place)
+        except TrialError as error:
+            if hands_over(part.task) and error.type not in _NOT_THERE:
+                await save_artifacts(part.task, self._sandbox, part.directory, self._policy.artifacts_mb)
+            raise
         finally:
-            self._progress.agent_sec = time.monotonic() - started
-            self._steps.close()
+            part.agent_sec = time.monotonic() - started
+            part.log.close()
 
-    async def _verify(self, task: Task) -> None:
+    async def _verify(self, part: TrialPart) -> None:
         assert self._sandbox is not None
         self._enter("verifier")
         started = time.monotonic()
         try:
             if self._policy.snapshot and isinstance(self._sandbox, Snapshots):
-                self._progress.kept["image"] = await self._sandbox.snapshot()
-            verdict = await verify_by(self._policy.verify, task, self._sandbox)
+                await self._take_snapshot(self._sandbox, part)
+            verdict = await self._verdict(part, self._sandbox)
         except VerifierFailed as failure:
-            self._progress.integrity = failure.integrity
+            part.integrity = failure.integrity
             raise
         finally:
-            self._progress.verifier_sec = time.monotonic() - started
-        self._progress.integrity = verdict.integrity
-        self._progress.files.update(verdict.files)
-        self._progress.reward = verdict.reward
+            part.verifier_sec = time.monotonic() - started
+        part.integrity = verdict.integrity
+        part.files.update(verdict.files)
+        part.reward = verdict.reward
+        part.metrics = dict(verdict.metrics)
+
+    async def _take_snapshot(self, sandbox: Snapshots, part: TrialPart) -> None:
+        """Keep the files as an image; of several steps each has one, and the last stands for the trial."""
+        kept = self._progress.kept
+        kept["image"] = await sandbox.snapshot()
+        if part.task.step is not None:
+            kept[f"image of step {part.task.step.name}"] = kept["image"]
+
+    async def _verdict(self, part: TrialPart, sandbox: Sandbox) -> Verdict:
+        """The verdict from where the task has its verifier: the agent's sandbox, or one of its own."""
+        environment = verifier_environment(part.task)
+        if environment is None:
+            return await self._verdict_beside(part, sandbox)
+        assert self._plan.task is not None
+        is_last = len(self._parts) == len(self._plan.task.parts)
+        handed = await collect(part.task, sandbox, part.directory, most_mb=self._policy.artifacts_mb, is_last=is_last)
+        part.files.update(handed.files)
+        self._progress.out_of_memory = sandbox.ran_out_of_memory
+        if is_last and self._policy.keep == "none":
+            await self._collect_logs()
+            await self._remove()
+        verifier = self._verifier = SeparateVerifier(
+            environment, lambda: self._backend.sandbox(environment, self._plan.trial)
+        )
+        self._progress.verifier_image_id = self._backend.image_ids.get(environment.name)
+        self._progress.verifier_image_origin = self._backend.image_origins.get(environment.name)
+        verdict = await verifier.verify(handed)
+        if not is_last:
+            await verifier.remove()
+        return verdict
+
+    async def _verdict_beside(self, part: TrialPart, sandbox: Sandbox) -> Verdict:
+        said: tuple[str, ...] = ()
+        if hands_over(part.task):
+            said = await save_artifacts(part.task, sandbox, part.directory, self._policy.artifacts_mb)
+        await use_network(sandbox, agent_environment(part.task), "verifier")
+        verdict = await verify_by(self._policy.verify, part.task, sandbox)
+        return verdict.remarked(said)
 
     async def _conclude(
         self, started_at: datetime, started: float, queue_sec: float
     ) -> Callable[[], Awaitable[TrialResult]]:
+        await self._collect_logs()
         await self._keep()
-        trajectory = self._trajectory()
-        result = self._result(started_at, started, queue_sec, trajectory)
+        result = self._result(started_at, started, queue_sec)
         try:
-            write_trial(self._directory, result, trajectory, self._progress.files)
+            self._write(result)
         except OSError as error:
             # Without its evidence a reward is only a claim.
             failed = TrialError("result_unwritable", f"{self._directory}: {error}").info()
-            result = result.model_copy(update={"reward": None, "error": failed, "final": self._is_final(failed)})
+            lost: dict[str, Any] = {"reward": None, "reward_all_steps": None, "metrics": {}}
+            result = result.model_copy(update={**lost, "error": failed, "final": self._is_final(failed)})
         self.result = result
         self._events.emit(TrialVerdict(result=result))
 
@@ -215,6 +347,15 @@ class Trial:
 
         return tear_down
 
+    def _write(self, result: TrialResult) -> None:
+        """Write what each part has left, and the result. Raises OSError."""
+        whole = next((part for part in self._parts if part.task.step is None), None)
+        for part in self._parts:
+            if part is not whole:
+                write_files(part.directory, part.trajectory, part.files)
+        files = {**self._progress.files, **(whole.files if whole else {})}
+        write_trial(self._directory, result, whole.trajectory if whole else None, files)
+
     @property
     def _directory(self) -> Path:
         return self._store.trial_dir(self._plan.task_name, self._plan.seed, self._plan.attempt)
@@ -222,10 +363,16 @@ class Trial:
     def _is_final(self, error: ErrorInfo | None) -> bool:
         return error is None or not error.retryable or self._is_last()
 
+    async def _collect_logs(self) -> None:
+        """Take what entry point and services have written beside the agent."""
+        if isinstance(self._sandbox, HasLogs):
+            self._progress.files.update(await self._sandbox.logs())
+
     async def _keep(self) -> None:
         """Keep the container, if the agent worked in it; kept.json says what of this trial is left on the engine."""
         progress = self._progress
-        wanted = progress.report is not None and self._policy.keeps(progress.reward)
+        worked = any(part.report is not None for part in self._parts)
+        wanted = worked and self._policy.keeps(self._reward)
         if wanted and isinstance(self._sandbox, Keeps):
             with contextlib.suppress(TrialError):
                 progress.kept["container"] = await self._sandbox.keep()
@@ -233,18 +380,16 @@ class Trial:
         if progress.kept:
             progress.files["kept.json"] = (json.dumps(progress.kept) + "\n").encode()
 
-    def _trajectory(self) -> Trajectory | None:
-        report = self._progress.report
-        trajectory = report.trajectory if report is not None else self._agent.partial()
-        if trajectory is None or self._steps.problem is None:
-            return trajectory
-        return trajectory.model_copy(update={"warnings": {**trajectory.warnings, "steps_incomplete": 1}})
+    @property
+    def _reward(self) -> float | None:
+        task = self._plan.task
+        return None if task is None or self._progress.error is not None else reward_of(task, self._parts)
 
-    def _result(
-        self, started_at: datetime, started: float, queue_sec: float, trajectory: Trajectory | None
-    ) -> TrialResult:
-        progress = self._progress
-        outcome = progress.report.outcome if progress.report else (trajectory.outcome if trajectory else None)
+    def _result(self, started_at: datetime, started: float, queue_sec: float) -> TrialResult:
+        progress, parts, task = self._progress, self._parts, self._plan.task
+        has_steps = task is not None and bool(task.steps)
+        found = [trajectory for part in parts if (trajectory := part.trajectory) is not None]
+        reward = self._reward
         return TrialResult(
             run=self._run,
             trial=self._plan.trial,
@@ -254,35 +399,45 @@ class Trial:
             final=self._is_final(progress.error),
             agent=self._agent.name,
             model=self._model,
-            reward=progress.reward,
-            outcome=outcome,
+            reward=reward,
+            metrics={} if task is None or reward is None else metrics_of(task, parts),
+            outcome=parts[-1].outcome if parts else None,
             error=progress.error,
-            steps=len(trajectory.steps) if trajectory else 0,
-            usage=trajectory.usage if trajectory else Usage(),
+            steps=sum(len(each.steps) for each in found),
+            usage=sum((each.usage for each in found[1:]), found[0].usage) if found else Usage(),
             timings=Timings(
                 queue_sec=round(queue_sec, 4),
-                sandbox_sec=round(progress.sandbox_sec, 4),
-                agent_sec=round(progress.agent_sec, 4),
-                model_sec=round(trajectory.model_sec, 4) if trajectory else 0.0,
-                waited_sec=round(trajectory.waited_sec, 4) if trajectory else 0.0,
-                command_sec=round(trajectory.command_sec, 4) if trajectory else 0.0,
-                verifier_sec=round(progress.verifier_sec, 4),
+                sandbox_sec=round(progress.sandbox_sec + sum(part.prepare_sec for part in parts), 4),
+                agent_sec=round(sum(part.agent_sec for part in parts), 4),
+                model_sec=round(sum(each.model_sec for each in found), 4),
+                waited_sec=round(sum(each.waited_sec for each in found), 4),
+                command_sec=round(sum(each.command_sec for each in found), 4),
+                verifier_sec=round(sum(part.verifier_sec for part in parts), 4),
                 wall_sec=round(time.monotonic() - started, 4),
             ),
             started_at=started_at,
             finished_at=datetime.now(UTC),
             host=self._observed.sample() if self._observed else None,
-            integrity=progress.integrity,
+            integrity=integrity_of(parts) if has_steps else (parts[0].integrity if parts else NOTHING_SEEN),
             image_id=progress.image_id,
             image_origin=progress.image_origin,
-            out_of_memory=self._sandbox is not None and self._sandbox.ran_out_of_memory,
+            verifier_image_id=progress.verifier_image_id,
+            verifier_image_origin=progress.verifier_image_origin,
+            out_of_memory=progress.out_of_memory or any(each.ran_out_of_memory for each in self._left),
+            task_steps=task_steps(task, parts) if task is not None else (),
+            reward_all_steps=reward_of_all(task, parts) if task is not None and reward is not None else None,
         )
 
+    @property
+    def _left(self) -> list[Sandbox | SeparateVerifier]:
+        """What is still there of the sandboxes of this trial."""
+        return [each for each in (self._sandbox, self._verifier) if each is not None]
+
     async def _remove(self) -> None:
-        sandbox, self._sandbox = self._sandbox, None
-        if sandbox is not None:
+        left, self._sandbox, self._verifier = self._left, None, None
+        if left:
             # Shielded: a cancelled trial still leaves no container behind.
-            await asyncio.shield(sandbox.remove())
+            await asyncio.shield(asyncio.gather(*(each.remove() for each in left)))
 
     def _enter(self, phase: Phase) -> None:
         plan = self._plan

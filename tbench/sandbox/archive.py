@@ -17,10 +17,12 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class FileEntry:
-    """One file or directory (data is None) to be put into a sandbox, owned by root."""
+    """One file or directory (data is None) to be put into a sandbox."""
 
     data: bytes | None
     mode: int = 0o644
+    owner: tuple[int, int] = (0, 0)
+    """Numbers of user and group; root's where nothing is said."""
 
 
 def tree_at(target: str, tree: Mapping[str, TreeEntry]) -> dict[str, FileEntry]:
@@ -36,6 +38,7 @@ def pack(files: Mapping[str, FileEntry]) -> bytes:
         for path, entry in files.items():
             member = tarfile.TarInfo(path.lstrip("/"))
             member.mode = entry.mode
+            member.uid, member.gid = entry.owner
             member.mtime = int(time.time())
             if entry.data is None:
                 member.type = tarfile.DIRTYPE

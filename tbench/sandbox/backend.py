@@ -11,15 +11,16 @@ import contextlib
 from collections.abc import AsyncIterator, Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal, Protocol, TypeVar, runtime_checkable
+from typing import IO, Any, Literal, Protocol, TypeVar, runtime_checkable
 
 from harness.stream import ByteStream
-from tbench.config.settings import NetworkChoice
-from tbench.errors import UsageError
+from tbench.config.settings import NetworkChoice, PullChoice
+from tbench.errors import TrialError, UsageError
 from tbench.events import Phase
 from tbench.results import ImageOrigin
 from tbench.sandbox.archive import FileEntry
-from tbench.tasks.task import Task
+from tbench.tasks.environment import Environment
+from tbench.tasks.network import NetworkPolicy
 
 TOOLS = "/opt/tbench"
 BUSYBOX = f"{TOOLS}/bin/busybox"
@@ -43,6 +44,8 @@ class ExecResult:
     exit_code: int | None
     output: bytes = b""
     timed_out: bool = False
+    was_cut: bool = False
+    """Whether it printed more than it was allowed to, so that nobody waited for its end."""
 
 
 class Sandbox(Protocol):
@@ -75,7 +78,7 @@ class Sandbox(Protocol):
         """Run a POSIX shell script in `/` with busybox's shell."""
 
     async def put(self, files: Mapping[str, FileEntry]) -> None:
-        """Write files by absolute path, owned by root."""
+        """Write files by absolute path, with their modes and owners."""
 
     async def fetch(self, directory: str, limit_bytes: int) -> dict[str, bytes]:
         """Read the regular files below `directory`, by relative path; files that would exceed the limit are cut."""
@@ -114,6 +117,27 @@ class Copies(Protocol):
 
 
 @runtime_checkable
+class Streams(Protocol):
+    """A sandbox whose commands can read from files and print into them: what they pass on need not fit into memory."""
+
+    async def stream(
+        self,
+        script: str,
+        *,
+        timeout_sec: float,
+        user: str | None = None,
+        source: IO[bytes] | None = None,
+        sink: IO[bytes] | None = None,
+        limit_bytes: int = 64 << 20,
+    ) -> ExecResult:
+        """Run a script as `shell` does, with the file `source` as its input; what it prints goes into `sink`.
+
+        Beyond `limit_bytes` of output nothing more is read, and the result is `was_cut`. Raises OSError where the disk
+        under `sink` is full, TrialError else.
+        """
+
+
+@runtime_checkable
 class Snapshots(Protocol):
     """A sandbox whose files can be kept as an image."""
 
@@ -130,6 +154,28 @@ class Keeps(Protocol):
 
 
 @runtime_checkable
+class HasServices(Protocol):
+    """A sandbox of several containers."""
+
+    def service(self, name: str) -> Sandbox:
+        """The container of a service by its name in the compose file.
+
+        Raises TrialError (sandbox_failed) for a name that there is not.
+        """
+
+    async def stop_main(self) -> None:
+        """Stop the container in which the agent worked, and leave its services running."""
+
+
+@runtime_checkable
+class HasLogs(Protocol):
+    """A sandbox in which others than the agent write something."""
+
+    async def logs(self) -> Mapping[str, bytes]:
+        """The last megabyte of each: `entrypoint.log`, and `services/NAME.log` of services. Never raises."""
+
+
+@runtime_checkable
 class MakesRoom(Protocol):
     """A sandbox whose limits can be lifted from outside."""
 
@@ -137,6 +183,17 @@ class MakesRoom(Protocol):
         """Make it possible to start a command again where processes or memory are used up.
 
         Returns what was done, `kind: what` each; empty where nothing was used up.
+        """
+
+
+@runtime_checkable
+class SwitchesNetwork(Protocol):
+    """A sandbox whose network can be another for each phase of a trial."""
+
+    async def use_network(self, policy: NetworkPolicy) -> None:
+        """Put the network of a phase in force; what it does not allow ends, also what is under way. Raises TrialError.
+
+        Where one network is right for all phases of the task, or the run has chosen it, this does nothing.
         """
 
 
@@ -163,6 +220,8 @@ class Capacity:
     memory_mb: float
     is_this_machine: bool = False
     """Whether the sandboxes run on the machine of this process, so that its load is theirs."""
+    gpus: int | None = 0
+    """GPUs that sandboxes can have; None where there are some, and it is not known how many."""
 
 
 class Backend(Protocol):
@@ -178,17 +237,22 @@ class Backend(Protocol):
 
     @property
     def image_ids(self) -> Mapping[str, str]:
-        """Image id by task name; filled in as images are resolved."""
+        """Image id by name of the environment; filled in as images are resolved."""
 
     @property
     def image_origins(self) -> Mapping[str, ImageOrigin]:
-        """Where these images came from, by task name."""
+        """Where these images came from, by name of the environment."""
 
     async def open(self, say: Say) -> None:
         """Get ready to make sandboxes, and remove what dead runs left. Raises UsageError."""
 
-    async def sandbox(self, task: Task, trial: str, on_phase: Callable[[Phase], None] = lambda _: None) -> Sandbox:
+    async def sandbox(
+        self, environment: Environment, trial: str, on_phase: Callable[[Phase], None] = lambda _: None
+    ) -> Sandbox:
         """Start a sandbox for a trial and wait until it is healthy. Raises TrialError; then nothing is left behind."""
+
+    async def prepare(self, environment: Environment) -> None:
+        """Pull or build its image, so that `sandbox` need not. Raises TrialError."""
 
     def capacity(self) -> Capacity:
         """The cpus and memory that all sandboxes may use together."""
@@ -204,11 +268,31 @@ class Backend(Protocol):
 class Reopens(Protocol):
     """A backend that can find kept sandboxes and snapshots again."""
 
-    async def reopen(self, task: Task, trial: str, kept: str) -> Sandbox:
+    async def reopen(self, environment: Environment, trial: str, kept: str) -> Sandbox:
         """Find a kept sandbox by its id `kept`. Raises TrialError (sandbox_lost) when it is gone."""
 
-    async def from_snapshot(self, task: Task, trial: str, image_id: str) -> Sandbox:
+    async def from_snapshot(self, environment: Environment, trial: str, image_id: str) -> Sandbox:
         """Start a sandbox with the files of a snapshot. Raises TrialError."""
+
+
+@runtime_checkable
+class HoldsImages(Protocol):
+    """A backend that can get images before there is a trial, and remove them when there is none any more."""
+
+    async def about_pulls(self, environments: Sequence[Environment], *, ask: bool) -> Sequence[str]:
+        """Lines about what has to be pulled and whether there is room for it; `ask` lets it ask registries for sizes.
+
+        Bounded, in seconds. Raises nothing.
+        """
+
+    async def prefetch(self, environments: Sequence[Environment]) -> Mapping[str, TrialError]:
+        """Get the images of these; returns by name what keeps one from being had."""
+
+    async def drop_image(self, environment: Environment, others: Sequence[Environment]) -> int:
+        """Remove an image that came with this run and that none of the `others` needs, nor anybody else on the backend.
+
+        Returns the bytes that it had, 0 where it stays. Raises nothing.
+        """
 
 
 @dataclass(frozen=True)
@@ -220,6 +304,8 @@ class SandboxSettings:
     """Whether images are built even where they exist."""
     no_build_cache: bool = False
     """Whether what is built at all is built anew, step by step."""
+    pull: PullChoice = "missing"
+    pull_concurrency: int = 3
     network: NetworkChoice = "task"
     block_host: bool = False
     """Whether the backend's host and the endpoint are closed to the sandboxes."""
@@ -227,6 +313,10 @@ class SandboxSettings:
     """Whether sudo, su and other setuid programs have no effect."""
     cap_add: tuple[str, ...] = ()
     """Linux capabilities that the sandboxes have besides the usual ones."""
+    network_pool: str = "10.213.0.0/16"
+    """Addresses for the networks of trials that have services."""
+    pin_cpus: bool = False
+    """Whether each sandbox has cpus of its own, by number."""
     base_url: str | None = None
     """URL of the endpoint that `block_host` closes."""
     image_logs: Path | None = None
@@ -239,9 +329,11 @@ Opened = TypeVar("Opened", bound=Backend)
 _LACKING: dict[type, str] = {
     Compares: "cannot compare a sandbox with its image",
     Copies: "cannot copy a sandbox",
+    Streams: "cannot pass files on",
     Snapshots: "cannot take snapshots",
     Keeps: "cannot keep a sandbox beyond its run",
     MakesRoom: "cannot make room in a sandbox",
+    SwitchesNetwork: "cannot change a sandbox's network",
     HasTty: "has no terminal for a human",
 }
 
@@ -250,6 +342,20 @@ def require(backend: Backend, capability: type, wanted: str) -> None:
     """Check that the backend's sandboxes have what `wanted` (an option, a command) needs. Raises UsageError."""
     if not issubclass(backend.sandbox_type, capability):
         raise UsageError(f"{wanted}: {backend.name} {_LACKING[capability]}; leave it out, or use another backend")
+
+
+async def use_network(sandbox: Sandbox, environment: Environment, phase: Literal["start", "agent", "verifier"]) -> None:
+    """Put the network of a phase in force in a sandbox of `environment`. Raises TrialError.
+
+    It begins with that of the start, and the others are for the time in which agent and verifier work.
+    """
+    networks = environment.networks
+    if networks.is_plain:
+        return
+    if not isinstance(sandbox, SwitchesNetwork):
+        needed = "it has another network for each phase, or one of some hosts only"
+        raise TrialError("task_unsupported", f"{needed}, and this backend {_LACKING[SwitchesNetwork]}")
+    await sandbox.use_network(getattr(networks, phase))
 
 
 @contextlib.asynccontextmanager

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import IO, Any
 
 from harness.stream import ByteStream, Connect
 from tbench.errors import TrialError
@@ -13,6 +13,8 @@ from tbench.events import Phase
 from tbench.results import ImageOrigin
 from tbench.sandbox.archive import FileEntry, pack
 from tbench.sandbox.backend import Capacity, ChangeKind, ExecResult, Say
+from tbench.tasks.environment import Environment
+from tbench.tasks.network import NetworkPolicy
 from tbench.tasks.task import Task
 
 REWARD_ONE: Mapping[str, bytes] = {"verifier/reward.txt": b"1\n", "verifier/stdout.txt": b"1 passed in 0.01s\n"}
@@ -47,9 +49,11 @@ class FakeSandbox:
         connect: Connect | None = None,
         workdir: str = "/app",
         runs_as_root: bool = True,
+        printed: bytes = b"",
     ) -> None:
         self.workdir = workdir
         self.runs_as_root = runs_as_root
+        self._printed = printed
         self._first_answers = tuple(answers)
         self.answers = deque(self._first_answers)
         self.calls: list[Call] = []
@@ -61,6 +65,8 @@ class FakeSandbox:
         self.changed: dict[str, ChangeKind] = {}
         """What `changes` says."""
         self.ran_out_of_memory = False
+        self.networks: list[NetworkPolicy] = []
+        """The networks that were put in force, in order."""
         self.repairs: tuple[str, ...] = ()
         """What the next `make_room` says that it did."""
         self._logs = logs
@@ -88,6 +94,26 @@ class FakeSandbox:
             raise answer
         return answer
 
+    async def stream(
+        self,
+        script: str,
+        *,
+        timeout_sec: float,
+        user: str | None = None,
+        source: IO[bytes] | None = None,
+        sink: IO[bytes] | None = None,
+        limit_bytes: int = 64 << 20,
+    ) -> ExecResult:
+        packs = sum(line.startswith(("pack ", "pack_small ")) for line in script.splitlines())
+        if sink is not None and not self.answers:
+            # Nothing of what is asked for is there: an empty archive each.
+            self.answers.append(ExecResult(0, bytes(1024 * packs)))
+        ended = await self.shell(script, timeout_sec=timeout_sec, user=user, stdin=source.read() if source else b"")
+        if sink is None:
+            return ended
+        sink.write(ended.output[:limit_bytes])
+        return ExecResult(ended.exit_code, b"", ended.timed_out, was_cut=len(ended.output) > limit_bytes)
+
     def _default_answer(self, script: str) -> ExecResult:
         """A success for every command; the verifier's script also gets a report, as tbench.verify expects it."""
         if "/tests/test.sh" not in script and "tar -cf -" not in script:
@@ -105,6 +131,9 @@ class FakeSandbox:
         there |= {path: entry.data for path, entry in self.files.items() if entry.data is not None}
         return {path.removeprefix(inside): there[path][:limit_bytes] for path in there if path.startswith(inside)}
 
+    async def use_network(self, policy: NetworkPolicy) -> None:
+        self.networks.append(policy)
+
     async def changes(self) -> Mapping[str, ChangeKind]:
         return self.changed
 
@@ -120,6 +149,9 @@ class FakeSandbox:
         made = FakeSandbox(self._logs, self._first_answers, workdir=self.workdir, runs_as_root=self.runs_as_root)
         self.copies.append(made)
         return made
+
+    async def logs(self) -> Mapping[str, bytes]:
+        return {"entrypoint.log": self._printed} if self._printed else {}
 
     async def snapshot(self) -> str:
         self.snapshots += 1
@@ -150,6 +182,8 @@ class FakeBackend:
         self.image_ids: dict[str, str] = {}
         self.image_origins: dict[str, ImageOrigin] = {}
         self.is_open = False
+        self.prefetched: list[str] = []
+        self.dropped: list[str] = []
         self._make = make
         self._capacity = capacity
 
@@ -159,19 +193,35 @@ class FakeBackend:
     async def close(self) -> None:
         self.is_open = False
 
+    async def prepare(self, environment: Environment) -> None:
+        self.image_ids[environment.name] = "fake"
+        self.image_origins[environment.name] = ImageOrigin(how="present", reference="fake")
+
     def capacity(self) -> Capacity:
         return self._capacity
 
     def describe(self) -> dict[str, Any]:
         return {"backend": "fake", "cpus": self._capacity.cpus, "memory_mb": self._capacity.memory_mb}
 
-    async def sandbox(self, task: Task, trial: str, on_phase: Callable[[Phase], None] = lambda _: None) -> FakeSandbox:
+    async def sandbox(
+        self, environment: Environment, trial: str, on_phase: Callable[[Phase], None] = lambda _: None
+    ) -> FakeSandbox:
         on_phase("sandbox")
-        sandbox = self._make(task)
-        self.made[trial] = sandbox
-        self.image_ids[task.name] = "fake"
-        self.image_origins[task.name] = ImageOrigin(how="present", reference="fake")
+        sandbox = self._make(environment.task)
+        self.made[trial if environment.role == "agent" else f"{trial}.{environment.role}"] = sandbox
+        await self.prepare(environment)
         return sandbox
+
+    async def about_pulls(self, environments: Sequence[Environment], *, ask: bool) -> Sequence[str]:
+        return ()
+
+    async def prefetch(self, environments: Sequence[Environment]) -> Mapping[str, TrialError]:
+        self.prefetched += [each.name for each in environments]
+        return {}
+
+    async def drop_image(self, environment: Environment, others: Sequence[Environment]) -> int:
+        self.dropped.append(environment.name)
+        return 1_000_000
 
     @property
     def left(self) -> list[str]:

@@ -9,7 +9,7 @@ from datetime import UTC, datetime
 from harness.trajectory import Usage
 from tbench.errors import UsageError
 from tbench.origin import DatasetOrigin
-from tbench.results import UNKNOWN_AGENT, UNKNOWN_TIME, Blame, ErrorInfo, Stage, TrialResult, is_weak
+from tbench.results import UNKNOWN_AGENT, UNKNOWN_TIME, Blame, ErrorInfo, Stage, TrialResult, is_tool_failure, is_weak
 from tbench.scores.intervals import Interval, interval_95
 from tbench.scores.pressure import pressure_of
 from tbench.scores.statistics import (
@@ -30,7 +30,20 @@ from tbench.scores.statistics import (
     task_means,
     task_means_scored_only,
 )
-from tbench.scores.summary import Cell, Completed, Counts, ErrorGroup, Flag, Score, Status, Summary, TaskRow, TimeSplit
+from tbench.scores.summary import (
+    Cell,
+    Completed,
+    Counts,
+    ErrorGroup,
+    Flag,
+    Metric,
+    Score,
+    Status,
+    Summary,
+    TaskRow,
+    TimeSplit,
+    UnreachedSteps,
+)
 
 _NAMES_SHOWN = 5
 _CELL_FIELDS = set(Cell.model_fields)
@@ -88,6 +101,8 @@ def summarise(
         flags=flags,
         dataset=dataset,
         broken_rules=tuple(broken_rules),
+        metrics=_metrics(ended, planned_tasks, planned_seeds, population),
+        unreached=_unreached(ended, len(planned)),
     )
 
 
@@ -202,6 +217,34 @@ def _score(
     )
 
 
+def _metrics(
+    results: Sequence[TrialResult], tasks: Sequence[str], seeds: Sequence[int], population: bool
+) -> tuple[Metric, ...]:
+    """Every metric that is not the reward itself, over the tasks of which some trial told it."""
+    names = sorted({name for each in results for name, value in each.metrics.items() if value != each.reward})
+    return tuple(_metric(name, results, tasks, seeds, population) for name in names)
+
+
+def _metric(
+    name: str, results: Sequence[TrialResult], tasks: Sequence[str], seeds: Sequence[int], population: bool
+) -> Metric:
+    told = [TrialReward(result.task, result.seed, result.metrics[name]) for result in results if name in result.metrics]
+    having = {each.task for each in told}
+    table = RewardTable.of(told, [task for task in tasks if task in having], seeds)
+    over_seeds = mean_std(per_seed_scores(table), population=population)
+    return Metric(name=name, mean=over_seeds.mean, std=over_seeds.std, tasks=len(having), trials=len(told))
+
+
+def _unreached(results: Iterable[TrialResult], planned: int) -> UnreachedSteps | None:
+    scored = [result for result in results if result.reward is not None]
+    never = [sum(not step.begun for step in result.task_steps) for result in scored]
+    if not any(never):
+        return None
+    rewards = (result.reward if result.reward_all_steps is None else result.reward_all_steps for result in scored)
+    score = sum(reward for reward in rewards if reward is not None) / planned
+    return UnreachedSteps(trials=sum(map(bool, never)), steps=sum(never), score=score)
+
+
 def _completed(table: RewardTable, per_seed: Sequence[float], population: bool) -> Completed | None:
     seeds = completed_seeds(table)
     if not seeds:
@@ -247,6 +290,8 @@ def _cell(seed: int, result: TrialResult | None) -> Cell:
         wall_sec=result.timings.wall_sec,
         attempt=result.attempt,
         human_touched=result.human_touched,
+        reward_all_steps=result.reward_all_steps,
+        task_steps=result.task_steps,
     )
 
 
@@ -298,7 +343,7 @@ def _counts(
         weakly_flagged=sum(flag.is_weak for flag in flags),
         repaired=sum(bool(result.integrity.repairs) for result in results),
         regraded=sum(result.integrity.regrades > 0 for result in results),
-        remarked=sum(bool(result.integrity.remarks) for result in results),
+        remarked=sum(any(map(is_tool_failure, result.integrity.remarks)) for result in results),
     )
 
 

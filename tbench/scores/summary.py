@@ -8,7 +8,7 @@ from typing import Any, Literal
 
 from harness.trajectory import Frozen, Usage
 from tbench.origin import DatasetOrigin
-from tbench.results import Blame, Stage
+from tbench.results import Blame, Stage, TaskStepResult
 from tbench.scores.intervals import IntervalMethod
 from tbench.scores.pressure import Pressure
 from tbench.text import counted
@@ -95,6 +95,19 @@ class Score(Frozen):
     """Both by k, from 1 to the number of seeds; a trial is solved with a reward of 1 or more."""
 
 
+class Metric(Frozen):
+    """One of the numbers that verifiers write beside the reward, over all trials of the tasks that have it."""
+
+    name: str
+    mean: float
+    """A trial without the number counts 0, as one without a verdict."""
+    std: float | None
+    """Std over the per-seed means; None for one seed."""
+    tasks: int
+    trials: int
+    """Trials that told it."""
+
+
 class TimeSplit(Frozen):
     """Seconds by what they were spent on: the parts of `total_sec`, and apart from them the queue."""
 
@@ -115,6 +128,14 @@ class TimeSplit(Frozen):
         return {name: getattr(self, f"{name}_sec") for name in names}
 
 
+class UnreachedSteps(Frozen):
+    """Steps of tasks that trials with a verdict never came to, and what the score is with a 0 for each of them."""
+
+    trials: int
+    steps: int
+    score: float
+
+
 class Cell(Frozen):
     """One planned trial in the task x seed grid."""
 
@@ -128,6 +149,9 @@ class Cell(Frozen):
     wall_sec: float = 0.0
     attempt: int = 1
     human_touched: bool = False
+    reward_all_steps: float | None = None
+    """The reward with 0 for steps of the task that were never begun; None for a task without steps."""
+    task_steps: tuple[TaskStepResult, ...] = ()
 
 
 class TaskRow(Frozen):
@@ -197,6 +221,10 @@ class Summary(Frozen):
     """The dataset that the tasks are of; None for bundled tasks, those of a path, and imported results."""
     broken_rules: tuple[str, ...] = ()
     """Rules of the dataset's leaderboard that the run breaks; none also where it has no leaderboard."""
+    metrics: tuple[Metric, ...] = ()
+    """By name; empty where verifiers write nothing but the reward."""
+    unreached: UnreachedSteps | None = None
+    """None where every trial with a verdict came to the last step of its task."""
 
     @property
     def coverage(self) -> float:
@@ -230,7 +258,21 @@ class Summary(Frozen):
 
     @property
     def score_lines(self) -> tuple[str, ...]:
-        """The score by both conventions, `score_line` and over scored trials only, with bounds below full coverage."""
+        """The score by both conventions, `score_line` and over scored trials only, with bounds below full coverage.
+
+        Where steps of tasks were never begun, also that with a 0 for them.
+        """
+        return (*self._lines_of_trials, *self._line_of_steps)
+
+    @property
+    def _line_of_steps(self) -> tuple[str, ...]:
+        if (unreached := self.unreached) is None:
+            return ()
+        which = f"the {counted(unreached.steps, 'task step')} that {counted(unreached.trials, 'trial')} never began"
+        return (f"score {percent(unreached.score)} % with 0 for {which}; above, they are left out as in Harbor",)
+
+    @property
+    def _lines_of_trials(self) -> tuple[str, ...]:
         score, counts = self.score, self.counts
         if score is None:
             return (self.score_line,)
@@ -245,6 +287,15 @@ class Summary(Frozen):
             f"({counts.scored} of {counts.planned} trials; every task weighs the same{_interval(score)})",
             f"score bounds {percent(score.worst)} to {percent(score.best)} % "
             f"({counted(unscored, 'unscored trial')} as 0, as 1)",
+        )
+
+    @property
+    def metric_lines(self) -> tuple[str, ...]:
+        """A line for each metric beside the reward."""
+        return tuple(
+            f"metric {each.name} {each.mean:.4g}{'' if each.std is None else f' ± {each.std:.2g}'} "
+            f"({counted(each.tasks, 'task')}, {counted(each.trials, 'trial')} told it)"
+            for each in self.metrics
         )
 
     def _among_completed(self, score: Score) -> str:
@@ -266,7 +317,7 @@ class Summary(Frozen):
         scored_only, scored_only_std, scored_only_interval_95, worst, best, expected_std, se_over_tasks,
         interval_95, interval_method, solved_rate, pass_at_k, pass_hat_k} (the last two keyed by k as a string);
         tasks [{task, mean_reward, solved, scored, cells [{seed, status, reward, error, outcome, steps,
-        wall_sec, attempt, human_touched}], outcomes, mean_steps, mean_wall_sec, time}];
+        wall_sec, attempt, human_touched, reward_all_steps, task_steps}], outcomes, mean_steps, mean_wall_sec, time}];
         errors [{stage, type, blame, count, retryable, example_message, example_trial}];
         outcomes {name: count}; usage {prompt_tokens, completion_tokens, cached_tokens};
         time {model_sec, waiting_sec, command_sec, verifier_sec, sandbox_sec, teardown_sec, other_sec, total_sec,
@@ -275,7 +326,8 @@ class Summary(Frozen):
         clock_jump_sec};
         repeated [text]; flags [{trial, reward, tamper, is_weak}];
         dataset null or {name, version, source, url, commit, path, entry, tasks, digest, verified, compared, differing,
-        listed_commit, trials_per_task}; broken_rules [text].
+        listed_commit, trials_per_task}; broken_rules [text]; metrics [{name, mean, std, tasks, trials}];
+        unreached null or {trials, steps, score}.
         """
         lines = {
             "score_line": self.score_line,

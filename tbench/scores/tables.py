@@ -58,7 +58,7 @@ def render(summary: Summary, console: Console) -> None:
     _print_line(LEGEND + again, console)
     _print_line("", console)
     _print_line(_about(summary), console)
-    for line in (*summary.score_lines, *summary.dataset_lines):
+    for line in (*summary.score_lines, *summary.metric_lines, *summary.dataset_lines):
         _print_line(line, console)
     if summary.overrides:
         _print_line(f"overridden: {', '.join(summary.overrides)}", console)

@@ -51,7 +51,13 @@ class StepLog:
 def write_trial(
     directory: Path, result: TrialResult, trajectory: Trajectory | None, files: Mapping[str, bytes]
 ) -> None:
-    """Write the trial's files; result.json comes last, so its presence says that the rest is there.
+    """Write the trial's files; result.json comes last, so its presence says that the rest is there. Raises OSError."""
+    write_files(directory, trajectory, files)
+    write_atomically(directory / TRIAL_RESULT_NAME, (visible(result.model_dump_json(indent=2)) + "\n").encode())
+
+
+def write_files(directory: Path, trajectory: Trajectory | None, files: Mapping[str, bytes]) -> None:
+    """Write what a trial, or one step of its task, has left, but no result.
 
     Raises OSError. A path that is too long for this file system is left out, unless it is the verifier's: what an
     agent leaves in /logs/agent must not turn its verdict into an error.
@@ -64,7 +70,6 @@ def write_trial(
                 raise
     if trajectory is not None:
         write_atomically(directory / TRAJECTORY_NAME, _trajectory_json(trajectory, directory / STEPS_NAME))
-    write_atomically(directory / TRIAL_RESULT_NAME, (visible(result.model_dump_json(indent=2)) + "\n").encode())
 
 
 def _trajectory_json(trajectory: Trajectory, steps_file: Path) -> bytes:

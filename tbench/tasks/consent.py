@@ -21,9 +21,11 @@ class Wish:
     """A value of task.toml, `${VAR}` or `${VAR:-default}`, that is to come from tbench's environment."""
 
     key: str
-    """Dotted key in task.toml."""
+    """Dotted key in the file."""
     variable: str
     has_default: bool
+    file: str = "task.toml"
+    """Path of the file in the task."""
 
     @property
     def without_consent(self) -> str:
@@ -35,21 +37,27 @@ class Wish:
 def wishes(file: TaskFile) -> Iterator[Wish]:
     """Everything that a task asks of tbench's environment, in the order of its container's life."""
     tables = {"environment": file.environment.env, "solution": file.solution.env, "verifier": file.verifier.env}
+    if file.verifier.environment is not None:
+        tables["verifier.environment"] = file.verifier.environment.env
     for section, table in tables.items():
         for key, value in table.items():
             if match := _TEMPLATE.fullmatch(value):
                 yield Wish(f"{section}.env.{key}", match[1], has_default=match[2] is not None)
+    for step in file.steps:
+        for key, value in step.verifier.env.items():
+            if match := _TEMPLATE.fullmatch(value):
+                yield Wish(f"verifier.env.{key} (step {step.name})", match[1], has_default=match[2] is not None)
 
 
 def about_withheld(
-    files: Iterable[TaskFile], allowed: Collection[str], host: Mapping[str, str] | None = None
+    wished: Iterable[Wish], allowed: Collection[str], host: Mapping[str, str] | None = None
 ) -> str | None:
-    """One line about variables that tasks ask for and the host's environment has, but that are not allowed.
+    """One line about variables that tasks wish for and the host's environment has, but that are not allowed.
 
     None where there are none.
     """
     host = os.environ if host is None else host
-    asked = {wish.variable for file in files for wish in wishes(file)}
+    asked = {wish.variable for wish in wished}
     names = sorted(name for name in asked if name in host and name not in allowed)
     if not names:
         return None
@@ -58,14 +66,14 @@ def about_withheld(
 
 
 def missing_variables(
-    file: TaskFile, tables: Collection[str], allowed: Collection[str], host: Mapping[str, str] | None = None
+    wished: Iterable[Wish], allowed: Collection[str], host: Mapping[str, str] | None = None
 ) -> list[str]:
-    """What a task asks for in these of its `env` tables without a default and does not get: key and remedy each."""
+    """What is wished for without a default and not given: key and remedy each."""
     host = os.environ if host is None else host
     missing = []
-    for wish in wishes(file):
+    for wish in wished:
         name = wish.variable
-        if wish.key.partition(".")[0] in tables and not wish.has_default and not (name in allowed and name in host):
+        if not wish.has_default and not (name in allowed and name in host):
             missing.append(f"{wish.key} = ${{{name}}}: {_what_to_do(name, name in allowed, name in host)}")
     return missing
 

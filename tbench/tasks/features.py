@@ -5,84 +5,58 @@ Only what would change how a task is run or verified is named; what has no such 
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
-from tbench.tasks.format import NetworkMode, TaskFile
-
-_NO_FILES = {".gitkeep"}
-_STAGE = re.compile(r"^\s*FROM\s", re.MULTILINE | re.IGNORECASE)
-_ENTRYPOINT = re.compile(
-    r"""^\s* ENTRYPOINT \s+ (?!
-        \[\s*\] \s*$
-        | \[\s* "(?:/\S*/)?(?:tini|dumb-init|catatonit)" (?:\s*,\s*"-[^"]*")* \s*\] \s*$
-    ) \S""",
-    re.MULTILINE | re.IGNORECASE | re.VERBOSE,
-)
-"""An entry point that starts something: neither an empty one nor an init for orphans, which containers have here."""
+from tbench.compose.file import COMPOSE_FILE
+from tbench.tasks.format import EnvironmentSection, TaskFile
+from tbench.tasks.steps import step_file
 
 
 def missing_features(file: TaskFile, path: Path) -> list[str]:
-    """The features that the task at `path` needs and tbench lacks."""
-    return [name for name, is_needed in FEATURES.items() if is_needed(file, path)]
+    """The features that the task at `path` needs and tbench lacks; those of a step alone say so."""
+    named = [name for name, is_needed in FEATURES.items() if is_needed(file, path)]
+    for step in file.steps:
+        merged = step_file(file, step)
+        for name, is_needed in FEATURES.items():
+            if name not in named and is_needed(merged, path):
+                named.append(f"{name} (step {step.name})")
+    return named
 
 
-def _has_allowlist(file: TaskFile, _: Path) -> bool:
-    return "allowlist" in (file.environment.network_mode, file.agent.network_mode, file.verifier.network_mode)
+def _environments(file: TaskFile) -> list[EnvironmentSection]:
+    """The environments that the task describes: the agent's, and the verifier's own."""
+    own = file.verifier.environment
+    return [file.environment] if own is None else [file.environment, own]
 
 
-def _has_allowed_hosts(file: TaskFile, _: Path) -> bool:
-    return bool(file.environment.allowed_hosts or file.agent.allowed_hosts or file.verifier.allowed_hosts)
-
-
-def _has_bare_files(file: TaskFile, path: Path) -> bool:
-    """Whether environment/ has files but builds no image: Harbor copies them into the container."""
-    folder = path / "environment"
-    if not file.environment.docker_image or not folder.is_dir():
-        return False
-    names = {entry.name for entry in folder.iterdir()}
-    return bool(names - _NO_FILES) and not names & {"Dockerfile", "docker-compose.yaml"}
-
-
-def _has_entry_point(_: TaskFile, path: Path) -> bool:
-    """Whether the last stage of the Dockerfile starts something of its own with the container."""
-    dockerfile = path / "environment" / "Dockerfile"
-    if not dockerfile.is_file():
-        return False
-    last_stage = _STAGE.split(dockerfile.read_text(encoding="utf-8", errors="replace"))[-1]
-    return _ENTRYPOINT.search(last_stage) is not None
-
-
-def _differs(mode: NetworkMode | None, file: TaskFile) -> bool:
-    """Whether a phase asks for another network than the container's; a container can have only one."""
-    return mode not in (None, "allowlist", file.environment.network)
+def _in_any(needs: Callable[[EnvironmentSection], bool]) -> Callable[[TaskFile, Path], bool]:
+    return lambda file, _: any(needs(each) for each in _environments(file))
 
 
 def _has_file(name: str) -> Callable[[TaskFile, Path], bool]:
     return lambda _, path: (path / name).is_file()
 
 
+def _of_a_step(name: str) -> Callable[[TaskFile, Path], bool]:
+    return lambda file, path: any((path / "steps" / step.name / name).is_file() for step in file.steps)
+
+
+def _changes_user(file: TaskFile, _: Path) -> bool:
+    """Whether the agent of a step is another user than the task's: a sandbox has one."""
+    return any(step.agent.user not in (None, file.agent.user) for step in file.steps)
+
+
+def _switches_networks_of_services(file: TaskFile, path: Path) -> bool:
+    """Whether several containers are to have another network for each phase, or one of some hosts only."""
+    return (path / "environment" / COMPOSE_FILE).is_file() and not file.networks.is_plain
+
+
 FEATURES: Mapping[str, Callable[[TaskFile, Path], bool]] = {
-    "steps": lambda file, _: bool(file.steps),
-    "multi_step_reward_strategy": lambda file, _: bool(file.steps and file.multi_step_reward_strategy),
     "trajectory.json": _has_file("trajectory.json"),
-    "environment/docker-compose.yaml": _has_file("environment/docker-compose.yaml"),
-    "environment/ without a Dockerfile": _has_bare_files,
-    "ENTRYPOINT in environment/Dockerfile": _has_entry_point,
-    "environment.os = windows": lambda file, _: file.environment.os == "windows",
-    "environment.gpus": lambda file, _: file.environment.gpus > 0,
-    "environment.gpu_types": lambda file, _: bool(file.environment.gpus > 0 and file.environment.gpu_types),
-    "environment.tpu": lambda file, _: file.environment.tpu is not None,
-    "environment.mcp_servers": lambda file, _: bool(file.environment.mcp_servers),
-    "environment.skills_dir": lambda file, _: bool(file.environment.skills_dir),
-    "network_mode = allowlist": _has_allowlist,
-    "allowed_hosts": _has_allowed_hosts,
-    "agent.network_mode unlike the environment's": lambda file, _: _differs(file.agent.network_mode, file),
-    "verifier.network_mode unlike the environment's": lambda file, _: _differs(file.verifier.network_mode, file),
-    "verifier.environment_mode = separate": lambda file, _: file.verifier.environment_mode == "separate",
-    "verifier.environment": lambda file, _: file.verifier.environment is not None,
-    "tests/Dockerfile": _has_file("tests/Dockerfile"),
-    "tests/docker-compose.yaml": _has_file("tests/docker-compose.yaml"),
-    "verifier.collect": lambda file, _: bool(file.verifier.collect),
+    "steps/*/trajectory.json": _of_a_step("trajectory.json"),
+    "agent.user of a step unlike the task's": _changes_user,
+    "networks of phases, or of some hosts only, with docker-compose.yaml": _switches_networks_of_services,
+    "environment.os = windows": _in_any(lambda each: each.os == "windows"),
+    "environment.tpu": _in_any(lambda each: each.tpu is not None),
 }

@@ -6,12 +6,16 @@ A key that has no effect here is read all the same: tbench.tasks.features says b
 from __future__ import annotations
 
 import re
+import unicodedata
 from collections.abc import Iterator, Mapping
-from typing import Annotated, Any, Literal, get_args
+from difflib import get_close_matches
+from typing import Annotated, Any, Literal, Self, get_args
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
 
 from tbench.results import LARGEST_REWARD
+from tbench.tasks.artifacts import MAIN, Artifact, CollectHook
+from tbench.tasks.network import NetworkMode, NetworkPolicy, Networks, allowed_host
 
 _SIZE = re.compile(r"\s*(\d+(?:\.\d+)?)\s*([KMGT]?)(?:i?B)?\s*", re.IGNORECASE)
 _MB_PER_UNIT = {"": 1 / (1 << 20), "K": 1 / 1024, "M": 1.0, "G": 1024.0, "T": 1024.0**2}
@@ -21,9 +25,12 @@ RewardRange = tuple[float, float]
 """The least and the largest reward of a task."""
 REWARD_RANGE: RewardRange = (0.0, 1.0)
 """That of a task which says nothing of it."""
-NetworkMode = Literal["public", "no-network", "allowlist"]
+_NO_NAME = re.compile(r"""[<>:"/\\|?*]|^\s*$|[. ]$|^(?:con|prn|aux|nul|(?:com|lpt)[1-9])(?:\.|$)""", re.IGNORECASE)
+"""What makes a word no name of a directory on every system."""
+_LONGEST_NAME = 100
 
 
+AllowedHosts = list[Annotated[str, AfterValidator(allowed_host)]]
 _Bound = Annotated[float, Field(strict=True, ge=-LARGEST_REWARD, le=LARGEST_REWARD)]
 
 
@@ -44,13 +51,35 @@ class TaskTable(_Section):
     keywords: list[Any] = []
 
 
-class AgentSection(_Section):
-    """[agent]: limits of the agent's phase."""
+def _require_allowlist(mode: NetworkMode | None, hosts: list[str] | None, *, needless: bool = False) -> None:
+    """Refuse hosts without the mode that they are for; `needless`: also an empty list of them. Raises ValueError."""
+    if mode != "allowlist" and (hosts or (needless and hosts is not None)):
+        raise ValueError('allowed_hosts is of use with network_mode = "allowlist" only; set that, or drop it')
+
+
+class _Phase(_Section):
+    """The keys of a network that holds while one of agent and verifier works; without them it is the environment's."""
+
+    network_mode: NetworkMode | None = None
+    allowed_hosts: AllowedHosts | None = None
+
+    @model_validator(mode="after")
+    def _hosts_of_an_allowlist(self) -> Self:
+        _require_allowlist(self.network_mode, self.allowed_hosts, needless=self.network_mode is None)
+        return self
+
+    def network_in(self, start: NetworkPolicy) -> NetworkPolicy:
+        """The network of the phase in a container that has the network `start`."""
+        if self.network_mode is None:
+            return start
+        return NetworkPolicy(self.network_mode, tuple(self.allowed_hosts or ()))
+
+
+class AgentSection(_Phase):
+    """[agent]: limits of the agent's phase, and its network."""
 
     timeout_sec: float | None = Field(default=None, gt=0)
     user: str | int | None = None
-    network_mode: NetworkMode | None = None
-    allowed_hosts: list[str] = []
 
 
 class SolutionSection(_Section):
@@ -71,6 +100,29 @@ class Healthcheck(_Section):
     retries: int = Field(default=3, ge=1)
 
 
+class McpServer(_Section):
+    """[[environment.mcp_servers]]: a server that the agent is told of."""
+
+    name: str
+    transport: Literal["stdio", "sse", "streamable-http"] = "sse"
+    url: str | None = None
+    command: str | None = None
+    args: list[str] = []
+    headers: dict[str, str] = {}
+
+    @field_validator("transport", mode="before")
+    @classmethod
+    def _whole_name(cls, value: Any) -> Any:
+        return "streamable-http" if value == "http" else value
+
+    @model_validator(mode="after")
+    def _reachable(self) -> McpServer:
+        needed = "command" if self.transport == "stdio" else "url"
+        if not getattr(self, needed):
+            raise ValueError(f"a server with transport {self.transport!r} has a {needed}; give it")
+        return self
+
+
 class EnvironmentSection(_Section):
     """[environment]: the container, its limits and its network."""
 
@@ -88,9 +140,9 @@ class EnvironmentSection(_Section):
     workdir: str | None = None
     network_mode: NetworkMode = "public"
     allow_internet: bool | None = None
-    allowed_hosts: list[str] = []
+    allowed_hosts: AllowedHosts | None = None
     healthcheck: Healthcheck | None = None
-    mcp_servers: list[Any] = []
+    mcp_servers: list[McpServer] = []
     skills_dir: str | None = None
 
     @model_validator(mode="before")
@@ -110,31 +162,31 @@ class EnvironmentSection(_Section):
     def _any_case(cls, value: Any) -> Any:
         return value.lower() if isinstance(value, str) else value
 
+    @model_validator(mode="after")
+    def _hosts_of_an_allowlist(self) -> Self:
+        _require_allowlist(self.network_mode, self.allowed_hosts)
+        return self
+
     @property
-    def network(self) -> NetworkMode:
-        """The network mode in effect: the legacy `allow_internet` counts where no newer key of the network is given."""
+    def network(self) -> NetworkPolicy:
+        """The network at the start: the legacy `allow_internet` counts where no newer key of the network is given."""
         if self.allow_internet is False and not {"network_mode", "allowed_hosts"} & self.model_fields_set:
-            return "no-network"
-        return self.network_mode
-
-    @property
-    def has_internet(self) -> bool:
-        """Whether the container has a network at all."""
-        return self.network != "no-network"
+            return NetworkPolicy("no-network")
+        return NetworkPolicy(self.network_mode, tuple(self.allowed_hosts or ()))
 
 
-class VerifierSection(_Section):
-    """[verifier]: limits of tests/test.sh, and where it runs."""
+class VerifierSection(_Phase):
+    """[verifier]: limits of tests/test.sh, its network, and where it runs."""
 
     timeout_sec: float = Field(default=600.0, gt=0)
     env: dict[str, str] = {}
     user: str | int | None = None
     reward_range: tuple[_Bound, _Bound] = REWARD_RANGE
-    network_mode: NetworkMode | None = None
-    allowed_hosts: list[str] = []
+    metric: str | None = None
+    """Name of the number in reward.json that counts."""
     environment_mode: Literal["shared", "separate"] | None = None
     environment: EnvironmentSection | None = None
-    collect: list[Any] = []
+    collect: tuple[CollectHook, ...] = ()
 
     @field_validator("reward_range")
     @classmethod
@@ -152,6 +204,35 @@ class VerifierSection(_Section):
             )
         return self
 
+    @property
+    def is_separate(self) -> bool:
+        """Whether tests/test.sh runs in a container of the verifier's own."""
+        return self.environment_mode == "separate" or self.environment is not None
+
+    @property
+    def image(self) -> str | None:
+        """Name of the image of its own container."""
+        return self.environment.docker_image if self.environment is not None else None
+
+
+class StepSection(_Section):
+    """[[steps]]: one of the steps of a task. What it says of agent and verifier holds for it in place of the task's."""
+
+    name: str
+    agent: AgentSection = AgentSection()
+    verifier: VerifierSection = VerifierSection()
+    min_reward: _Bound | dict[str, _Bound] | None = None
+    """The least reward, or the least of each of these metrics, with which the next step begins."""
+    healthcheck: Healthcheck | None = None
+    artifacts: tuple[Artifact, ...] = ()
+
+    @field_validator("name")
+    @classmethod
+    def _names_a_directory(cls, name: str) -> str:
+        if _NO_NAME.search(name) or not name.isprintable() or len(name.encode()) > _LONGEST_NAME:
+            raise ValueError(f"is the name of a directory in steps/, of at most {_LONGEST_NAME} bytes")
+        return name
+
 
 class TaskFile(_Section):
     """The content of task.toml."""
@@ -165,9 +246,34 @@ class TaskFile(_Section):
     verifier: VerifierSection = VerifierSection()
     solution: SolutionSection = SolutionSection()
     environment: EnvironmentSection = EnvironmentSection()
-    artifacts: list[Any] = []
-    steps: list[Any] = []
-    multi_step_reward_strategy: str | None = None
+    artifacts: tuple[Artifact, ...] = ()
+    steps: list[StepSection] = []
+    multi_step_reward_strategy: Literal["mean", "final"] | None = None
+
+    @property
+    def networks(self) -> Networks:
+        """The networks of the agent's container over its life; a verifier of its own does not work there."""
+        start = self.environment.network
+        verifier = start if self.verifier.is_separate else self.verifier.network_in(start)
+        return Networks(start, self.agent.network_in(start), verifier)
+
+    @field_validator("steps")
+    @classmethod
+    def _names_differ(cls, steps: list[StepSection]) -> list[StepSection]:
+        # Some file systems take names for the same that differ only in this.
+        folded = [unicodedata.normalize("NFC", step.name).casefold() for step in steps]
+        for number, step in enumerate(steps):
+            if folded[number] in folded[:number]:
+                raise ValueError(f"two of the steps are called {step.name!r}; each has a directory of its own")
+        return steps
+
+    @property
+    def services(self) -> frozenset[str]:
+        """Services besides the agent's container that artifacts and collect hooks name."""
+        artifacts = (*self.artifacts, *(each for step in self.steps for each in step.artifacts))
+        hooks = (*self.verifier.collect, *(each for step in self.steps for each in step.verifier.collect))
+        named = {*(each.of for each in artifacts), *(each.service for each in hooks)}
+        return frozenset(named - {MAIN})
 
 
 def first_problem(error: ValidationError) -> str:
@@ -186,12 +292,35 @@ def unknown_keys(raw: Mapping[str, Any], model: type[BaseModel] = TaskFile, pref
         if field is None:
             if key not in legacy:
                 yield prefix + key
-        elif isinstance(value, dict) and (section := section_of(field.annotation)) is not None:
+        elif (section := section_of(field.annotation)) is None:
+            continue
+        elif isinstance(value, dict):
             yield from unknown_keys(value, section, f"{prefix}{key}.")
+        elif isinstance(value, list):
+            for number, each in ((number, each) for number, each in enumerate(value) if isinstance(each, dict)):
+                yield from unknown_keys(each, section, f"{prefix}{key}.{number}.")
+
+
+def nearest_key(key: str) -> str | None:
+    """The known key that was probably meant by an unknown one, as `unknown_keys` has it; None where none is near."""
+    table, _, name = key.rpartition(".")
+    known = sorted(_known_keys(), key=lambda each: each.count("."))
+    beside = [each for each in known if each.rpartition(".")[0] == table]
+    for candidates in (beside, [each for each in known if each.rpartition(".")[2] == name]):
+        if near := get_close_matches(name, [each.rpartition(".")[2] for each in candidates], n=1, cutoff=0.7):
+            return next(each for each in candidates if each.rpartition(".")[2] == near[0])
+    return None
+
+
+def _known_keys(model: type[BaseModel] = TaskFile, prefix: str = "") -> Iterator[str]:
+    for name, field in model.model_fields.items():
+        yield prefix + name
+        if (section := section_of(field.annotation)) is not None:
+            yield from _known_keys(section, f"{prefix}{name}.")
 
 
 def section_of(annotation: Any) -> type[BaseModel] | None:
-    """The model behind `Model` or `Model | None`."""
+    """The model behind `Model`, `Model | None` or `list[Model]`."""
     candidates = get_args(annotation) or (annotation,)
     return next((c for c in candidates if isinstance(c, type) and issubclass(c, BaseModel)), None)
 

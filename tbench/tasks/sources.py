@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatch
 from pathlib import Path
@@ -11,9 +11,12 @@ from tbench.errors import TaskInvalid, UsageError
 from tbench.origin import DatasetOrigin
 from tbench.tasks.bundled import tasks_dir
 from tbench.tasks.task import Task
+from tbench.tasks.terminal_bench_1 import is_of_terminal_bench_1
 from tbench.text import one_line, visible_line
 
 BUNDLED = "bundled"
+ReadTask = Callable[[Path], Task]
+"""Reads the task of a directory. Raises TaskInvalid."""
 
 
 @dataclass(frozen=True)
@@ -64,7 +67,11 @@ ALL_TASKS = TaskChoice()
 
 
 def read_tasks(
-    source: str, include: Sequence[str] = (), exclude: Sequence[str] = (), limit: int | None = None
+    source: str,
+    include: Sequence[str] = (),
+    exclude: Sequence[str] = (),
+    limit: int | None = None,
+    read: ReadTask = Task.read,
 ) -> TaskSet:
     """The chosen tasks of `bundled`, of a directory of them, or one task; `tbench.datasets` knows more sources.
 
@@ -76,15 +83,15 @@ def read_tasks(
     paths = task_paths(directory)
     if not paths:
         raise UsageError(f"{directory}: no task here (a task directory has a task.toml)")
-    return read_paths(paths, TaskChoice(include, exclude, limit), str(directory))
+    return read_paths(paths, TaskChoice(include, exclude, limit), str(directory), read)
 
 
-def read_paths(paths: Sequence[Path], choice: TaskChoice, where: str) -> TaskSet:
-    """The tasks of these directories, sorted by name. Raises UsageError when no readable task is left."""
+def read_paths(paths: Sequence[Path], choice: TaskChoice, where: str, read: ReadTask = Task.read) -> TaskSet:
+    """The tasks of these directories, sorted by name, as `read` finds them. Raises UsageError when none can be read."""
     tasks, invalid = [], {}
     for path in choice.of(paths, where):
         try:
-            tasks.append(Task.read(path))
+            tasks.append(read(path))
         except TaskInvalid as error:
             invalid[visible_line(path.name)] = one_line(str(error), 1000)
     if not tasks:
@@ -103,4 +110,4 @@ def task_paths(directory: Path) -> list[Path]:
 
 def is_task(path: Path) -> bool:
     """Whether a directory is meant as a task: one that lacks a part is a broken task, and reading it says so."""
-    return (path / "task.toml").exists() or (path / "instruction.md").exists()
+    return (path / "task.toml").exists() or (path / "instruction.md").exists() or is_of_terminal_bench_1(path)

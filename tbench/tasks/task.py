@@ -1,4 +1,7 @@
-"""One task directory (Terminal-Bench 2.x form): read, checked, and handed out as its hash says. Starts nothing."""
+"""One task directory (Terminal-Bench 2.x form): read, checked, and handed out as its hash says. Starts nothing.
+
+A task of several steps has a view of itself for each, which is a task like any other to agent and verifier.
+"""
 
 from __future__ import annotations
 
@@ -6,21 +9,29 @@ import copy
 import hashlib
 import re
 import tomllib
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 from pydantic import ValidationError
 
+from tbench.compose.file import COMPOSE_FILE, ComposeFile
 from tbench.errors import TaskInvalid, TrialError
 from tbench.tasks.bounds import read_bounded, require_bounded
-from tbench.tasks.consent import missing_variables, resolve_env
+from tbench.tasks.consent import Wish, missing_variables, resolve_env, wishes
 from tbench.tasks.features import missing_features
 from tbench.tasks.files import TaskFiles, TreeEntry
-from tbench.tasks.format import TaskFile, first_problem, unknown_keys
+from tbench.tasks.format import EnvironmentSection, StepSection, TaskFile, first_problem, unknown_keys
+from tbench.tasks.services import read_services
+from tbench.tasks.steps import step_file
+from tbench.tasks.terminal_bench_1 import is_of_terminal_bench_1
 from tbench.text import visible_line
 
+_OF_ONE_STEP = ("instruction", "tests", "workdir", "solution", "has_oracle", "unsupported", "steps")
+"""What was found out about a task, and is other for each of its steps."""
+IMAGE_FILES = ("Dockerfile", COMPOSE_FILE)
+"""Files that make their folder one which containers are made of."""
 _CANARY = re.compile(r"^\s*(?:<!--.*canary.*-->|#.*canary.*)\s*$", re.IGNORECASE)
 
 
@@ -39,10 +50,17 @@ class Task:
         self.written = file
         """The content of task.toml as it is."""
         self.name = path.name
+        self.step: StepSection | None = None
+        """The step that this is a view of; None for a whole task."""
+        self._whole: Task | None = None
         self._toml_digest = _sha256(toml)
         self._raw = raw
         self._files = TaskFiles(path)
         self._allowed_env: frozenset[str] = frozenset()
+        self.may_use_host = False
+        """Whether its compose files may have what they ask for of the engine's machine."""
+        self._services: dict[str, tuple[EnvironmentSection, ComposeFile | None]] = {}
+        self._compose_texts: dict[str, bytes | None] = {}
 
     @classmethod
     def read(cls, path: Path) -> Task:
@@ -59,6 +77,8 @@ class Task:
             # The name becomes that of directories in every run, and a part of what is printed.
             raise TaskInvalid(f"{shown}: a task's name has no control characters; rename the directory")
         toml = path / "task.toml"
+        if is_of_terminal_bench_1(path):
+            raise TaskInvalid(f"{path}: is a task of Terminal-Bench 1; convert it with: tbench task convert {path}")
         if not toml.is_file():
             raise TaskInvalid(f"{toml}: missing; a task directory needs task.toml, instruction.md, tests/test.sh")
         content = read_bounded(toml)
@@ -78,27 +98,89 @@ class Task:
         for link in self._files.links_outside():
             raise TaskInvalid(f"{link}: symlink leaves the task directory; copy the file in")
         self._check_sizes()
-        # Multi-step and compose tasks have their files elsewhere: they are named as unsupported, not as malformed.
+        # Compose tasks and the like have their files elsewhere: they are unsupported, not malformed.
         if not self.unsupported:
             self._check_parts()
 
     def _check_sizes(self) -> None:
-        for path in (self.path / "instruction.md", self.dockerfile):
+        steps = [self.path / "steps" / step.name / "instruction.md" for step in self.file.steps]
+        for path in (self.path / "instruction.md", self.dockerfile, *steps):
             if path.is_file():
                 require_bounded(path)
-        for folder in ("tests", "solution"):
+        # What an image is built of is never read into memory. Without [[steps]] the folder of that name means nothing.
+        tests = () if self.brings_tests else ("tests",)
+        for folder in (*tests, "solution", *(["steps"] if self.file.steps else [])):
             if excess := self._files.excess(folder):
                 advice = "put the rest into the image (environment/), or let a script make or fetch it"
                 raise TaskInvalid(f"{self.path / folder}: holds {excess}; {advice}")
 
     def _check_parts(self) -> None:
-        for required in ("instruction.md", "tests/test.sh"):
-            if not (self.path / required).is_file():
-                raise TaskInvalid(f"{self.path / required}: missing")
-        if self._files.is_ignored(self.path / "tests" / "test.sh"):
-            raise TaskInvalid(f"{self.path / 'tests/test.sh'}: a .harborignore excludes it")
-        if not self.dockerfile.is_file() and not self.file.environment.docker_image:
+        for step, view in zip(self.file.steps, self.steps, strict=True):
+            self._check_step(self.path / "steps" / step.name, brings_tests=view.brings_tests)
+        if not self.file.steps:
+            self._require_file(self.path / "instruction.md")
+            if not self.brings_tests:
+                self._require_file(self.path / "tests" / "test.sh")
+        if self.services is None and (lacking := sorted(self.file.services)):
+            what = f"artifacts or [[verifier.collect]] name the service {lacking[0]!r}"
+            raise TaskInvalid(f"{self.path / 'task.toml'}: {what}, but there is no environment/{COMPOSE_FILE}")
+        if not self._has_image():
             raise TaskInvalid(f"{self.dockerfile}: missing, and task.toml names no environment.docker_image")
+
+    def _check_step(self, folder: Path, *, brings_tests: bool) -> None:
+        if not folder.is_dir():
+            raise TaskInvalid(f"{folder}: missing, though [[steps]] in task.toml names it")
+        self._require_file(folder / "instruction.md")
+        is_own = (folder / "tests" / "test.sh").is_file() or not (self.path / "tests" / "test.sh").is_file()
+        if is_own and not brings_tests:
+            self._require_file(folder / "tests" / "test.sh")
+
+    def _require_file(self, path: Path) -> None:
+        if not path.is_file():
+            raise TaskInvalid(f"{path}: missing")
+        if self._files.is_ignored(path):
+            raise TaskInvalid(f"{path}: a .harborignore excludes it")
+
+    def _has_image(self) -> bool:
+        """Whether there is anything that the agent's container can be made of."""
+        if self.dockerfile.is_file() or self.file.environment.docker_image:
+            return True
+        project = services.project if (services := self.services) is not None else None
+        # What is not known for want of a variable cannot run without it either.
+        return services is not None and (project is None or bool(project.main.image or project.main.build))
+
+    @property
+    def services(self) -> ComposeFile | None:
+        """The content of environment/docker-compose.yaml; None for a task of one container. Raises TaskInvalid."""
+        return self.services_of("environment", self.file.environment)
+
+    def services_of(self, folder: str, settings: EnvironmentSection) -> ComposeFile | None:
+        """The compose file in a folder of the task, with the consent that the task has.
+
+        It is read once, whatever lies there later. Raises TaskInvalid, and TrialError(task_changed).
+        """
+        known = self._services.get(folder)
+        if known is None or known[0] != settings:
+            text = self._compose_text(folder)
+            allowed = self._allowed_env
+            known = settings, None if text is None else read_services(self.path / folder, text, settings, allowed)
+            self._services[folder] = known
+        return known[1]
+
+    def _compose_text(self, folder: str) -> bytes | None:
+        if folder not in self._compose_texts:
+            name = f"{folder}/{COMPOSE_FILE}"
+            text = read_bounded(self.path / name) if (self.path / name).is_file() else None
+            if text is not None and "_digests" in self.__dict__ and self._files.is_hashed(name):
+                self._require_same(name, {name: _sha256(text)})
+            self._compose_texts[folder] = text
+        return self._compose_texts[folder]
+
+    @property
+    def brings_tests(self) -> bool:
+        """Whether the verifier has a container of its own whose image has the tests at /tests."""
+        verifier = self.file.verifier
+        return verifier.is_separate and (bool(verifier.image) or self._builds_an_image(self.tests_folder))
 
     @property
     def dockerfile(self) -> Path:
@@ -117,29 +199,99 @@ class Task:
         digests = self._files.digests()
         if "task.toml" in digests:
             digests["task.toml"] = self._toml_digest  # of what was read, whatever lies there by now
+        for folder, text in self._compose_texts.items():
+            if (name := f"{folder}/{COMPOSE_FILE}") in digests and text is not None:
+                digests[name] = _sha256(text)
         return digests
 
-    def allowing(self, names: Collection[str]) -> Task:
-        """This task with consent to take the variables `names`, and no others, from tbench's environment."""
-        if self._allowed_env == frozenset(names):
+    def allowing(self, names: Collection[str], *, host: bool = False) -> Task:
+        """This task with consent to take the variables `names`, and no others, from tbench's environment.
+
+        With `host` its compose file may have what it asks for of the engine's machine.
+        """
+        if (self._allowed_env, self.may_use_host) == (frozenset(names), host):
             return self
-        _ = self.hash  # taken now, so that both name one content
-        other = copy.copy(self)
-        other._allowed_env = frozenset(names)
+        other = self._copied("steps")
+        other._allowed_env, other.may_use_host, other._services = frozenset(names), host, {}
         return other
 
     def with_file(self, file: TaskFile) -> Task:
         """This task with other limits than its task.toml says; its hash is that of what is written there."""
         if file == self.file:
             return self
-        _ = self.hash
-        other = copy.copy(self)
-        other.file = file
+        other = self._copied("steps")
+        other.file, other._services = file, {}
         return other
 
+    def _copied(self, *unlike: str) -> Task:
+        """A copy without what was found out about these parts."""
+        _ = self.hash  # taken now, so that both name one content
+        other = copy.copy(self)
+        for name in unlike:
+            other.__dict__.pop(name, None)
+        return other
+
+    @cached_property
+    def steps(self) -> tuple[Task, ...]:
+        """A view of this task for each of its steps, in order; empty for a task without.
+
+        A view has the step's instruction, tests, solution and limits, and the hash of the whole task.
+        """
+        return tuple(map(self._view, self.file.steps))
+
+    @property
+    def whole(self) -> Task:
+        """The task of which this is a step's view, or this task."""
+        return self._whole or self
+
+    @property
+    def parts(self) -> tuple[Task, ...]:
+        """What agent and verifier do one after the other: the steps of a task, or all of it."""
+        return self.steps or (self,)
+
+    def _view(self, step: StepSection) -> Task:
+        view = self._copied(*_OF_ONE_STEP)
+        view.step, view._whole = step, self
+        view.file = step_file(self.file, step, has_image=view.tests_folder != "tests")
+        return view
+
+    @property
+    def _folder(self) -> str:
+        """What stands before the names of folders that each step has: nothing, or its own folder."""
+        return "" if self.step is None else f"steps/{self.step.name}/"
+
+    @property
+    def tests_folder(self) -> str:
+        """The folder that an image for the verifier is built of: tests/, or that of a step with such an image."""
+        own = f"{self._folder}tests"
+        return own if self._builds_an_image(own) else "tests"
+
+    def _builds_an_image(self, folder: str) -> bool:
+        return any((self.path / folder / name).is_file() for name in IMAGE_FILES)
+
     def missing_variables(self, tables: Collection[str]) -> list[str]:
-        """What it asks for in these of its `env` tables and does not get, one line each."""
-        return missing_variables(self.file, tables, self._allowed_env)
+        """What it asks for in these of its `env` tables and does not get, one line each.
+
+        What its compose file asks for counts as of the table `environment`.
+        """
+        wished = [wish for wish in wishes(self.file) if wish.key.partition(".")[0] in tables]
+        if "environment" in tables:
+            wished += self._wishes_of_services()
+        return missing_variables(wished, self._allowed_env)
+
+    @property
+    def wishes(self) -> tuple[Wish, ...]:
+        """Everything that it asks of tbench's environment, in task.toml and in its compose file."""
+        return (*wishes(self.file), *self._wishes_of_services())
+
+    def _wishes_of_services(self) -> Iterator[Wish]:
+        for asked in self.services.asked if self.services is not None else ():
+            yield Wish(asked.key, asked.name, asked.has_default, f"environment/{COMPOSE_FILE}")
+
+    @property
+    def host_access(self) -> tuple[str, ...]:
+        """What its compose file asks for of the engine's machine and does not get, key and value each."""
+        return () if self.may_use_host or self.services is None else self.services.host_access
 
     def resolve_env(self, env: Mapping[str, str]) -> dict[str, str]:
         """A table of its environment with what it may take from tbench's own. Raises TrialError(env_missing)."""
@@ -151,7 +303,7 @@ class Task:
 
         Raises TrialError(task_changed), and TaskInvalid where a task of an unsupported form has none.
         """
-        name = "instruction.md"
+        name = f"{self._folder}instruction.md"
         try:
             content = read_bounded(self.path / name)
         except TaskInvalid as error:
@@ -165,27 +317,46 @@ class Task:
 
     @cached_property
     def tests(self) -> Mapping[str, TreeEntry]:
-        """Entries for /tests, by path below tests/. Raises TrialError(task_changed)."""
-        return self._tree("tests")
+        """Entries for /tests, by path below tests/; those of a step go before. Raises TrialError(task_changed)."""
+        if self._whole is None:
+            return self._tree("tests")
+        return {**self._whole.tests, **self._tree(f"{self._folder}tests")}
+
+    @cached_property
+    def workdir(self) -> Mapping[str, TreeEntry]:
+        """Entries for the working directory before a step begins. Raises TrialError(task_changed)."""
+        return {} if self.step is None else self._tree(f"{self._folder}workdir")
 
     @property
     def test_script(self) -> bytes:
         """Content of tests/test.sh. Raises TrialError(task_changed)."""
         entry = self.tests.get("test.sh")
         if entry is None or entry.data is None:
-            raise self._changed("tests/test.sh", "is gone")
+            raise self._changed(f"{self._folder}tests/test.sh", "is gone")
         return entry.data
 
     @cached_property
     def solution(self) -> Mapping[str, TreeEntry]:
         """Entries for /solution, by path below solution/; empty without one. Raises TrialError(task_changed)."""
-        return self._tree("solution")
+        return self._tree(self._solution)
+
+    @property
+    def _solution(self) -> str:
+        """The folder of the solution: a step that has none of its own has that of the task."""
+        own = f"{self._folder}solution"
+        return own if (self.path / own).is_dir() else "solution"
+
+    @property
+    def solve_script(self) -> Path:
+        """Path of the script that the oracle runs, which need not exist."""
+        return self.path / self._solution / "solve.sh"
 
     @cached_property
     def has_oracle(self) -> bool:
-        """Whether there is a solution/solve.sh for the oracle; one that goes away afterwards has changed."""
-        path = self.path / "solution" / "solve.sh"
-        return path.is_file() and not self._files.is_ignored(path)
+        """Whether there is a solve.sh for the oracle, in each step; one that goes away afterwards has changed."""
+        if self.steps:
+            return all(step.has_oracle for step in self.steps)
+        return self.solve_script.is_file() and not self._files.is_ignored(self.solve_script)
 
     def require_unchanged(self, folder: str) -> None:
         """Compare the files of a folder that is used in place with the hash. Raises TrialError(task_changed)."""
@@ -227,7 +398,9 @@ class Task:
     @cached_property
     def unsupported(self) -> list[str]:
         """Features that this task needs and tbench does not have; empty for a task that can run."""
-        return missing_features(self.file, self.path)
+        services = self.services
+        lacking = services.unsupported if services is not None else ()
+        return [*missing_features(self.file, self.path), *(f"{key} in environment/{COMPOSE_FILE}" for key in lacking)]
 
     @cached_property
     def unknown_keys(self) -> list[str]:

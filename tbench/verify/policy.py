@@ -24,7 +24,9 @@ from tbench.verify.changes.signs import Sign, told
 from tbench.verify.changes.work import work_of
 from tbench.verify.verifier import Verdict, VerifierFailed, verify
 
-_NOT_THE_AGENTS = frozenset({"env_missing", "task_changed", "engine_unreachable", "image_no_space", "sandbox_lost"})
+NOT_THE_AGENTS = frozenset(
+    {"env_missing", "task_changed", "engine_unreachable", "image_no_space", "sandbox_lost", "tests_missing"}
+)
 """Types of errors that no agent can cause: nobody inside can end the first process of a sandbox."""
 _COMES_ALONG = ("hosts",)
 """Kinds of signs about what a fresh container has, too: names of servers belong to the network."""
@@ -41,6 +43,8 @@ class VerifyPolicy:
     keep: Keep = "none"
     snapshot: bool = False
     """Whether the files before the verifier began are kept as an image."""
+    artifacts_mb: int = 4096
+    """Megabytes that a trial may hand over to a verifier in a container of its own."""
 
     def keeps(self, reward: float | None) -> bool:
         """Whether the container of a trial with this reward, None for no verdict, is kept."""
@@ -64,7 +68,7 @@ async def _attempt(policy: Verify, task: Task, sandbox: Sandbox, *, again: bool)
     try:
         return await _verdict(policy, task, sandbox, again=again)
     except TrialError as error:
-        if error.type in _NOT_THE_AGENTS:
+        if error.type in NOT_THE_AGENTS:
             raise
         return error
 
@@ -114,7 +118,7 @@ async def _looked_at(policy: Verify, task: Task, sandbox: Sandbox, shared: Verdi
         return shared
     if isinstance(isolated, Verdict):
         return _joined(shared, isolated)
-    if isolated.type in _NOT_THE_AGENTS:
+    if isolated.type in NOT_THE_AGENTS:
         raise isolated
     also = isolated.integrity.tamper if isinstance(isolated, VerifierFailed) else ()
     words = f"unconfirmed: no verdict in a fresh container: {isolated.type}"
@@ -155,7 +159,7 @@ def _joined(shared: Verdict, isolated: Verdict) -> Verdict:
     words = f"{isolated.reward:g} in a fresh container, {shared.reward:g} in the agent's own"
     if all(map(is_weak, signs)) and not any(sign.startswith(_MAY_BE_WHY) for sign in signs):
         return _with(joined, tamper=(*signs, *isolated.integrity.tamper, f"needs-system: {words}"))
-    lower = dataclasses.replace(joined, reward=isolated.reward)
+    lower = dataclasses.replace(joined, reward=isolated.reward, metrics=isolated.metrics)
     return _with(lower, tamper=(*signs, *isolated.integrity.tamper, f"disagreement: {words}"))
 
 
@@ -175,10 +179,10 @@ async def _verdict_after(error: TrialError, policy: Verify, task: Task, sandbox:
     if not isinstance(sandbox, Copies) or not await _runs_anew(task, sandbox):
         raise error
     if error.type == "verifier_timeout":
-        return _repaired(_broken(error), repairs)
+        return _repaired(broken_by_agent(error), repairs)
     # By now the trouble may be over: then it was not the agent's.
     last = await _attempt(policy, task, sandbox, again=True)
-    return _repaired(last if isinstance(last, Verdict) else _broken(last), repairs)
+    return _repaired(last if isinstance(last, Verdict) else broken_by_agent(last), repairs)
 
 
 async def _runs_anew(task: Task, sandbox: Copies) -> bool:
@@ -191,7 +195,7 @@ async def _runs_anew(task: Task, sandbox: Copies) -> bool:
     return True
 
 
-def _broken(error: TrialError) -> Verdict:
+def broken_by_agent(error: TrialError) -> Verdict:
     """The verdict about an agent that broke the verifier: nothing is gained by it."""
     integrity = error.integrity if isinstance(error, VerifierFailed) else Integrity()
     words = f"agent-broke-verifier: {error.type}, but in a fresh container the verifier runs: {plain(str(error), 200)}"

@@ -29,20 +29,29 @@ class Proven:
 
 
 def prove(
-    facts: Facts, logs: Logs, reward: float | None, *, calls_pytest: bool = False, has_witness: bool = False
+    facts: Facts,
+    logs: Logs,
+    reward: float | None,
+    *,
+    calls_pytest: bool = False,
+    has_witness: bool = False,
+    metric: str | None = None,
 ) -> Proven:
-    """The reward that counts, and what speaks against it. `has_witness`: test.sh itself writes each reward."""
+    """The reward that counts, and what speaks against it. `has_witness`: test.sh itself writes each reward.
+
+    `metric` is the name of the number that counts, where one is chosen.
+    """
     signs = list(_planted(facts))
     if reward is None:
         if facts.was_killed:
             signs.append(_killed(facts))
         return Proven(None, tuple(dict.fromkeys(signs)))
     lowest = reward
-    for value, words in _other_rewards(facts, logs, reward):
+    for value, words in _other_rewards(facts, logs, reward, metric):
         lowest = min(lowest, value)
         signs.append(words)
     if reward > 0:
-        signs += _doubts(facts, logs, calls_pytest, has_witness)
+        signs += _doubts(facts, logs, calls_pytest, has_witness, metric)
     return Proven(lowest, tuple(dict.fromkeys(signs)))
 
 
@@ -60,12 +69,12 @@ def _planted(facts: Facts) -> Iterator[str]:
         yield f"tests-changed: {_listed(facts.new_tests)} came while the tests ran"
 
 
-def _other_rewards(facts: Facts, logs: Logs, reward: float) -> Iterator[tuple[float, str]]:
+def _other_rewards(facts: Facts, logs: Logs, reward: float, metric: str | None) -> Iterator[tuple[float, str]]:
     """The rewards that contradict the one that was read, with the words for it."""
-    files = rewards_of_files(logs)
+    files = rewards_of_files(logs, metric)
     if len(set(files)) > 1:
         yield min(files), f"contradiction: reward.json says {files[0]:g}, reward.txt {files[1]:g}"
-    told = witnessed_reward(facts.told)
+    told = witnessed_reward(facts.told, metric)
     if told is not None and told not in files:
         yield told, f"contradiction: test.sh wrote {told:g}, but the file says {reward:g}"
     if facts.was_killed and facts.has_watcher:
@@ -74,7 +83,7 @@ def _other_rewards(facts: Facts, logs: Logs, reward: float) -> Iterator[tuple[fl
         yield 0.0, f"contradiction: reward {reward:g}, but {failed} failed tests are reported"
 
 
-def _doubts(facts: Facts, logs: Logs, calls_pytest: bool, has_witness: bool) -> Iterator[str]:
+def _doubts(facts: Facts, logs: Logs, calls_pytest: bool, has_witness: bool, metric: str | None) -> Iterator[str]:
     in_report, in_output = _failed_tests(logs)
     if in_report != in_output and "ctrf.json" in logs and _summary(logs):
         yield f"contradiction: ctrf.json reports {in_report} failed tests, the output {in_output}"
@@ -84,7 +93,7 @@ def _doubts(facts: Facts, logs: Logs, calls_pytest: bool, has_witness: bool) -> 
         yield _killed(facts)
     if has_witness and facts.has_watcher and not facts.told:
         yield "unwitnessed: test.sh writes the reward itself, but was not heard to"
-    elif facts.outlived and witnessed_reward(facts.told) is None:
+    elif facts.outlived and witnessed_reward(facts.told, metric) is None:
         yield (
             f"unwitnessed: {facts.outlived} processes that began with the tests outlived them, and who wrote the "
             "reward was not seen"

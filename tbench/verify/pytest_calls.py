@@ -1,13 +1,14 @@
 """Tells whether a shell script calls pytest, or only mentions or installs it. Pure: nothing is executed or expanded.
 
 Understood are commands that run another: shells with -c, `python -m`, `uvx`, `uv run`, `timeout`, `sudo` and the like.
-Not understood: commands in variables (`$RUN`), and what other files do (`bash run_tests.sh`, `make test`, `tox`).
+So are other scripts of the tests, `bash /tests/run-tests.sh`. Not understood: commands in variables (`$RUN`), and what
+other files do (`make test`, `tox`).
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
@@ -21,6 +22,7 @@ _PYTHON = re.compile(r"python[\d.]*|pypy[\d.]*|\$.*")
 """Names of Python, or a variable: one that stands for a command and is followed by `-m pytest` is Python."""
 _MODULE = re.compile(r"-[bBdEiIOPqsSuvx]*m(.*)|--module(?:=(.*))?")
 _SHELL_TEXT = re.compile(r"-[A-Za-z]*c|--command")
+_OF_THE_TESTS = re.compile(r"(?:/tests|\$TEST_DIR|\$\{TEST_DIR\})/(.+)")
 _ONLY_ASKS = {"-h", "--help", "-V", "--version"}
 
 
@@ -71,16 +73,32 @@ _PYTHON_OPTIONS = _launcher("-W -X --check-hash-based-pycs")
 _SHELLS = {"bash", "sh", "dash", "ash", "zsh", "ksh", "su", "runuser", "script"}
 
 
-def calls_pytest(script: str) -> bool:
+def calls_pytest(script: str, beside: Mapping[str, str] | None = None) -> bool:
     """Whether some command of `script` runs tests with pytest, so that they are seen in its output or in a ctrf.json.
 
     A call whose output goes elsewhere (`pytest >log`, `$(pytest)`) leaves no trace, and counts with `--ctrf` only.
+    `beside` has other scripts by their paths below /tests, of which those count that it runs.
     """
+    others = beside or {}
     try:
-        commands = simple_commands(script)
-        return any(_runs_pytest(each.words) for each in commands if each.is_shown or "--ctrf" in each.words)
+        commands = [each for each in simple_commands(script) if each.is_shown or "--ctrf" in each.words]
+        if any(_runs_pytest(each.words) for each in commands):
+            return True
+        run = {_script_run(each.words) for each in commands} & others.keys()
+        rest = {name: text for name, text in others.items() if name not in run}
+        return any(calls_pytest(others[name], rest) for name in run)
     except RecursionError:
         return False  # nobody writes that
+
+
+def _script_run(words: Words) -> str:
+    """The path below /tests of the script that a shell is given; empty for anything else."""
+    words = _without_prefix(words)
+    name = words[0].rpartition("/")[2] if words else ""
+    if name not in _SHELLS | {"source", "."} or len(words) < 2:
+        return ""
+    found = _OF_THE_TESTS.fullmatch(words[1])
+    return found[1] if found else ""
 
 
 def _runs_pytest(words: Words) -> bool:

@@ -12,8 +12,13 @@ import re
 from collections.abc import Mapping
 
 from tbench.errors import TrialError
+from tbench.results import is_reward
 from tbench.tasks.format import REWARD_RANGE, RewardRange
 
+OPTION = "--metric NAME"
+DEFAULT_METRIC = "reward"
+"""The metric that counts where several are told and none is chosen."""
+_NAMES_SHOWN = 8
 Logs = Mapping[str, bytes]
 """Files of /logs/verifier by name."""
 
@@ -39,16 +44,18 @@ _TOOL_FAILURES = (
 )  # fmt: skip
 
 
-def read_reward(logs: Logs, *, calls_pytest: bool = False, reward_range: RewardRange = REWARD_RANGE) -> float:
+def read_reward(
+    logs: Logs, *, calls_pytest: bool = False, reward_range: RewardRange = REWARD_RANGE, metric: str | None = None
+) -> float:
     """The reward from reward.json (wins) or reward.txt. Raises TrialError where they hold none within the range.
 
-    reward.txt is one decimal number. reward.json is a flat object of finite numbers; its `reward` counts, or its only
-    number. A 0 of a script that calls pytest has to come with a sign that tests ran.
+    reward.txt is one decimal number. reward.json is a flat object of finite numbers; the one named `metric` counts,
+    else its `reward`, else its only number. A 0 of a script that calls pytest has to come with a sign that tests ran.
     """
     if "reward.json" in logs:
-        reward, shown = _json_reward(logs)
+        reward, shown = _json_reward(logs, metric)
     elif "reward.txt" in logs:
-        reward, shown = _text_reward(logs)
+        reward, shown = _text_reward(logs, metric)
     else:
         raise TrialError("verifier_no_reward", f"no reward.json or reward.txt; {_last_line(logs)}")
     low, high = reward_range
@@ -75,18 +82,31 @@ def tests_ran(logs: Logs) -> bool:
     return found is not None or _ctrf_has_tests(logs.get("ctrf.json"))
 
 
-def parse_reward(raw: bytes) -> float | None:
+def read_metrics(logs: Logs) -> dict[str, float]:
+    """All numbers of a reward.json by name, but those too large to be computed with; none where it has but `reward`."""
+    try:
+        metrics = _json_metrics(logs) if "reward.json" in logs else {}
+    except TrialError:
+        return {}
+    if metrics.keys() <= {DEFAULT_METRIC}:
+        return {}
+    return {name: value + 0.0 for name, value in metrics.items() if is_reward(value)}
+
+
+def parse_reward(raw: bytes, metric: str | None = None) -> float | None:
     """The reward in the content of a reward.json or a reward.txt; None where there is none."""
     logs = {"reward.json" if raw.lstrip().startswith(b"{") else "reward.txt": raw}
     try:
-        value, _ = _json_reward(logs) if "reward.json" in logs else _text_reward(logs)
+        value, _ = _json_reward(logs, metric) if "reward.json" in logs else _text_reward(logs, metric)
     except TrialError:
         return None
     return value
 
 
-def _text_reward(logs: Logs) -> tuple[float, str]:
+def _text_reward(logs: Logs, metric: str | None) -> tuple[float, str]:
     """The number in reward.txt, which may be infinite, and words that show it."""
+    if metric not in (None, DEFAULT_METRIC):
+        raise TrialError("verifier_bad_reward", f"reward.txt has no metric {metric!r}, only {DEFAULT_METRIC!r}")
     raw = logs["reward.txt"].strip()
     if not raw:
         raise TrialError("verifier_no_reward", f"reward.txt is empty; {_last_line(logs)}")
@@ -97,8 +117,19 @@ def _text_reward(logs: Logs) -> tuple[float, str]:
     return float(raw) + 0.0, shown  # a -0 is a 0
 
 
-def _json_reward(logs: Logs) -> tuple[float, str]:
+def _json_reward(logs: Logs, metric: str | None) -> tuple[float, str]:
     """The number of reward.json that counts, and words that show it."""
+    metrics = _json_metrics(logs)
+    name = metric or (DEFAULT_METRIC if len(metrics) != 1 else next(iter(metrics)))
+    if name not in metrics:
+        known = ", ".join(repr(each[:60]) for each in sorted(metrics)[:_NAMES_SHOWN]) or "none"
+        choose = "" if metric else f", and not just one: say which counts with {OPTION}"
+        raise TrialError("verifier_bad_reward", f"reward.json has no metric {name!r}, but {known}{choose}")
+    return metrics[name] + 0.0, f"reward.json holds {name[:60]!r}: {metrics[name]:g}"
+
+
+def _json_metrics(logs: Logs) -> dict[str, float]:
+    """The numbers of reward.json by name. Raises TrialError."""
     raw = logs["reward.json"]
     if not raw.strip():
         raise TrialError("verifier_no_reward", f"reward.json is empty; {_last_line(logs)}")
@@ -108,14 +139,12 @@ def _json_reward(logs: Logs) -> tuple[float, str]:
         raise TrialError("verifier_bad_reward", "reward.json is not valid JSON") from None
     if not isinstance(rewards, dict) or not all(map(_is_finite_number, rewards.values())):
         raise TrialError("verifier_bad_reward", "reward.json is not a flat object of finite numbers")
-    if "reward" not in rewards and len(rewards) != 1:
-        raise TrialError("verifier_bad_reward", "reward.json has no number named 'reward', and not just one")
-    name = "reward" if "reward" in rewards else next(iter(rewards))
-    return rewards[name] + 0.0, f"reward.json holds {name[:60]!r}: {rewards[name]:g}"
+    return {name: float(value) for name, value in rewards.items()}
 
 
 def _is_finite_number(value: object) -> bool:
-    return isinstance(value, float) and math.isfinite(value)
+    # To Harbor, too, true is 1.
+    return isinstance(value, bool) or (isinstance(value, float) and math.isfinite(value))
 
 
 def _tool_failure(logs: Logs) -> str | None:

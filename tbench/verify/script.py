@@ -26,8 +26,8 @@ class VerifierScript:
 
     stage: str
     """Path of a new directory in the container, where the tests arrive."""
-    tests: Mapping[str, FileEntry]
-    """Entries of the tests by path, all below the directory `tests` of `stage`."""
+    tests: Mapping[str, FileEntry] | None
+    """Entries of the tests by path, all below the directory `tests` of `stage`; None where the image has them."""
     workdir: str
     timeout_sec: float
     reward_lines: Sequence[int] = ()
@@ -37,6 +37,8 @@ class VerifierScript:
     uses_apt: bool = False
     caches: Sequence[str] = ()
     """Installers that test.sh calls, and whose caches are to hold nothing of the agent's."""
+    kept: Sequence[str] = ("verifier", "agent", "artifacts")
+    """Folders of /logs that come out of the container."""
 
     @property
     def limit_sec(self) -> float:
@@ -53,7 +55,11 @@ class VerifierScript:
         values = {
             "PART": part,
             "STAGE": self.stage,
-            "DIGEST": _digest(self.tests, self.stage) if part in ("whole", "prepare") else "",
+            "DIGEST": _digest(self.tests, self.stage)
+            if self.tests is not None and part in ("whole", "prepare")
+            else "",
+            "BROUGHT": "1" if self.tests is None else "",
+            "KEPT": "\n".join(self.kept),
             "LINES": f" {' '.join(map(str, self.reward_lines))} ",
             "WORKDIR": self.workdir,
             "LIMIT_SEC": str(max(1, round(self.timeout_sec))),

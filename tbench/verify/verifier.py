@@ -8,8 +8,8 @@ from __future__ import annotations
 import dataclasses
 import re
 import uuid
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 
 from tbench.errors import TrialError
 from tbench.results import NOTHING_SEEN, Integrity
@@ -19,12 +19,13 @@ from tbench.tasks.task import Task
 from tbench.verify.proof import prove
 from tbench.verify.pytest_calls import calls_pytest
 from tbench.verify.report import NO_FACTS, Facts, read_report
-from tbench.verify.reward import Logs, read_reward, remarks
+from tbench.verify.reward import Logs, read_metrics, read_reward, remarks
 from tbench.verify.script import FORGED, VerifierScript
 from tbench.verify.witness import reward_lines, writes_alone
 
-_KEPT = ("verifier/", "agent/", "artifacts/", "evidence/")
+_KEPT = ("verifier", "agent", "artifacts")
 """Folders below /logs that are kept. Any other file could pass for one of ours, as they end up side by side."""
+_EVIDENCE = "evidence"
 _KEPT_BYTES = 32 << 20
 _MARGIN_SEC = 60.0
 
@@ -41,6 +42,23 @@ class Verdict:
     integrity: Integrity = NOTHING_SEEN
     facts: Facts = NO_FACTS
     """What the verifier's script saw."""
+    metrics: Mapping[str, float] = field(default_factory=dict)
+    """All numbers that it wrote, by name, where they are more than the reward."""
+
+    def remarked(self, remarks: Sequence[str]) -> Verdict:
+        """This verdict with what was seen before the verifier began."""
+        integrity = self.integrity.model_copy(update={"remarks": (*remarks, *self.integrity.remarks)})
+        return dataclasses.replace(self, integrity=integrity)
+
+
+@dataclass(frozen=True)
+class BroughtTests:
+    """The tests of an image that has them at /tests, as far as a verdict rests on them."""
+
+    script: bytes
+    """Content of test.sh."""
+    speak_elsewhere: bool
+    """Whether other files of them speak of a reward, too."""
 
 
 class VerifierFailed(TrialError):
@@ -53,26 +71,36 @@ class VerifierFailed(TrialError):
         self.integrity = integrity
 
 
-async def verify(task: Task, sandbox: Sandbox, *, again: bool = False) -> Verdict:
+async def verify(
+    task: Task,
+    sandbox: Sandbox,
+    *,
+    again: bool = False,
+    brought: BroughtTests | None = None,
+    kept: Sequence[str] = _KEPT,
+) -> Verdict:
     """Stage tests/, run tests/test.sh under its timeout, read the reward. Raises TrialError.
 
     Where no test ran, what can be mended is mended, and the verifier runs once more. `again` says that one ran before.
+    Nothing is staged where the image has `brought` the tests. `kept` are the folders of /logs that are kept.
     """
+    attempt = _Attempt(task, sandbox, brought, tuple(kept))
     try:
-        return await _verify_once(task, sandbox, again=again)
+        return await attempt.verify(again=again)
     except TrialError as failure:
         if failure.type != "verifier_never_ran":
             raise
         first = failure
     before = first.integrity if isinstance(first, VerifierFailed) else NOTHING_SEEN
-    kept = {name.replace("verifier/", "verifier-1/", 1): data for name, data in first.files.items()}
+    files_before = {name.replace("verifier/", "verifier-1/", 1): data for name, data in first.files.items()}
     try:
-        second = await _verify_once(task, sandbox, again=True)
+        second = await attempt.verify(again=True)
     except VerifierFailed as failure:
         words = f"{failure}; so it was when it was run a first time" if failure.type == first.type else str(failure)
-        files = {**kept, **failure.files}
+        files = {**files_before, **failure.files}
         raise VerifierFailed(failure.type, words, files, with_earlier(before, failure.integrity)) from None
-    return Verdict(second.reward, {**kept, **second.files}, with_earlier(before, second.integrity), second.facts)
+    integrity = with_earlier(before, second.integrity)
+    return dataclasses.replace(second, files={**files_before, **second.files}, integrity=integrity)
 
 
 def with_earlier(before: Integrity, after: Integrity) -> Integrity:
@@ -87,22 +115,108 @@ def with_earlier(before: Integrity, after: Integrity) -> Integrity:
     )
 
 
-async def _verify_once(task: Task, sandbox: Sandbox, *, again: bool) -> Verdict:
-    facts, files = await _run(task, sandbox, again)
-    logs = {name.removeprefix("verifier/"): data for name, data in files.items() if name.startswith("verifier/")}
-    seen = Integrity(evidence=facts.evidence, repairs=facts.repairs)
-    wants_pytest = calls_pytest(task.test_script.decode("utf-8", "replace"))
-    try:
-        reward = _reward(task, facts, logs, wants_pytest)
-    except TrialError as failure:
-        integrity = seen.model_copy(update={"tamper": prove(facts, logs, None).signs})
-        raise VerifierFailed(failure.type, str(failure), files, integrity) from None
-    others = (entry.data for name, entry in task.tests.items() if name != "test.sh" and entry.data is not None)
-    alone = writes_alone(task.test_script, others)
-    proven = prove(facts, logs, reward, calls_pytest=wants_pytest, has_witness=alone)
-    assert proven.reward is not None
-    update = {"tamper": proven.signs, "remarks": remarks(logs, proven.reward)}
-    return Verdict(proven.reward, files, seen.model_copy(update=update), facts)
+@dataclass(frozen=True)
+class _Attempt:
+    """One verifier, which may be run twice."""
+
+    task: Task
+    sandbox: Sandbox
+    brought: BroughtTests | None
+    kept: tuple[str, ...]
+
+    @property
+    def _test_script(self) -> bytes:
+        return self.task.test_script if self.brought is None else self.brought.script
+
+    async def verify(self, *, again: bool) -> Verdict:
+        facts, files = await self._run(again)
+        logs = {name.removeprefix("verifier/"): data for name, data in files.items() if name.startswith("verifier/")}
+        seen = Integrity(evidence=facts.evidence, repairs=facts.repairs)
+        wants_pytest = calls_pytest(self._test_script.decode("utf-8", "replace"), self._other_scripts)
+        try:
+            reward = _reward(self.task, facts, logs, wants_pytest)
+        except TrialError as failure:
+            integrity = seen.model_copy(update={"tamper": prove(facts, logs, None).signs})
+            raise VerifierFailed(failure.type, str(failure), files, integrity) from None
+        metric = self.task.file.verifier.metric
+        proven = prove(facts, logs, reward, calls_pytest=wants_pytest, has_witness=self._has_witness, metric=metric)
+        assert proven.reward is not None
+        update = {"tamper": proven.signs, "remarks": remarks(logs, proven.reward)}
+        # Where something else contradicts the reward, the numbers beside it are worth no more.
+        metrics = read_metrics(logs) if proven.reward == reward else {}
+        return Verdict(proven.reward, files, seen.model_copy(update=update), facts, metrics)
+
+    @property
+    def _other_scripts(self) -> dict[str, str]:
+        """Shell scripts beside test.sh, by path below tests/; none of an image that brings its tests."""
+        entries = self.task.tests if self.brought is None else {}
+        found = {name: entry.data for name, entry in entries.items() if name.endswith(".sh") and name != "test.sh"}
+        return {name: data.decode("utf-8", "replace") for name, data in found.items() if data is not None}
+
+    @property
+    def _has_witness(self) -> bool:
+        """Whether test.sh itself writes each reward."""
+        if self.brought is not None:
+            return not self.brought.speak_elsewhere and writes_alone(self._test_script, ())
+        entries = self.task.tests.items()
+        others = (entry.data for name, entry in entries if name != "test.sh" and entry.data is not None)
+        return writes_alone(self._test_script, others)
+
+    async def _run(self, again: bool) -> tuple[Facts, dict[str, bytes]]:
+        """Run the verifier's script; returns what it saw, and the files that are kept.
+
+        As root the whole script is one exec: tests go in through its stdin and the logs come out of its stdout, because
+        the engine's own copying costs more than everything else together.
+        """
+        settings, sandbox = self.task.file.verifier, self.sandbox
+        user = str(settings.user) if settings.user is not None else None
+        as_root = sandbox.runs_as_root if user is None else user in ("root", "0")
+        script = self._script(again)
+        tests = b"" if script.tests is None else pack(script.tests)
+        environment = self.task.resolve_env(settings.env)
+        if as_root:
+            variables = {**environment, **script.environment("whole")}
+            ended = await sandbox.shell(
+                script.text, timeout_sec=script.limit_sec, user="root", environment=variables, stdin=tests
+            )
+            if ended.timed_out:
+                # Its output broke off.
+                return Facts(timed_out=True), await self._fetched()
+        else:
+            ended = await _run_as(user, script, sandbox, environment, tests)
+        if ended.exit_code == NOT_STAGED:
+            raise TrialError(
+                "verifier_failed", "the tests could not be put into the container, or what lies there not moved aside"
+            )
+        facts, files = read_report(ended.output, _KEPT_BYTES)
+        folders = (*self.kept, _EVIDENCE)
+        return facts, {name: data for name, data in files.items() if name.partition("/")[0] in folders}
+
+    async def _fetched(self) -> dict[str, bytes]:
+        found: dict[str, bytes] = {}
+        for folder in self.kept:
+            files = await self.sandbox.fetch(f"/logs/{folder}", _KEPT_BYTES)
+            found |= {f"{folder}/{name}": data for name, data in files.items()}
+        return found
+
+    def _script(self, again: bool) -> VerifierScript:
+        stage = f"/.tbench-{uuid.uuid4().hex[:12]}"
+        test_script = self._test_script
+        tests = None
+        if self.brought is None:
+            tests = tree_at(f"{stage}/tests", self.task.tests)
+            tests[f"{stage}/tests/test.sh"] = FileEntry(test_script, 0o755)
+        return VerifierScript(
+            stage=stage,
+            tests=tests,
+            workdir=self.sandbox.workdir,
+            timeout_sec=self.task.file.verifier.timeout_sec,
+            reward_lines=reward_lines(test_script),
+            again=again,
+            uses_apt=b"apt" in test_script or b"dpkg" in test_script,
+            caches=[name for name in ("pip", "uv") if re.search(rf"\b{name}[x3]?\b".encode(), test_script)],
+            kept=self.kept,
+        )
 
 
 def _reward(task: Task, facts: Facts, logs: Logs, wants_pytest: bool) -> float:
@@ -115,53 +229,8 @@ def _reward(task: Task, facts: Facts, logs: Logs, wants_pytest: bool) -> float:
         raise TrialError("verifier_tampered", "the shell that runs the tests was ended from within")
     if facts.odd:
         raise TrialError("verifier_no_reward", f"{facts.odd[0]} is no plain file, so it is no reward")
-    return read_reward(logs, calls_pytest=wants_pytest, reward_range=task.file.verifier.reward_range)
-
-
-async def _run(task: Task, sandbox: Sandbox, again: bool) -> tuple[Facts, dict[str, bytes]]:
-    """Run the verifier's script; returns what it saw, and the files that are kept.
-
-    As root the whole script is one exec: tests go in through its stdin and the logs come out of its stdout, because the
-    engine's own copying costs more than everything else together.
-    """
-    settings = task.file.verifier
-    user = str(settings.user) if settings.user is not None else None
-    as_root = sandbox.runs_as_root if user is None else user in ("root", "0")
-    script = _script(task, sandbox, again)
-    tests, environment = pack(script.tests), task.resolve_env(settings.env)
-    if as_root:
-        variables = {**environment, **script.environment("whole")}
-        ended = await sandbox.shell(
-            script.text, timeout_sec=script.limit_sec, user="root", environment=variables, stdin=tests
-        )
-        if ended.timed_out:
-            # Its output broke off.
-            return Facts(timed_out=True), _kept(await sandbox.fetch("/logs", _KEPT_BYTES))
-    else:
-        ended = await _run_as(user, script, sandbox, environment, tests)
-    if ended.exit_code == NOT_STAGED:
-        raise TrialError(
-            "verifier_failed", "the tests could not be put into the container, or what lies there not moved aside"
-        )
-    facts, files = read_report(ended.output, _KEPT_BYTES)
-    return facts, _kept(files)
-
-
-def _script(task: Task, sandbox: Sandbox, again: bool) -> VerifierScript:
-    stage = f"/.tbench-{uuid.uuid4().hex[:12]}"
-    tests = tree_at(f"{stage}/tests", task.tests)
-    test_script = task.test_script
-    tests[f"{stage}/tests/test.sh"] = FileEntry(test_script, 0o755)
-    return VerifierScript(
-        stage=stage,
-        tests=tests,
-        workdir=sandbox.workdir,
-        timeout_sec=task.file.verifier.timeout_sec,
-        reward_lines=reward_lines(test_script),
-        again=again,
-        uses_apt=b"apt" in test_script or b"dpkg" in test_script,
-        caches=[name for name in ("pip", "uv") if re.search(rf"\b{name}[x3]?\b".encode(), test_script)],
-    )
+    asked = task.file.verifier
+    return read_reward(logs, calls_pytest=wants_pytest, reward_range=asked.reward_range, metric=asked.metric)
 
 
 async def _run_as(
@@ -187,7 +256,3 @@ async def _run_as(
     variables = script.environment("collect", code=code, late=timed_out, ticks=ticks)
     collected = await sandbox.shell(script.text, timeout_sec=_MARGIN_SEC, user="root", environment=variables)
     return dataclasses.replace(collected, output=heard + collected.output)
-
-
-def _kept(files: Mapping[str, bytes]) -> dict[str, bytes]:
-    return {name: data for name, data in files.items() if name.startswith(_KEPT)}

@@ -17,10 +17,12 @@ uses_apt=$TBENCH_VERIFIER_USES_APT   # not empty: test.sh mentions apt or dpkg
 caches=$TBENCH_VERIFIER_CACHES       # installers that test.sh calls
 code=$TBENCH_VERIFIER_CODE           # collect: how test.sh ended
 late=$TBENCH_VERIFIER_LATE           # collect: 1 when it reached its limit
+brought=$TBENCH_VERIFIER_BROUGHT     # not empty: the image has the tests, and none arrive
+kept=$TBENCH_VERIFIER_KEPT           # folders of /logs that are printed, a line each
 began_ticks=$TBENCH_VERIFIER_TICKS   # collect: when it began, in ticks of the machine's clock
 unset TBENCH_VERIFIER_PART TBENCH_VERIFIER_STAGE TBENCH_VERIFIER_DIGEST TBENCH_VERIFIER_LINES TBENCH_VERIFIER_WORKDIR \
     TBENCH_VERIFIER_LIMIT_SEC TBENCH_VERIFIER_AGAIN TBENCH_VERIFIER_USES_APT TBENCH_VERIFIER_CODE TBENCH_VERIFIER_LATE \
-    TBENCH_VERIFIER_TICKS TBENCH_VERIFIER_CACHES
+    TBENCH_VERIFIER_TICKS TBENCH_VERIFIER_CACHES TBENCH_VERIFIER_BROUGHT TBENCH_VERIFIER_KEPT
 
 busybox=/opt/tbench/bin/busybox
 logs=/logs/verifier
@@ -65,14 +67,16 @@ set_aside() {
 # Puts the tests at /tests and an empty directory at /logs/verifier. The tests arrive as an archive on standard input.
 stage_tests() {
     umask 022
-    $busybox tar -xf - -C / || exit $exit_not_staged
+    if [ -n "$brought" ]; then $busybox mkdir -p "$stage"; else $busybox tar -xf - -C /; fi || exit $exit_not_staged
     # What lies there is our own.
-    [ -z "$again" ] || $busybox rm -rf /tests $logs
+    [ -z "$again" ] || $busybox rm -rf $logs
+    [ -z "$again" ] || [ -n "$brought" ] || $busybox rm -rf /tests
     if [ -L /logs ] || { [ -e /logs ] && [ ! -d /logs ]; }; then set_aside /logs logs; fi
     $busybox rmdir $logs 2>/dev/null
     if [ -L $logs ] || [ -e $logs ]; then set_aside $logs verifier; fi
-    if [ -L /tests ] || [ -e /tests ]; then set_aside /tests tests; fi
     $busybox mkdir -p -m 777 $logs || exit $exit_not_staged
+    [ -z "$brought" ] || return 0
+    if [ -L /tests ] || [ -e /tests ]; then set_aside /tests tests; fi
     $busybox mv "$stage/tests" /tests || exit $exit_not_staged
 }
 
@@ -86,7 +90,7 @@ sum_up() {
 check_tests() {
     local bait
     sums=$(sum_up)
-    if [ "$(printf %s "$sums" | $busybox sha256sum)" != "$digest  -" ]; then
+    if [ -z "$brought" ] && [ "$(printf %s "$sums" | $busybox sha256sum)" != "$digest  -" ]; then
         is_forged=1
         note forged "what lies at /tests is not what was put there"
     elif [ "$left" != 0 ]; then
@@ -193,10 +197,11 @@ is_timeout() {
 }
 
 # Counts the processes that the agent left: all but ours (one session) and the terminal's own, which are tmux, then what
-# starts its shell (a script of ours, run by our busybox), then one shell of that. The terminal's stand still from then
-# on, in this order, as each would start the next one anew: a shell can wait for the tests, too, and tmux run commands.
+# starts its shell (a script of ours, run by our busybox; one for each step of a task), then the shells of that, which takes
+# one that stood still for lost. They stand still from then on, in this order, as each would start the next one anew: a
+# shell can wait for the tests, too, and tmux run commands.
 count_left() {
-    local process words ours terminal='' shells=0
+    local process words ours terminal='' wrappers=' '
     left=0
     read_stat /proc/self/stat
     ours=$session
@@ -209,15 +214,17 @@ count_left() {
         read -r words <"$process/cmdline"
         case "$words" in ${busybox}sh/opt/tbench/share/shell*) ;; *) continue ;; esac
         read_stat "$process/stat" || continue
-        case "$terminal" in *" $parent "*) terminal="$terminal ${process#/proc/} " ;; esac
+        case "$terminal" in
+            *" $parent "*) terminal="$terminal ${process#/proc/} " wrappers="$wrappers${process#/proc/} " ;;
+        esac
     done
     for process in /proc/[0-9]*; do
         read_stat "$process/stat" 2>/dev/null || continue
         if [ "$process" = /proc/1 ] || [ "$session" = "$ours" ] || [ "$state" = Z ]; then continue; fi
         case "$terminal" in *" ${process#/proc/} "*) continue ;; esac
         ! is_timeout "$process" || continue
-        case "$name$shells$terminal" in
-            bash0*" $parent "* | sh0*" $parent "* | busybox0*" $parent "*) shells=1 terminal="$terminal ${process#/proc/} " ;;
+        case "$name:$wrappers" in
+            bash:*" $parent "* | sh:*" $parent "* | busybox:*" $parent "*) terminal="$terminal ${process#/proc/} " ;;
             *) left=$((left + 1)) ;;
         esac
     done
@@ -437,7 +444,7 @@ collect() {
         set -- "$@" $($busybox find "${stage#/}/evidence" -type f -size -64k | $busybox head -n 20)
         set +f
     fi
-    for name in verifier agent artifacts; do [ ! -e /logs/$name ] || set -- "$@" logs/$name; done
+    for name in $kept; do [ ! -e /logs/"$name" ] || set -- "$@" logs/"$name"; done
     $busybox tar -cf - "$@" 2>/dev/null
 }
 

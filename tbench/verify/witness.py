@@ -49,12 +49,12 @@ def _reward_lines(text: str) -> Iterator[int]:
         ends += _HERE_DOCUMENT.findall(line)
 
 
-def witnessed_reward(told: Sequence[str]) -> float | None:
+def witnessed_reward(told: Sequence[str], metric: str | None = None) -> float | None:
     """The reward of the last write that bash told of; None without one that can be read."""
     for line in reversed(told):
         found = _TOLD.fullmatch(line)
         words = _words(found[2]) if found else []
-        if words[:1] in (["echo"], ["printf"]) and (value := _value(words)) is not None:
+        if words[:1] in (["echo"], ["printf"]) and (value := _value(words, metric)) is not None:
             return value
     return None
 
@@ -66,15 +66,15 @@ def _words(command: str) -> list[str]:
         return []
 
 
-def _value(words: Sequence[str]) -> float | None:
+def _value(words: Sequence[str], metric: str | None) -> float | None:
     arguments = [word for at, word in enumerate(words[1:]) if not (at == 0 and re.fullmatch(r"-[neE]+|--", word))]
     if words[0] == "printf":
         # A format without a conversion is the text itself.
         arguments = arguments[-1:] if len(arguments) > 1 else [argument.replace("\\n", "") for argument in arguments]
-    return parse_reward(" ".join(arguments).encode())
+    return parse_reward(" ".join(arguments).encode(), metric)
 
 
-def rewards_of_files(logs: Logs) -> tuple[float, ...]:
+def rewards_of_files(logs: Logs, metric: str | None = None) -> tuple[float, ...]:
     """The rewards of reward.json and reward.txt, of those that hold one."""
-    found = (parse_reward(logs[name]) for name in ("reward.json", "reward.txt") if name in logs)
+    found = (parse_reward(logs[name], metric) for name in ("reward.json", "reward.txt") if name in logs)
     return tuple(value for value in found if value is not None)

@@ -20,6 +20,7 @@ import lives
 import memory
 import replay
 import scoring
+import services
 import simulated
 import steps
 from figures import Figures
@@ -34,7 +35,9 @@ GROUPS: dict[str, Callable[..., Awaitable[None]]] = {
     "memory": memory.per_trial,
     "simulated": simulated.five_hundred,
     "trial": lives.whole_trials,
+    "separate": lives.separate_verdicts,
     "lives": lives.lives_at_once,
+    "services": services.two_services,
     "help": lives.command_line,
     "datasets": datasets.by_name,
     "replay": scoring.replay,

@@ -10,7 +10,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 from figures import Figures
-from small_task import Place
+from small_task import SEPARATE, Place, make_task
 
 from harness.agent import Limits
 from harness.chat import ChatModel
@@ -87,6 +87,24 @@ async def whole_trials(place: Place, figures: Figures, scratch: Path) -> None:
     figures.add("oracle_trial_over_bare_cycle", oracle_sec / bare_sec, "ratio", 1.0)
     figures.add("ten_step_trial_sec", statistics.median(model), "s", oracle_sec)
     figures.add("ten_step_minus_oracle_sec", statistics.median(model) - oracle_sec, "s")
+
+
+async def separate_verdicts(place: Place, figures: Figures, scratch: Path) -> None:
+    """What a verifier in a container of its own adds to a trial, beside the bare cycle of one container.
+
+    The difference of neighbours is taken, as the machine is not the same for long.
+    """
+    apart = place.with_task(make_task(scratch / "separate-task", toml=SEPARATE))
+    bare, added = [], []
+    for _ in range(CYCLES):
+        bare.append(bare_cycle(place))
+        shared, _ = await place.run_trials(OracleAgent, 1, 1, "oracle")
+        separate, outcome = await apart.run_trials(OracleAgent, 1, 1, "oracle")
+        assert outcome.results[0].reward == 1.0, outcome.results
+        added.append(separate - shared)
+    bare_sec, added_sec = statistics.median(bare), statistics.median(added)
+    figures.add("separate_verdict_adds_sec", added_sec, "s", bare_sec)
+    figures.add("separate_verdict_over_bare_cycle", added_sec / bare_sec, "ratio", 1.3)
 
 
 def bare_lives(place: Place) -> float:

@@ -7,7 +7,7 @@ import tempfile
 import time
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from run_plans import a_plan
@@ -20,18 +20,21 @@ from tbench.sandbox.backend import Sandbox, SandboxSettings, opened
 from tbench.sandbox.docker.backend import DockerBackend
 from tbench.sandbox.docker.engine import Engine
 from tbench.sandbox.docker.image import Images
-from tbench.sandbox.docker.network import ensure_network
+from tbench.sandbox.docker.networking.bridge import ensure_network
 from tbench.sandbox.docker.tools import ensure_tools
+from tbench.tasks.environment import agent_environment
 from tbench.tasks.sources import TaskSet
 from tbench.tasks.task import Task
 
+SEPARATE = 'artifacts = ["/app/done"]\n[verifier]\nenvironment_mode = "separate"\n'
 
-def make_task(directory: Path, memory_mb: int = 512) -> Task:
+
+def make_task(directory: Path, memory_mb: int = 512, toml: str = "") -> Task:
     """The smallest task there can be: what is left is the runner's own cost."""
     for name in ("environment", "solution", "tests"):
         (directory / name).mkdir(parents=True)
     limits = f"[environment]\ncpus = 1\nmemory_mb = {memory_mb}\n[agent]\ntimeout_sec = 600\n"
-    (directory / "task.toml").write_text(limits)
+    (directory / "task.toml").write_text(toml + limits)
     (directory / "instruction.md").write_text("Create /app/done: this is the benchmark of the runner itself.\n")
     (directory / "environment/Dockerfile").write_text("FROM debian:bookworm-slim\nWORKDIR /app\n")
     (directory / "solution/solve.sh").write_text("#!/bin/bash\ntouch /app/done\n")
@@ -54,7 +57,11 @@ class Place:
     async def prepare(cls, engine: Engine, task: Task) -> Place:
         volume = await ensure_tools(engine, print)
         await ensure_network(engine)
-        return cls(engine, task, (await Images(engine).get(task)).id, volume)
+        return cls(engine, task, (await Images(engine).get(agent_environment(task))).id, volume)
+
+    def with_task(self, task: Task) -> Place:
+        """The same place for another task of the same image."""
+        return replace(self, task=task)
 
     @asynccontextmanager
     async def sandboxes(self, count: int) -> AsyncIterator[list[Sandbox]]:
@@ -65,7 +72,7 @@ class Place:
         ):
             made = []
             for _ in range(count):
-                sandbox = await backend.sandbox(self.task, "bench")
+                sandbox = await backend.sandbox(agent_environment(self.task), "bench")
                 stack.push_async_callback(sandbox.remove)
                 made.append(sandbox)
             yield made

@@ -9,6 +9,7 @@ from bench.small_task import make_task
 
 from tbench.sandbox.docker.engine import Engine
 from tbench.sandbox.docker.image import Images, build_tag
+from tbench.tasks.environment import agent_environment
 from tbench.tasks.task import Task
 
 DOCKERFILE = """FROM debian:bookworm-slim
@@ -25,10 +26,10 @@ async def prepare_task(engine: Engine, directory: Path) -> Path:
     task = make_task(directory / "beside-harbor", memory_mb=256)
     (task.path / "environment/Dockerfile").write_text(DOCKERFILE)
     task = Task.read(task.path)
-    await Images(engine, say=print).get(task)
+    await Images(engine, say=print).get(agent_environment(task))
     toml = task.path / "task.toml"
     name = f'schema_version = "1.4"\n[task]\nname = "bench/{task.name}"\n'
-    image = f'[environment]\ndocker_image = "{build_tag(task)}"\n'
+    image = f'[environment]\ndocker_image = "{build_tag(agent_environment(task))}"\n'
     toml.write_text(name + toml.read_text().replace("[environment]\n", image))
     return task.path
 

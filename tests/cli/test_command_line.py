@@ -316,7 +316,7 @@ def completed(here: Here, line: str) -> set[str]:
     ("line", "words"),
     [
         ("tbench re", {"resume", "regrade", "report", "replay"}),
-        ("tbench task ", {"list", "check"}),
+        ("tbench task ", {"list", "check", "new", "convert"}),
         ("tbench run --verify ", {"shared", "isolated", "both"}),
         ("tbench run --keep f", {"failed"}),
         ("tbench run --network ", {"task", "none", "bridge"}),

@@ -102,7 +102,7 @@ def test_verify_names_what_was_changed_in_the_cache(tmp_path: Path) -> None:
 def test_task_list_takes_a_name_in_both_ways() -> None:
     assert tbench("task", "list", "-d", "made-up@1.0", "-t", "a*")[1].splitlines()[-1].startswith("alpha ")
     assert tbench("task", "list", "made-up", "--offline")[1].splitlines()[0].startswith("alpha ")
-    assert tbench("task", "check", "-d", "made-up")[1].splitlines()[-1] == "2 tasks, 0 problems"
+    assert tbench("task", "check", "-d", "made-up")[1].splitlines()[-1] == "2 tasks, 0 problems, 0 hints"
 
 
 def test_the_tasks_are_named_once_and_a_name_that_is_a_directory_is_refused() -> None:

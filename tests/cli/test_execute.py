@@ -34,9 +34,9 @@ def test_the_collector_is_as_before_when_the_trials_are_over() -> None:
             "small-task cannot run: env_missing: verifier.env",
         ),
         (
-            {"toml": "[environment]\ngpus = 1\n"},
+            {"toml": "[environment]\ntpu = { type = 'v4', topology = '2x2x1' }\n"},
             "nop",
-            "small-task cannot run: task_unsupported: needs environment.gpus",
+            "small-task cannot run: task_unsupported: needs environment.tpu",
         ),
     ],
 )

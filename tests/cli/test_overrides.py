@@ -17,6 +17,7 @@ from conftest import MakeTask
 from tbench.sandbox.docker.engine import Engine
 from tbench.sandbox.docker.image import build_tag
 from tbench.sandbox.docker.labels import LABEL_RUN
+from tbench.tasks.environment import agent_environment
 from tbench.tasks.task import Task
 
 pytestmark = pytest.mark.engine
@@ -59,7 +60,7 @@ def test_containers_have_what_is_overridden_and_it_stands_beside_the_score(
     assert result["reward"] == 1.0 and result["outcome"] == "finished"
     assert document["config"]["overrides"]["cpus"] == 0.5
     assert result["image_id"] == document["tasks"][0]["image_id"]
-    assert result["image_origin"]["reference"] == build_tag(Task.read(path))
+    assert result["image_origin"]["reference"] == build_tag(agent_environment(Task.read(path)))
     kept = json.loads((run_dir / "trials/small-task/seed-0/kept.json").read_text())["container"]
     limits = engine.api.inspect_container(kept)["HostConfig"]
     assert (limits["NanoCpus"], limits["Memory"]) == (500_000_000, 300 << 20)
@@ -86,7 +87,7 @@ def test_a_run_goes_on_with_more_time_for_its_builds(engine: Engine, make_task: 
         resumed = tbench("resume", str(run_dir), "--build-timeout-multiplier", "120")
         assert resumed.returncode == 0, resumed
     finally:
-        engine.api.remove_image(build_tag(Task.read(path)), force=True)
+        engine.api.remove_image(build_tag(agent_environment(Task.read(path))), force=True)
     document, results = stored(run_dir)
     assert [(result["reward"], result["final"]) for result in results] == [(None, False), (1.0, True)]
     assert results[0]["trial"] == results[1]["trial"]

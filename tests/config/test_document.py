@@ -37,6 +37,7 @@ def another_value(setting: Setting) -> Any:
         "model.rename_fields": {"top_p": None, "max_tokens": "max_completion_tokens"},
         "sandbox.allow_env": ("A", "B"),
         "sandbox.cap_add": ("SYS_PTRACE",),
+        "sandbox.network_pool": "10.99.0.0/16",
     }
     if setting.path in special:
         return special[setting.path]

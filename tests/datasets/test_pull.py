@@ -15,6 +15,7 @@ from pathlib import Path
 import pytest
 from full_disk import files_end_at
 from git_mirrors import Mirror, git, registry, row
+from tb1_tasks import write_tb1_task
 
 from tbench.datasets.cache import RECORD, DatasetCache, Entry
 from tbench.datasets.known import KnownDataset, Piece
@@ -236,14 +237,23 @@ def test_a_folder_without_tasks_is_named(mirror: Mirror, cache: Path, folder: st
         pulled(mirror, cache, folder=folder)
 
 
-def test_tasks_of_terminal_bench_1_and_listed_ones_that_are_gone_are_named(
+def test_tasks_of_terminal_bench_1_are_converted_and_those_that_cannot_be_are_named(
     mirror: Mirror, cache: Path, tmp_path: Path
 ) -> None:
-    (mirror.work / "old/first").mkdir(parents=True)
-    (mirror.work / "old/first/task.yaml").write_text("instruction: do\n")
+    write_tb1_task(mirror.work / "old/first")
+    write_tb1_task(mirror.work / "old/second", {"docker-compose.yaml": "services: 1\n"})
     mirror.commit()
-    with pytest.raises(UsageError, match=r"holds tasks of Terminal-Bench 1 \(task\.yaml\), which tbench does not read"):
-        pulled(mirror, cache, folder="old")
+    old = {"name": "old", "version": "1", "github_url": mirror.url, "dataset_path": "./old", "commit_hash": mirror.head}
+    place = registry(tmp_path / "r.json", {**old, "terminal_bench_version": "latest"})
+    for _ in range(2):
+        said: list[str] = []
+        found = read_chosen("old@1", ALL_TASKS, Access(str(place), say=said.append))
+        assert [(task.name, task.has_oracle) for task in found.tasks] == [("first", True)]
+        assert "docker-compose.yaml: services: is missing, or no table of services" in found.invalid["second"]
+    assert said == []
+
+
+def test_listed_tasks_that_are_gone_are_named(mirror: Mirror, cache: Path, tmp_path: Path) -> None:
     place = registry(tmp_path / "r.json", row("gone", "1", mirror, mirror.head, ["alpha", "omega"]))
     with pytest.raises(UsageError, match="has no task omega; check commit and path"):
         read_chosen("gone@1", ALL_TASKS, Access(str(place)))

@@ -230,6 +230,15 @@ async def test_without_an_engine_the_rest_is_looked_at_all_the_same(tmp_path: Pa
     assert found["endpoint"].status is CheckStatus.SKIPPED
 
 
+@pytest.mark.engine
+async def test_a_broken_configuration_of_docker_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "config.json").write_text("{")
+    monkeypatch.setenv("DOCKER_CONFIG", str(tmp_path))
+    found = {finding.name: finding for finding in await examination(Subject(tmp_path / "runs"))}
+    assert found["engine"].status is CheckStatus.FAIL
+    assert found["engine"].seen.startswith(f"{tmp_path / 'config.json'}: is no JSON")
+
+
 # -- every check is bounded and on its own -----------------------------------------------------------------
 
 

@@ -12,8 +12,9 @@ from urllib.parse import unquote
 import pytest
 from run_plans import a_config, a_document, a_plan
 
+from harness.trajectory import Outcome
 from reports.page import write_report
-from tbench.results import Blame, ErrorInfo, Stage, Timings, TrialResult
+from tbench.results import Blame, ErrorInfo, Stage, TaskStepResult, Timings, TrialResult
 from tbench.storage.read_run import RunUnreadable
 
 TIME = datetime(2026, 1, 1, tzinfo=UTC)
@@ -184,6 +185,33 @@ def test_links_lead_to_the_files_that_exist(tmp_path: Path) -> None:
         assert len(links) == 3
         assert all((page.parent / unquote(link)).is_file() for link in links)
         assert not any("#" in link or " " in link for link in links)
+
+
+def test_each_step_of_a_task_has_a_line_in_the_cell_of_its_trial(tmp_path: Path) -> None:
+    steps = (
+        TaskStepResult(name="build", reward=0.4, outcome=Outcome.SUBMITTED, steps=5, stopped="reward 0.4 is below 0.5"),
+        TaskStepResult(name="document", begun=False),
+    )
+    run = store(tmp_path, [trial("t", 0, 0.4, task_steps=steps, reward_all_steps=0.2)], ["t"])
+    for name in ("build", "document", "../../../../outside"):
+        (run / "trials/t/seed-0/steps" / name).mkdir(parents=True)
+    (run / "trials/t/seed-0/steps/build/trajectory.json").write_text("{}")
+    page = read(write_report(run))
+    assert "step 1 build: reward 0.4, submitted, 5 steps, 0.0 s, reward 0.4 is below 0.5" in page.words()
+    assert "step 2 document: never begun" in page.words()
+    assert "0.2 with 0 for task steps that were never begun" in page.words()
+    assert "score 10.0 % with 0 for the 1 task step that 1 trial never began" in page.words()
+    links = [attrs["href"] for tag, attrs in page.tags if tag == "a"]
+    assert links == ["trials/t/seed-0/steps/build/trajectory.json"]
+
+
+def test_the_name_of_a_step_cannot_lead_out_of_the_run(tmp_path: Path) -> None:
+    steps = (TaskStepResult(name="../../../../outside", reward=1.0),)
+    run = store(tmp_path / "run", [trial("t", 0, 1.0, task_steps=steps, reward_all_steps=1.0)], ["t"])
+    (run / "trials/t/seed-0/steps").mkdir(parents=True)
+    (run / "outside").mkdir()
+    (run / "outside" / "trajectory.json").write_text("{}")
+    assert [attrs for tag, attrs in read(write_report(run)).tags if tag == "a"] == []
 
 
 def test_a_later_attempt_links_into_its_own_directory(tmp_path: Path) -> None:

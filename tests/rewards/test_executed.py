@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 from fake_tmux import FakeTmux
+from step_tasks import step_task
 
 from tbench.agents.trial_agent import NopAgent, OracleAgent
 from tbench.errors import TaskInvalid, TrialError, UsageError
@@ -172,6 +173,9 @@ async def test_what_cannot_be_run_is_refused_before_anything_starts(make_task: M
         Live(on_error="ignore")  # type: ignore[arg-type]
     with pytest.raises(ValueError, match="on_flagged"):
         Live(on_flagged="drop")  # type: ignore[arg-type]
+    steps = step_task(make_task, "one", "two", name="of-steps")
+    with pytest.raises(UsageError, match="of-steps: has several steps, and a completion is one reply"):
+        await executed_reward([reply("ls")], task=steps, live=where)
     first = Task.read(make_task())
     moved = first.path.rename(tmp_path / first.name)
     with pytest.raises(UsageError, match="same name in different directories"):

@@ -241,3 +241,13 @@ def check(inside: list[Guest]) -> None:
     if len(inside) > 1:
         assert sum(guest.demand.cpus for guest in inside) <= 4 + 1e-6
         assert sum(guest.demand.memory_mb for guest in inside) <= 1000 + 1e-6
+
+
+async def test_gpus_are_counted_where_their_number_is_known() -> None:
+    on_a_gpu = Demand(1, 100, 1)
+    made = await guests(Admission(8, 1000, gpus=1), [on_a_gpu, on_a_gpu, SMALL], [])
+    assert [each.inside for each in made] == [True, False, False]
+    await all_leave(made)
+    made = await guests(Admission(8, 1000), [on_a_gpu, on_a_gpu], [])
+    assert [each.inside for each in made] == [True, True]
+    await all_leave(made)

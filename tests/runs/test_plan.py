@@ -84,6 +84,8 @@ def another(setting: Any) -> Any:
         return "oracle"
     if setting.path == "sandbox.cap_add":
         return ("NET_RAW",)
+    if setting.path == "sandbox.network_pool":
+        return "10.0.0.0/16"
     if setting.path == "model.rename_fields":
         return {"top_p": None}
     values: dict[type, Any] = {bool: not setting.default, str: "other", tuple: ("other",), dict: {"other": 1}}

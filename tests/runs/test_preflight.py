@@ -23,7 +23,7 @@ from tbench.tasks.sources import read_tasks
 from tbench.tasks.task import Task
 
 WANTS = '[{table}.env]\nKEY = "${{SURELY_UNSET}}"\n'
-GPU = "[environment]\ngpus = 1\n"
+TPU = "[environment]\ntpu = { type = 'v4', topology = '2x2x1' }\n"
 
 
 def why(path: Path, agent: str = "model", allowed: tuple[str, ...] = ()) -> tuple[str, str] | None:
@@ -90,11 +90,11 @@ def test_a_solution_that_goes_away_after_the_plan_was_made_has_changed(make_task
 
 def test_tasks_that_cannot_run_are_found_by_name_in_a_set(make_task: MakeTask) -> None:
     make_task("good")
-    make_task("gpu", toml=GPU)
+    make_task("tpu", toml=TPU)
     directory = make_task("broken", toml="[environment\n").parent
     found = refusals(read_tasks(str(directory)), "nop")
-    assert {name: error.type for name, error in found.items()} == {"broken": "task_invalid", "gpu": "task_unsupported"}
-    assert str(found["gpu"]) == "needs environment.gpus, which tbench does not have"
+    assert {name: error.type for name, error in found.items()} == {"broken": "task_invalid", "tpu": "task_unsupported"}
+    assert str(found["tpu"]) == "needs environment.tpu, which tbench does not have"
 
 
 def test_a_run_of_nothing_that_can_run_is_refused_in_one_line(make_task: MakeTask) -> None:
@@ -103,7 +103,7 @@ def test_a_run_of_nothing_that_can_run_is_refused_in_one_line(make_task: MakeTas
     with pytest.raises(UsageError, match=r"^a cannot run: oracle_missing: .*solve\.sh: missing"):
         require_a_task_that_can_run(read_tasks(str(directory)), oracle)
     make_task("b", solve=None)
-    make_task("c", toml=GPU)
+    make_task("c", toml=TPU)
     said = r"^none of 3 tasks can run \(oracle_missing 2, task_unsupported 1\); the first: a cannot run: oracle_missing"
     with pytest.raises(UsageError, match=said):
         require_a_task_that_can_run(read_tasks(str(directory)), oracle)
@@ -126,7 +126,7 @@ async def test_trials_that_cannot_run_have_their_error_first_and_neither_sandbox
 ) -> None:
     make_task("alpha")
     make_task("needs-key", toml=WANTS.format(table="verifier"))
-    source = str(make_task("zulu", toml=GPU).parent)
+    source = str(make_task("zulu", toml=TPU).parent)
     seen: list[Event] = []
     worked: list[str] = []
     backend = FakeBackend()
@@ -151,7 +151,7 @@ async def test_trials_that_cannot_run_have_their_error_first_and_neither_sandbox
     assert notes(seen[:first]) == [
         "needs-key cannot run: env_missing: verifier.env.KEY = ${SURELY_UNSET}: SURELY_UNSET comes from the "
         "environment of tbench only with consent: give --allow-env SURELY_UNSET, and set SURELY_UNSET there",
-        "zulu cannot run: task_unsupported: needs environment.gpus, which tbench does not have",
+        "zulu cannot run: task_unsupported: needs environment.tpu, which tbench does not have",
     ]
     assert len(outcome.results) == 6
 
@@ -217,3 +217,21 @@ async def test_a_task_larger_than_the_machine_is_told_once_and_runs(
     )
     assert [result.reward for result in outcome.results] == [1.0, 1.0]
     assert sum("larger than the machine" in note for note in notes(seen)) == told
+
+
+@pytest.mark.parametrize(
+    ("gpus", "words"),
+    [
+        (None, None),
+        (2, None),
+        (1, "needs environment.gpus = 2, and the engine has 1 GPU; "),
+        (0, "needs environment.gpus = 2, and the engine has no nvidia runtime; "),
+    ],
+)
+def test_a_task_that_needs_more_gpus_than_there_are_is_refused(
+    make_task: MakeTask, gpus: int | None, words: str | None
+) -> None:
+    task = Task.read(make_task(toml="[environment]\ngpus = 2\n"))
+    error = refusal(task, "", "nop", gpus)
+    assert (error is None) == (words is None)
+    assert error is None or (error.type == "task_unsupported" and str(error).startswith(str(words)))

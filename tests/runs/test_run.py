@@ -28,6 +28,7 @@ from tbench.sandbox.archive import unpack
 from tbench.sandbox.backend import Capacity
 from tbench.sandbox.fake import FakeBackend, FakeSandbox
 from tbench.storage.run_store import RunStore
+from tbench.tasks.environment import Environment
 from tbench.tasks.sources import TaskSet, read_tasks
 from tbench.tasks.task import Task
 
@@ -36,7 +37,8 @@ EIGHT_CPUS = Capacity(8, 1e6)
 RESULT_KEYS = {
     "schema_version", "run", "trial", "task", "seed", "attempt", "final", "agent", "model", "reward", "outcome",
     "error", "steps", "usage", "timings", "started_at", "finished_at", "human_touched",
-    "integrity", "host", "out_of_memory", "image_id", "image_origin",
+    "integrity", "host", "out_of_memory", "image_id", "image_origin", "task_steps", "reward_all_steps", "metrics",
+    "verifier_image_id", "verifier_image_origin",
 }  # fmt: skip
 TIMING_KEYS = {
     "queue_sec", "sandbox_sec", "agent_sec", "model_sec", "waited_sec", "command_sec", "verifier_sec",
@@ -266,7 +268,7 @@ async def test_the_journal_tells_the_life_of_every_trial_in_order(bench: Bench, 
 async def test_one_failure_of_each_kind_leaves_the_other_trials_alone(
     bench: Bench, tasks: TaskSet, make_task: MakeTask
 ) -> None:
-    make_task("unsupported", toml="[environment]\ngpus = 2\n")
+    make_task("unsupported", toml="[environment]\ntpu = { type = 'v4', topology = '2x2x1' }\n")
     make_task("malformed", toml="[agent\n")
     make_task("unbuildable")
     make_task("buggy")
@@ -517,13 +519,13 @@ async def test_results_and_run_json_say_where_images_came_from_and_a_later_start
     make_task: MakeTask, tmp_path: Path
 ) -> None:
     class Building(FakeBackend):
-        async def sandbox(self, task: Task, *more: Any) -> FakeSandbox:
-            made = await super().sandbox(task, *more)
-            self.image_origins[task.name] = ImageOrigin(how="built", reference="tbench/a:1", built_from="1")
+        async def sandbox(self, environment: Environment, *more: Any) -> FakeSandbox:
+            made = await super().sandbox(environment, *more)
+            self.image_origins[environment.name] = ImageOrigin(how="built", reference="tbench/a:1", built_from="1")
             return made
 
     make_task("a")
-    tasks = read_tasks(str(make_task("b", toml="[environment]\ngpus = 1\n").parent))
+    tasks = read_tasks(str(make_task("b", toml="[environment]\ntpu = { type = 'v4', topology = '2x2x1' }\n").parent))
     directory = tmp_path / "run"
     await execute_run(plan_of(seeds=(0,)), tasks, directory, NopAgent, Events(), backend=Building())
     assert images_in(directory) == ([("fake", "built"), (None, None)], [(None, None), ("fake", "built")])

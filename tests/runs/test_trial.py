@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from fake_tmux import Answer, FakeTmux
 from full_disk import files_end_at
-from run_plans import a_document
+from run_plans import a_config, a_document
 
 from harness.fakes import ScriptedModel
 from harness.limits import Limits
@@ -21,6 +21,7 @@ from tbench.agents.trial_agent import AgentReport, NopAgent, OracleAgent, TrialA
 from tbench.errors import KINDS, TrialError
 from tbench.events import Event, Events, TrialFinished, TrialPhase, TrialStep, TrialVerdict
 from tbench.results import TrialResult
+from tbench.runs.overrides import as_configured
 from tbench.runs.trial import Trial, TrialPlan
 from tbench.sandbox.backend import ExecResult
 from tbench.sandbox.fake import FakeBackend, FakeSandbox
@@ -88,7 +89,7 @@ class Bench:
         return Trial(
             plan,
             run="r",
-            agent=agent,
+            make_agent=lambda: agent,
             model="m",
             backend=self.sandboxes,
             store=self.store,
@@ -279,7 +280,7 @@ async def test_the_verdict_is_on_disk_before_the_sandbox_goes(bench: MakeBench, 
 
 
 FAILURES: dict[str, dict[str, Any]] = {
-    "task_unsupported": {"task": {"toml": "[environment]\ngpus = 1\n"}},
+    "task_unsupported": {"task": {"toml": "[environment]\ntpu = { type = 'v4', topology = '2x2x1' }\n"}},
     "task_changed": {"agent": ScriptedAgent(lambda place: edit_the_tests(place, b"echo 1"))},
     "env_missing": {"task": {"toml": '[verifier]\nenv = { A = "${SURELY_UNSET}" }\n'}},
     "image_build_failed": {"refuses": TrialError("image_build_failed", "no")},
@@ -328,7 +329,10 @@ async def test_a_directory_that_could_not_be_read_is_an_error_of_its_trial(bench
 
 
 def test_every_kind_of_error_can_be_made() -> None:
-    tested_elsewhere = {"task_invalid", "result_unwritable"}
+    tested_elsewhere = {
+        *("task_invalid", "trust_missing", "image_denied", "image_rate_limited", "service_failed", "setup_failed"),
+        *("artifacts_too_large", "tests_missing", "result_unwritable"),
+    }
     assert set(KINDS) == set(FAILURES) | tested_elsewhere
 
 
@@ -446,3 +450,18 @@ async def test_what_was_seen_of_tampering_is_in_the_result_with_and_without_a_ve
     assert result.integrity.evidence == ("/tests/test.sh",)
     assert result.integrity.repairs == ("cwd: made again",)
     assert result.integrity.tamper[0].startswith("planted-tests:")
+
+
+async def test_all_metrics_are_kept_and_the_one_that_the_run_names_counts(
+    bench: Callable[..., Bench], make_task: MakeTask
+) -> None:
+    sandbox = FakeSandbox({"verifier/reward.json": b'{"accuracy": 0.25, "speed": 12}'})
+    config = a_config().with_values(verify={"metric": "accuracy"})
+    result = await bench(sandbox).run(as_configured(Task.read(make_task()), config))
+    assert (result.reward, result.metrics) == (0.25, {"accuracy": 0.25, "speed": 12.0})
+
+
+async def test_what_an_entry_point_printed_is_kept(bench: Callable[..., Bench], make_task: MakeTask) -> None:
+    made = bench(FakeSandbox(printed=b"up at last\n"))
+    await made.run(Task.read(make_task()))
+    assert (made.directory / "entrypoint.log").read_bytes() == b"up at last\n"

@@ -25,15 +25,18 @@ from tbench.sandbox.backend import (
     Sandbox,
     SandboxSettings,
     Snapshots,
+    SwitchesNetwork,
     opened,
     require,
 )
 from tbench.sandbox.docker.backend import DockerBackend
 from tbench.sandbox.docker.engine import Engine
 from tbench.sandbox.fake import FakeBackend, FakeSandbox
+from tbench.tasks.environment import agent_environment
+from tbench.tasks.network import NetworkPolicy
 from tbench.tasks.task import Task
 
-OPTIONAL = [Compares, Copies, Snapshots, Keeps, MakesRoom, HasTty]
+OPTIONAL = [Compares, Copies, Snapshots, Keeps, MakesRoom, SwitchesNetwork, HasTty]
 
 
 def will_say(sandbox: Sandbox, answer: ExecResult | Exception) -> None:
@@ -73,7 +76,7 @@ def podman() -> Iterator[Engine]:
 @pytest.fixture
 async def sandbox(backend: Backend, make_task: Any) -> AsyncIterator[Sandbox]:
     async with opened(backend):
-        made = await backend.sandbox(Task.read(make_task()), "t.s0.x")
+        made = await backend.sandbox(agent_environment(Task.read(make_task())), "t.s0.x")
         yield made
         await made.remove()
 
@@ -100,7 +103,7 @@ async def test_phases_and_the_image_are_told_of_a_new_sandbox(backend: Backend, 
     phases: list[str] = []
     task = Task.read(make_task())
     async with opened(backend):
-        made = await backend.sandbox(task, "t.s0.x", phases.append)
+        made = await backend.sandbox(agent_environment(task), "t.s0.x", phases.append)
         await made.remove()
     assert phases[-1] == "sandbox"
     assert backend.image_ids[task.name]
@@ -191,6 +194,13 @@ async def test_an_original_that_was_lost_is_made_again(sandbox: Sandbox) -> None
 async def test_a_sandbox_with_room_is_left_as_it_is(sandbox: Sandbox) -> None:
     assert isinstance(sandbox, MakesRoom)
     assert await sandbox.make_room() == ()
+
+
+async def test_a_sandbox_with_one_network_for_life_keeps_it(sandbox: Sandbox) -> None:
+    assert isinstance(sandbox, SwitchesNetwork)
+    await sandbox.use_network(NetworkPolicy())
+    will_say(sandbox, ExecResult(0, b"lo\n"))
+    assert (await sandbox.shell("ls /sys/class/net", timeout_sec=30)).output == b"lo\n"
 
 
 async def test_a_backend_s_sandboxes_have_what_their_class_says(backend: Backend, sandbox: Sandbox) -> None:

@@ -175,5 +175,5 @@ def test_a_task_that_is_too_large_costs_no_other_and_check_says_so(make_task: Ma
     assert [task.name for task in read_tasks(str(large.parent)).tasks] == ["small"]
     done = CliRunner().invoke(app, ["task", "check", str(large.parent)], prog_name="tbench")
     lines = done.output.splitlines()
-    assert (done.exit_code, lines[-1]) == (2, "2 tasks, 1 problems")
+    assert (done.exit_code, lines[-1]) == (2, "2 tasks, 1 problem, 0 hints")
     assert lines[0].startswith(f"cannot run: {large / 'solution'}: holds 3,072.0 MB of files")

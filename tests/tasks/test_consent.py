@@ -65,10 +65,11 @@ def test_one_line_names_what_is_set_asked_for_and_not_allowed() -> None:
         a_file(verifier={"K": "${OPENAI_API_KEY:-}", "L": "${NOT_SET}"}),
         a_file(environment={"A": "${HOST_A}", "K": "${OPENAI_API_KEY}"}),
     ]
-    assert about_withheld(files, (), HOST) == (
+    wished = [wish for file in files for wish in wishes(file)]
+    assert about_withheld(wished, (), HOST) == (
         "not given to the tasks that ask for it, though set here: HOST_A, OPENAI_API_KEY; "
         "--allow-env HOST_A --allow-env OPENAI_API_KEY allows it"
     )
-    assert "HOST_A" not in (about_withheld(files, {"HOST_A"}, HOST) or "")
-    assert about_withheld(files, {"HOST_A", "OPENAI_API_KEY"}, HOST) is None
-    assert about_withheld(files, (), {}) is about_withheld([], (), HOST) is None
+    assert "HOST_A" not in (about_withheld(wished, {"HOST_A"}, HOST) or "")
+    assert about_withheld(wished, {"HOST_A", "OPENAI_API_KEY"}, HOST) is None
+    assert about_withheld(wished, (), {}) is about_withheld([], (), HOST) is None

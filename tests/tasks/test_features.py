@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, get_origin
 
 import pytest
 from pydantic import BaseModel
@@ -22,86 +22,60 @@ IMAGE = '[environment]\ndocker_image = "org/image:1"\n'
 
 # task.toml, files beside it, and what is named.
 NEEDS: list[tuple[str, dict[str, str | None], list[str]]] = [
-    ("[[steps]]\nname = 'one'", {}, ["steps"]),
+    ("[[steps]]\nname = 'one'", {"steps/one/trajectory.json": "{}"}, ["steps/*/trajectory.json"]),
     (
-        "multi_step_reward_strategy = 'final'\n[[steps]]\nname = 'one'",
-        {"instruction.md": None, "tests/test.sh": None},
-        ["steps", "multi_step_reward_strategy"],
+        "[agent]\nuser = 'a'\n[[steps]]\nname = 'one'\n[steps.agent]\nuser = 'b'",
+        {"steps/one/instruction.md": "Do."},
+        ["agent.user of a step unlike the task's"],
+    ),
+    (
+        "[[steps]]\nname = 'one'\n[steps.verifier.environment]\nos = 'windows'",
+        {"steps/one/instruction.md": "Do."},
+        ["environment.os = windows (step one)"],
     ),
     ("", {"trajectory.json": "{}"}, ["trajectory.json"]),
     (
-        "",
-        {"environment/docker-compose.yaml": "services: {}", "environment/Dockerfile": None},
-        ["environment/docker-compose.yaml"],
-    ),
-    (IMAGE, {"environment/Dockerfile": None, "environment/data": "d"}, ["environment/ without a Dockerfile"]),
-    ("", {"environment/Dockerfile": 'FROM x\nENTRYPOINT ["/run"]\n'}, ["ENTRYPOINT in environment/Dockerfile"]),
-    (
-        "",
-        {"environment/Dockerfile": "FROM x as y\nFROM y\n  entrypoint run\n"},
-        ["ENTRYPOINT in environment/Dockerfile"],
+        "[agent]\nnetwork_mode = 'no-network'",
+        {"environment/docker-compose.yaml": "services: {main: {}}"},
+        ["networks of phases, or of some hosts only, with docker-compose.yaml"],
     ),
     ("[environment]\nos = 'Windows'", {"tests/test.sh": None}, ["environment.os = windows"]),
-    ("[environment]\ngpus = 1", {}, ["environment.gpus"]),
-    ("[environment]\ngpus = 2\ngpu_types = ['H100']", {}, ["environment.gpus", "environment.gpu_types"]),
     ("[environment]\ntpu = { type = 'v4', topology = '2x2x1' }", {}, ["environment.tpu"]),
-    ("[[environment.mcp_servers]]\nname = 'm'", {}, ["environment.mcp_servers"]),
-    ("[environment]\nskills_dir = '/skills'", {}, ["environment.skills_dir"]),
-    ("[environment]\nnetwork_mode = 'allowlist'", {}, ["network_mode = allowlist"]),
-    ("[agent]\nnetwork_mode = 'allowlist'", {}, ["network_mode = allowlist"]),
-    (
-        "[verifier]\nnetwork_mode = 'allowlist'\nallowed_hosts = ['h']",
-        {},
-        ["network_mode = allowlist", "allowed_hosts"],
-    ),
-    ("[environment]\nallowed_hosts = ['h']", {}, ["allowed_hosts"]),
-    ("[agent]\nallowed_hosts = ['h']", {}, ["allowed_hosts"]),
-    ("[agent]\nnetwork_mode = 'no-network'", {}, ["agent.network_mode unlike the environment's"]),
-    (
-        "[agent]\nnetwork_mode = 'public'\n[environment]\nallow_internet = false",
-        {},
-        ["agent.network_mode unlike the environment's"],
-    ),
-    (
-        "[verifier]\nnetwork_mode = 'public'\n[environment]\nnetwork_mode = 'no-network'",
-        {},
-        ["verifier.network_mode unlike the environment's"],
-    ),
-    (SEPARATE, {"tests/test.sh": None}, ["verifier.environment_mode = separate"]),
-    ("[verifier.environment]\ncpus = 1", {}, ["verifier.environment"]),
-    ("[verifier]\nenvironment_mode = 'shared'", {"tests/Dockerfile": "FROM x"}, ["tests/Dockerfile"]),
-    (
-        "",
-        {"environment/Dockerfile": 'FROM x\nENTRYPOINT ["tini", "--", "/serve"]\n'},
-        ["ENTRYPOINT in environment/Dockerfile"],
-    ),
-    (
-        SEPARATE + "[verifier.environment]\ndocker_image = 'i'",
-        {},
-        ["verifier.environment_mode = separate", "verifier.environment"],
-    ),
-    (SEPARATE, {"tests/Dockerfile": "FROM x"}, ["verifier.environment_mode = separate", "tests/Dockerfile"]),
-    (
-        "[verifier.environment]",
-        {"tests/docker-compose.yaml": "services: {}"},
-        ["verifier.environment", "tests/docker-compose.yaml"],
-    ),
-    ("[[verifier.collect]]\ncommand = 'dump'", {}, ["verifier.collect"]),
+    ("[verifier.environment]\nos = 'windows'", {}, ["environment.os = windows"]),
 ]
 HARMLESS: list[tuple[str, dict[str, str | None]]] = [
     ("", {}),
     ("[agent]\nnetwork_mode = 'public'\n[verifier]\nnetwork_mode = 'public'", {}),
     ("[agent]\nnetwork_mode = 'no-network'\n[environment]\nnetwork_mode = 'no-network'", {}),
     ("[verifier]\nnetwork_mode = 'no-network'\n[environment]\nallow_internet = false", {}),
-    ("", {"environment/Dockerfile": 'FROM x\nENTRYPOINT ["/usr/bin/tini", "-s", "--"]\n'}),
-    ("[environment]\ngpus = 0\ngpu_types = ['H100']\nmcp_servers = []\nskills_dir = ''\nos = 'linux'", {}),
+    ("", {"environment/Dockerfile": 'FROM x\nENTRYPOINT ["/run"]\n'}),
+    ("[environment]\ngpus = 2\ngpu_types = ['H100']\nmcp_servers = []\nskills_dir = ''\nos = 'linux'", {}),
     ("multi_step_reward_strategy = 'mean'\nsteps = []", {"steps/one/instruction.md": "Do."}),
+    (
+        "multi_step_reward_strategy = 'final'\n[[steps]]\nname = 'one'",
+        {"steps/one/instruction.md": "Do.", "instruction.md": None},
+    ),
     ("artifacts = ['/app/out', { source = '/app/log', exclude = ['*.tmp'] }]", {}),
     ("[environment]\nallowed_hosts = []", {}),
+    ("[agent]\nnetwork_mode = 'no-network'\n[verifier]\nnetwork_mode = 'allowlist'\nallowed_hosts = ['h']", {}),
+    (SEPARATE, {}),
+    (SEPARATE + "network_mode = 'no-network'", {}),
+    (SEPARATE, {"tests/Dockerfile": "FROM x", "tests/test.sh": None}),
+    (
+        "[verifier.environment]\ndocker_image = 'i'",
+        {"tests/test.sh": None, "tests/docker-compose.yaml": "services: {main: {}}"},
+    ),
+    ("[verifier]\nenvironment_mode = 'shared'", {"tests/Dockerfile": "FROM x", "tests/docker-compose.yaml": "x"}),
+    ("[[verifier.collect]]\ncommand = 'dump'", {}),
+    ("[verifier.environment]\ngpus = 1\ngpu_types = ['H100']", {}),
+    ("[verifier.environment]\nnetwork_mode = 'allowlist'\nallowed_hosts = ['h']", {}),
+    (SEPARATE, {"tests/docker-compose.yaml": "services: {main: {}}"}),
     (IMAGE, {"environment/data": "d"}),
     (IMAGE, {"environment/Dockerfile": None, "environment/.gitkeep": ""}),
+    (IMAGE, {"environment/Dockerfile": None, "environment/data": "d"}),
+    ("[environment]\nskills_dir = '/skills'", {}),
+    ("[[environment.mcp_servers]]\nname = 'm'\nurl = 'http://m/mcp'\nheaders = { A = 'b' }", {}),
     ("", {"environment/docker-compose.yml": "data of the task"}),
-    ("", {"environment/Dockerfile": 'FROM x as y\nENTRYPOINT ["/run"]\nFROM y\nENTRYPOINT []\n#ENTRYPOINT no\n'}),
 ]
 
 
@@ -132,7 +106,8 @@ def test_what_changes_nothing_is_no_reason_to_refuse_a_task(
 
 
 def test_a_task_of_another_form_may_have_no_instruction(make_task: MakeTask) -> None:
-    task = Task.read(make_task(toml="[[steps]]\nname = 'one'\n", instruction=None))
+    path = make_task(toml="[[steps]]\nname = 'one'\n", instruction=None)
+    task = with_files(path, {"steps/one/instruction.md": "Do."})
     with pytest.raises(TaskInvalid, match=r"instruction\.md: missing"):
         assert task.instruction
 
@@ -148,17 +123,18 @@ def first_cells(heading: str) -> set[str]:
 
 
 def keys(model: type[BaseModel] = TaskFile, prefix: str = "") -> Iterator[str]:
-    """Dotted keys of the schema; a verifier's own environment is one key."""
+    """Dotted keys of the schema; a verifier's own environment is one key, and so is each table of a step or a list."""
     for name, field in model.model_fields.items():
         section = section_of(field.annotation)
-        if section is None or (name == "environment" and prefix):
+        is_list = get_origin(field.annotation) in (list, tuple) and name != "steps"
+        if section is None or is_list or (name == "environment" and prefix) or prefix == "steps.":
             yield prefix + name
         else:
             yield from keys(section, f"{prefix}{name}.")
 
 
 def test_every_feature_has_a_case_here_and_a_row_in_the_documentation() -> None:
-    assert {name for _, _, named in NEEDS for name in named} == set(FEATURES)
+    assert {name.partition(" (step ")[0] for _, _, named in NEEDS for name in named} == set(FEATURES)
     assert first_cells("Unsupported") == set(FEATURES)
 
 
@@ -169,10 +145,20 @@ def test_every_key_is_documented_as_obeyed_ignored_or_unsupported() -> None:
     assert set(keys()) - apart == {word for word in obeyed | ignored if "/" not in word}
 
 
+def test_every_key_has_a_row_with_its_tests() -> None:
+    section = PAGE.partition("\n## The test of each key\n")[2].partition("\n## ")[0]
+    tests = Path(__file__).parents[1]
+    for file, name in re.findall(r"`([^`]+\.py)::(\w+)`", section):
+        assert re.search(rf"^(?:async )?def {name}\(", (tests / file).read_text(encoding="utf-8"), re.MULTILINE), name
+    unsupported = {key for key in keys() if any(key in feature for feature in FEATURES)}
+    assert first_cells("The test of each key") >= set(keys()) - first_cells("Ignored") - unsupported
+
+
 def test_what_is_documented_as_ignored_is_known_and_keeps_no_task_from_running(make_task: MakeTask) -> None:
-    values = {"metadata": "{}", "artifacts": "['/x']", "environment.storage_mb": "1"}
-    lists = {"task.authors": "[]", "task.keywords": "[]"}
-    ignored = sorted(word for word in first_cells("Ignored") if "/" not in word)
+    values = {"metadata": "{}"}
+    lists = {"task.authors": "[]", "task.keywords": "[]", "environment.gpu_types": "[]"}
+    words = first_cells("Ignored")
+    ignored = sorted(word for word in words if "/" not in word and not word.startswith("steps."))
     toml = "".join(f"{key} = {(values | lists).get(key, repr('text'))}\n" for key in ignored)
     task = Task.read(make_task(toml=toml))
     assert (task.unsupported, task.unknown_keys) == ([], [])

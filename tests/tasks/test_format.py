@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from tbench.errors import TaskInvalid
+from tbench.tasks.format import nearest_key
 from tbench.tasks.task import Task
 
 MakeTask = Any
@@ -15,7 +16,7 @@ LEFT_OUT: dict[str, Any] = {
     "agent.timeout_sec": None,
     "agent.user": None,
     "agent.network_mode": None,
-    "agent.allowed_hosts": [],
+    "agent.allowed_hosts": None,
     "verifier.timeout_sec": 600,
     "verifier.env": {},
     "verifier.user": None,
@@ -23,15 +24,15 @@ LEFT_OUT: dict[str, Any] = {
     "verifier.environment_mode": None,
     "verifier.environment": None,
     "verifier.network_mode": None,
-    "verifier.allowed_hosts": [],
-    "verifier.collect": [],
+    "verifier.allowed_hosts": None,
+    "verifier.collect": (),
     "solution.env": {},
     "environment.build_timeout_sec": 600,
     "environment.docker_image": None,
     "environment.env": {},
     "environment.workdir": None,
     "environment.network_mode": "public",
-    "environment.allowed_hosts": [],
+    "environment.allowed_hosts": None,
     "environment.os": "linux",
     "environment.gpus": 0,
     "environment.gpu_types": [],
@@ -39,8 +40,7 @@ LEFT_OUT: dict[str, Any] = {
     "environment.healthcheck": None,
     "environment.mcp_servers": [],
     "environment.skills_dir": None,
-    "environment.has_internet": True,
-    "artifacts": [],
+    "artifacts": (),
     "steps": [],
 }
 EVERYTHING = """
@@ -61,14 +61,14 @@ anything = { at = "all" }
 [agent]
 timeout_sec = 900.5
 user = "dev"
-network_mode = "no-network"
+network_mode = "allowlist"
 allowed_hosts = ["h"]
 [verifier]
 timeout_sec = 360
 user = 0
 reward_range = [-1, 2.5]
 environment_mode = "separate"
-network_mode = "public"
+network_mode = "allowlist"
 allowed_hosts = ["h"]
 env = { A = "${A}" }
 [[verifier.collect]]
@@ -90,7 +90,7 @@ gpu_types = ["A100"]
 tpu = { type = "v4", topology = "2x2x1" }
 env = { C = "c" }
 workdir = "/w"
-network_mode = "public"
+network_mode = "allowlist"
 allowed_hosts = ["h"]
 mcp_servers = []
 skills_dir = "/skills"
@@ -164,22 +164,23 @@ def test_the_newer_size_wins_where_both_spellings_occur(make_task: MakeTask) -> 
 
 
 @pytest.mark.parametrize(
-    ("line", "has_internet"),
+    ("line", "mode"),
     [
-        ("", True),
-        ("allow_internet = true", True),
-        ("allow_internet = false", False),
-        ('network_mode = "public"', True),
-        ('network_mode = "no-network"', False),
-        ('allow_internet = true\nnetwork_mode = "no-network"', False),
-        ('allow_internet = false\nnetwork_mode = "public"', True),
-        ("allow_internet = false\nallowed_hosts = []", True),
+        ("", "public"),
+        ("allow_internet = true", "public"),
+        ("allow_internet = false", "no-network"),
+        ('network_mode = "public"', "public"),
+        ('network_mode = "no-network"', "no-network"),
+        ('allow_internet = true\nnetwork_mode = "no-network"', "no-network"),
+        ('allow_internet = false\nnetwork_mode = "public"', "public"),
+        ('allow_internet = false\nnetwork_mode = "allowlist"', "allowlist"),
+        ("allow_internet = false\nallowed_hosts = []", "public"),
     ],
 )
 def test_the_internet_is_there_unless_the_newest_key_of_the_network_takes_it_away(
-    make_task: MakeTask, line: str, has_internet: bool
+    make_task: MakeTask, line: str, mode: str
 ) -> None:
-    assert Task.read(make_task(toml=f"[environment]\n{line}\n")).file.environment.has_internet is has_internet
+    assert Task.read(make_task(toml=f"[environment]\n{line}\n")).file.environment.network.mode == mode
 
 
 @pytest.mark.parametrize(
@@ -207,6 +208,17 @@ def test_the_internet_is_there_unless_the_newest_key_of_the_network_takes_it_awa
         ('[environment]\nnetwork_mode = "sometimes"', "environment.network_mode"),
         ('[agent]\nnetwork_mode = "no_network"', "agent.network_mode"),
         ('[verifier]\nnetwork_mode = "sometimes"', "verifier.network_mode"),
+        ('[environment]\nallowed_hosts = ["h"]', "environment: allowed_hosts is of use with"),
+        ('[environment]\nnetwork_mode = "no-network"\nallowed_hosts = ["h"]', "environment: allowed_hosts"),
+        ('[agent]\nnetwork_mode = "public"\nallowed_hosts = ["h"]', "agent: allowed_hosts"),
+        ("[agent]\nallowed_hosts = []", "agent: allowed_hosts"),
+        ("[verifier]\nallowed_hosts = []", "verifier: allowed_hosts"),
+        ('[agent]\nnetwork_mode = "allowlist"\nallowed_hosts = ["h", "https://h"]', "agent.allowed_hosts.1"),
+        ('[verifier]\nnetwork_mode = "allowlist"\nallowed_hosts = ["h:80"]', "verifier.allowed_hosts.0"),
+        (
+            '[verifier.environment]\nnetwork_mode = "public"\nallowed_hosts = ["h"]',
+            "verifier.environment: allowed_hosts",
+        ),
         ('[verifier]\nenvironment_mode = "both"', "verifier.environment_mode"),
         ("[verifier.environment]\ncpus = 0", "verifier.environment.cpus"),
         ('[environment]\nos = "plan9"', "environment.os"),
@@ -249,3 +261,20 @@ interval = 3
 """
     unknown = ["agent.mood", "colour", "environment.cpu", "environment.healthcheck.interval"]
     assert Task.read(make_task(toml=toml)).unknown_keys == unknown
+
+
+@pytest.mark.parametrize(
+    ("key", "meant"),
+    [
+        ("agent.timeout_secs", "agent.timeout_sec"),
+        ("enviroment", "environment"),
+        ("environment.cpu", "environment.cpus"),
+        ("environment.memory-mb", "environment.memory_mb"),
+        ("verifier.solution", "solution"),
+        ("memory_mb", "environment.memory_mb"),
+        ("verifier.environment.imag", None),
+        ("colour", None),
+    ],
+)
+def test_the_key_that_was_probably_meant(key: str, meant: str | None) -> None:
+    assert nearest_key(key) == meant

@@ -1,9 +1,10 @@
 """Agents that cheat, as whole trials: a scripted model types each cheat of `cheats/`, and here is what came of it.
 
-    python tests/verify/cheat_trials.py [--mode shared isolated both plain] [--only PATTERN] [--json FILE]
+    python tests/verify/cheat_trials.py [--mode shared isolated both plain separate] [--only PATTERN] [--json FILE]
 
 Prints a line for each cheat and mode, and how many cheats score without a strong flag. The mode `plain` is none of
 tbench's: test.sh alone, as a runner without protection has it. A cheat that does not score there measures nothing.
+In the mode `separate` the task says that its verifier has a container of its own, and hands over the directory /app.
 """
 
 from __future__ import annotations
@@ -33,15 +34,17 @@ from tbench.sandbox.archive import tree_at
 from tbench.sandbox.backend import Sandbox
 from tbench.sandbox.docker.engine import Engine
 from tbench.sandbox.docker.image import Images, build_tag
+from tbench.tasks.environment import agent_environment
 from tbench.tasks.task import Task
 from tbench.verify.reward import read_reward
 from tbench.verify.verifier import Verdict, VerifierFailed
 
 CHEATS = Path(__file__).with_name("cheats")
 BUNDLED = Path(__file__).parents[2] / "tasks"
-Mode = Literal["shared", "isolated", "both", "plain"]
+Mode = Literal["shared", "isolated", "both", "plain", "separate"]
 MODES: tuple[Mode, ...] = get_args(Mode)
 AT_ONCE = 2
+SEPARATE = 'artifacts = ["/app"]\n[verifier]\nenvironment_mode = "separate"\ntimeout_sec = 60\n'
 BROKE = "agent-broke-verifier"
 _ASIDE = ("lies", "honest")
 """Classes that are left out of the sum."""
@@ -185,8 +188,8 @@ async def _image(engine: Engine, like: str, directory: Path) -> str:
         (path / "instruction.md").write_text("Nothing.\n")
         (path / "task.toml").write_text("")
     task = Task.read(path)
-    await Images(engine).get(task)
-    return build_tag(task)
+    await Images(engine).get(agent_environment(task))
+    return build_tag(agent_environment(task))
 
 
 def _write_task(cheat: Cheat, image: str, directory: Path) -> Path:
@@ -270,7 +273,7 @@ def problem(cheat: Cheat, seen: Seen) -> str:
         return "" if seen.mode in cheat.open else "scores without a strong flag"
     if cheat.breaks and seen.mode in cheat.shows:
         # A fresh container has what the agent broke in its own.
-        told = seen.reward == 0 and (BROKE in seen.strong or seen.mode == "isolated")
+        told = seen.reward == 0 and (BROKE in seen.strong or seen.mode in ("isolated", "separate"))
         return "" if told else f"is not a 0 with the flag {BROKE}"
     if seen.reward is None and seen.blame != Blame.AGENT and not seen.strong:
         return f"has no verdict, and {seen.blame} is blamed"
@@ -302,6 +305,7 @@ async def run_cheats(
 ) -> AsyncIterator[Seen]:
     """What comes of each cheat in each mode, one mode after the other; files are written to the new `directory`."""
     paths = await write_tasks(cheats, directory)
+    apart = {name: _with_separate_verifier(path, directory / "apart") for name, path in paths.items()}
     instructions = {name: Task.read(path).instruction for name, path in paths.items()}
     with DemoEndpoint(instructions, scripts=directory / "scripts") as endpoint:
         for mode in modes:
@@ -309,16 +313,26 @@ async def run_cheats(
                 {
                     "model": {"base_url": endpoint.base_url},
                     "limits": {"steps": 20},
-                    "verify": {"mode": "shared" if mode == "plain" else mode},
+                    "verify": {"mode": "shared" if mode in ("plain", "separate") else mode},
                     # No second attempt: it is the first that a trainer sees.
                     "schedule": {"concurrency": at_once, "cpu_overcommit": 4.0, "retries": 0},
                 }
             )
             with _without_protection() if mode == "plain" else contextlib.nullcontext():
                 async with Runner(config, directory=directory / mode) as runner:
-                    trials = [asyncio.create_task(_trial(runner, cheat, mode, paths[cheat.name])) for cheat in cheats]
+                    at = apart if mode == "separate" else paths
+                    trials = [asyncio.create_task(_trial(runner, cheat, mode, at[cheat.name])) for cheat in cheats]
                     for ended in asyncio.as_completed(trials):
                         yield await ended
+
+
+def _with_separate_verifier(path: Path, beside: Path) -> Path:
+    """The same task with a verifier of its own."""
+    twin = beside / path.name
+    shutil.copytree(path, twin)
+    written = (path / "task.toml").read_text().partition("[verifier]")[0]
+    (twin / "task.toml").write_text(SEPARATE + written)
+    return twin
 
 
 async def _trial(runner: Runner, cheat: Cheat, mode: Mode, path: Path) -> Seen:

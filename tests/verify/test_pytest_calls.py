@@ -178,3 +178,21 @@ def test_the_time_for_a_long_script_grows_with_its_length() -> None:
     began = time.monotonic()
     assert not calls_pytest(lines * 1000)
     assert time.monotonic() - began < 10
+
+
+@pytest.mark.parametrize(
+    ("script", "other", "calls"),
+    [
+        ("bash /tests/run.sh", "pytest -rA", True),
+        ("exec 3>&1 >log\nbash /tests/run.sh 3>&-", "pytest", True),
+        ("source ${TEST_DIR}/run.sh", "uvx pytest", True),
+        ("bash /tests/run.sh >log", "pytest", False),
+        ("bash /tests/run.sh", "bash /tests/run.sh; bash /tests/more/last.sh", True),
+        ("bash /tests/run.sh", "echo pytest", False),
+        ("cat /tests/run.sh", "pytest", False),
+        ("bash /elsewhere/run.sh", "pytest", False),
+        ("bash", "pytest", False),
+    ],
+)
+def test_other_scripts_of_the_tests_are_followed(script: str, other: str, calls: bool) -> None:
+    assert calls_pytest(script, {"run.sh": other, "more/last.sh": "py.test"}) == calls

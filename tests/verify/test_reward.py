@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from tbench.errors import TrialError
-from tbench.verify.reward import read_reward, remarks
+from tbench.verify.reward import read_metrics, read_reward, remarks
 
 RECORDED = Path(__file__).parents[2].parent / "shared" / "data" / "harbor-trials"
 PYTEST_SUMMARIES = [
@@ -107,6 +107,8 @@ def test_anything_else_in_reward_txt_is_no_verdict(text: bytes, type_: str) -> N
         ('{"reward": 1}', 1.0),
         ('{"reward": 0.75, "speed": 3}', 0.75),
         ('{"score": 0.25}', 0.25),
+        ('{"reward": true}', 1.0),
+        ('{"solved": false}', 0.0),
         ('{"reward": 5e-1}\n', 0.5),
         ('{"reward": 1, "speed": 1e300}', 1.0),
     ],
@@ -126,7 +128,6 @@ def test_reward_json_wins_over_reward_txt(text: str, reward: float) -> None:
         ("{}", "verifier_bad_reward"),
         ("null", "verifier_bad_reward"),
         ('{"reward": null}', "verifier_bad_reward"),
-        ('{"reward": true}', "verifier_bad_reward"),
         ('{"reward": "1"}', "verifier_bad_reward"),
         ('{"reward": [1]}', "verifier_bad_reward"),
         ('{"reward": {"x": 1}}', "verifier_bad_reward"),
@@ -299,3 +300,48 @@ def test_recorded_verdicts_are_kept_with_either_proof(name: str, reward: float, 
     if not with_ctrf:
         files.pop("ctrf.json")
     assert read_reward(files, calls_pytest=True) == reward
+
+
+# -- several metrics -----------------------------------------------------------------------------
+
+SEVERAL = {"reward.json": b'{"accuracy": 0.5, "speed": 12, "clean": true}'}
+
+
+def test_of_several_metrics_the_chosen_one_counts_and_all_are_kept() -> None:
+    assert read_reward(SEVERAL, metric="accuracy") == 0.5
+    assert read_reward(SEVERAL, metric="clean") == 1.0
+    assert read_metrics(SEVERAL) == {"accuracy": 0.5, "speed": 12.0, "clean": 1.0}
+    assert read_reward({"reward.json": b'{"reward": 1, "accuracy": 0}'}, metric="accuracy") == 0.0
+
+
+@pytest.mark.parametrize(
+    ("files", "metric", "words"),
+    [
+        (SEVERAL, None, r"has no metric 'reward', but 'accuracy', 'clean', 'speed', .* counts with --metric NAME"),
+        (SEVERAL, "acuracy", r"has no metric 'acuracy', but 'accuracy', 'clean', 'speed'$"),
+        ({"reward.json": b'{"reward": 1}'}, "speed", r"has no metric 'speed', but 'reward'$"),
+        ({"reward.txt": b"1"}, "speed", r"reward\.txt has no metric 'speed', only 'reward'"),
+        (SEVERAL, "speed", r"'speed': 12, which is outside of the range"),
+    ],
+)
+def test_a_metric_that_is_not_there_is_no_verdict_and_those_there_are_named(
+    files: dict[str, bytes], metric: str | None, words: str
+) -> None:
+    with pytest.raises(TrialError, match=words) as caught:
+        read_reward(files, metric=metric)
+    assert caught.value.type == "verifier_bad_reward"
+
+
+@pytest.mark.parametrize(
+    ("files", "kept"),
+    [
+        ({"reward.txt": b"1"}, {}),
+        ({"reward.json": b'{"reward": 1}'}, {}),
+        ({"reward.json": b'{"score": 0.25}'}, {"score": 0.25}),
+        ({"reward.json": b'{"reward": 1, "speed": 1e300}'}, {"reward": 1.0}),
+        ({"reward.json": b'{"reward": {"nested": 1}}'}, {}),
+        ({"reward.json": b"{"}, {}),
+    ],
+)
+def test_metrics_are_kept_where_they_are_more_than_the_reward(files: dict[str, bytes], kept: dict[str, float]) -> None:
+    assert read_metrics(files) == kept

@@ -19,6 +19,7 @@ from tbench.sandbox.docker.backend import DockerBackend
 from tbench.sandbox.docker.container import Container
 from tbench.sandbox.docker.engine import Engine
 from tbench.sandbox.docker.labels import LABEL_RUN
+from tbench.tasks.environment import agent_environment
 from tbench.tasks.task import Task
 from tbench.verify.verifier import Verdict, VerifierFailed, verify
 
@@ -275,7 +276,7 @@ async def test_an_unhealthy_sandbox_is_an_error_and_leaves_nothing(
     run = f"test-{uuid.uuid4().hex[:12]}"
     task = Task.read(make_task(toml=HEALTHCHECK + "retries = 2\ncommand = 'echo no port; exit 1'\n"))
     async with asyncio.timeout(BOUND_SEC), opened(DockerBackend(engine, SandboxSettings(run))) as backend:
-        failed = await failure(backend.sandbox(task, "t"))
+        failed = await failure(backend.sandbox(agent_environment(task), "t"))
     assert failed.type == "healthcheck_failed"
     assert "no port" in str(failed)
     assert await engine.call(engine.api.containers, all=True, filters={"label": f"{LABEL_RUN}={run}"}) == []

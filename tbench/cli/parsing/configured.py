@@ -94,7 +94,7 @@ _CONFIG = click.Option(
     ["-c", "--config", _CONFIG_NAME],
     multiple=True,
     metavar="FILE|NAME=VALUE",
-    help="Settings: a TOML file, or section.name=value (repeatable; the last wins).",
+    help="A TOML file, or section.name=value; repeatable, the last one wins.",
     type=click.Path(),
 )
 

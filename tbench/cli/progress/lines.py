@@ -7,7 +7,7 @@ from collections.abc import Callable
 from datetime import datetime
 
 from tbench.cli.printing import print_line, print_text
-from tbench.events import Event, Note, RunStarted, TrialPhase, TrialStep, TrialVerdict
+from tbench.events import Event, Note, RunStarted, TrialPhase, TrialStep, TrialTaskStep, TrialVerdict
 from tbench.results import TrialResult
 
 
@@ -18,6 +18,11 @@ def verdict_words(result: TrialResult) -> str:
         return f"error {result.error.type}: {result.error.message}{again}"
     reward = "none" if result.reward is None else f"{result.reward:g}"
     return f"reward {reward} ({result.outcome}, {result.steps} steps)"
+
+
+def task_step_words(event: TrialTaskStep) -> str:
+    """Which step of its task a trial begins."""
+    return f"task step {event.number} of {event.count}: {event.name}"
 
 
 class PlainLines:
@@ -36,6 +41,8 @@ class PlainLines:
             case TrialPhase(phase="agent" | "verifier") if self._verbose:
                 self._names[event.trial] = f"{event.task} seed {event.seed}"
                 self._say(f"{event.task} seed {event.seed}: {event.phase}")
+            case TrialTaskStep() if self._verbose:
+                self._say(f"{event.task} seed {event.seed}: {task_step_words(event)}")
             case TrialStep() if self._verbose:
                 self._say(f"{self._names.get(event.trial, event.trial)}: step {event.step}  {event.line[:80]}")
             case TrialVerdict():

@@ -12,7 +12,7 @@ from rich.table import Table
 from rich.text import Text
 
 from tbench.cli.progress.lines import verdict_words
-from tbench.events import Event, Note, RunStarted, TrialPhase, TrialStep, TrialVerdict
+from tbench.events import Event, Note, RunStarted, TrialPhase, TrialStep, TrialTaskStep, TrialVerdict
 from tbench.scores.summary import percent
 from tbench.text import counted, visible_line
 
@@ -29,6 +29,8 @@ class _Row:
     task: str
     seed: int
     phase: str = "queued"
+    part: str = ""
+    """The step of its task that is under way, of how many, where there are several."""
     step: int = 0
     line: str = ""
     since: float = 0.0
@@ -40,7 +42,7 @@ class _Row:
 
     @property
     def mark(self) -> str:
-        return f" · {self.seed}"
+        return f" · {self.seed}{self.part}"
 
 
 class LiveView:
@@ -68,6 +70,10 @@ class LiveView:
                     row.since = self._clock()
                 row.phase = event.phase
                 self._longest = max(self._longest, len(row.name))
+            case TrialTaskStep():
+                if (its := self._rows.get(event.trial)) is not None:
+                    its.part, its.step = f" ({event.number}/{event.count})", 0
+                    self._longest = max(self._longest, len(its.name))
             case TrialStep():
                 if event.trial in self._rows:
                     self._rows[event.trial].step, self._rows[event.trial].line = event.step, event.line

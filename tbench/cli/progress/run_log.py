@@ -12,9 +12,9 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from tbench.cli.printing import print_text
-from tbench.cli.progress.lines import verdict_words
+from tbench.cli.progress.lines import task_step_words, verdict_words
 from tbench.errors import UsageError
-from tbench.events import Event, Note, RunEnded, RunStarted, TrialPhase, TrialStep, TrialVerdict
+from tbench.events import Event, Note, RunEnded, RunStarted, TrialPhase, TrialStep, TrialTaskStep, TrialVerdict
 from tbench.storage.lines import LineFile
 from tbench.storage.run_files import CONFIG_NAME, LOG_NAME
 from tbench.text import counted, visible, visible_line
@@ -58,6 +58,8 @@ class RunLog:
             case TrialPhase():
                 name = self._names[event.trial] = f"{event.task} seed {event.seed}"
                 _LOG.debug("%s: %s", name, event.phase)
+            case TrialTaskStep():
+                _LOG.debug("%s seed %d: %s", event.task, event.seed, task_step_words(event))
             case TrialStep():
                 _LOG.debug("%s: step %d  %s", self._names.get(event.trial, event.trial), event.step, event.line)
             case TrialVerdict():

@@ -89,14 +89,22 @@ def _natural_order(path: Path) -> list[tuple[int, str]]:
     return [(int(part), "") if part.isdecimal() else (-1, part) for part in _DIGITS.split(str(path))]
 
 
+def _home(file: Path) -> Path:
+    """Directory of the result that a trajectory belongs to: of steps of a task, and of Harbor's, it lies further up."""
+    directory = file.parent.parent if file.parent.name == "agent" else file.parent
+    return directory.parent.parent if directory.parent.name == "steps" else directory
+
+
 def _last_attempts(files: list[Path]) -> list[Path]:
     """The files without earlier attempts: of each of our own trials the last final attempt that came to an end."""
     last: dict[Path, tuple[int, Path]] = {}
     for file in files:
-        attempt = _ATTEMPT.fullmatch(file.parent.name)
-        trial, number = (file.parent.parent, int(attempt[1])) if attempt else (file.parent, 1)
-        trial = trial if file.name == "trajectory.json" else file  # a continuation stands for itself
-        result = object_in(file.parent / "result.json")
+        home = _home(file)
+        attempt = _ATTEMPT.fullmatch(home.name)
+        trial, number = (home.parent, int(attempt[1])) if attempt else (home, 1)
+        # A step of a task stands for itself, and so does a continuation.
+        trial = trial / file.parent.relative_to(home) if file.name == "trajectory.json" else file
+        result = object_in(home / "result.json")
         is_final = result is not None and result.get("final") is not False
         rank = number if is_final else 0
         if trial not in last or rank > last[trial][0]:
@@ -157,8 +165,7 @@ def _read_line(where: str, line: bytes) -> Candidate:
 def _read_trial(file: Path, value: object, only: Only, note: str) -> Candidate:
     """Read a trial's file, whose verdict lies beside it, or in Harbor's layout one directory above."""
     where = str(file)
-    directory = file.parent.parent if file.parent.name == "agent" else file.parent
-    result = object_in(directory / "result.json") or {}
+    result = object_in(_home(file) / "result.json") or {}
     if only == "passed":
         reward = _reward(result)
         if reward is None:
@@ -184,9 +191,8 @@ def _reward(result: dict[str, Any]) -> float | None:
 
 def _source(file: Path, result: dict[str, Any]) -> str:
     """The source `RUN/seed-N/TASK`, or Harbor's `DATASET/TASK`: the task comes last, as it is the group."""
-    directory = (
-        file.parent.parent if file.parent.name == "agent" or _ATTEMPT.fullmatch(file.parent.name) else file.parent
-    )
+    home = _home(file)
+    directory = home.parent if _ATTEMPT.fullmatch(home.name) else home
     task = result.get("task", result.get("task_name"))
     if not isinstance(task, str) or not task:
         is_ours = directory.name.startswith("seed-")

@@ -5,30 +5,41 @@ from __future__ import annotations
 import asyncio
 import dataclasses
 import hashlib
-import shlex
-import time
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
-from typing import Any
+from pathlib import Path
+from typing import Any, TypeVar
 
+from tbench.compose.project import MAIN, Project, Service
+from tbench.config.settings import PAST_CLOSED_ADDRESSES
 from tbench.errors import TrialError, UsageError
 from tbench.events import Phase
 from tbench.results import ImageOrigin
-from tbench.sandbox.backend import Capacity, Sandbox, SandboxSettings, Say
+from tbench.sandbox.backend import BUSYBOX, Capacity, SandboxSettings, Say
 from tbench.sandbox.docker.beside import Originals
 from tbench.sandbox.docker.cleaning import reap
-from tbench.sandbox.docker.closed_network import closed_network
+from tbench.sandbox.docker.compose.options import startup_of
+from tbench.sandbox.docker.compose.sandbox import ComposeContainer
+from tbench.sandbox.docker.compose.starting import Starting, find_made
 from tbench.sandbox.docker.container import Container, ContainerLimits, Recipe
+from tbench.sandbox.docker.create import lacks_quota, run_helper
 from tbench.sandbox.docker.engine import Engine, EngineError
 from tbench.sandbox.docker.image import Image, Images
-from tbench.sandbox.docker.labels import LABEL_OWNER, LABEL_RUN
+from tbench.sandbox.docker.labels import LABEL_OWNER, LABEL_PROJECT, LABEL_RUN
 from tbench.sandbox.docker.memory_watch import MemoryWatch
-from tbench.sandbox.docker.network import endpoint_addresses, ensure_network, has_network, host_addresses
+from tbench.sandbox.docker.networking.bridge import endpoint_addresses, ensure_network, host_addresses, networks_of
+from tbench.sandbox.docker.networking.closed import closed_network
 from tbench.sandbox.docker.nothing import ensure_nothing
 from tbench.sandbox.docker.owner import owner
-from tbench.sandbox.docker.tools import ensure_tools
-from tbench.tasks.format import Healthcheck
-from tbench.tasks.task import Task
+from tbench.sandbox.docker.pulling.forecast import about_pulls
+from tbench.sandbox.docker.pulling.pulls import Pulls
+from tbench.sandbox.docker.tools import base_images, ensure_tools
+from tbench.sandbox.loose_files import loose_files
+from tbench.sandbox.pinning import Lease, Shares, parse_ranges
+from tbench.tasks.environment import Environment
+
+_GPUS = Path("/proc/driver/nvidia/gpus")
+_Made = TypeVar("_Made", bound=Container)
 
 
 class DockerBackend:
@@ -36,8 +47,19 @@ class DockerBackend:
 
     sandbox_type: type = Container
 
-    def __init__(self, engine: Engine, settings: SandboxSettings, *, owns_engine: bool = False) -> None:
-        """`owns_engine` says that closing this backend closes the connection, too."""
+    def __init__(
+        self,
+        engine: Engine,
+        settings: SandboxSettings,
+        *,
+        owns_engine: bool = False,
+        name_servers: tuple[str, ...] = (),
+    ) -> None:
+        """`owns_engine` says that closing this backend closes the connection, too.
+
+        `name_servers` are addresses of those that networks of only some hosts ask, by default the engine's.
+        """
+        self._name_servers = name_servers
         self.image_ids: dict[str, str] = {}
         self.image_origins: dict[str, ImageOrigin] = {}
         self._engine = engine
@@ -49,6 +71,11 @@ class DockerBackend:
         self._originals = Originals()
         self._closed_to: tuple[str, ...] = ()
         self._finding_addresses = asyncio.Lock()
+        self._unchanged: set[str] = set()
+        """Names of environments with services whose files are those that the task's hash names."""
+        self._cpus, self._gpus = Shares(()), Shares(())
+        self._limits_disk = engine.info.may_limit_disk
+        self._say: Say = lambda _: None
 
     @classmethod
     def connect(cls, settings: SandboxSettings, *, concurrency: int = 8, host: str | None = None) -> DockerBackend:
@@ -65,6 +92,8 @@ class DockerBackend:
             engine,
             build=settings.build,
             no_build_cache=settings.no_build_cache,
+            pull=settings.pull,
+            pulls=Pulls(engine, at_once=settings.pull_concurrency, say=say),
             log_dir=settings.image_logs,
             say=say,
             closed_network=self._closed_network if settings.block_host else None,
@@ -78,6 +107,10 @@ class DockerBackend:
         for line in reaped:
             say(line)
         self._memory_watch = MemoryWatch(engine, settings.run)
+        self._say = say
+        if settings.pin_cpus:
+            self._cpus = Shares(await self._numbers_of_cpus())
+        self._gpus = Shares(range(self.capacity().gpus or 0))
 
     async def close(self) -> None:
         await self._originals.close()
@@ -88,7 +121,20 @@ class DockerBackend:
 
     def capacity(self) -> Capacity:
         info = self._engine.info
-        return Capacity(info.cpus, info.memory_mb, is_this_machine=self._engine.shares_kernel)
+        gpus = _count_gpus(self._engine) if info.has_gpus else 0
+        return Capacity(info.cpus, info.memory_mb, is_this_machine=self._engine.shares_kernel, gpus=gpus)
+
+    async def _numbers_of_cpus(self) -> list[int]:
+        """Numbers of the cpus that containers may use, which need not be all. Raises UsageError."""
+        try:
+            nothing = await ensure_nothing(self._engine)
+            script = f"{BUSYBOX} grep ^Cpus_allowed_list /proc/self/status"
+            told = await run_helper(
+                self._engine, nothing, self._tools_volume, script, labels=self._labels, network_mode="none"
+            )
+            return parse_ranges(told.partition(":")[2])
+        except (EngineError, ValueError) as error:
+            raise UsageError(f"--pin-cpus: the cpus of {self.name} cannot be told: {error}") from error
 
     def describe(self) -> dict[str, Any]:
         info = self._engine.info
@@ -101,45 +147,185 @@ class DockerBackend:
             "cgroup_version": info.cgroup_version,
         }
 
-    async def sandbox(self, task: Task, trial: str, on_phase: Callable[[Phase], None] = lambda _: None) -> Container:
-        settings = task.file.environment
-        environment = task.resolve_env(settings.env)
+    async def sandbox(
+        self, environment: Environment, trial: str, on_phase: Callable[[Phase], None] = lambda _: None
+    ) -> Container:
+        variables = environment.variables()
+        project = environment.project
         on_phase("image")
-        image = await self._images.get(task)
-        self.image_ids[task.name] = image.id
-        if image.origin is not None:
-            self.image_origins[task.name] = image.origin
+        if project is not None:
+            services = await self._start_services(environment, project, trial, on_phase)
+            return await self._healthy(services, environment)
+        image = await self._image(environment)
         on_phase("sandbox")
-        recipe = await self._recipe(task, trial, image, environment)
-        container = await Container.start(self._engine, recipe, self._memory_watch, self._originals)
-        if settings.healthcheck is not None:
+        if loose_files(environment) is not None:
+            await asyncio.to_thread(environment.require_unchanged)
+        recipe = await self._recipe(environment, trial, image, variables)
+        container = await self._start(recipe)
+        return await self._healthy(container, environment)
+
+    @staticmethod
+    async def _healthy(container: _Made, environment: Environment) -> _Made:
+        """The container when the task's own healthcheck, if there is one, has succeeded; else it is removed."""
+        if (healthcheck := environment.settings.healthcheck) is not None:
             try:
-                await wait_until_healthy(container, settings.healthcheck)
+                await container.wait_until_healthy(healthcheck)
             except BaseException:
                 await asyncio.shield(container.remove())
                 raise
         return container
 
-    async def _recipe(self, task: Task, trial: str, image: Image, environment: Mapping[str, str]) -> Recipe:
-        asked, user = task.file.environment, task.file.agent.user
-        settings = self._settings
+    async def prepare(self, environment: Environment) -> None:
+        await asyncio.gather(*map(self._image, environment.containers()))
+
+    async def _image(self, environment: Environment) -> Image:
+        image = await self._images.get(environment)
+        self._note(environment.name, image)
+        return image
+
+    async def _start_services(
+        self,
+        environment: Environment,
+        project: Project,
+        trial: str,
+        on_phase: Callable[[Phase], None],
+        snapshot: Image | None = None,
+    ) -> ComposeContainer:
+        """Start all services of a compose file; with a snapshot, `main` has its files. Raises TrialError."""
+        for service in project.services.values() if self._settings.block_host else ():
+            if service.privileged or PAST_CLOSED_ADDRESSES & set(service.cap_add):
+                why = f"the service {service.name} has capabilities that go past what --block-host closes"
+                raise TrialError("task_unsupported", f"{environment.name}: {why}; leave out one of both")
+        if environment.name not in self._unchanged:
+            await asyncio.to_thread(environment.require_unchanged)
+            self._unchanged.add(environment.name)
+        parts = dict(zip((MAIN, *(each.name for each in project.sidecars)), environment.containers(), strict=True))
+        images = dict(zip(parts, await asyncio.gather(*map(self._image, parts.values())), strict=True))
+        on_phase("sandbox")
+        recipes = {
+            name: await self._recipe_of_service(environment, parts[name], project.services[name], trial, image)
+            for name, image in images.items()
+        }
+        if snapshot is not None:
+            recipes[MAIN] = dataclasses.replace(recipes[MAIN], image=snapshot, original=images[MAIN])
+        started: list[Container] = []
+
+        async def start_main(recipe: Recipe) -> str:
+            started.append(await self._start(recipe))
+            return started[0].container_id
+
+        folder = environment.task.path / environment.folder
+        starting = Starting(
+            self._engine, project, recipes, folder=folder, pool=self._settings.network_pool, start_main=start_main
+        )
+        made = await starting.start()
+        return ComposeContainer(started[0], made, {name: recipes[name] for name in recipes if name != MAIN})
+
+    async def _recipe_of_service(
+        self, environment: Environment, part: Environment, service: Service, trial: str, image: Image
+    ) -> Recipe:
+        """The recipe of a service's container, but for what is known of its networks and volumes later."""
+        is_main = service.name == MAIN
+        image = dataclasses.replace(image, user=service.user or image.user, startup=startup_of(service, image.startup))
+        variables = {**service.environment, **environment.variables()} if is_main else service.environment
+        recipe = await self._recipe(part, trial, image, variables)
+        return dataclasses.replace(
+            recipe,
+            # The engine starts what others do, as their images and the file say.
+            starts=is_main,
+            loose=None,
+            has_internet=networks_of(self._settings.network, environment.networks).start.mode == "public",
+            network=None,
+            hostname=service.hostname or (recipe.hostname if is_main else None),
+            workdir=recipe.workdir or service.working_dir,
+            cap_add=recipe.cap_add if is_main else (),
+        )
+
+    def _note(self, name: str, image: Image) -> None:
+        self.image_ids[name] = image.id
+        if image.origin is not None:
+            self.image_origins[name] = image.origin
+
+    async def about_pulls(self, environments: Sequence[Environment], *, ask: bool) -> Sequence[str]:
+        names = await self._images.to_pull(environments)
+        return await about_pulls(self._engine, names, ask=ask)
+
+    async def prefetch(self, environments: Sequence[Environment]) -> Mapping[str, TrialError]:
+        failed = {}
+        for name, image in (await self._images.get_all(environments)).items():
+            if isinstance(image, TrialError):
+                failed[name] = image
+            else:
+                self._note(name, image)
+        return failed
+
+    async def drop_image(self, environment: Environment, others: Sequence[Environment]) -> int:
+        image = self._images.to_drop(environment, others)
+        if image is None or image.reference in {name for name, _ in base_images()}:
+            return 0
+        await self._originals.remove_of(image.id)
+        return await self._images.drop(environment, image)
+
+    async def _start(self, recipe: Recipe) -> Container:
+        """Start a container on cpus and GPUs of its own, if that is asked for. Raises TrialError."""
+        lease = self._lease(recipe)
+        recipe = dataclasses.replace(recipe, cpuset=lease.cpus, gpu_ids=lease.gpus)
+        try:
+            container = await self._start_with_quota(recipe)
+        except BaseException:
+            lease.release()
+            raise
+        container.lease = lease
+        return container
+
+    def _lease(self, recipe: Recipe) -> Lease:
+        cpus, gpus = self._cpus.take(recipe.limits.cpus), self._gpus.take(recipe.gpus)
+
+        def release() -> None:
+            self._cpus.give_back(cpus, recipe.limits.cpus)
+            self._gpus.give_back(gpus, recipe.gpus)
+
+        # Fewer than are asked for: the engine says so.
+        return Lease(cpus, gpus if len(gpus) == recipe.gpus else (), release)
+
+    async def _start_with_quota(self, recipe: Recipe) -> Container:
+        if not self._limits_disk:
+            recipe = dataclasses.replace(recipe, storage_mb=None)
+        try:
+            return await Container.start(self._engine, recipe, self._memory_watch, self._originals)
+        except TrialError as error:
+            if recipe.storage_mb is None or not lacks_quota(error):
+                raise
+            self._limits_disk = False
+            self._say(f"storage_mb is not enforced: {error}")
+        return await self._start_with_quota(recipe)
+
+    async def _recipe(self, environment: Environment, trial: str, image: Image, variables: Mapping[str, str]) -> Recipe:
+        asked, settings = environment.settings, self._settings
+        networks = networks_of(settings.network, environment.networks)
         return Recipe(
             image=image,
             limits=ContainerLimits(asked.cpus, asked.memory_mb, asked.pids_limit),
             tools_volume=self._tools_volume,
             run=settings.run,
             trial=trial,
-            has_internet=has_network(settings.network, asked.has_internet),
-            environment=environment,
-            hostname=_hostname(task.name),
+            has_internet=not networks.is_plain or networks.start.mode == "public",
+            network=None if networks.is_plain else networks.start,
+            name_servers=self._name_servers,
+            environment=variables,
+            hostname=_hostname(environment.task.name),
             workdir=asked.workdir,
-            agent_user=str(user) if user is not None else None,
+            agent_user=environment.user,
+            loose=loose_files(environment),
+            gpus=asked.gpus,
+            # The schema's own number is no wish of the task.
+            storage_mb=asked.storage_mb if "storage_mb" in asked.model_fields_set else None,
             no_new_privileges=settings.no_new_privileges,
             cap_add=settings.cap_add,
             closed_to=await self._closed_addresses() if settings.block_host else (),
         )
 
-    async def reopen(self, task: Task, trial: str, kept: str) -> Container:
+    async def reopen(self, environment: Environment, trial: str, kept: str) -> Container:
         try:
             state = await self._engine.call(self._engine.api.inspect_container, kept)
             image = Image.from_inspection(
@@ -147,18 +333,39 @@ class DockerBackend:
             )
         except EngineError as error:
             raise TrialError("sandbox_lost", f"the kept container {kept[:12]} is gone: {error}") from error
-        recipe = await self._recipe(task, trial, image, task.resolve_env(task.file.environment.env))
-        return Container(self._engine, kept, recipe, originals=self._originals)
+        recipe = await self._recipe(environment, trial, image, environment.variables())
+        container = Container(self._engine, kept, recipe, originals=self._originals)
+        await container.find_router()
+        project = state["Config"]["Labels"].get(LABEL_PROJECT)
+        return container if project is None else await self._with_services(container, recipe, project)
 
-    async def from_snapshot(self, task: Task, trial: str, image_id: str) -> Container:
+    async def _with_services(self, main: Container, recipe: Recipe, project: str) -> ComposeContainer:
+        """A kept container with the services that were kept with it. Raises TrialError."""
+        try:
+            made, images = await find_made(self._engine, project)
+            inspect = self._engine.api.inspect_image
+            found = {name: await self._engine.call(inspect, image) for name, image in images.items() if name != MAIN}
+        except EngineError as error:
+            raise TrialError("sandbox_lost", f"the kept services cannot be found: {error}") from error
+        recipes = {
+            name: dataclasses.replace(recipe, image=Image.from_inspection(name, image), workdir=None, agent_user=None)
+            for name, image in found.items()
+        }
+        return ComposeContainer(main, made, recipes)
+
+    async def from_snapshot(self, environment: Environment, trial: str, image_id: str) -> Container:
         image = await self._images.find(image_id)
         if image is None:
             raise TrialError("image_unavailable", f"the snapshot {image_id[:19]} is gone")
-        recipe = await self._recipe(task, trial, image, task.resolve_env(task.file.environment.env))
+        if (project := environment.project) is not None:
+            # The snapshot is of `main`; the others begin anew.
+            return await self._start_services(environment, project, trial, lambda _: None, image)
+        recipe = await self._recipe(environment, trial, image, environment.variables())
         # Snapshots of earlier versions do not name it.
-        original = (await self._images.find(image.original) if image.original else None) or await self._images.get(task)
+        original = await self._images.find(image.original) if image.original else None
+        original = original or await self._images.get(environment)
         recipe = dataclasses.replace(recipe, original=original)
-        return await Container.start(self._engine, recipe, originals=self._originals)
+        return await self._start(recipe)
 
     @asynccontextmanager
     async def _closed_network(self) -> AsyncIterator[str]:
@@ -183,6 +390,12 @@ class DockerBackend:
             return self._closed_to
 
 
+def _count_gpus(engine: Engine) -> int | None:
+    """The GPUs of this machine, as NVIDIA's driver lists them; None where they cannot be counted from here."""
+    found = list(_GPUS.iterdir()) if engine.shares_kernel and _GPUS.is_dir() else []
+    return len(found) or None
+
+
 def _hostname(task: str) -> str:
     """A name for the machine of every trial of a task.
 
@@ -190,25 +403,3 @@ def _hostname(task: str) -> str:
     tells the agent nothing.
     """
     return hashlib.sha256(task.encode()).hexdigest()[:12]
-
-
-async def wait_until_healthy(sandbox: Sandbox, check: Healthcheck) -> None:
-    """Wait for the task's healthcheck. Raises TrialError(healthcheck_failed) after `retries` failures.
-
-    Failures of checks begun in the start period are not counted; those checks are `start_interval_sec` apart, the
-    others `interval_sec`.
-    """
-    started, failures = time.monotonic(), 0
-    while True:
-        is_starting = time.monotonic() - started < check.start_period_sec
-        ended = await sandbox.shell(f"exec /bin/sh -c {shlex.quote(check.command)}", timeout_sec=check.timeout_sec)
-        if ended.exit_code == 0 and not ended.timed_out:
-            return
-        if is_starting:
-            await asyncio.sleep(check.start_interval_sec)
-            continue
-        failures += 1
-        if failures >= check.retries:
-            words = ended.output[-200:].decode("utf-8", "replace")
-            raise TrialError("healthcheck_failed", f"{check.command!r} failed {failures} times: {words}")
-        await asyncio.sleep(check.interval_sec)

@@ -39,11 +39,32 @@ class Originals:
             if (known := self._started.get(key)) is not None and not await is_there(known):
                 await self._started.pop(key).remove()
             if key not in self._started:
+                # Its networks of phases are of no use here, and would cost a router.
                 plain = dataclasses.replace(
-                    recipe, limits=_SMALL, trial="", environment={}, agent_user=None, closed_to=(), beside=None
+                    recipe,
+                    limits=_SMALL,
+                    trial="",
+                    environment={},
+                    agent_user=None,
+                    closed_to=(),
+                    beside=None,
+                    starts=False,
+                    options=None,
+                    more_labels={},
+                    network=None,
+                    has_internet=recipe.has_internet and recipe.network is None,
+                    loose=None,
+                    cpuset=(),
+                    gpus=0,
+                    storage_mb=None,
                 )
                 self._started[key] = await start(plain)
             return self._started[key]
+
+    async def remove_of(self, image_id: str) -> None:
+        """Remove those of one image. Never raises."""
+        found = [key for key in self._started if key[0] == image_id]
+        await asyncio.gather(*(self._started.pop(key).remove() for key in found))
 
     async def close(self) -> None:
         """Remove all of them. Never raises."""

@@ -160,6 +160,17 @@ async def _list_networks(engine: Engine, scope: Scope) -> list[Leftover]:
     return _in_scope(found, scope)
 
 
+async def _list_volumes(engine: Engine, scope: Scope) -> list[Leftover]:
+    """Volumes of trials' services."""
+    found = []
+    for volume in (await engine.call(engine.api.volumes, filters={"label": LABEL_RUN}))["Volumes"] or []:
+        labels = volume["Labels"] or {}
+        run = labels.get(LABEL_RUN, "")
+        item = Leftover("volume", volume["Name"], f"volume {volume['Name']} of run {run}", run)
+        found.append(_with_reason_to_keep(item, labels, scope, kept=False))
+    return _in_scope(found, scope)
+
+
 async def _list_snapshots(engine: Engine, scope: Scope) -> list[Leftover]:
     """Images committed from trials, by their own label: a user's own commit inherits the other ones."""
     found = []
@@ -173,7 +184,7 @@ async def _list_snapshots(engine: Engine, scope: Scope) -> list[Leftover]:
     return _in_scope(found, scope)
 
 
-_OF_RUNS = (_list_containers, _list_networks, _list_snapshots)
+_OF_RUNS = (_list_containers, _list_networks, _list_volumes, _list_snapshots)
 
 
 async def _list_shared(engine: Engine) -> list[Leftover]:
@@ -277,11 +288,29 @@ def leave_removing_to_a_child() -> None:
 
 
 async def remove_containers_of(of: str, engine: Engine) -> None:
-    """Remove all containers with the owner label `of`, searched for several times. Raises EngineError."""
+    """Remove all containers with the owner label `of`, and what they used, searched for several times.
+
+    Raises EngineError.
+    """
+    owned = {"label": f"{LABEL_OWNER}={of}"}
     for _ in range(_SEARCHES):
-        found = await engine.call(engine.api.containers, all=True, filters={"label": f"{LABEL_OWNER}={of}"})
+        found = await engine.call(engine.api.containers, all=True, filters=owned)
         await asyncio.gather(*(_force_remove(engine, each["Id"]) for each in found if not is_kept(each)))
+        await _remove_networks_and_volumes(engine, owned)
         await asyncio.sleep(_BETWEEN_SEARCHES_SEC)
+
+
+async def _remove_networks_and_volumes(engine: Engine, owned: dict[str, str]) -> None:
+    api = engine.api
+    networks = await engine.call(api.networks, filters=owned)
+    volumes = (await engine.call(api.volumes, filters=owned))["Volumes"] or []
+    for remove, names in (
+        (api.remove_network, [network["Id"] for network in networks]),
+        (api.remove_volume, [volume["Name"] for volume in volumes]),
+    ):
+        for name in names:
+            with contextlib.suppress(EngineError):  # what kept containers use stays
+                await engine.call(remove, name)
 
 
 async def _force_remove(engine: Engine, container_id: str) -> None:

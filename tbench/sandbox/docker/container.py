@@ -5,35 +5,57 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import dataclasses
+import errno
 import io
 import re
 import shlex
+import tempfile
 import time
-from collections.abc import Collection, Mapping, Sequence
+import uuid
+from collections.abc import Awaitable, Collection, Mapping, Sequence
 from functools import partial
-from typing import Any
+from pathlib import Path
+from typing import IO, Any
 
 from harness.stream import ByteStream
 from tbench.errors import TrialError
+from tbench.results import Stage
 from tbench.sandbox.archive import ChunkReader, FileEntry, pack, unpack
 from tbench.sandbox.backend import BUSYBOX, LOG_DIRECTORIES, ChangeKind, ExecResult, Sandbox, TtyStream
 from tbench.sandbox.docker.beside import Originals, compare, transfer
+from tbench.sandbox.docker.compose.preparing import prepare
 from tbench.sandbox.docker.create import (
     REMOVE_SEC,
+    ROUTER,
     ContainerLimits,
     Recipe,
     container_error,
     create,
     create_arguments,
     force_remove,
+    last_output,
     run_helper,
     unreachable,
 )
 from tbench.sandbox.docker.engine import Engine, EngineError
 from tbench.sandbox.docker.exec_stream import ExecStream
-from tbench.sandbox.docker.labels import KEPT_PREFIX, LABEL_ORIGINAL, LABEL_SNAPSHOT, SNAPSHOT_KEPT
+from tbench.sandbox.docker.labels import (
+    KEPT_PREFIX,
+    LABEL_ORIGINAL,
+    LABEL_ROUTER,
+    LABEL_SERVICE,
+    LABEL_SNAPSHOT,
+    SNAPSHOT_KEPT,
+)
 from tbench.sandbox.docker.memory_watch import MemoryWatch
-from tbench.sandbox.docker.network import closing_script
+from tbench.sandbox.docker.networking.bridge import closing_script
+from tbench.sandbox.docker.networking.router import Router
+from tbench.sandbox.docker.output import CommandOutput
+from tbench.sandbox.health import wait_until_healthy
+from tbench.sandbox.loose_files import pack_folder
+from tbench.sandbox.pinning import Lease
+from tbench.tasks.format import Healthcheck
+from tbench.tasks.network import NetworkPolicy
 from tbench.text import one_line
 
 __all__ = ["Container", "ContainerLimits", "Recipe"]
@@ -43,11 +65,10 @@ _CHANGES: Mapping[int, ChangeKind] = {0: "changed", 1: "added", 2: "removed"}
 _COMMIT_SEC = 900.0
 _ENDS_SEC = 2
 _EXEC_SEC = 60.0
+_LOOSE_SEC = 600.0
 _CONNECT_SEC = 30.0
 """Deadline for connecting; shorter than a terminal waits for tmux, so that a hanging engine is told from it."""
 _OUTPUT_BYTES = 64 << 20
-_BEGAN = b"\1"
-"""Output before that of a command; without it, not even a shell could be started."""
 _ROOT = "0:0"
 """Root by number: the accounts in the container may be gone, or changed."""
 _FULL = 0.9
@@ -78,6 +99,10 @@ class Container:
         self._limits = recipe.limits
         self._memory_watch = memory_watch
         self._originals = originals or Originals()
+        self._router: Router | None = None
+        self._network = recipe.network
+        self.lease = Lease()
+        """What it has of the machine's units, released when it is removed or kept."""
 
     @classmethod
     async def start(
@@ -89,21 +114,37 @@ class Container:
     ) -> Container:
         """Create and start a container.
 
-        Raises TrialError (sandbox_failed, engine_unreachable, image_no_space); leaves nothing behind when it does.
+        Waits until it is healthy by the image's own check. Raises TrialError (sandbox_failed, engine_unreachable,
+        image_no_space, healthcheck_failed); leaves nothing behind when it does.
         """
-        created = await create(engine, create_arguments(engine, recipe))
-        container = cls(engine, created, recipe, memory_watch, originals)
+        arguments = create_arguments(engine, recipe)
+        if recipe.has_router:
+            arguments["labels"][LABEL_ROUTER] = uuid.uuid4().hex
+        container = cls(engine, await create(engine, arguments), recipe, memory_watch, originals)
         try:
-            if not container.runs_as_root or recipe.agent_user is not None:
+            if not container.runs_as_root or recipe.agent_user is not None or recipe.startup.entrypoint:
                 # As root the agent's and the verifier's own scripts make them, which is far cheaper.
                 await container.put(LOG_DIRECTORIES)
-            await engine.call(engine.api.start, container.container_id)
-            if recipe.has_internet and recipe.closed_to and not recipe.beside:
-                # Nothing of the image runs yet: PID 1 is our own init.
+            if recipe.options is not None and not recipe.beside:
+                await prepare(engine, container.container_id, recipe.options)
+            starting = engine.call(engine.api.start, container.container_id)
+            if recipe.has_router:
+                await _all_of(starting, container._start_router(arguments["labels"]))
+                await container._link_with_router()
+            else:
+                await starting
+            if recipe.has_internet and recipe.closed_to and not (recipe.beside or recipe.has_router):
+                # Nothing of the image runs yet: PID 1 is our own init, which holds the entry point back.
                 network_mode = f"container:{container.container_id}"
                 await container._beside(
                     closing_script(recipe.closed_to), network_mode=network_mode, cap_add=["NET_ADMIN"]
                 )
+            if recipe.is_held:
+                await engine.call(engine.api.kill, container.container_id, "SIGUSR1")
+            if recipe.startup.healthcheck is not None:
+                await container.wait_until_healthy(recipe.startup.healthcheck)
+            if recipe.loose is not None:
+                await container._put_loose(recipe.loose)
         except EngineError as error:
             await container.remove()
             raise container_error(error, "starting") from error
@@ -111,6 +152,28 @@ class Container:
             await asyncio.shield(container.remove())
             raise
         return container
+
+    async def _start_router(self, labels: Mapping[str, str]) -> None:
+        recipe = self._recipe
+        self._router = await Router.start(self._engine, recipe.tools_volume, labels, recipe.name_servers)
+
+    async def _link_with_router(self) -> None:
+        recipe = self._recipe
+        assert self._router is not None and recipe.network is not None
+        await self._router.link(self.container_id, recipe.closed_to)
+        await self._router.use(recipe.network)
+        if self._engine.info.is_podman:
+            # It names no servers to a container that has no network of its own.
+            await self.shell(f"echo nameserver {ROUTER} >/etc/resolv.conf", timeout_sec=_EXEC_SEC, user="root")
+
+    async def find_router(self) -> None:
+        """Find the router of a container that another process has started. Raises EngineError."""
+        self._router = await Router.find(self._engine, self._recipe.tools_volume, self.container_id)
+
+    async def use_network(self, policy: NetworkPolicy) -> None:
+        if self._router is not None and policy != self._network:
+            await self._router.use(policy)
+            self._network = policy
 
     @property
     def runs_as_root(self) -> bool:
@@ -150,11 +213,26 @@ class Container:
         environment: Mapping[str, str] | None = None,
         stdin: bytes = b"",
     ) -> ExecResult:
+        return await self.stream(
+            script, timeout_sec=timeout_sec, user=user, environment=environment, source=io.BytesIO(stdin)
+        )
+
+    async def stream(
+        self,
+        script: str,
+        *,
+        timeout_sec: float,
+        user: str | None = None,
+        environment: Mapping[str, str] | None = None,
+        source: IO[bytes] | None = None,
+        sink: IO[bytes] | None = None,
+        limit_bytes: int = _OUTPUT_BYTES,
+    ) -> ExecResult:
         # The limit holds inside (there is no API to end an exec) and, with a margin, outside.
         limit = max(1, round(timeout_sec))
         script = f"printf '\\1'\n{script}"
         argv = [BUSYBOX, "timeout", "-k", "5", str(limit), BUSYBOX, "sh", "-c", script]
-        output = bytearray()
+        output = CommandOutput(sink, limit_bytes)
         environment = dict(environment or {})
         if user in ("root", "0"):
             user = _ROOT
@@ -165,22 +243,27 @@ class Container:
         started = time.monotonic()
         try:
             async with asyncio.timeout(limit + 30):
-                async with stream.fed(stdin):
-                    while len(output) < _OUTPUT_BYTES and (data := await stream.read_output()):
-                        output += data
+                async with stream.fed(source or io.BytesIO()):
+                    while (data := await stream.read_output()) and await output.take(data):
+                        pass
+                if output.was_cut:
+                    return ExecResult(None, output.kept, was_cut=True)
                 code = await self._exit_code(stream.exec_id)
         except TimeoutError:
-            return ExecResult(None, bytes(output.removeprefix(_BEGAN)), timed_out=True)
+            return ExecResult(None, output.kept, timed_out=True)
         except OSError as error:
+            if error.errno == errno.ENOSPC:
+                raise
             raise TrialError("sandbox_lost", f"the stream of a command broke: {error}") from error
         timed_out = time.monotonic() - started >= limit and code in (None, 124, 137, 143)
-        began = output.startswith(_BEGAN)
-        if (code in (None, 137) or not began) and not timed_out and await self._has_ended():
+        if (code in (None, 137) or not output.has_begun) and not timed_out and await self._has_ended():
             raise TrialError("sandbox_lost", "the container ended under a command")
-        if not began and not timed_out:
-            words = one_line((output.decode("utf-8", "replace") + stream.errors).strip(), 200)
+        if not output.has_begun and not timed_out:
+            words = one_line((output.kept.decode("utf-8", "replace") + stream.errors).strip(), 200)
+            if "unable to find user" in words:
+                raise TrialError("task_invalid", f"{words}: the image has no user {user!r}", stage=Stage.SANDBOX)
             raise TrialError("sandbox_failed", f"no command can be started in the container ({code}): {words}")
-        return ExecResult(code, bytes(output.removeprefix(_BEGAN)), timed_out)
+        return ExecResult(code, output.kept, timed_out)
 
     async def open_tty(self, argv: Sequence[str], environment: Mapping[str, str], rows: int, columns: int) -> TtyStream:
         stream = await self._open(
@@ -261,6 +344,15 @@ class Container:
             kind = "sandbox_lost" if error.status in (404, 409) else "sandbox_failed"
             raise TrialError(kind, f"copying files into the container failed: {error}") from error
 
+    async def _put_loose(self, folder: Path) -> None:
+        def copying() -> None:
+            with tempfile.TemporaryFile() as file:
+                pack_folder(folder, file)
+                file.seek(0)
+                self._engine.api.put_archive(self.container_id, self.workdir, file)
+
+        await self._engine.call(copying, again=True, deadline_sec=_LOOSE_SEC)
+
     async def fetch(self, directory: str, limit_bytes: int) -> dict[str, bytes]:
         def read() -> dict[str, bytes]:
             chunks, _ = self._engine.api.get_archive(self.container_id, directory, chunk_size=1 << 20)
@@ -305,13 +397,28 @@ class Container:
         return copy
 
     async def anew(self) -> Sandbox:
-        return await self._another(self._original_recipe)
+        recipe = self._original_recipe
+        options = recipe.options.nameless() if recipe.options is not None else None
+        return await self._another(dataclasses.replace(recipe, options=options, network=self._network))
 
     async def _another(self, recipe: Recipe) -> Container:
         return await Container.start(self._engine, recipe, self._memory_watch, self._originals)
 
     async def _open_as_root(self, script: str) -> ExecStream:
         return await self._open([BUSYBOX, "sh", "-c", script], user=_ROOT, workdir="/", environment={})
+
+    async def wait_until_healthy(self, check: Healthcheck) -> None:
+        """Wait for a healthcheck. Raises TrialError, with what entry point and services have written."""
+        try:
+            await wait_until_healthy(self, check)
+        except TrialError as error:
+            raise TrialError(error.type, str(error), files=await self.logs()) from error
+
+    async def logs(self) -> Mapping[str, bytes]:
+        if not self._recipe.startup.entrypoint:
+            return {}
+        printed = await last_output(self._engine, self.container_id)
+        return {"entrypoint.log": printed} if printed else {}
 
     async def snapshot(self) -> str:
         # Processes stand still meanwhile, as files that change would be torn. The container's labels come along: run,
@@ -337,13 +444,16 @@ class Container:
         return str(committed["Id"])
 
     async def keep(self) -> str:
-        name = re.sub(r"[^\w.-]+", "-", self._recipe.trial)
+        service = self._recipe.more_labels.get(LABEL_SERVICE, "")
+        trial = re.sub(r"[^\w.-]+", "-", f"{self._recipe.trial}-{service}".rstrip("-"))
+        name = f"{KEPT_PREFIX}{trial}-{self.container_id[:12]}"
         try:
-            await self._engine.call(
-                self._engine.api.rename, self.container_id, f"{KEPT_PREFIX}{name}-{self.container_id[:12]}"
-            )
+            if self._router is not None:
+                await self._router.keep(f"{name}-router")
+            await self._engine.call(self._engine.api.rename, self.container_id, name)
         except EngineError as error:
             raise TrialError("sandbox_lost", f"keeping the sandbox failed: {error}") from error
+        self.lease.release()
         return self.container_id
 
     async def make_room(self) -> tuple[str, ...]:
@@ -373,7 +483,18 @@ class Container:
         await run_helper(self._engine, self._image.id, recipe.tools_volume, script, labels=recipe.labels, **host_config)
 
     async def remove(self) -> None:
-        await force_remove(self._engine, self.container_id)
+        removing = [force_remove(self._engine, self.container_id)]
+        if self._router is not None:
+            removing.append(self._router.remove())
+        await asyncio.gather(*removing)
+        self.lease.release()
+
+
+async def _all_of(*doing: Awaitable[None]) -> None:
+    """Do all of it, and raise what failed only when nothing of it goes on."""
+    for failed in await asyncio.gather(*doing, return_exceptions=True):
+        if isinstance(failed, BaseException):
+            raise failed
 
 
 async def _remove_image(engine: Engine, image_id: str) -> None:

@@ -4,21 +4,31 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import re
 import uuid
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 from tbench.errors import TrialError
 from tbench.results import Stage
 from tbench.sandbox.backend import BUSYBOX, TOOLS
-from tbench.sandbox.docker.engine import Engine, EngineError, EngineUnreachable
-from tbench.sandbox.docker.image import Image, is_disk_full
+from tbench.sandbox.docker.compose.options import ServiceOptions
+from tbench.sandbox.docker.engine import Engine, EngineError, EngineUnreachable, is_disk_full
+from tbench.sandbox.docker.image import Image
 from tbench.sandbox.docker.labels import LABEL_OWNER, LABEL_RUN, LABEL_TRIAL, NETWORK
 from tbench.sandbox.docker.owner import owner
+from tbench.sandbox.startup import NOTHING, Startup
+from tbench.tasks.network import NetworkPolicy
 
 REMOVE_SEC = 60.0
+ROUTER, TRIAL = "192.0.0.1", "192.0.0.2"
+"""Addresses of a router and of the trial behind it: of a range for such links, which is never routed (RFC 7335)."""
 _HELPER_SEC = 60.0
+_LOG_LINES, _LOG_BYTES = 10_000, 1 << 20
+_BOUNDED_LOG: Any = {"Type": "json-file", "Config": {"max-size": "1m", "max-file": "1"}}
+"""How the engine keeps what an entry point prints."""
 
 
 @dataclass(frozen=True)
@@ -50,17 +60,51 @@ class Recipe:
     """Addresses that the container must not reach."""
     no_new_privileges: bool = False
     """Whether sudo, su and other setuid programs have no effect for whoever is not root already."""
+    name_servers: tuple[str, ...] = ()
+    """Name servers that a router asks; empty for the engine's."""
     cap_add: tuple[str, ...] = ()
     """Linux capabilities besides the engine's usual ones."""
     original: Image | None = None
     """The task's own image, where `image` is a snapshot of a sandbox that was made of it."""
     beside: str | None = None
     """Id of the container whose network and volumes this one shares."""
+    loose: Path | None = None
+    """A folder whose files are copied into the working directory."""
+    cpuset: tuple[int, ...] = ()
+    """Numbers of the cpus to run on; empty for any."""
+    gpus: int = 0
+    gpu_ids: tuple[int, ...] = ()
+    """Numbers of its GPUs; empty where the engine chooses them."""
+    storage_mb: float | None = None
+    """Limit of its own files; None for no limit."""
+    starts: bool = True
+    """Whether what the image starts with a container is started."""
+    options: ServiceOptions | None = None
+    """What a compose file says of the container; None for a trial of one container."""
+    more_labels: Mapping[str, str] = field(default_factory=dict)
+    network: NetworkPolicy | None = None
+    """The first of its networks, where a router stands before the container; None for one network for life, or none."""
+
+    @property
+    def startup(self) -> Startup:
+        """What runs in the container without being asked for; in that of a snapshot as in its original."""
+        return (self.original or self.image).startup if self.starts else NOTHING
+
+    @property
+    def is_held(self) -> bool:
+        """Whether the entry point has to wait until the container's network is made, or is closed."""
+        changes = self.has_router or bool(self.has_internet and self.closed_to)
+        return bool(self.startup.entrypoint) and changes and not self.beside
+
+    @property
+    def has_router(self) -> bool:
+        """Whether a router of its own stands between the container and the bridge."""
+        return self.network is not None and self.beside is None
 
     @property
     def labels(self) -> dict[str, str]:
         """Labels of the container: run, trial, and this process as the owner, also where another kept the original."""
-        return {LABEL_RUN: self.run, LABEL_TRIAL: self.trial, LABEL_OWNER: owner()}
+        return {**self.more_labels, LABEL_RUN: self.run, LABEL_TRIAL: self.trial, LABEL_OWNER: owner()}
 
 
 def create_arguments(engine: Engine, recipe: Recipe) -> dict[str, Any]:
@@ -77,17 +121,21 @@ def create_arguments(engine: Engine, recipe: Recipe) -> dict[str, Any]:
         volumes_from=[recipe.beside] if recipe.beside else None,
         cap_add=list(recipe.cap_add) or None,
         # With raw sockets a trial could forge addresses on the bridge that all share, and go past all routes.
+        dns=[ROUTER] if recipe.has_router else None,
+        # Without a network of its own the engine does not write down its name.
+        extra_hosts={recipe.hostname: TRIAL} if recipe.has_router and recipe.hostname else None,
         cap_drop=["NET_RAW"] if recipe.has_internet and "NET_RAW" not in recipe.cap_add else None,
         security_opt=["no-new-privileges"] if recipe.no_new_privileges else None,
         binds=[f"{recipe.tools_volume}:{TOOLS}:ro"],
         # The tmux socket must survive `rm -rf /tmp/*`, read-only roots and other users.
         tmpfs={f"{TOOLS}/run": "mode=1777,size=16m"},
+        **_extras(recipe),
     )
-    return {
+    arguments = {
         "image": recipe.image.id,
         # Our own init, not the engine's: that one ends, and the container with it, when its child is killed.
-        "entrypoint": [f"{TOOLS}/bin/init"],
-        "command": [],
+        "entrypoint": [f"{TOOLS}/bin/init", *(["--held"] if recipe.is_held else [])],
+        "command": list(recipe.startup.entrypoint),
         "environment": dict(recipe.environment),
         # A copy has that of the container whose network it shares.
         "hostname": None if recipe.beside else recipe.hostname,
@@ -95,12 +143,35 @@ def create_arguments(engine: Engine, recipe: Recipe) -> dict[str, Any]:
         "labels": recipe.labels,
         "host_config": host_config,
     }
+    if recipe.options is None:
+        return arguments
+    return recipe.options.applied(engine.api, arguments, is_beside=recipe.beside is not None)
+
+
+def _extras(recipe: Recipe) -> dict[str, Any]:
+    """Parts of the host's configuration that few tasks ask for."""
+    extras: dict[str, Any] = {}
+    if recipe.startup.entrypoint:
+        extras["log_config"] = _BOUNDED_LOG
+    if recipe.cpuset:
+        extras["cpuset_cpus"] = ",".join(map(str, recipe.cpuset))
+    if recipe.gpus:
+        extras["device_requests"] = [_gpus(recipe)]
+    if recipe.storage_mb is not None:
+        extras["storage_opt"] = {"size": f"{recipe.storage_mb:.0f}m"}
+    return extras
+
+
+def _gpus(recipe: Recipe) -> dict[str, Any]:
+    """The request for NVIDIA's GPUs, by number where they are told apart."""
+    which = {"device_ids": list(map(str, recipe.gpu_ids))} if recipe.gpu_ids else {"count": recipe.gpus}
+    return {"driver": "nvidia", "capabilities": [["gpu"]], **which}
 
 
 def _network_mode(recipe: Recipe) -> str:
     if recipe.beside:
         return f"container:{recipe.beside}"
-    return NETWORK if recipe.has_internet else "none"
+    return NETWORK if recipe.has_internet and not recipe.has_router else "none"
 
 
 async def create(engine: Engine, config: Mapping[str, Any]) -> str:
@@ -141,7 +212,14 @@ def container_error(error: EngineError, doing: str) -> TrialError:
         return TrialError("image_no_space", f"{doing} the container failed: {error}", stage=Stage.SANDBOX)
     if error.status is None:
         return unreachable(error)
-    return TrialError("sandbox_failed", f"{doing} the container failed: {error}")
+    # What is asked of the machine and it has not, no other attempt will find.
+    kind = "task_unsupported" if "could not select device driver" in str(error) else "sandbox_failed"
+    return TrialError(kind, f"{doing} the container failed: {error}", stage=Stage.SANDBOX)
+
+
+def lacks_quota(error: TrialError) -> bool:
+    """Whether the engine refused a container because it cannot limit its disk."""
+    return re.search(r"storage[- ]opt|pquota|quota not supported", str(error), re.IGNORECASE) is not None
 
 
 def unreachable(error: Exception) -> TrialError:
@@ -161,6 +239,15 @@ async def force_remove(engine: Engine, container: str) -> None:
         except EngineError as error:
             if error.status in (404, 409) or isinstance(error, EngineUnreachable):
                 return
+
+
+async def last_output(engine: Engine, container: str) -> bytes:
+    """The last that a container has printed, at most 10,000 lines and a megabyte; empty if the engine cannot tell."""
+    try:
+        printed: bytes = await engine.call(engine.api.logs, container, tail=_LOG_LINES, again=True)
+    except EngineError:
+        return b""
+    return printed[-_LOG_BYTES:]
 
 
 async def run_helper(

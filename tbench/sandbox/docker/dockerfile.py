@@ -8,11 +8,11 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable, Iterator
-
-from tbench.tasks.task import Task
+from pathlib import Path
 
 _NEEDS_BUILDKIT = re.compile(
-    r"^\s*(?:RUN\s+--mount|(?:RUN|COPY|ADD)\b[^\n#]*<<-?[\"']?\w+)", re.MULTILINE | re.IGNORECASE
+    r"^\s*(?:RUN\s+--mount|(?:COPY|ADD)\s+(?:--\S+\s+)*--(?:chmod|link)\b|(?:RUN|COPY|ADD)\b[^\n#]*<<-?[\"']?\w+)",
+    re.MULTILINE | re.IGNORECASE,
 )
 _ESCAPE_DIRECTIVE = re.compile(r"^\s*#\s*escape\s*=", re.MULTILINE | re.IGNORECASE)
 _CONTINUED = re.compile(r"(?:^|(?<=[^\\]))\\[ \t]*$")
@@ -25,13 +25,13 @@ _VARIABLE = re.compile(r"\$(?:\{(\w+)\}|(\w+))", re.ASCII)
 _REFERENCE = re.compile(r"[\w./:@-]+", re.ASCII)
 
 
-def read_dockerfile(task: Task) -> str:
-    """The text of the task's Dockerfile, whatever its bytes are."""
-    return task.dockerfile.read_text(encoding="utf-8", errors="replace")
+def read_dockerfile(path: Path) -> str:
+    """The text of the Dockerfile at `path`, whatever its bytes are."""
+    return path.read_text(encoding="utf-8", errors="replace")
 
 
 def needs_buildkit(dockerfile: str) -> bool:
-    """Whether only BuildKit can build this: it has a heredoc or RUN --mount."""
+    """Whether only BuildKit can build this: it has a heredoc, RUN --mount, or COPY --chmod."""
     return _NEEDS_BUILDKIT.search(dockerfile) is not None
 
 
@@ -41,7 +41,7 @@ def why_not_closed(dockerfile: str) -> str | None:
     The images of its stages may still bring such instructions along: `base_images`, `fetches_by_itself`.
     """
     if needs_buildkit(dockerfile):
-        return "it needs BuildKit (a heredoc or RUN --mount), which builds on a network of its own choice"
+        return "it needs BuildKit (a heredoc, RUN --mount or COPY --chmod), which builds on a network of its own choice"
     if _ESCAPE_DIRECTIVE.search(dockerfile):
         return "it sets another escape character, with which it cannot be told what it fetches"
     for lines in _readings(dockerfile):

@@ -8,11 +8,13 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import json
 import os
 import platform
+import re
 import socket
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from concurrent.futures import Executor, Future
 from dataclasses import dataclass
 from functools import partial
@@ -22,9 +24,11 @@ from typing import Any, TypeVar
 import docker
 import requests
 import urllib3
-from docker.errors import APIError, DockerException
+from docker.errors import APIError, DockerException, create_api_error_from_http_exception
+from docker.types import CancellableStream
 
 from tbench.errors import EngineUnavailable, TbenchError
+from tbench.sandbox.docker.pulling.login import read_docker_config
 from tbench.text import one_line
 
 T = TypeVar("T")
@@ -32,6 +36,9 @@ _CALL_SEC = 120.0
 OUTAGE_SEC = 120.0
 """How long an engine that does not answer is waited for; as long as a terminal waits for its session."""
 _LONGEST_PAUSE_SEC = 2.0
+_ARCHITECTURES = {"x86_64": "amd64", "aarch64": "arm64"}
+"""What kernels and images call the same."""
+_DISK_FULL = re.compile(r"no space left on device|disk quota exceeded", re.IGNORECASE)
 _REPEATABLE = {
     *("inspect_container", "inspect_image", "inspect_volume", "exec_inspect", "containers", "images", "networks"),
     *("volumes", "info", "start", "put_archive", "exec_create", "update_container"),
@@ -70,6 +77,22 @@ class EngineInfo:
     is_podman: bool = False
     root: str = ""
     """Directory of the engine's data, on its machine."""
+    architecture: str = "amd64"
+    """Of its containers, as images call it."""
+    has_gpus: bool = False
+    """Whether it can give NVIDIA's GPUs to containers."""
+    may_limit_disk: bool = False
+    """Whether its storage driver can limit a container's disk, if the file system below is set up for it."""
+
+
+@dataclass(frozen=True)
+class PullStream:
+    """What an engine says while it pulls. It stops pulling when the stream is closed."""
+
+    messages: Iterator[dict[str, Any]]
+    """They raise what the connection raises; an engine that goes away does not look like one that is done."""
+    close: Callable[[], None]
+    """May be called from another thread, while one waits for a message. Never raises."""
 
 
 class DaemonThreads(Executor):
@@ -114,7 +137,11 @@ class Engine:
 
     @classmethod
     def connect(cls, concurrency: int = 8, host: str | None = None, *, outage_sec: float = OUTAGE_SEC) -> Engine:
-        """Connect to the engine at `host`, by default where DOCKER_HOST says. Raises EngineUnavailable with advice."""
+        """Connect to the engine at `host`, by default where DOCKER_HOST says.
+
+        Raises EngineUnavailable with advice, and LoginUnreadable where Docker's own configuration is broken.
+        """
+        read_docker_config()  # of which the SDK would make a traceback
         # A trial can hold one connection in an exec while its removal and another's start need their own.
         connections = 3 * concurrency + 4
         try:
@@ -135,6 +162,9 @@ class Engine:
             cgroup_version=raw.get("CgroupVersion", "1"),
             kernel=raw.get("KernelVersion", ""),
             root=raw.get("DockerRootDir", ""),
+            architecture=_ARCHITECTURES.get(raw.get("Architecture", ""), raw.get("Architecture", "")),
+            has_gpus=_has_gpus(raw),
+            may_limit_disk=_may_limit_disk(raw),
         )
         return cls(client.api, DaemonThreads(), info, outage_sec=outage_sec)
 
@@ -202,10 +232,64 @@ class Engine:
                 raise EngineUnreachable(words, sent=not _was_refused(error)) from error
             raise EngineError(words) from error
 
+    def open_pull(self, repository: str, version: str, login: str | None, silence_sec: float) -> PullStream:
+        """Begin to pull an image; `version` is a tag or a digest, `login` what goes into X-Registry-Auth.
+
+        Blocks until the engine says something, and raises what the SDK raises, also where it then says nothing for
+        `silence_sec`. The SDK's own `pull` cannot be ended, and looks for logins by itself, helpers without a deadline.
+        """
+        response = self.api.post(
+            f"{self.api.base_url}/v{self.api.api_version}/images/create",
+            params={"fromImage": repository, "tag": version},
+            headers={"X-Registry-Auth": login} if login else {},
+            stream=True,
+            timeout=silence_sec,
+        )
+        try:
+            response.raise_for_status()
+        except requests.HTTPError as error:
+            raise create_api_error_from_http_exception(error) from error
+        return PullStream(_messages(response), partial(_end, response))
+
     def close(self) -> None:
         """Close the connections; calls under way are not waited for."""
         with contextlib.suppress(Exception):
             self.api.close()
+
+
+def _end(response: requests.Response) -> None:
+    """Close an answer that may be still under way, and that another thread may wait for. Never raises."""
+    with contextlib.suppress(Exception):
+        CancellableStream(iter(()), response).close()  # which wakes that thread; it leaves the descriptor open
+    with contextlib.suppress(Exception):
+        response.close()
+
+
+def is_disk_full(said: object) -> bool:
+    """Whether the engine's words say that its disk is full."""
+    return _DISK_FULL.search(str(said)) is not None
+
+
+def _messages(response: requests.Response) -> Iterator[dict[str, Any]]:
+    """The JSON objects of an answer, which come one in a line."""
+    rest = b""
+    for piece in response.raw.stream(decode_content=True):
+        *lines, rest = (rest + piece).split(b"\n")
+        yield from (json.loads(line) for line in lines if line.strip())
+    if rest.strip():
+        yield json.loads(rest)
+
+
+def _has_gpus(info: dict[str, Any]) -> bool:
+    devices = (str(device.get("ID", "")) for device in info.get("DiscoveredDevices") or ())
+    return "nvidia" in (info.get("Runtimes") or {}) or any(device.startswith("nvidia.com/gpu") for device in devices)
+
+
+def _may_limit_disk(info: dict[str, Any]) -> bool:
+    """Btrfs and ZFS have quotas; overlay has them over XFS that is mounted with pquota, of which nothing is told."""
+    below = dict(pair for pair in info.get("DriverStatus") or () if len(pair) == 2).get("Backing Filesystem", "")
+    driver = info.get("Driver", "")
+    return driver in ("btrfs", "zfs") or (driver in ("overlay", "overlay2") and below == "xfs")
 
 
 def _dispose_of_result(dispose: Callable[[T], object], done: Future[T]) -> None:

@@ -7,12 +7,13 @@ import contextlib
 import socket
 import struct
 from collections.abc import AsyncIterator, Callable
-from typing import Any
+from typing import IO, Any
 
 from tbench.sandbox.docker import sdk
 
 _READ_AHEAD_BYTES = 1 << 20
 """Limit of unread output; above it the engine has to wait, and with it the process."""
+_FED_AT_ONCE_BYTES = 1 << 20
 _STREAM_HEADER = struct.Struct(">BxxxL")
 _STDERR = 2
 
@@ -160,12 +161,12 @@ class ExecStream(asyncio.Protocol):
             self._transport.write_eof()
 
     @contextlib.asynccontextmanager
-    async def fed(self, data: bytes) -> AsyncIterator[None]:
-        """Give the process `data` as its whole standard input while the block reads; the stream is closed at the end.
+    async def fed(self, source: IO[bytes]) -> AsyncIterator[None]:
+        """Give the process the whole of `source` as its input while the block reads; at the end the stream is closed.
 
         Both happen at once: a process that prints as it reads would otherwise wait for us as we for it.
         """
-        feeding = asyncio.create_task(_feed(self._socket.dup(), data), name="stdin of an exec")
+        feeding = asyncio.create_task(_feed(self._socket.dup(), source), name="stdin of an exec")
         try:
             yield
         finally:
@@ -186,8 +187,9 @@ class ExecStream(asyncio.Protocol):
         self._socket.close()
 
 
-async def _feed(stdin: socket.socket, data: bytes) -> None:
-    """Send `data` on a descriptor of its own: a process that ignores its input must not cost us its output."""
+async def _feed(stdin: socket.socket, source: IO[bytes]) -> None:
+    """Send a file on a descriptor of its own: a process that ignores its input must not cost us its output."""
     with stdin, contextlib.suppress(OSError):
-        await asyncio.get_running_loop().sock_sendall(stdin, data)
+        while data := source.read(_FED_AT_ONCE_BYTES):
+            await asyncio.get_running_loop().sock_sendall(stdin, data)
         stdin.shutdown(socket.SHUT_WR)

@@ -3,22 +3,26 @@
 from __future__ import annotations
 
 import asyncio
-import hashlib
-import os
-import re
-import shutil
 import subprocess
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from contextlib import AbstractAsyncContextManager, nullcontext
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any, Literal
 
+from tbench.config.settings import PullChoice
 from tbench.errors import TrialError
 from tbench.results import ImageOrigin, Stage
-from tbench.sandbox.docker.build import BuildFailed, build, build_with_buildkit, last_lines
+from tbench.sandbox.docker.build import (
+    BuildFailed,
+    build,
+    build_tag,
+    build_with_buildkit,
+    last_lines,
+    tag_of_unchanged,
+)
 from tbench.sandbox.docker.dockerfile import (
     base_images,
     fetches_by_itself,
@@ -26,22 +30,23 @@ from tbench.sandbox.docker.dockerfile import (
     read_dockerfile,
     why_not_closed,
 )
-from tbench.sandbox.docker.engine import Engine, EngineError, EngineUnreachable
+from tbench.sandbox.docker.engine import Engine, EngineError, EngineUnreachable, is_disk_full
 from tbench.sandbox.docker.labels import LABEL_IMAGE, LABEL_ORIGINAL
-from tbench.tasks.task import Task
+from tbench.sandbox.docker.pulling.forecast import free_bytes
+from tbench.sandbox.docker.pulling.name import ImageName
+from tbench.sandbox.docker.pulling.pulls import Pulls
+from tbench.sandbox.docker.pulling.trouble import PullFailed
+from tbench.sandbox.startup import NOTHING, Startup
+from tbench.tasks.environment import Environment
 from tbench.text import one_line
 
-_PULL_SEC = 1800.0
 _FREE_MB = 4096.0
 """Free space on the engine's disk below which nothing is built or pulled. Bundled tasks' images take up to 0.6 GB,
 those of large tasks several; containers write there as well."""
-_DISK_FULL = re.compile(r"no space left on device|disk quota exceeded", re.IGNORECASE)
 _BUILDS_AT_ONCE = 2
-_NO_ROUTE = re.compile(
-    r"no such host|dial tcp|connection refused|i/o timeout|Temporary failure|TLS handshake|did not answer"
-    r"|Client\.Timeout",
-    re.IGNORECASE,
-)
+_NO_DOCKERFILE = "there is no Dockerfile to build it of"
+_TYPES = {"denied": "image_denied", "rate-limited": "image_rate_limited", "no-space": "image_no_space"}
+"""Types of error by what keeps an image from being pulled; any other is image_unavailable."""
 
 
 @dataclass(frozen=True)
@@ -54,6 +59,8 @@ class Image:
     workdir: str
     has_locale: bool
     has_home: bool = False
+    size: int = 0
+    """Bytes on the engine's disk, those included that it shares with other images."""
     original: str = ""
     """Id of the image that a snapshot's sandbox was made of; empty for what is no snapshot."""
     triggers: tuple[str, ...] = ()
@@ -62,6 +69,8 @@ class Image:
     """Its names in registries, with digests: `name@sha256:…`."""
     origin: ImageOrigin | None = None
     """Where a task's image came from; None for other images."""
+    startup: Startup = NOTHING
+    """What it starts with a container; of a snapshot, that of its original counts."""
 
     @classmethod
     def from_inspection(cls, reference: str, inspection: dict[str, Any]) -> Image:
@@ -75,16 +84,18 @@ class Image:
             has_locale=bool(names & {"LANG", "LC_ALL", "LC_CTYPE"}),
             triggers=tuple(config.get("OnBuild") or ()),
             has_home="HOME" in names,
+            size=int(inspection.get("Size") or 0),
             original=(config.get("Labels") or {}).get(LABEL_ORIGINAL, ""),
             digests=tuple(inspection.get("RepoDigests") or ()),
+            startup=Startup.of(config),
         )
 
     def published(self, how: Literal["pulled", "present"]) -> Image:
         """This image as one that a task names."""
-        name = name_and_tag(self.reference)[0].partition("@")[0]
+        name = ImageName.parse(self.reference)
         # The engine may know one image by several names; a short name stands there in full with Podman.
-        own = [each for each in self.digests if each.partition("@")[0].endswith(name)] or list(self.digests)
-        digest = own[0].partition("@")[2] if own else None
+        own = [each for each in self.digests if each.partition("@")[0].endswith(name.repository)] or list(self.digests)
+        digest = name.digest or (own[0].partition("@")[2] if own else None)
         return replace(self, origin=ImageOrigin(how=how, reference=self.reference, digest=digest))
 
     def built(self, how: Literal["built", "present"]) -> Image:
@@ -93,12 +104,9 @@ class Image:
         return replace(self, origin=ImageOrigin(how=how, reference=self.reference, built_from=built_from))
 
 
-def is_disk_full(error: BaseException) -> bool:
-    """Whether the engine's words say that its disk is full."""
-    return _DISK_FULL.search(str(error)) is not None
-
-
-ImageState = Literal["present", "to be pulled", "to be built"]
+_Key = tuple[str, str | None]
+"""What tells images of a run apart: the name of what is built, and that of the published one."""
+ImageState = Literal["present", "to be pulled", "to be built", "not to be had"]
 ClosedNetwork = Callable[[], AbstractAsyncContextManager[str]]
 """Makes a network for one build from which the engine's host cannot be reached; gives its name on the engine."""
 
@@ -112,7 +120,8 @@ class Images:
         *,
         build: bool = False,
         no_build_cache: bool = False,
-        pull_sec: float = _PULL_SEC,
+        pull: PullChoice = "missing",
+        pulls: Pulls | None = None,
         free_mb: float = _FREE_MB,
         log_dir: Path | None = None,
         say: Callable[[str], None] = lambda _: None,
@@ -126,112 +135,137 @@ class Images:
         self._engine = engine
         self._force_build = build
         self._no_cache = no_build_cache
-        self._pull_sec = pull_sec
+        self._pull = pull
+        self._pulls = pulls or Pulls(engine, say=say)
         self._free_mb = free_mb
         self._log_dir = log_dir
         self._say = say
         self._closed_network = closed_network
-        self._locks: dict[str, asyncio.Lock] = {}
-        self._ready: dict[str, Image] = {}
-        self._failed: dict[str, TrialError] = {}
-        self._unreachable: set[str] = set()
-        self._reachable: set[str] = set()
-        self._asking: dict[str, asyncio.Lock] = {}
+        self._locks: dict[_Key, asyncio.Lock] = {}
+        self._ready: dict[_Key, Image] = {}
+        self._failed: dict[_Key, TrialError] = {}
+        self._told_away: set[str] = set()
         self._building = asyncio.Semaphore(_BUILDS_AT_ONCE)
 
-    async def get(self, task: Task) -> Image:
+    async def get(self, environment: Environment) -> Image:
         """The task's image, found, pulled or built.
 
-        Raises TrialError: image_unavailable, image_build_failed, image_build_timeout, image_no_space,
-        engine_unreachable, task_changed.
+        Raises TrialError: image_unavailable, image_denied, image_rate_limited, image_build_failed,
+        image_build_timeout, image_no_space, engine_unreachable, task_changed.
 
         A failure that another attempt would repeat is remembered for the run: the other seeds of that task fail at
         once with the same words.
         """
-        async with self._locks.setdefault(task.name, asyncio.Lock()):
-            if task.name in self._failed:
-                known = self._failed[task.name]
+        key = _key(environment)
+        async with self._locks.setdefault(key, asyncio.Lock()):
+            if key in self._failed:
+                known = self._failed[key]
                 raise TrialError(known.type, str(known))
-            if task.name not in self._ready:
+            if key not in self._ready:
                 try:
-                    self._ready[task.name] = await self._resolve(task)
+                    self._ready[key] = await self._resolve(environment)
                 except TrialError as error:
                     if not error.kind.retryable:
-                        self._failed[task.name] = error
+                        self._failed[key] = error
                     raise
-            return self._ready[task.name]
+            return self._ready[key]
 
-    async def _resolve(self, task: Task) -> Image:
-        published = task.file.environment.docker_image
-        if published and not self._force_build:
-            if (image := await self.find(published)) is not None:
-                return image.published("present")
-            if (image := await self._pull(published, task)) is not None:
-                return image.published("pulled")
+    async def _resolve(self, environment: Environment) -> Image:
+        published = environment.settings.docker_image
+        name = ImageName.parse(published) if published and not self._is_built(environment) else None
+        if name is not None and (image := await self._as_published(name, environment)) is not None:
+            return image
+        if not environment.can_be_built:
+            raise TrialError("image_unavailable", f"{environment.name}: {published} is not pulled and {_NO_DOCKERFILE}")
         # In a thread: hashing some megabytes must not hold up the other trials' terminals.
-        tag = await asyncio.to_thread(_tag_of_unchanged, task)
-        if not task.dockerfile.is_file():
-            raise TrialError(
-                "image_unavailable", f"{task.name}: {published} cannot be pulled and there is no Dockerfile"
-            )
+        tag = await asyncio.to_thread(tag_of_unchanged, environment)
         if not self._builds_anew and (image := await self.find(tag)) is not None:
             return image.built("present")
         if self._closed_network is not None:
-            await self._require_closable(task)
+            await self._require_closable(environment)
         async with self._building:
-            await self._need_space(task)
-            return (await self._build(task, tag)).built("built")
+            await self._need_space(environment)
+            return (await self._build(environment, tag)).built("built")
+
+    def _is_built(self, environment: Environment) -> bool:
+        """Whether the image is to be built even where it is published; what has no Dockerfile cannot be."""
+        return self._force_build and environment.can_be_built
 
     @property
     def _builds_anew(self) -> bool:
         """Whether an image that was built before is no reason not to build it."""
         return self._force_build or self._no_cache
 
-    async def _require_closable(self, task: Task) -> None:
+    async def _require_closable(self, environment: Environment) -> None:
         """Check that nothing in the task's build goes round the network that it gets. Raises TrialError."""
-        dockerfile = read_dockerfile(task)
+        dockerfile = _dockerfile(environment)
         why = why_not_closed(dockerfile)
         for name in sorted(filter(None, base_images(dockerfile))) if why is None else ():
             if (base := await self.find(name)) is None:
-                await self._pull_base(name, task)
+                await self._pull_base(name, environment)
                 base = await self.find(name)
             if base is not None and (line := fetches_by_itself(base.triggers)) is not None:
                 why = f"its {name} brings along {line!r}, with which the engine itself fetches a URL"
         if why is not None:
             raise TrialError(
                 "image_build_failed",
-                f"{task.dockerfile}: --block-host does not build this: {why}; build it once without --block-host",
+                f"{environment.dockerfile}: --block-host does not build this: {why}; "
+                "build it once without --block-host",
             )
 
-    async def _pull_base(self, name: str, task: Task) -> None:
-        await self._need_space(task)
-        self._say(f"{task.name}: pulling {name}")
+    async def _pull_base(self, name: str, environment: Environment) -> None:
+        await self._need_space(environment)
         try:
-            await pull(self._engine, name, self._pull_sec)
-        except EngineError as error:
-            raise TrialError("image_unavailable", f"{task.dockerfile}: FROM {name}: {error}") from error
+            await self._pulls.pull(ImageName.parse(name), environment.name)
+        except (PullFailed, EngineUnreachable) as error:
+            raise _pull_error(error, f"{environment.dockerfile}: FROM {name}") from error
 
-    async def foresee(self, task: Task) -> ImageState:
+    async def get_all(self, environments: Iterable[Environment]) -> dict[str, Image | TrialError]:
+        """The images of several environments by name, or what keeps them from being had."""
+
+        async def get(environment: Environment) -> Image | TrialError:
+            try:
+                return await self.get(environment)
+            except TrialError as error:
+                return error
+
+        wanted = {each.name: each for each in environments}
+        return dict(zip(wanted, await asyncio.gather(*map(get, wanted.values())), strict=True))
+
+    async def to_pull(self, environments: Iterable[Environment]) -> list[ImageName]:
+        """Published images that the engine lacks and that `get` would pull; none where the engine cannot say."""
+        if self._force_build or self._pull == "never":
+            return []
+        named = {each.settings.docker_image for each in environments}
+        names = [ImageName.parse(each) for each in sorted(filter(None, named))]
+        try:
+            found = await asyncio.gather(*map(self.find_published, names))
+        except TrialError:
+            return []
+        return [name for name, image in zip(names, found, strict=True) if image is None]
+
+    async def foresee(self, environment: Environment) -> ImageState:
         """What `get` would do for the task's image, as far as that can be known without doing it. Raises TrialError."""
-        published = task.file.environment.docker_image
-        if published and not self._force_build:
-            # Where it cannot be pulled, it is built.
-            return "present" if await self.find(published) else "to be pulled"
-        tag = await asyncio.to_thread(build_tag, task)
+        published = environment.settings.docker_image
+        if published and not self._is_built(environment):
+            name = ImageName.parse(published)
+            if not self._asks_anew(name) and await self.find_published(name):
+                return "present"
+            if self._pull != "never":
+                return "to be pulled"  # where it cannot be, it is built
+            if not environment.can_be_built:
+                return "not to be had"
+        tag = await asyncio.to_thread(build_tag, environment)
         return "present" if not self._builds_anew and await self.find(tag) else "to be built"
 
-    async def _need_space(self, task: Task) -> None:
+    async def _need_space(self, environment: Environment) -> None:
         """Check the free space of the engine's disk, if it can be seen. Raises TrialError(image_no_space)."""
-        root = self._engine.info.root
-        try:
-            free_mb = (await asyncio.to_thread(shutil.disk_usage, root)).free / (1 << 20)
-        except OSError:
-            return  # the engine is elsewhere
-        if self._engine.is_local and free_mb < self._free_mb:
+        free = await free_bytes(self._engine)
+        if free is not None and free / (1 << 20) < self._free_mb:
             raise TrialError(
                 "image_no_space",
-                f"{task.name}: {root} has {free_mb:.0f} MB free, less than {self._free_mb:.0f}: "
-                "'tbench clean --all' and 'docker system prune' make room",
+                f"{environment.name}: {self._engine.info.root} has {free / (1 << 20):.0f} MB free, less than "
+                f"{self._free_mb:.0f}: 'tbench clean --all' and 'docker system prune' make room",
             )
 
     async def find(self, reference: str) -> Image | None:
@@ -244,127 +278,146 @@ class Images:
             kind = "engine_unreachable" if error.status is None else "image_unavailable"
             raise TrialError(kind, f"{reference}: {error}", stage=Stage.IMAGE) from error
 
-    async def _pull(self, reference: str, task: Task) -> Image | None:
-        registry = _registry(reference)
-        if registry not in self._reachable:
-            # Only the first trial finds out whether the registry answers.
-            async with self._asking.setdefault(registry, asyncio.Lock()):
-                if registry in self._unreachable:
-                    return None
-                if registry not in self._reachable:
-                    return await self._pull_from(registry, reference, task)
-        return await self._pull_from(registry, reference, task)
-
-    async def _pull_from(self, registry: str, reference: str, task: Task) -> Image | None:
-        await self._need_space(task)
-        self._say(f"{task.name}: pulling {reference}")
-        try:
-            await pull(self._engine, reference, self._pull_sec)
-        except EngineError as error:
-            if is_disk_full(error):
-                raise TrialError("image_no_space", f"{task.name}: pulling {reference}: {error}") from error
-            why = one_line(str(error), 120)
-            if _NO_ROUTE.search(str(error)):
-                self._unreachable.add(registry)
-                self._reachable.discard(registry)
-                self._say(f"registry {registry} cannot be reached ({why}); images are built instead")
-            else:
-                self._say(f"{task.name}: {reference} cannot be pulled ({why}); building instead")
+    async def find_published(self, name: ImageName) -> Image | None:
+        """The image that a task names, as `find`; one that is pinned counts under its digest alone."""
+        image = await self.find(name.wanted)
+        if image is None or (name.digest and not any(each.endswith(f"@{name.digest}") for each in image.digests)):
             return None
-        self._reachable.add(registry)
-        return await self.find(reference)
+        return replace(image, reference=name.text)
 
-    async def _build(self, task: Task, tag: str) -> Image:
-        self._say(f"{task.name}: building its image")
-        async with self._closed_network() if self._closed_network else nullcontext() as network:
-            await self._build_on(network, task, tag)
-        image = await self.find(tag)
+    def _asks_anew(self, name: ImageName) -> bool:
+        """Whether the registry may have a newer one than the engine."""
+        return self._pull == "always" and name.digest is None
+
+    async def _as_published(self, name: ImageName, environment: Environment) -> Image | None:
+        """The image that a task names, found or pulled; None where it is to be built instead. Raises TrialError."""
+        found = await self.find_published(name)
+        if found is not None and not self._asks_anew(name):
+            return found.published("present")
+        if self._pull == "never":
+            self._build_instead(name, environment, "is not on the engine, and --pull never pulls nothing")
+            return None
+        await self._need_space(environment)
+        try:
+            await self._pulls.pull(name, environment.name)
+        except EngineUnreachable as error:
+            raise _pull_error(error, f"{environment.name}: {name.shown}") from error
+        except PullFailed as failed:
+            if found is not None:
+                words = f"{environment.name}: --pull always: {name.shown} (--pull missing takes the one that is here)"
+                raise _pull_error(failed, words) from failed
+            self._without_pull(name, environment, failed)
+            return None
+        image = await self.find_published(name)
         if image is None:
-            raise TrialError("image_build_failed", f"{task.name}: the build ended but left no image {tag}")
+            words = f"{environment.name}: {name.shown} was pulled, but the engine has no image of that name and digest"
+            raise TrialError("image_unavailable", words)
+        return image.published("present" if found is not None and found.id == image.id else "pulled")
+
+    def _without_pull(self, name: ImageName, environment: Environment, failed: PullFailed) -> None:
+        """Say that an image is built, as it cannot be pulled. Raises TrialError where it cannot be built, either."""
+        where = f"{environment.name}: {name.shown} cannot be pulled"
+        if failed.kind == "no-space":
+            raise _pull_error(failed, where)
+        if not environment.can_be_built:
+            raise _pull_error(failed, f"{where} and {_NO_DOCKERFILE}")
+        if failed.kind not in ("away", "silent"):
+            self._build_instead(name, environment, f"cannot be pulled ({one_line(str(failed), 300)})")
+        elif name.registry not in self._told_away:
+            self._told_away.add(name.registry)
+            why = one_line(failed.said, 200)
+            self._say(f"registry {name.registry} cannot be reached ({why}); images are built instead")
+
+    def _build_instead(self, name: ImageName, environment: Environment, why: str) -> None:
+        if not environment.can_be_built:
+            raise TrialError("image_unavailable", f"{environment.name}: {name.shown} {why}; {_NO_DOCKERFILE}")
+        other = ", which is another image than the pinned one" if name.digest else ""
+        self._say(f"{environment.name}: {name.shown} {why}; building instead{other}")
+
+    def to_drop(self, environment: Environment, others: Iterable[Environment]) -> Image | None:
+        """The image of an environment, where it was pulled or built here and none of the `others` shares it."""
+        image = self._ready.get(_key(environment))
+        if image is None or image.origin is None or image.origin.how not in ("pulled", "built"):
+            return None
+        published = environment.settings.docker_image
+
+        def is_shared(other: Environment) -> bool:
+            known = self._ready.get(_key(other))
+            same_name = published is not None and other.settings.docker_image == published
+            return same_name or (known is not None and known.id == image.id)
+
+        return None if any(map(is_shared, others)) else image
+
+    async def drop(self, environment: Environment, image: Image) -> int:
+        """Remove an image unless a container or another name needs it; its bytes where it is gone. Raises nothing."""
+        name = ImageName.parse(image.reference)
+        self._ready.pop(_key(environment), None)
+        self._pulls.forget(name)
+        try:
+            await self._engine.call(self._engine.api.remove_image, name.wanted)
+            return image.size if await self.find(image.id) is None else 0
+        except (EngineError, TrialError):
+            return 0
+
+    async def _build(self, environment: Environment, tag: str) -> Image:
+        self._say(f"{environment.name}: building its image")
+        async with self._closed_network() if self._closed_network else nullcontext() as network:
+            await self._build_on(network, environment, tag)
+        if (image := await self.find(tag)) is None:
+            raise TrialError("image_build_failed", f"{environment.name}: the build ended but left no image {tag}")
         return image
 
-    async def _build_on(self, network: str | None, task: Task, tag: str) -> None:
-        limit_sec = task.file.environment.build_timeout_sec
-        if network is None and needs_buildkit(read_dockerfile(task)):
+    async def _build_on(self, network: str | None, environment: Environment, tag: str) -> None:
+        limit_sec = environment.settings.build_timeout_sec
+        if network is None and needs_buildkit(_dockerfile(environment)):
             builder: Callable[..., None] = build_with_buildkit
         else:
             builder = partial(build, labels={LABEL_IMAGE: "task"}, network=network)
-        builder = partial(builder, no_cache=self._no_cache)
+        builder = partial(builder, no_cache=self._no_cache, wanted=environment.build)
         log: list[str] = []
         started = time.monotonic()
         try:
             await self._engine.call(
                 partial(builder, limit_sec=limit_sec, log=log),
                 self._engine.api,
-                task.path / "environment",
+                environment.path,
                 tag,
                 deadline_sec=limit_sec + 30,
             )
         except (BuildFailed, EngineError, subprocess.SubprocessError, TimeoutError) as error:
             if time.monotonic() - started >= limit_sec:
-                why = f"{task.dockerfile}: the build took longer than {limit_sec:.0f} s; {last_lines(log)}"
+                why = f"{environment.dockerfile}: the build took longer than {limit_sec:.0f} s; {last_lines(log)}"
                 raise TrialError("image_build_timeout", why) from error
-            why = f"{task.dockerfile}: {one_line(str(error), 300)}; {last_lines(log)}"
+            why = f"{environment.dockerfile}: {one_line(str(error), 300)}; {last_lines(log)}"
             raise TrialError(_why_not_built(error, log), why, stage=Stage.IMAGE) from error
         finally:
-            self._keep_log(task, log)
+            self._keep_log(environment, log)
 
-    def _keep_log(self, task: Task, log: list[str]) -> None:
+    def _keep_log(self, environment: Environment, log: list[str]) -> None:
         if self._log_dir is not None:
             self._log_dir.mkdir(parents=True, exist_ok=True)
-            (self._log_dir / f"{task.name}.log").write_text("".join(log), encoding="utf-8", errors="replace")
+            (self._log_dir / f"{environment.image_name.replace('/', '-')}.log").write_text(
+                "".join(log), encoding="utf-8", errors="replace"
+            )
 
 
-def _registry(reference: str) -> str:
-    first, slash, _ = reference.partition("/")
-    return first if slash and ("." in first or ":" in first or first == "localhost") else "docker.io"
+def _key(environment: Environment) -> _Key:
+    return environment.image_name, environment.settings.docker_image
 
 
-async def pull(engine: Engine, reference: str, limit_sec: float) -> None:
-    """Pull an image. Raises EngineError, also for a failure within an answer that began with 200, as Podman's do."""
-
-    def pulling() -> None:
-        name, tag = name_and_tag(reference)
-        for message in engine.api.pull(name, tag, stream=True, decode=True):
-            if "error" in message:
-                raise EngineError(str(message["error"]))
-
-    await engine.call(pulling, deadline_sec=limit_sec)
+def _dockerfile(environment: Environment) -> str:
+    """The text of the Dockerfile."""
+    inline = environment.build.inline if environment.build is not None else None
+    return read_dockerfile(environment.dockerfile) if inline is None else inline
 
 
-def name_and_tag(reference: str) -> tuple[str, str | None]:
-    """Split a reference into name and tag: of a name without a tag the SDK would pull all tags."""
-    if "@" in reference:
-        return reference, None
-    name, colon, tag = reference.rpartition(":")
-    return (name, tag) if colon and "/" not in tag else (reference, "latest")
-
-
-def _tag_of_unchanged(task: Task) -> str:
-    """The build tag of the files that the task's hash names. Raises TrialError(task_changed)."""
-    tag = build_tag(task)
-    task.require_unchanged("environment")
-    return tag
-
-
-def build_tag(task: Task) -> str:
-    """The tag `tbench/<task>:<hash>` of paths, modes and bytes of environment/: the same content is built once."""
-    digest = hashlib.sha256()
-    root = task.path / "environment"
-    for path in sorted(root.rglob("*")):
-        relative = path.relative_to(root).as_posix()
-        executable = path.is_file() and os.access(path, os.X_OK)
-        digest.update(f"{relative}\0{'x' if executable else '-'}\0".encode())
-        if path.is_symlink():
-            digest.update(str(path.readlink()).encode())
-        elif path.is_file():
-            with path.open("rb") as file:  # of any size: only its digest is held
-                digest.update(hashlib.file_digest(file, "sha256").digest())
-    slug = re.sub(r"[^a-z0-9]+", "-", task.name.lower()).strip("-") or "task"
-    return f"tbench/{slug}:{digest.hexdigest()[:16]}"
+def _pull_error(error: PullFailed | EngineUnreachable, where: str) -> TrialError:
+    """The error of a trial whose image cannot be pulled."""
+    kind = _TYPES.get(error.kind, "image_unavailable") if isinstance(error, PullFailed) else "engine_unreachable"
+    return TrialError(kind, f"{where}: {error}", stage=Stage.IMAGE)
 
 
 def _why_not_built(error: Exception, log: list[str]) -> str:
     if isinstance(error, EngineUnreachable):
         return "engine_unreachable"
-    return "image_no_space" if is_disk_full(error) or _DISK_FULL.search(last_lines(log)) else "image_build_failed"
+    return "image_no_space" if is_disk_full(error) or is_disk_full(last_lines(log)) else "image_build_failed"

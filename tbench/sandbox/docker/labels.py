@@ -3,6 +3,10 @@
 from __future__ import annotations
 
 LABEL_RUN, LABEL_TRIAL, LABEL_OWNER = "tbench.run", "tbench.trial", "tbench.owner"
+LABEL_PROJECT, LABEL_SERVICE = "tbench.project", "tbench.service"
+"""Labels of what belongs to the services of one trial: an id that they share, and the service's name."""
+LABEL_HOLDS = "tbench.holds"
+"""Label of a container that has the network of a service, and runs nothing of it."""
 LABEL_SHARED, LABEL_IMAGE = "tbench.shared", "tbench.image"
 LABEL_SNAPSHOT = "tbench.snapshot"
 """Label of images made of a sandbox: SNAPSHOT_KEPT, or SNAPSHOT_VERIFYING, which earlier versions made."""
@@ -13,3 +17,5 @@ KEPT_PREFIX = "tbench-kept-"
 """Prefix of the names of kept containers, as labels cannot be changed after creation."""
 NETWORK = "tbench"
 """Name of the bridge that all trials share."""
+LABEL_ROUTER = "tbench.router"
+"""Label that a container and its router have in common."""

@@ -17,14 +17,18 @@ from tbench.errors import UsageError
 from tbench.sandbox.backend import TOOLS, Say
 from tbench.sandbox.docker.build import BuildFailed, build, last_lines
 from tbench.sandbox.docker.engine import Engine, EngineError
-from tbench.sandbox.docker.image import pull
 from tbench.sandbox.docker.labels import LABEL_OWNER, LABEL_SHARED
 from tbench.sandbox.docker.owner import owner
+from tbench.sandbox.docker.pulling.name import ImageName
+from tbench.sandbox.docker.pulling.pulls import Patience, Pulls
+from tbench.sandbox.docker.pulling.trouble import PullFailed
 from tbench.tasks.bundled import images_dir
 from tbench.text import one_line
 
 _PULL_SEC = 600.0
 _BUILD_SEC = 1800.0
+_LITTLE_PATIENCE = Patience(attempts=2, total_sec=20.0)
+"""There is another way to a base image."""
 _FILLED = "-filled"
 
 
@@ -49,13 +53,13 @@ def base_images() -> list[tuple[str, str]]:
 
 async def ensure_base_images(engine: Engine, say: Say) -> None:
     """Pull missing base images; where no registry answers, make them with mmdebstrap. Raises UsageError."""
+    pulls = Pulls(engine, pull_sec=_PULL_SEC, patience=_LITTLE_PATIENCE, say=say)
     for image, suite in base_images():
         if await _has_image(engine, image):
             continue
-        say(f"base: pulling {image}")
         try:
-            await pull(engine, image, _PULL_SEC)
-        except EngineError as error:
+            await pulls.pull(ImageName.parse(image), "base")
+        except PullFailed as error:
             say(f"base: {image} cannot be pulled ({one_line(str(error), 100)})")
             await _bootstrap(engine, image, suite, say)
 

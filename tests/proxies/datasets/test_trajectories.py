@@ -17,7 +17,7 @@ from tbench.errors import UsageError
 from tbench.proxies.datasets.build import Built, build
 from tbench.results import Integrity, TrialResult
 from tbench.storage.run_files import trial_directory
-from tbench.storage.trial_files import write_trial
+from tbench.storage.trial_files import write_files, write_trial
 
 HARBOR = Path(__file__).parents[4] / "shared" / "data" / "harbor-trials"
 TIME = datetime(2026, 1, 1, tzinfo=UTC)
@@ -89,6 +89,20 @@ async def test_of_several_attempts_the_last_final_one_counts(tmp_path: Path) -> 
     built, records = made(tmp_path)
     assert [record["ref_raw"] for record in records] == [PWD]
     assert records[0]["source"] == "nightly/seed-0/a"
+    assert (built.problems, built.filtered) == ([], [])
+
+
+async def test_each_step_of_a_task_is_a_conversation_of_the_last_attempt(tmp_path: Path) -> None:
+    for attempt, commands in ((1, (LS, LS)), (2, (LS, PWD))):
+        result = trial("a", 1.0, attempt=attempt, final=attempt == 2)
+        directory = trial_directory(tmp_path / "nightly", "a", 0, attempt)
+        for name, command in zip(("one", "two"), commands, strict=True):
+            write_files(directory / "steps" / name, await trajectory(command), {})
+        store(tmp_path, result, None)
+    built, records = made(tmp_path)
+    assert [(record["ref_raw"], record["source"]) for record in records] == [
+        (LS, "nightly/seed-0/a"), (PWD, "nightly/seed-0/a")
+    ]  # fmt: skip
     assert (built.problems, built.filtered) == ([], [])
 
 

@@ -22,6 +22,7 @@ from tbench.sandbox.docker.engine import Engine, EngineError
 from tbench.sandbox.docker.image import Image, Images
 from tbench.sandbox.docker.labels import LABEL_OWNER, LABEL_RUN, LABEL_TRIAL, NETWORK
 from tbench.sandbox.docker.owner import Life, life_of
+from tbench.tasks.environment import agent_environment
 from tbench.tasks.task import Task
 
 pytestmark = pytest.mark.engine
@@ -64,7 +65,7 @@ async def build(engine: Engine, make_task: Any) -> AsyncIterator[Callable[[str],
 
     async def make(dockerfile: str) -> Image:
         path: Path = make_task(f"image-{uuid.uuid4().hex[:8]}", dockerfile=dockerfile)
-        built.append(await Images(engine).get(Task.read(path)))
+        built.append(await Images(engine).get(agent_environment(Task.read(path))))
         return built[-1]
 
     yield make

@@ -11,9 +11,16 @@ BASE = "FROM debian\n"
 
 @pytest.mark.parametrize(
     "steps",
-    ["RUN <<EOF\nls\nEOF\n", "copy <<-'EOF' /x\ny\nEOF\n", "RUN --mount=type=cache,target=/c ls\n"],
+    [
+        "RUN <<EOF\nls\nEOF\n",
+        "copy <<-'EOF' /x\ny\nEOF\n",
+        "RUN --mount=type=cache,target=/c ls\n",
+        "COPY --from=x --chmod=755 a /\n",
+        "COPY --from=a --chmod=755 x /x\n",
+        "ADD --link x /x\n",
+    ],
 )
-def test_heredocs_and_mounts_need_buildkit(steps: str) -> None:
+def test_heredocs_mounts_and_modes_need_buildkit(steps: str) -> None:
     assert needs_buildkit(BASE + steps)
     assert "BuildKit" in str(why_not_closed(BASE + steps))
 
@@ -38,7 +45,7 @@ def test_what_only_steps_fetch_can_be_closed(steps: str) -> None:
     [
         "ADD http://host/x /y\n",
         "  add\thttps://host/x /y\n",
-        "ADD --chown=1:1 --chmod=600 http://host/x /y\n",
+        "ADD --chown=1:1 --checksum=x http://host/x /y\n",
         "A\\\nDD \\\n# a comment\n\n  http://host/x /y\n",
         'ADD ["http:\\u002f/host/x", "/y"]\n',
         'ADD ["\\u0068ttp\\u003a//host/x", "/y"]\n',

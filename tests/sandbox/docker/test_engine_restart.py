@@ -24,6 +24,7 @@ from tbench.sandbox.docker.engine import Engine, EngineUnreachable
 from tbench.sandbox.docker.image import Images
 from tbench.sandbox.docker.tools import ensure_tools, recipe_hash
 from tbench.tasks.bundled import images_dir
+from tbench.tasks.environment import agent_environment
 from tbench.tasks.task import Task
 
 pytestmark = [
@@ -254,10 +255,10 @@ async def test_a_disk_that_is_full_has_a_name(small: Own, tmp_path: Path, make_t
     dockerfile = "FROM debian:bookworm-slim\nRUN head -c 900m /dev/zero >/full\n"
     task = Task.read(make_task("large", toml=toml, dockerfile=dockerfile))
     with pytest.raises(TrialError) as seen:
-        await Images(small[1]).get(task)
+        await Images(small[1]).get(agent_environment(task))
     assert (seen.value.type, "MB free" in str(seen.value)) == ("image_no_space", True)
     with pytest.raises(TrialError) as built:
-        await Images(small[1], free_mb=0).get(task)
+        await Images(small[1], free_mb=0).get(agent_environment(task))
     assert (built.value.type, "o space left" in str(built.value)) == ("image_no_space", True)
 
     bench = bench_on(small, tmp_path, make_task)

@@ -8,8 +8,8 @@ import pytest
 
 from tbench.errors import TrialError
 from tbench.sandbox.backend import ExecResult
-from tbench.sandbox.docker.backend import wait_until_healthy
 from tbench.sandbox.fake import FakeSandbox
+from tbench.sandbox.health import wait_until_healthy
 from tbench.tasks.format import Healthcheck
 
 LONG, SHORT = 3600.0, 0.001
@@ -47,3 +47,17 @@ async def test_a_check_that_takes_too_long_has_failed() -> None:
     sandbox = FakeSandbox(answers=[ExecResult(0, timed_out=True)])
     with pytest.raises(TrialError, match="failed 1 times"):
         await wait_until_healthy(sandbox, Healthcheck(command="true", retries=1))
+
+
+async def test_a_check_runs_as_the_images_user_in_the_working_directory() -> None:
+    sandbox = FakeSandbox(workdir="/some where")
+    await wait_until_healthy(sandbox, Healthcheck(command="test -e 'a b'", timeout_sec=1.9))
+    (call,) = sandbox.calls
+    assert (call.user, call.timeout_sec) == (None, 1)
+    assert call.script.startswith("cd '/some where' ")
+
+
+async def test_a_check_that_says_nothing_has_failed_all_the_same() -> None:
+    sandbox = FakeSandbox(answers=[ExecResult(1)])
+    with pytest.raises(TrialError, match="'false' failed 1 times: it ended with 1 and said nothing"):
+        await wait_until_healthy(sandbox, Healthcheck(command="false", retries=1))

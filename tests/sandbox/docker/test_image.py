@@ -3,18 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-import gzip
-import hashlib
-import http.server
-import json
 import socket
 import subprocess
 import sys
-import threading
 import uuid
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any
 
 import pytest
 from run_plans import a_config
@@ -22,8 +17,11 @@ from run_plans import a_config
 from tbench.errors import TrialError
 from tbench.results import ImageOrigin
 from tbench.runs.overrides import as_configured
+from tbench.sandbox.docker.build import build_tag
 from tbench.sandbox.docker.engine import Engine
-from tbench.sandbox.docker.image import Image, Images, build_tag, name_and_tag
+from tbench.sandbox.docker.image import Image, Images
+from tbench.sandbox.docker.pulling.pulls import Pulls
+from tbench.tasks.environment import agent_environment
 from tbench.tasks.task import Task
 
 needs_engine = pytest.mark.engine
@@ -32,65 +30,9 @@ NOWHERE = "localhost:1/nobody/nothing:1"
 """Refused at once: no registry listens there."""
 
 
-class _Registry(http.server.BaseHTTPRequestHandler):
-    """Has one image, of one layer without files."""
-
-    layer = gzip.compress(bytes(10240), mtime=0)
-    config = json.dumps(
-        {
-            "architecture": "amd64",
-            "os": "linux",
-            "config": {"Labels": {"tbench.test": "registry"}},
-            "rootfs": {"type": "layers", "diff_ids": [f"sha256:{hashlib.sha256(bytes(10240)).hexdigest()}"]},
-        }
-    ).encode()
-    blobs: ClassVar = {f"sha256:{hashlib.sha256(blob).hexdigest()}": blob for blob in (layer, config)}
-
-    def do_GET(self) -> None:
-        kind, body = _MANIFEST, a_manifest()
-        if "/blobs/" in self.path:
-            kind, body = "application/octet-stream", self.blobs[self.path.rpartition("/")[2]]
-        self.send_response(200)
-        self.send_header("Content-Type", kind)
-        self.send_header("Content-Length", str(len(body)))
-        self.send_header("Docker-Content-Digest", f"sha256:{hashlib.sha256(body).hexdigest()}")
-        self.end_headers()
-        if self.command == "GET":
-            self.wfile.write(body)
-
-    def do_HEAD(self) -> None:
-        self.do_GET()
-
-    def log_message(self, *_: Any) -> None:
-        pass
-
-
-_MANIFEST = "application/vnd.docker.distribution.manifest.v2+json"
-
-
-def a_manifest() -> bytes:
-    layer, config = (
-        {"digest": digest, "size": len(blob), "mediaType": f"application/vnd.docker.{kind}"}
-        for (digest, blob), kind in zip(
-            _Registry.blobs.items(), ("image.rootfs.diff.tar.gzip", "container.image.v1+json"), strict=True
-        )
-    )
-    return json.dumps({"schemaVersion": 2, "mediaType": _MANIFEST, "config": config, "layers": [layer]}).encode()
-
-
-@pytest.fixture
-def registry() -> Iterator[tuple[str, str]]:
-    """A registry on this machine: the name of its image, and the digest."""
-    server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), _Registry)
-    threading.Thread(target=server.serve_forever, daemon=True).start()
-    yield f"127.0.0.1:{server.server_address[1]}/lab/small:1", f"sha256:{hashlib.sha256(a_manifest()).hexdigest()}"
-    server.shutdown()
-    server.server_close()
-
-
 async def failure(images: Images, task: Task) -> TrialError:
     with pytest.raises(TrialError) as caught:
-        await images.get(task)
+        await images.get(agent_environment(task))
     return caught.value
 
 
@@ -98,15 +40,15 @@ async def failure(images: Images, task: Task) -> TrialError:
 async def test_an_image_is_built_from_the_dockerfile_and_its_files(engine: Engine, fresh: Callable[..., Task]) -> None:
     task = fresh("COPY data /data\nENV LC_ALL=C.UTF-8\nUSER nobody\nWORKDIR /srv/work\n")
     (task.path / "environment" / "data").write_bytes(b"\xff\0")
-    image = await Images(engine).get(task)
+    image = await Images(engine).get(agent_environment(task))
     assert (image.reference, image.user, image.workdir, image.has_locale) == (
-        build_tag(task), "nobody", "/srv/work", True,
+        build_tag(agent_environment(task)), "nobody", "/srv/work", True,
     )  # fmt: skip
 
 
 @needs_engine
 async def test_an_image_that_says_nothing_has_defaults(engine: Engine, fresh: Callable[..., Task]) -> None:
-    image = await Images(engine).get(fresh())
+    image = await Images(engine).get(agent_environment(fresh()))
     assert (image.user, image.workdir, image.has_locale) == ("", "/", False)
 
 
@@ -114,8 +56,8 @@ async def test_an_image_that_says_nothing_has_defaults(engine: Engine, fresh: Ca
 async def test_the_same_content_is_built_once(engine: Engine, fresh: Callable[..., Task]) -> None:
     task, said = fresh(), list[str]()
     images = Images(engine, say=said.append)
-    first = await asyncio.gather(*(images.get(task) for _ in range(4)))
-    later = await Images(engine, say=said.append).get(task)
+    first = await asyncio.gather(*(images.get(agent_environment(task)) for _ in range(4)))
+    later = await Images(engine, say=said.append).get(agent_environment(task))
     assert {image.id for image in first} == {later.id}
     assert said == [f"{task.name}: building its image"]
 
@@ -123,10 +65,10 @@ async def test_the_same_content_is_built_once(engine: Engine, fresh: Callable[..
 @needs_engine
 async def test_other_content_is_built_anew(engine: Engine, fresh: Callable[..., Task]) -> None:
     task, said = fresh("COPY . /all\n"), list[str]()
-    before = await Images(engine).get(task)
-    old_tag = build_tag(task)
+    before = await Images(engine).get(agent_environment(task))
+    old_tag = build_tag(agent_environment(task))
     (task.path / "environment" / "more").write_text("x")
-    after = await Images(engine, say=said.append).get(Task.read(task.path))
+    after = await Images(engine, say=said.append).get(agent_environment(Task.read(task.path)))
     assert before.id != after.id
     assert len(said) == 1
     await engine.call(engine.api.remove_image, old_tag, force=True)
@@ -140,7 +82,7 @@ async def test_an_environment_that_is_not_the_one_of_the_hash_is_neither_built_n
     assert task.hash
     (task.path / "environment" / "more").write_text("x")
     # Now the engine has an image of just this content.
-    await Images(engine).get(Task.read(task.path))
+    await Images(engine).get(agent_environment(Task.read(task.path)))
     failed = await failure(Images(engine, say=said.append), task)
     assert (failed.type, said) == ("task_changed", [])
     assert f"{task.path / 'environment' / 'more'} is new" in str(failed)
@@ -151,25 +93,27 @@ async def test_an_environment_that_no_image_is_built_of_is_not_read(engine: Engi
     task = fresh(docker_image=BASE)
     assert task.hash
     (task.path / "environment" / "more").write_text("x")
-    assert (await Images(engine).get(task)).reference == BASE
+    assert (await Images(engine).get(agent_environment(task))).reference == BASE
 
 
 @needs_engine
 async def test_building_can_be_forced(engine: Engine, fresh: Callable[..., Task]) -> None:
     task, said = fresh(docker_image=BASE), list[str]()
-    assert (await Images(engine).get(task)).reference == BASE
-    assert (await Images(engine, build=True, say=said.append).get(task)).reference == build_tag(task)
+    assert (await Images(engine).get(agent_environment(task))).reference == BASE
+    assert (await Images(engine, build=True, say=said.append).get(agent_environment(task))).reference == build_tag(
+        agent_environment(task)
+    )
     assert said == [f"{task.name}: building its image"]
 
 
 @needs_engine
 async def test_without_the_build_cache_every_step_is_done_again(engine: Engine, fresh: Callable[..., Task]) -> None:
     task = fresh("RUN date +%s.%N >/built\n")
-    first = await Images(engine).get(task)
-    assert (await Images(engine, build=True).get(task)).id == first.id, "this comes from the cache"
+    first = await Images(engine).get(agent_environment(task))
+    assert (await Images(engine, build=True).get(agent_environment(task))).id == first.id, "this comes from the cache"
     anew = Images(engine, no_build_cache=True)
-    second = await anew.get(task)
-    assert second.id != first.id and (await anew.get(task)).id == second.id
+    second = await anew.get(agent_environment(task))
+    assert second.id != first.id and (await anew.get(agent_environment(task))).id == second.id
     await engine.call(engine.api.remove_image, first.id, force=True)
 
 
@@ -179,8 +123,11 @@ async def test_without_the_build_cache_a_published_image_is_used_as_it_is(
 ) -> None:
     task = fresh(docker_image=BASE)
     images = Images(engine, no_build_cache=True)
-    assert (await images.foresee(task), (await images.get(task)).reference) == ("present", BASE)
-    assert await images.foresee(fresh()) == "to be built"
+    assert (await images.foresee(agent_environment(task)), (await images.get(agent_environment(task))).reference) == (
+        "present",
+        BASE,
+    )
+    assert await images.foresee(agent_environment(fresh())) == "to be built"
 
 
 @needs_engine
@@ -188,32 +135,17 @@ async def test_an_image_tells_what_was_done_for_it_and_what_it_was_built_of(
     engine: Engine, fresh: Callable[..., Task]
 ) -> None:
     task = fresh()
-    tag = build_tag(task)
-    origins = [(await Images(engine).get(task)).origin for _ in range(2)]
+    tag = build_tag(agent_environment(task))
+    origins = [(await Images(engine).get(agent_environment(task))).origin for _ in range(2)]
     built_from = tag.rpartition(":")[2]
     assert origins == [
         ImageOrigin(how="built", reference=tag, built_from=built_from),
         ImageOrigin(how="present", reference=tag, built_from=built_from),
     ]
-    published = (await Images(engine).get(fresh(docker_image=BASE))).origin
+    published = (await Images(engine).get(agent_environment(fresh(docker_image=BASE)))).origin
     assert published is not None and published.model_copy(update={"digest": None}) == ImageOrigin(
         how="present", reference=BASE
     )
-
-
-@needs_engine
-async def test_a_pulled_image_tells_the_digest_by_which_its_registry_knows_it(
-    engine: Engine, fresh: Callable[..., Task], registry: tuple[str, str]
-) -> None:
-    reference, digest = registry
-    try:
-        origins = [(await Images(engine).get(fresh(docker_image=reference))).origin for _ in range(2)]
-    finally:
-        await engine.call(engine.api.remove_image, reference, force=True)
-    assert origins == [
-        ImageOrigin(how="pulled", reference=reference, digest=digest),
-        ImageOrigin(how="present", reference=reference, digest=digest),
-    ]
 
 
 @pytest.mark.parametrize(
@@ -239,7 +171,7 @@ async def test_a_build_has_the_time_that_a_run_gives_it(engine: Engine, fresh: C
     failed = await failure(Images(engine), task)
     assert (failed.type, "took longer than 1 s" in str(failed)) == ("image_build_timeout", True)
     patient = as_configured(task, a_config(build_timeout_multiplier=120))
-    image = await Images(engine).get(patient)
+    image = await Images(engine).get(agent_environment(patient))
     assert image.origin is not None and image.origin.how == "built"
 
 
@@ -284,15 +216,15 @@ async def test_a_build_that_takes_too_long_names_the_dockerfile_and_its_last_wor
 @needs_engine
 async def test_an_image_that_the_engine_has_is_used(engine: Engine, fresh: Callable[..., Task]) -> None:
     said: list[str] = []
-    image = await Images(engine, say=said.append).get(fresh(docker_image=BASE))
+    image = await Images(engine, say=said.append).get(agent_environment(fresh(docker_image=BASE)))
     assert (image.reference, said) == (BASE, [])
 
 
 @needs_engine
 async def test_an_image_that_cannot_be_pulled_is_built_instead(engine: Engine, fresh: Callable[..., Task]) -> None:
     task, said = fresh(docker_image=NOWHERE), list[str]()
-    image = await Images(engine, say=said.append).get(task)
-    assert image.reference == build_tag(task)
+    image = await Images(engine, say=said.append).get(agent_environment(task))
+    assert image.reference == build_tag(agent_environment(task))
     assert said[0] == f"{task.name}: pulling {NOWHERE}"
     assert "buil" in said[1]
 
@@ -302,7 +234,7 @@ async def test_an_unreachable_registry_is_asked_once(engine: Engine, fresh: Call
     said: list[str] = []
     images = Images(engine, say=said.append)
     for _ in range(2):
-        await images.get(fresh(docker_image=NOWHERE))
+        await images.get(agent_environment(fresh(docker_image=NOWHERE)))
     assert len([line for line in said if "pulling" in line]) == 1
 
 
@@ -326,10 +258,10 @@ async def test_a_registry_that_never_answers_is_given_up(
     engine: Engine, fresh: Callable[..., Task], make_task: Any, silent_registry: str
 ) -> None:
     said: list[str] = []
-    images = Images(engine, pull_sec=1.0, say=said.append)
+    images = Images(engine, pulls=Pulls(engine, pull_sec=1.0, say=said.append), say=said.append)
     task = fresh(docker_image=silent_registry)
     async with asyncio.timeout(60):
-        assert (await images.get(task)).reference == build_tag(task)
+        assert (await images.get(agent_environment(task))).reference == build_tag(agent_environment(task))
     assert any("cannot be reached" in line for line in said)
     path = make_task(toml=f'[environment]\ndocker_image = "{silent_registry}"\n', dockerfile=None)
     assert (await failure(images, Task.read(path))).type == "image_unavailable"
@@ -339,12 +271,12 @@ async def test_a_registry_that_never_answers_is_given_up(
 async def test_what_another_attempt_may_mend_is_not_remembered(engine: Engine, make_task: Any) -> None:
     name = f"tbench-test/{uuid.uuid4().hex}"
     path = make_task(toml=f'[environment]\ndocker_image = "{name}:1"\n', dockerfile=None)
-    images = Images(engine, pull_sec=5.0)
+    images = Images(engine, pulls=Pulls(engine, pull_sec=5.0))
     failed = await failure(images, Task.read(path))
     assert (failed.type, failed.kind.retryable) == ("image_unavailable", True)
     await engine.call(engine.api.tag, BASE, name, "1")
     try:
-        assert (await images.get(Task.read(path))).reference == f"{name}:1"
+        assert (await images.get(agent_environment(Task.read(path)))).reference == f"{name}:1"
     finally:
         await engine.call(engine.api.remove_image, f"{name}:1")
 
@@ -360,7 +292,9 @@ async def test_nothing_is_built_or_pulled_on_a_disk_that_is_nearly_full(
         assert failed.type == "image_no_space"
         assert engine.info.root in str(failed) and "tbench clean" in str(failed)
     assert said == []
-    assert (await images.get(fresh(docker_image=BASE))).reference == BASE, "what is there needs no room"
+    assert (await images.get(agent_environment(fresh(docker_image=BASE)))).reference == BASE, (
+        "what is there needs no room"
+    )
 
 
 INTERRUPTED = """
@@ -368,12 +302,14 @@ import asyncio, sys
 from pathlib import Path
 from tbench.sandbox.docker.engine import Engine
 from tbench.sandbox.docker.image import Images
+from tbench.tasks.environment import agent_environment
 from tbench.tasks.task import Task
 
 async def main():
     engine = Engine.connect(2)
     begun = asyncio.Event()
-    building = asyncio.create_task(Images(engine, say=lambda _: begun.set()).get(Task.read(Path(sys.argv[1]))))
+    environment = agent_environment(Task.read(Path(sys.argv[1])))
+    building = asyncio.create_task(Images(engine, say=lambda _: begun.set()).get(environment))
     await begun.wait()
     await asyncio.sleep(0.5)
     building.cancel()
@@ -398,48 +334,35 @@ def test_a_process_does_not_wait_for_a_build_that_was_cancelled(fresh: Callable[
 async def test_one_bad_image_does_not_hold_up_another(engine: Engine, fresh: Callable[..., Task]) -> None:
     images = Images(engine)
     good, bad = fresh(), fresh("RUN exit 1\n")
-    ends = await asyncio.gather(images.get(bad), images.get(good), return_exceptions=True)
+    ends = await asyncio.gather(
+        images.get(agent_environment(bad)), images.get(agent_environment(good)), return_exceptions=True
+    )
     assert [isinstance(end, TrialError) for end in ends] == [True, False]
-
-
-@pytest.mark.parametrize(
-    ("reference", "parts"),
-    [
-        ("debian", ("debian", "latest")),
-        ("debian:12", ("debian", "12")),
-        ("org/image:1.0", ("org/image", "1.0")),
-        ("localhost:5000/image", ("localhost:5000/image", "latest")),
-        ("localhost:5000/image:1", ("localhost:5000/image", "1")),
-        ("image@sha256:00ff", ("image@sha256:00ff", None)),
-    ],
-)
-def test_a_reference_has_a_name_and_a_tag(reference: str, parts: tuple[str, str | None]) -> None:
-    assert name_and_tag(reference) == parts
 
 
 def test_a_tag_is_stable_and_sees_names_bytes_modes_and_links(make_task: Any) -> None:
     task = Task.read(make_task("Odd_Name--2026"))
     environment = task.path / "environment"
-    tags = [build_tag(task)]
-    assert tags[0] == build_tag(task)
+    tags = [build_tag(agent_environment(task))]
+    assert tags[0] == build_tag(agent_environment(task))
     assert tags[0].startswith("tbench/odd-name-2026:")
     (environment / "a").write_text("1")
-    tags.append(build_tag(task))
+    tags.append(build_tag(agent_environment(task)))
     (environment / "a").write_text("2")
-    tags.append(build_tag(task))
+    tags.append(build_tag(agent_environment(task)))
     (environment / "a").chmod(0o755)
-    tags.append(build_tag(task))
+    tags.append(build_tag(agent_environment(task)))
     (environment / "b").symlink_to("a")
-    tags.append(build_tag(task))
+    tags.append(build_tag(agent_environment(task)))
     (environment / "b").unlink()
     (environment / "b").symlink_to("Dockerfile")
-    tags.append(build_tag(task))
+    tags.append(build_tag(agent_environment(task)))
     assert len(set(tags)) == len(tags)
 
 
 def test_a_tag_depends_on_the_environment_only(make_task: Any) -> None:
     task = Task.read(make_task())
-    before = build_tag(task)
+    before = build_tag(agent_environment(task))
     (task.path / "tests" / "test.sh").write_text("changed")
     (task.path / "task.toml").write_text("")
-    assert build_tag(Task.read(task.path)) == before
+    assert build_tag(agent_environment(Task.read(task.path))) == before

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from internet import internet
 from own_podman import own_podman
 from run_plans import a_plan
 
@@ -21,14 +22,17 @@ from tbench.errors import TrialError
 from tbench.events import Events
 from tbench.runs.plan import sandbox_settings
 from tbench.runs.run import execute_run
-from tbench.sandbox.backend import Sandbox, SandboxSettings, opened
+from tbench.sandbox.backend import BUSYBOX, Sandbox, SandboxSettings, opened, removed_afterwards
 from tbench.sandbox.docker.backend import DockerBackend
 from tbench.sandbox.docker.cleaning import Scope, clean
 from tbench.sandbox.docker.engine import Engine, EngineError
-from tbench.sandbox.docker.image import pull
 from tbench.sandbox.docker.labels import LABEL_RUN
-from tbench.sandbox.docker.network import ensure_network
+from tbench.sandbox.docker.networking.bridge import ensure_network
+from tbench.sandbox.docker.pulling.name import ImageName
+from tbench.sandbox.docker.pulling.pulls import pull
 from tbench.sandbox.docker.tools import ensure_tools
+from tbench.tasks.environment import agent_environment
+from tbench.tasks.network import NetworkPolicy
 from tbench.tasks.sources import TaskSet
 from tbench.tasks.task import Task
 
@@ -66,7 +70,7 @@ async def start(podman: Engine, tools: str) -> AsyncIterator[Start]:
     async with opened(DockerBackend(podman, SandboxSettings(f"test-{uuid.uuid4().hex[:12]}"))) as backend:
 
         async def start_one(directory: Path) -> Sandbox:
-            started.append(await backend.sandbox(Task.read(directory), "tests"))
+            started.append(await backend.sandbox(agent_environment(Task.read(directory)), "tests"))
             return started[-1]
 
         yield start_one
@@ -76,7 +80,7 @@ async def start(podman: Engine, tools: str) -> AsyncIterator[Start]:
 
 async def test_a_pull_that_fails_within_the_answer_is_an_error(podman: Engine) -> None:
     with pytest.raises(EngineError, match="refused"):
-        await pull(podman, "localhost:1/no/image:latest", LONG)
+        await pull(podman, ImageName.parse("localhost:1/no/image:latest"), LONG)
 
 
 @pytest.mark.parametrize("dockerfile", ["FROM debian:bookworm-slim\nWORKDIR /app\n", NO_ROOT], ids=["root", "user"])
@@ -118,6 +122,32 @@ async def test_a_terminal_steps(start: Start, make_task: Any) -> None:
     await sandbox.remove()
     with contextlib.suppress(Exception):
         await terminal.close()
+
+
+async def test_a_network_is_another_for_each_phase(
+    podman: Engine, tools: str, make_task: Any, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    allowlist = NetworkPolicy("allowlist", ("allowed.example",))
+    path = make_task(toml='[environment]\nmemory_mb = 256\n[agent]\nnetwork_mode = "no-network"\n')
+    with internet(tmp_path_factory.mktemp("internet")) as world:
+        settings = SandboxSettings(f"test-{uuid.uuid4().hex[:12]}")
+        async with opened(DockerBackend(podman, settings, name_servers=(world.name_server,))) as backend:
+            sandbox = await backend.sandbox(agent_environment(Task.read(path)), "tests")
+            async with removed_afterwards(sandbox):
+                for policy, reached in (
+                    (NetworkPolicy(), ["allowed.example", "other.example"]),
+                    (NetworkPolicy("no-network"), []),
+                    (allowlist, ["allowed.example"]),
+                ):
+                    await sandbox.use_network(policy)
+                    hosts = ("allowed.example", "other.example")
+                    assert [host for host in hosts if await is_reached(sandbox, host)] == reached
+    assert not await podman.call(podman.api.containers, all=True, filters={"label": LABEL_RUN})
+
+
+async def is_reached(sandbox: Sandbox, host: str) -> bool:
+    fetch = f"{BUSYBOX} timeout 5 {BUSYBOX} wget -q -O - http://{host}/"
+    return (await sandbox.shell(fetch, timeout_sec=LONG)).output.startswith(host.encode())
 
 
 @pytest.mark.parametrize(("agent", "reward"), [(OracleAgent, 1.0), (NopAgent, 0.0)], ids=["oracle", "nop"])

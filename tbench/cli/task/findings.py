@@ -1,0 +1,70 @@
+"""What can be said of tasks without starting anything, a finding at a time."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Literal
+
+from tbench.compose.file import COMPOSE_FILE
+from tbench.sandbox.docker.dockerfile import read_dockerfile, why_not_closed
+from tbench.tasks.format import nearest_key
+from tbench.tasks.lint.all_hints import hints_about
+from tbench.tasks.task import Task
+
+Level = Literal["problem", "hint", "note"]
+"""A problem keeps a task from being used, a hint may be a mistake, a note is good to know."""
+
+
+@dataclass(frozen=True)
+class TaskFinding:
+    """One line about a task."""
+
+    level: Level
+    kind: str
+    words: str
+
+    def __str__(self) -> str:
+        return f"{self.kind}: {self.words}"
+
+
+def cannot_run(words: str) -> TaskFinding:
+    """The finding that a task cannot come to a verdict."""
+    return TaskFinding("problem", "cannot run", words)
+
+
+def findings_about(task: Task) -> Iterator[TaskFinding]:
+    """Everything that its files tell of a task."""
+    for feature in task.unsupported:
+        yield cannot_run(f"{task.name}: needs {feature}, which tbench does not have")
+    toml = task.path / "task.toml"
+    for wish in task.wishes:
+        known = "" if wish.variable in os.environ else " (not set here)"
+        where = f"{task.path / wish.file}: {wish.key}"
+        yield TaskFinding("note", f"asks for {wish.variable}{known}", f"{where}; {wish.without_consent}")
+    for key in task.unknown_keys:
+        near = nearest_key(key)
+        meant = f"; did you mean {near}?" if near else ""
+        yield TaskFinding("hint" if near else "note", "ignored", f"{toml}: {key}{meant}")
+    yield from _about_services(task)
+    if not task.has_oracle:
+        yield TaskFinding("note", "no oracle", f"{task.path / 'solution' / 'solve.sh'} is missing")
+    try:
+        for hint in hints_about(task):
+            yield TaskFinding("hint", "looks wrong", f"{hint.where}: {hint.words}")
+    except OSError as error:
+        yield TaskFinding("hint", "looks wrong", f"{error.filename or task.path}: {error.strerror or error}")
+    if task.dockerfile.is_file() and (why := why_not_closed(read_dockerfile(task.dockerfile))) is not None:
+        yield TaskFinding("note", "not built with --block-host", f"{task.dockerfile}: {why}")
+
+
+def _about_services(task: Task) -> Iterator[TaskFinding]:
+    """What of a task's compose file has no effect, and what it has with consent only."""
+    if (services := task.services) is None:
+        return
+    path = task.path / "environment" / COMPOSE_FILE
+    for key, why in services.ignored.items():
+        yield TaskFinding("note", "ignored", f"{path}: {key}: {why}")
+    for key in task.host_access:
+        yield TaskFinding("note", "asks for the host", f"{path}: {key}; without --trust the task cannot run")

@@ -1,0 +1,151 @@
+"""The volumes of a service: named ones, files of the task, paths of the host, and tmpfs."""
+
+from __future__ import annotations
+
+import posixpath
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from tbench.compose.notices import Notices
+from tbench.compose.project import LOGS_OF_MAIN, MAIN, SHARED_LOGS, ServiceMount
+from tbench.compose.quantities import size_bytes
+from tbench.compose.yaml_tree import YamlNode
+
+_OPTIONS = {"ro", "rw", "z", "Z", "nocopy", "cached", "delegated", "consistent"}
+_LONG = {"type", "source", "target", "read_only", "bind", "volume", "tmpfs"}
+_LONG_IGNORED = {"consistency": "files do not leave the engine's machine"}
+_SOCKETS = ("docker.sock", "podman.sock", "containerd.sock")
+
+
+@dataclass(frozen=True)
+class Volumes:
+    """What the key `volumes` of a service comes to."""
+
+    mounts: tuple[ServiceMount, ...]
+    tmpfs: Mapping[str, str]
+    """Options by path."""
+
+
+def read_volumes(node: YamlNode, service: str, folder: Path, notices: Notices) -> Volumes:
+    """The entries of `volumes`. Raises TaskInvalid."""
+    mounts: list[ServiceMount] = []
+    tmpfs: dict[str, str] = {}
+    for item in node.items():
+        if item.is_mapping:
+            _read_long(item, service, folder, notices, mounts, tmpfs)
+        elif (mount := _read_short(item, service, folder, notices)) is not None:
+            mounts.append(mount)
+    targets = [*(mount.target for mount in mounts), *tmpfs]
+    if twice := next((target for target in targets if targets.count(target) > 1), None):
+        node.fail(f"two volumes are mounted at {twice}")
+    return Volumes(tuple(mounts), tmpfs)
+
+
+def read_tmpfs(node: YamlNode) -> dict[str, str]:
+    """The paths of the key `tmpfs`, with their options. Raises TaskInvalid."""
+    found = {}
+    for text in node.texts():
+        path, _, options = text.partition(":")
+        found[_target(node, path)] = options
+    return found
+
+
+def _read_short(node: YamlNode, service: str, folder: Path, notices: Notices) -> ServiceMount | None:
+    parts = node.text().split(":")
+    if len(parts) == 1:
+        return ServiceMount("anonymous", "", _target(node, parts[0]))
+    if len(parts) > 3:
+        node.fail(f"is no SOURCE:TARGET[:OPTIONS] (got {node.text()!r})")
+    options = set(parts[2].split(",")) if len(parts) == 3 else set[str]()
+    if unknown := sorted(options - _OPTIONS):
+        node.fail(f"unknown option {unknown[0]!r}; there are {', '.join(sorted(_OPTIONS))}")
+    target = _target(node, parts[1])
+    if not parts[0].startswith((".", "/", "~", f"{LOGS_OF_MAIN}/")):
+        return ServiceMount("volume", parts[0], target, "ro" in options, "nocopy" in options)
+    return _of_path(node, parts[0], target, service, folder, notices, read_only="ro" in options)
+
+
+def _read_long(
+    node: YamlNode,
+    service: str,
+    folder: Path,
+    notices: Notices,
+    mounts: list[ServiceMount],
+    tmpfs: dict[str, str],
+) -> None:
+    entries = notices.table(node, _LONG, _LONG_IGNORED)
+    if "type" not in entries or "target" not in entries:
+        node.fail("needs type and target")
+    kind = entries["type"].one_of(("volume", "bind", "tmpfs", "npipe", "cluster", "image"))
+    target = _target(entries["target"], entries["target"].text())
+    read_only = "read_only" in entries and entries["read_only"].flag()
+    source = entries["source"].text() if "source" in entries else ""
+    if kind == "tmpfs":
+        tmpfs[target] = _tmpfs_options(entries["tmpfs"], notices) if "tmpfs" in entries else ""
+    elif kind == "volume":
+        options = notices.table(entries["volume"], {"nocopy"}, unsupported={"subpath"}) if "volume" in entries else {}
+        no_copy = "nocopy" in options and options["nocopy"].flag()
+        mounts.append(ServiceMount("volume" if source else "anonymous", source, target, read_only, no_copy))
+    elif kind == "bind":
+        if "bind" in entries:
+            ignored = dict.fromkeys(("create_host_path", "selinux", "propagation", "recursive"), "nothing is bound")
+            notices.table(entries["bind"], (), ignored)
+        if not source:
+            node.fail("needs a source")
+        if (mount := _of_path(node, source, target, service, folder, notices, read_only=read_only)) is not None:
+            mounts.append(mount)
+    else:
+        notices.lacks(entries["type"], kind)
+
+
+def _tmpfs_options(node: YamlNode, notices: Notices) -> str:
+    entries = notices.table(node, {"size", "mode"})
+    options = [f"size={size_bytes(entries['size'])}"] if "size" in entries else []
+    if "mode" in entries:
+        mode = entries["mode"]
+        text = mode.text().removeprefix("0o")
+        if not text.isdigit() or set(text) & {"8", "9"}:
+            mode.fail(f"is no mode in octal digits (got {mode.text()!r})")
+        options.append(f"mode={text}")
+    return ",".join(options)
+
+
+def _of_path(
+    node: YamlNode, source: str, target: str, service: str, folder: Path, notices: Notices, *, read_only: bool
+) -> ServiceMount | None:
+    """The mount of a path: a copy of what lies below the compose file, and all else is the host's."""
+    top, _, below = source.partition("/")
+    if top == LOGS_OF_MAIN:
+        if service == MAIN:
+            notices.ignored[node.key] = "tbench collects the logs of main itself"
+            return None
+        if below not in SHARED_LOGS:
+            notices.lacks(node, f"only the folders {' and '.join(SHARED_LOGS)} of logs can be shared")
+            return None
+        return ServiceMount("volume", f"{LOGS_OF_MAIN}-{below}", target, read_only)
+    if source.startswith("~"):
+        notices.asks_for_host(node, source)
+        return ServiceMount("host", str(Path(source).expanduser()), target, read_only)
+    inside = relative_to(folder, source)
+    if inside is None or source.endswith(_SOCKETS):
+        notices.asks_for_host(node, source)
+        return ServiceMount("host", posixpath.normpath(folder / source), target, read_only)
+    if not (folder / inside).exists():
+        node.fail(f"{source}: there is no such file or folder beside the compose file")
+    return ServiceMount("copy", inside, target, read_only)
+
+
+def relative_to(folder: Path, path: str) -> str | None:
+    """A path, relative to `folder` or absolute, as one below it, links followed; None for one that is elsewhere."""
+    root, wanted = folder.resolve(), (folder / path).resolve()
+    return wanted.relative_to(root).as_posix() if wanted.is_relative_to(root) else None
+
+
+def _target(node: YamlNode, path: str) -> str:
+    if not path.startswith("/"):
+        node.fail(f"the path in the container has to be absolute (got {path!r})")
+    normal = posixpath.normpath(path)
+    if normal == "/" or normal == "/opt/tbench" or normal.startswith("/opt/tbench/"):
+        node.fail(f"nothing can be mounted at {path}")
+    return normal

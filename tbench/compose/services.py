@@ -1,0 +1,389 @@
+"""One service of a compose file: its keys as a `Service`."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from tbench.compose import keys
+from tbench.compose.interpolation import Variables
+from tbench.compose.mounts import read_tmpfs, read_volumes, relative_to
+from tbench.compose.notices import Notices
+from tbench.compose.ports import ServicePorts, read_expose, read_ports
+from tbench.compose.project import (
+    CONDITIONS,
+    DEFAULT_NETWORK,
+    Condition,
+    ImageBuild,
+    Service,
+    ServiceCheck,
+    ServiceLimits,
+)
+from tbench.compose.quantities import duration_sec, size_bytes, words
+from tbench.compose.variable_files import read_variable_files
+from tbench.compose.yaml_tree import YamlNode
+
+_NAMESPACES = ("service:", "container:")
+_RESTARTS = {"no", "always", "on-failure", "unless-stopped"}
+_RESTART_OF_DEPLOY = {"none": "no", "any": "always", "on-failure": "on-failure"}
+_NETWORK_KEYS = {"aliases"}
+_NETWORK_IGNORED = dict.fromkeys(("priority", "gw_priority", "interface_name"), "networks are equal")
+_NETWORK_UNSUPPORTED = {"ipv4_address", "ipv6_address", "link_local_ips", "mac_address", "driver_opts"}
+
+
+@dataclass(frozen=True)
+class ReadService:
+    """A service, and what of it concerns the others."""
+
+    service: Service
+    published: tuple[str, ...]
+    """Ports that it would have on the machine."""
+    aliases_of_others: Mapping[str, tuple[str, ...]]
+    """Further names of other services, from `links`."""
+    optional: frozenset[str]
+    """Services that it depends on where they are there."""
+    has_profiles: bool
+
+
+class ServiceReader:
+    """Reads services of one file. Methods raise TaskInvalid."""
+
+    def __init__(self, folder: Path, variables: Variables, notices: Notices) -> None:
+        """`folder` is that of the compose file."""
+        self._folder = folder
+        self._variables = variables
+        self._notices = notices
+
+    def read(self, name: str, node: YamlNode) -> ReadService:
+        notices = self._notices
+        given = notices.table(node, keys.SERVICE, keys.SERVICE_IGNORED, keys.SERVICE_UNSUPPORTED)
+        depends_on, optional = self._depends_on(given.get("depends_on"))
+        aliases = self._links(given.get("links"))
+        ports = read_ports(given["ports"], notices) if "ports" in given else ServicePorts()
+        exposed = read_expose(given["expose"]) if "expose" in given else ()
+        self._note_replicas(given)
+        values: dict[str, Any] = {
+            "name": name,
+            "depends_on": {**dict.fromkeys(aliases, "service_started"), **depends_on},
+            "ports": tuple(dict.fromkeys((*ports.inside, *exposed))),
+            "environment": self._environment(given),
+            **self._image(given),
+            **self._process(given),
+            **self._files(name, given),
+            **self._network(given),
+            **self._resources(given),
+            **self._privileges(given),
+        }
+        return ReadService(
+            Service(**values),
+            published=ports.published,
+            aliases_of_others=aliases,
+            optional=optional,
+            has_profiles="profiles" in given and bool(given["profiles"].items()),
+        )
+
+    # -- image and process -----------------------------------------------------------------------
+
+    def _image(self, given: Mapping[str, YamlNode]) -> dict[str, Any]:
+        found: dict[str, Any] = {}
+        if "image" in given and not given["image"].is_null:
+            found["image"] = given["image"].text() or given["image"].fail("names no image")
+        if "build" in given and not given["build"].is_null:
+            found["build"] = self._build(given["build"])
+        if "platform" in given:
+            found["platform"] = given["platform"].text() or None
+        return found
+
+    def _build(self, node: YamlNode) -> ImageBuild:
+        if not node.is_mapping:
+            return ImageBuild(self._context(node))
+        notices = self._notices
+        given = notices.table(node, keys.BUILD, keys.BUILD_IGNORED, keys.BUILD_UNSUPPORTED)
+        if "dockerfile" in given and "dockerfile_inline" in given:
+            node.fail("dockerfile and dockerfile_inline contradict each other; drop one of them")
+        args = self._pairs(given["args"]) if "args" in given else {}
+        context = self._context(given["context"]) if "context" in given else "."
+        dockerfile = given["dockerfile"].text() if "dockerfile" in given else None
+        if dockerfile is not None and relative_to(self._folder, f"{context}/{dockerfile}") is None:
+            notices.asks_for_host(given["dockerfile"], dockerfile)
+        return ImageBuild(
+            context,
+            dockerfile,
+            given["dockerfile_inline"].text() if "dockerfile_inline" in given else None,
+            {key: value for key, value in args.items() if value is not None},
+            given["target"].text() if "target" in given else None,
+        )
+
+    def _context(self, node: YamlNode) -> str:
+        text = node.text()
+        if "://" in text or text.startswith(("git@", "github.com/")):
+            self._notices.lacks(node, f"a context elsewhere: {text}")
+            return "."
+        inside = relative_to(self._folder, text)
+        if inside is None:
+            self._notices.asks_for_host(node, text)
+            return str((self._folder / text).resolve())
+        if not (self._folder / inside).is_dir():
+            node.fail(f"{text}: there is no such folder beside the compose file")
+        return inside
+
+    def _process(self, given: Mapping[str, YamlNode]) -> dict[str, Any]:
+        found: dict[str, Any] = {key: words(given[key]) for key in ("command", "entrypoint") if key in given}
+        found |= {
+            key: given[key].text()
+            for key in ("working_dir", "user", "hostname", "stop_signal")
+            if key in given and not given[key].is_null
+        }
+        found |= {key: given[key].flag() for key in ("init", "tty", "stdin_open", "read_only") if key in given}
+        if "group_add" in given:
+            found["group_add"] = given["group_add"].texts()
+        if "labels" in given:
+            # Labels of ours say what may be removed.
+            labels = {key: value or "" for key, value in self._pairs(given["labels"]).items()}
+            found["labels"] = {key: value for key, value in labels.items() if not key.startswith("tbench.")}
+        if "restart" in given or "deploy" in given:
+            found["restart"] = self._restart(given)
+        if "healthcheck" in given:
+            found["healthcheck"] = self._healthcheck(given["healthcheck"])
+        return found
+
+    def _restart(self, given: Mapping[str, YamlNode]) -> tuple[str, int]:
+        if "restart" in given:
+            policy, _, most = given["restart"].text().partition(":")
+            if policy not in _RESTARTS or (most and not (policy == "on-failure" and most.isdigit())):
+                given["restart"].fail(f"is no policy: {', '.join(sorted(_RESTARTS))} or on-failure:N")
+            return policy, int(most or 0)
+        policies = self._deploy(given).get("restart_policy")
+        if policies is None:
+            return "no", 0
+        ignored = dict.fromkeys(("delay", "window"), "the engine has pauses of its own")
+        entries = self._notices.table(policies, {"condition", "max_attempts"}, ignored)
+        condition = entries["condition"].one_of(sorted(_RESTART_OF_DEPLOY)) if "condition" in entries else "any"
+        most_often = entries["max_attempts"].whole() if "max_attempts" in entries else 0
+        return _RESTART_OF_DEPLOY[condition], most_often if condition == "on-failure" else 0
+
+    def _healthcheck(self, node: YamlNode) -> ServiceCheck:
+        times = {"interval", "timeout", "start_period", "start_interval"}
+        given = node.table({"test", "retries", "disable", *times})
+        if "disable" in given and given["disable"].flag():
+            return ServiceCheck(("NONE",))
+        return ServiceCheck(
+            test=self._test(given["test"]) if "test" in given else (),
+            retries=given["retries"].whole() if "retries" in given else None,
+            **{f"{key}_sec": duration_sec(given[key]) for key in times if key in given},
+        )
+
+    @staticmethod
+    def _test(node: YamlNode) -> tuple[str, ...]:
+        if not node.is_list:
+            return ("CMD-SHELL", node.text())
+        test = node.texts()
+        if not test or test[0] not in ("CMD", "CMD-SHELL", "NONE"):
+            node.fail("has to begin with CMD, CMD-SHELL or NONE")
+        if (test[0] == "NONE") != (len(test) == 1) or (test[0] == "CMD-SHELL" and len(test) != 2):
+            node.fail(f"{test[0]} has {'nothing' if test[0] == 'NONE' else 'one script or some words'} after it")
+        return test
+
+    # -- what others are to it -------------------------------------------------------------------
+
+    @staticmethod
+    def _depends_on(node: YamlNode | None) -> tuple[dict[str, Condition], frozenset[str]]:
+        if node is None:
+            return {}, frozenset()
+        if not node.is_mapping:
+            return {item.name(): "service_started" for item in node.items()}, frozenset()
+        found: dict[str, Condition] = {}
+        optional = set()
+        for name, entry in node.mapping().items():
+            given = entry.table({"condition", "restart", "required"})
+            wanted = given["condition"].one_of(CONDITIONS) if "condition" in given else "service_started"
+            found[name] = next(condition for condition in CONDITIONS if condition == wanted)
+            if "required" in given and not given["required"].flag():
+                optional.add(name)
+        return found, frozenset(optional)
+
+    @staticmethod
+    def _links(node: YamlNode | None) -> dict[str, tuple[str, ...]]:
+        found: dict[str, tuple[str, ...]] = {}
+        for item in node.items() if node is not None else ():
+            name, _, alias = item.text().partition(":")
+            found[name] = (*found.get(name, ()), *((alias,) if alias else ()))
+        return found
+
+    def _network(self, given: Mapping[str, YamlNode]) -> dict[str, Any]:
+        found: dict[str, Any] = {}
+        if "dns" in given:
+            found["dns"] = given["dns"].texts()
+        if "extra_hosts" in given:
+            found["extra_hosts"] = self._extra_hosts(given["extra_hosts"])
+        # Others find it by this name as well.
+        more = (given["container_name"].name(),) if "container_name" in given else ()
+        if more:
+            self._notices.ignored[given["container_name"].key] = "it is a name on the network only"
+        if (mode := given.get("network_mode")) is not None and not mode.is_null:
+            if "networks" in given:
+                mode.fail("contradicts networks; drop one of them")
+            return {**found, "network_mode": self._network_mode(mode)}
+        return {**found, "networks": self._networks(given.get("networks"), more)}
+
+    def _network_mode(self, node: YamlNode) -> str:
+        mode = node.text()
+        if mode == "host" or mode.startswith("container:"):
+            self._notices.asks_for_host(node, mode)
+        elif not (mode in ("none", "bridge") or (mode.startswith("service:") and mode != "service:")):
+            node.fail(f"has to be none, bridge, host or service:NAME (got {mode!r})")
+        return mode
+
+    def _networks(self, node: YamlNode | None, aliases: tuple[str, ...]) -> dict[str, tuple[str, ...]]:
+        if node is None or node.is_null:
+            return {DEFAULT_NETWORK: aliases}
+        if not node.is_mapping:
+            return {item.name(): aliases for item in node.items()}
+        found = {}
+        for name, entry in node.mapping().items():
+            given = self._notices.table(entry, _NETWORK_KEYS, _NETWORK_IGNORED, _NETWORK_UNSUPPORTED)
+            own = tuple(item.name() for item in given["aliases"].items()) if "aliases" in given else ()
+            found[name] = (*aliases, *own)
+        return found
+
+    @staticmethod
+    def _extra_hosts(node: YamlNode) -> dict[str, str]:
+        if node.is_mapping:
+            return {name: entry.text() for name, entry in node.mapping().items()}
+        found = {}
+        for item in node.items():
+            name, separator, address = item.text().partition("=" if "=" in item.text() else ":")
+            if not separator:
+                item.fail(f"is no HOST=ADDRESS (got {item.text()!r})")
+            found[name] = address
+        return found
+
+    # -- files, resources and privileges ---------------------------------------------------------
+
+    def _files(self, name: str, given: Mapping[str, YamlNode]) -> dict[str, Any]:
+        found: dict[str, Any] = {"tmpfs": read_tmpfs(given["tmpfs"]) if "tmpfs" in given else {}}
+        if "volumes" in given:
+            volumes = read_volumes(given["volumes"], name, self._folder, self._notices)
+            found |= {"mounts": volumes.mounts, "tmpfs": {**found["tmpfs"], **volumes.tmpfs}}
+        return found
+
+    def _environment(self, given: Mapping[str, YamlNode]) -> dict[str, str]:
+        found = read_variable_files(given["env_file"], self._folder, self._variables) if "env_file" in given else {}
+        for key, value in self._pairs(given["environment"]).items() if "environment" in given else ():
+            if value is not None:
+                found[key] = value
+            elif (
+                taken := self._variables.look_up(f"{given['environment'].key}.{key}", key, has_default=True)
+            ) is not None:
+                found[key] = taken
+        return found
+
+    @staticmethod
+    def _pairs(node: YamlNode) -> dict[str, str | None]:
+        """Names and texts, of a mapping or of a list of `NAME=text`; None where there is a name alone."""
+        found: dict[str, str | None] = {}
+        if node.is_mapping:
+            found = {name: None if entry.is_null else entry.text() for name, entry in node.mapping().items()}
+        else:
+            for item in node.items():
+                name, equals, text = item.text().partition("=")
+                found[name] = text if equals else None
+        for name, value in found.items():
+            if not name or "=" in name or "\0" in name + (value or ""):
+                node.fail(f"{name!r} is no name of a variable")
+        return found
+
+    def _deploy(self, given: Mapping[str, YamlNode]) -> dict[str, YamlNode]:
+        return self._notices.table(given["deploy"], keys.DEPLOY, keys.DEPLOY_IGNORED) if "deploy" in given else {}
+
+    def _resources(self, given: Mapping[str, YamlNode]) -> dict[str, Any]:
+        notices = self._notices
+        resources = self._deploy(given).get("resources")
+        parts = notices.table(resources, {"limits", "reservations"}) if resources is not None else {}
+        limits = parts["limits"].table({"cpus", "memory", "pids"}) if "limits" in parts else {}
+        cpus, memory = limits.get("cpus", given.get("cpus")), limits.get("memory", given.get("mem_limit"))
+        pids = limits.get("pids", given.get("pids_limit"))
+        found: dict[str, Any] = {
+            "limits": ServiceLimits(
+                cpus=(cpus.number() or None) if cpus is not None else None,
+                memory_mb=(size_bytes(memory) / (1 << 20) or None) if memory is not None else None,
+                # -1 is no limit.
+                pids=max(pids.whole(-1), 0) or None if pids is not None else None,
+            ),
+            "gpus": self._gpus(given, parts.get("reservations")),
+        }
+        if "shm_size" in given:
+            found["shm_size"] = size_bytes(given["shm_size"])
+        if "ulimits" in given:
+            found["ulimits"] = {name: _ulimit(entry) for name, entry in given["ulimits"].mapping().items()}
+        if "sysctls" in given:
+            found["sysctls"] = {key: value or "" for key, value in self._pairs(given["sysctls"]).items()}
+        return found
+
+    def _gpus(self, given: Mapping[str, YamlNode], reservations: YamlNode | None) -> int:
+        ignored = dict.fromkeys(("cpus", "memory", "generic_resources"), "resources are limited, not reserved")
+        reserved = self._notices.table(reservations, {"devices"}, ignored) if reservations is not None else {}
+        devices = reserved["devices"].items() if "devices" in reserved else []
+        if "gpus" in given and not given["gpus"].is_null:
+            if not given["gpus"].is_list:
+                return -1 if given["gpus"].text() == "all" else given["gpus"].whole()
+            devices = [*devices, *given["gpus"].items()]
+        count = 0
+        for device in devices:
+            entries = self._notices.table(
+                device, {"count", "capabilities"}, {"driver": "GPUs are Nvidia's"}, {"device_ids", "options"}
+            )
+            all_of_them = "count" not in entries or entries["count"].text() == "all"
+            count = -1 if all_of_them or count < 0 else count + entries["count"].whole()
+        return count
+
+    def _note_replicas(self, given: Mapping[str, YamlNode]) -> None:
+        deploy = given["deploy"].mapping() if "deploy" in given else {}
+        for node in (given.get("scale"), deploy.get("replicas")):
+            if node is not None and not node.is_null and node.whole() != 1:
+                self._notices.lacks(node, f"{node.whole()} containers of a service")
+
+    def _privileges(self, given: Mapping[str, YamlNode]) -> dict[str, Any]:
+        notices = self._notices
+        found: dict[str, Any] = {
+            key: given[key].texts() for key in ("cap_drop", "security_opt", "devices") if key in given
+        }
+        found |= {key: given[key].text() for key in ("pid", "ipc", "userns_mode") if key in given}
+        if "privileged" in given and given["privileged"].flag():
+            notices.asks_for_host(given["privileged"])
+            found["privileged"] = True
+        if found.get("devices"):
+            notices.asks_for_host(given["devices"], ", ".join(found["devices"]))
+        found["cap_add"] = self._added(given["cap_add"]) if "cap_add" in given else ()
+        for option in found.get("security_opt", ()):
+            if option.replace("=", ":").removesuffix(":true") != "no-new-privileges":
+                notices.asks_for_host(given["security_opt"], option)
+        for key in ("pid", "ipc", "userns_mode"):
+            mode = found.get(key, "private")
+            if mode in ("host", "shareable") and not (key != "ipc" and mode == "shareable"):
+                if mode == "host":
+                    notices.asks_for_host(given[key], mode)
+            elif mode.startswith(_NAMESPACES):
+                notices.lacks(given[key], mode)
+                found[key] = "private"
+            elif mode != "private":
+                given[key].fail(f"unknown mode {mode!r}")
+        return {key: value for key, value in found.items() if value not in ("private", ())}
+
+    def _added(self, node: YamlNode) -> tuple[str, ...]:
+        names = tuple(item.text().upper().removeprefix("CAP_") for item in node.items())
+        for name in names:
+            if name not in keys.SAFE_CAPABILITIES:
+                self._notices.asks_for_host(node, name)
+        return names
+
+
+def _ulimit(node: YamlNode) -> tuple[int, int]:
+    if not node.is_mapping:
+        return node.whole(-1), node.whole(-1)
+    given = node.table({"soft", "hard"})
+    if "soft" not in given or "hard" not in given:
+        node.fail("needs soft and hard")
+    return given["soft"].whole(-1), given["hard"].whole(-1)

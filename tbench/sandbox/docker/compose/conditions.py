@@ -1,0 +1,130 @@
+"""Waits until a service is as far as others need it: healthy, or done. Every wait has an end."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from typing import Any
+
+from tbench.errors import TrialError
+from tbench.sandbox.docker.create import last_output, unreachable
+from tbench.sandbox.docker.engine import Engine, EngineError
+from tbench.text import one_line
+
+_SHORTEST_SEC, _LONGEST_SEC = 0.05, 0.5
+"""Pauses between two looks at a container."""
+_COMPLETED_SEC = 1800.0
+"""How long a service that has to end may run."""
+_USUAL = {"Interval": 30.0, "Timeout": 30.0, "Retries": 3}
+"""What the engine takes where a healthcheck does not say."""
+_MARGIN_SEC = 60.0
+_EARLY_SEC = 1.0
+"""Longest pause between early looks."""
+
+
+async def wait_until_healthy(engine: Engine, service: str, container: str) -> None:
+    """Wait for the healthcheck of a service; one without a check has to run, or to have ended well.
+
+    Raises TrialError: healthcheck_failed with the check's last output, service_failed with the service's.
+    """
+    state = await _state(engine, service, container)
+    if "Health" not in state:
+        return await _require_running(engine, service, container, state)
+    configured = (await _inspect(engine, service, container))["Config"].get("Healthcheck") or {}
+    ends_at = time.monotonic() + _patience_sec(configured)
+    probing = asyncio.create_task(_probe(engine, container, configured))
+    pause_sec = _SHORTEST_SEC
+    try:
+        while (health := state["Health"])["Status"] != "healthy" and not _succeeded(probing):
+            await _require_running(engine, service, container, state, until_it_ends=True)
+            if health["Status"] == "unhealthy" or time.monotonic() > ends_at:
+                raise _unhealthy(service, configured, health)
+            await asyncio.wait([probing], timeout=pause_sec) if not probing.done() else await asyncio.sleep(pause_sec)
+            pause_sec = min(1.5 * pause_sec, _LONGEST_SEC)
+            state = await _state(engine, service, container)
+    finally:
+        probing.cancel()
+
+
+async def wait_until_completed(engine: Engine, service: str, container: str) -> None:
+    """Wait until a service has ended well. Raises TrialError(service_failed)."""
+    ends_at, pause_sec = time.monotonic() + _COMPLETED_SEC, _SHORTEST_SEC
+    while (state := await _state(engine, service, container))["Status"] not in ("exited", "dead"):
+        if time.monotonic() > ends_at:
+            raise TrialError("service_failed", f"{service}: has not completed within {_COMPLETED_SEC:.0f} s")
+        await asyncio.sleep(pause_sec)
+        pause_sec = min(1.5 * pause_sec, _LONGEST_SEC)
+    await _require_running(engine, service, container, state)
+
+
+async def _require_running(
+    engine: Engine, service: str, container: str, state: dict[str, Any], *, until_it_ends: bool = False
+) -> None:
+    """Check that a service runs, or has ended well. Raises TrialError(service_failed)."""
+    if state["Status"] not in ("exited", "dead"):
+        return
+    if state["ExitCode"] == 0 and not until_it_ends:
+        return
+    output = (await last_output(engine, container)).decode("utf-8", "replace")
+    lines = [line for line in output.splitlines() if line.strip()][-3:]
+    said = f"; its last words: {one_line(' | '.join(lines), 300)}" if lines else ""
+    why = " (out of memory)" if state.get("OOMKilled") else ""
+    raise TrialError("service_failed", f"{service}: ended with {state['ExitCode']}{why} before the agent began{said}")
+
+
+def _patience_sec(check: dict[str, Any]) -> float:
+    """Seconds after which the engine has surely come to a result."""
+    seconds = {key: (check.get(key) or 0) / 1e9 or _USUAL[key] for key in ("Interval", "Timeout")}
+    retries = check.get("Retries") or _USUAL["Retries"]
+    return (check.get("StartPeriod") or 0) / 1e9 + (retries + 1) * sum(seconds.values()) + _MARGIN_SEC
+
+
+def _unhealthy(service: str, check: dict[str, Any], health: dict[str, Any]) -> TrialError:
+    last = (health.get("Log") or [{}])[-1]
+    said = one_line(str(last.get("Output") or "").strip(), 300)
+    ended = f"ended with {last['ExitCode']}" if "ExitCode" in last else "has not ended once"
+    words = one_line(" ".join(check.get("Test") or ()), 200)
+    return TrialError(
+        "healthcheck_failed", f"{service}: never became healthy: {words!r} {ended}{f': {said}' if said else ''}"
+    )
+
+
+async def _probe(engine: Engine, container: str, check: dict[str, Any]) -> bool:
+    """Do the check by ourselves, soon after the start and ever more seldom, until it succeeds.
+
+    The engine does it for the first time after a whole interval, which may be half a minute.
+    """
+    kind, *words = check.get("Test") or ("NONE",)
+    argv = words if kind == "CMD" else ["/bin/sh", "-c", *words]
+    ends_at = time.monotonic() + (check.get("Interval") or 0) / 1e9 + _USUAL["Interval"]
+    pause_sec = _SHORTEST_SEC
+    while kind != "NONE" and time.monotonic() < ends_at:
+        await asyncio.sleep(pause_sec)
+        pause_sec = min(2 * pause_sec, _EARLY_SEC)
+        try:
+            created = await engine.call(engine.api.exec_create, container, argv)
+            await engine.call(engine.api.exec_start, created["Id"])
+            if (await engine.call(engine.api.exec_inspect, created["Id"]))["ExitCode"] == 0:
+                return True
+        except EngineError:
+            continue  # it has ended, or has no such program: the engine's own word counts
+    return False
+
+
+def _succeeded(probing: asyncio.Task[bool]) -> bool:
+    return probing.done() and not probing.cancelled() and probing.exception() is None and probing.result()
+
+
+async def _state(engine: Engine, service: str, container: str) -> dict[str, Any]:
+    found: dict[str, Any] = (await _inspect(engine, service, container))["State"]
+    return found
+
+
+async def _inspect(engine: Engine, service: str, container: str) -> dict[str, Any]:
+    try:
+        found: dict[str, Any] = await engine.call(engine.api.inspect_container, container)
+    except EngineError as error:
+        if error.status is None:
+            raise unreachable(error) from error
+        raise TrialError("sandbox_lost", f"{service}: its container is gone: {error}") from error
+    return found

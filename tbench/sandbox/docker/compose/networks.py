@@ -1,0 +1,100 @@
+"""The networks of one trial's services: small ones with addresses of a pool of tbench's own.
+
+The engine's own pools end at some thirty networks. With an `inner` network the engine's machine has no address there,
+so that it cannot be reached either.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import ipaddress
+import random
+import uuid
+from collections.abc import Iterable, Iterator, Mapping
+
+from tbench.errors import TrialError
+from tbench.sandbox.docker.create import unreachable
+from tbench.sandbox.docker.engine import Engine, EngineError
+
+_LONGEST_PREFIX = 28
+_SPARE = 6
+"""Addresses of a network that no service has: its own two, the gateway's, and those of copies for a verifier."""
+_TRIES = 30
+_REMOVALS, _BETWEEN_REMOVALS_SEC = 20, 0.25
+_TAKEN = ("overlap", "is already used", "already in use")
+
+
+async def create_network(engine: Engine, pool: str, containers: int, labels: Mapping[str, str], *, inner: bool) -> str:
+    """Make a network for so many containers, and return its name. Raises TrialError.
+
+    An inner network leads nowhere else. Where another process takes the addresses first, others are tried.
+    """
+    name = f"tbench-{uuid.uuid4().hex[:16]}"
+    try:
+        used = await _used(engine)
+        for subnet in _free(pool, containers, used):
+            try:
+                return await _create(engine, name, subnet, labels, inner=inner)
+            except EngineError as error:
+                if not any(words in str(error) for words in _TAKEN):
+                    raise
+    except EngineError as error:
+        if error.status is None:
+            raise unreachable(error) from error
+        raise TrialError("sandbox_failed", f"making a network for the services failed: {error}") from error
+    raise TrialError(
+        "sandbox_failed",
+        f"no addresses are free in {pool} for a network of services: 'tbench clean' removes what killed runs left, "
+        "and --network-pool names other addresses",
+    )
+
+
+async def _create(engine: Engine, name: str, subnet: str, labels: Mapping[str, str], *, inner: bool) -> str:
+    options = {"com.docker.network.bridge.inhibit_ipv4": "true"} if inner else {}
+    await engine.call(
+        engine.api.create_network,
+        name,
+        driver="bridge",
+        check_duplicate=True,
+        internal=inner,
+        labels=dict(labels),
+        options=options,
+        ipam={"Driver": "default", "Config": [{"Subnet": subnet}]},
+    )
+    return name
+
+
+async def _used(engine: Engine) -> list[ipaddress.IPv4Network]:
+    """The IPv4 addresses of all networks that the engine has."""
+    found = []
+    for network in await engine.call(engine.api.networks):
+        for entry in (network.get("IPAM") or {}).get("Config") or ():
+            try:
+                found.append(ipaddress.IPv4Network(entry.get("Subnet") or "", strict=False))
+            except ValueError:
+                continue  # IPv6
+    return found
+
+
+def _free(pool: str, containers: int, used: Iterable[ipaddress.IPv4Network]) -> Iterator[str]:
+    """Some subnets of the pool that nobody has, in a random order: other processes choose at the same time."""
+    prefix = min(_LONGEST_PREFIX, 32 - (containers + _SPARE - 1).bit_length())
+    known = list(used)
+    subnets = list(ipaddress.IPv4Network(pool).subnets(new_prefix=prefix))
+    random.shuffle(subnets)
+    free = (subnet for subnet in subnets if not any(subnet.overlaps(other) for other in known))
+    for _, subnet in zip(range(_TRIES), free, strict=False):
+        yield str(subnet)
+
+
+async def remove_network(engine: Engine, name: str) -> None:
+    """Remove a network, in bounded time. Never raises: what is left has its labels."""
+    for _ in range(_REMOVALS):
+        try:
+            await engine.call(engine.api.remove_network, name)
+            return
+        except EngineError as error:
+            if "active endpoints" not in str(error):
+                return
+            # A container that was removed while it started has its place there a little longer.
+            await asyncio.sleep(_BETWEEN_REMOVALS_SEC)

@@ -1,0 +1,300 @@
+"""Starts the services of one trial in the order of their needs, and removes them together."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import uuid
+from collections.abc import Awaitable, Callable, Coroutine, Mapping
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any, TypeVar
+
+from tbench.compose.project import MAIN, Condition, Project, Service
+from tbench.errors import TrialError
+from tbench.sandbox.docker.cleaning import is_kept
+from tbench.sandbox.docker.compose.conditions import wait_until_completed, wait_until_healthy
+from tbench.sandbox.docker.compose.networks import create_network, remove_network
+from tbench.sandbox.docker.compose.options import ServiceEndpoint, service_options
+from tbench.sandbox.docker.compose.preparing import prepare
+from tbench.sandbox.docker.compose.volumes import create_volume, fill, remove_volume, single_files, volumes_wanted
+from tbench.sandbox.docker.create import (
+    Recipe,
+    container_error,
+    create,
+    create_arguments,
+    force_remove,
+    last_output,
+    run_helper,
+)
+from tbench.sandbox.docker.engine import Engine, EngineError
+from tbench.sandbox.docker.labels import LABEL_HOLDS, LABEL_PROJECT, LABEL_SERVICE, NETWORK
+from tbench.sandbox.docker.networking.bridge import closing_script
+from tbench.sandbox.docker.nothing import ensure_nothing
+
+T = TypeVar("T")
+StartMain = Callable[[Recipe], Awaitable[str]]
+"""Starts the container of `main` and returns its id; leaves nothing behind when it raises."""
+
+
+@dataclass
+class Made:
+    """What there is of a trial's services on the engine: names and ids, in no order."""
+
+    project: str = field(default_factory=lambda: uuid.uuid4().hex[:16])
+    """An id that all of it has as a label."""
+    containers: dict[str, str] = field(default_factory=dict)
+    """Container ids by service."""
+    holders: dict[str, str] = field(default_factory=dict)
+    """Ids of containers that hold the networks of services, by service."""
+    networks: list[str] = field(default_factory=list)
+    volumes: list[str] = field(default_factory=list)
+
+    async def remove(self, engine: Engine) -> None:
+        """Remove all of it by force, in bounded time. Never raises."""
+        containers = (*self.containers.values(), *self.holders.values())
+        await asyncio.gather(*(force_remove(engine, container) for container in containers))
+        await asyncio.gather(
+            *(remove_network(engine, name) for name in self.networks),
+            *(remove_volume(engine, name) for name in self.volumes),
+        )
+
+    async def logs(self, engine: Engine) -> dict[str, bytes]:
+        """The last output of each service but `main`, by its name."""
+        names = [name for name in self.containers if name != MAIN]
+        said = await asyncio.gather(*(last_output(engine, self.containers[name]) for name in names))
+        return dict(zip(names, said, strict=True))
+
+
+async def find_made(engine: Engine, project: str) -> tuple[Made, dict[str, str]]:
+    """What was kept of a project whose id is known, and the image ids of its services. Raises EngineError."""
+    labelled = {"label": f"{LABEL_PROJECT}={project}"}
+    containers = filter(is_kept, await engine.call(engine.api.containers, all=True, filters=labelled))
+    networks = await engine.call(engine.api.networks, filters=labelled)
+    volumes = (await engine.call(engine.api.volumes, filters=labelled))["Volumes"] or []
+    made = Made(project, networks=[each["Name"] for each in networks], volumes=[each["Name"] for each in volumes])
+    images = {}
+    for container in containers:
+        service = container["Labels"][LABEL_SERVICE]
+        if container["Labels"].get(LABEL_HOLDS):
+            made.holders[service] = container["Id"]
+        else:
+            made.containers[service], images[service] = container["Id"], container["ImageID"]
+    return made, images
+
+
+class Starting:
+    """The services of one trial while they start."""
+
+    def __init__(
+        self,
+        engine: Engine,
+        project: Project,
+        recipes: Mapping[str, Recipe],
+        *,
+        folder: Path,
+        pool: str,
+        start_main: StartMain,
+    ) -> None:
+        """`recipes` are those of the services, by name; `folder` is that of the compose file."""
+        self.made = Made()
+        self._engine = engine
+        self._project = project
+        self._recipes = recipes
+        self._folder = folder
+        self._pool = pool
+        self._start_main = start_main
+        self._networks: dict[str, str] = {}
+        self._volumes = volumes_wanted(project, folder)
+        self._started = {name: asyncio.Event() for name in project.services}
+        self._waits: dict[tuple[str, Condition], asyncio.Task[None]] = {}
+
+    async def start(self) -> Made:
+        """Start all services, and wait until each is healthy, or runs, or has ended well.
+
+        Raises TrialError, with what the services have written; then nothing is left behind.
+        """
+        try:
+            await self._prepare()
+            await _all(*(self._start(service) for service in self._project.services.values()))
+            await _all(*(self._until(name, "service_healthy") for name in self._project.services))
+        except TrialError as error:
+            files = {f"services/{name}.log": said for name, said in (await self.made.logs(self._engine)).items()}
+            await asyncio.shield(self._undo())
+            raise TrialError(error.type, str(error), stage=error.stage, files={**files, **error.files}) from error
+        except BaseException:
+            await asyncio.shield(self._undo())
+            raise
+        finally:
+            for wait in self._waits.values():
+                wait.cancel()
+            await asyncio.gather(*self._waits.values(), return_exceptions=True)
+        return self.made
+
+    async def _undo(self) -> None:
+        await self.made.remove(self._engine)
+
+    # -- networks and volumes --------------------------------------------------------------------
+
+    async def _prepare(self) -> None:
+        """Make networks and volumes, all at once."""
+        await _all(
+            *(self._make_network(name) for name in self._project.networks),
+            *(self._make_volume(key, name) for key, name in self._volumes.items()),
+        )
+
+    async def _make_network(self, name: str) -> None:
+        network, any_recipe = self._project.networks[name], self._recipes[MAIN]
+        if network.external is not None:
+            self._networks[name] = network.external
+            return
+        members = sum(name in service.networks for service in self._project.services.values())
+        inner = network.internal or not any_recipe.has_internet or bool(any_recipe.closed_to)
+        making = create_network(self._engine, self._pool, members, self._labels(any_recipe), inner=inner)
+        self._networks[name] = await _to_its_end(making, self.made.networks.append)
+
+    async def _make_volume(self, key: str, name: str) -> None:
+        kind, _, source = key.partition(":")
+        volume = self._project.volumes[source] if kind == "volume" else None
+        if volume is not None and volume.external is not None:
+            return
+        labels = self._labels(self._recipes[MAIN])
+        self.made.volumes.append(name)
+        await _to_its_end(create_volume(self._engine, name, labels))
+        if volume is None or volume.for_all:
+            await fill(self._engine, name, self._folder / source if volume is None else None, labels)
+
+    def _labels(self, recipe: Recipe) -> dict[str, str]:
+        return {**recipe.labels, LABEL_PROJECT: self.made.project}
+
+    # -- containers ------------------------------------------------------------------------------
+
+    async def _start(self, service: Service) -> None:
+        """Start one service when those that it needs are far enough."""
+        await _all(*(self._until(name, condition) for name, condition in service.needs.items()))
+        recipe = self._recipe(service)
+        if service.name == MAIN:
+            self.made.containers[MAIN] = await self._start_main(recipe)
+        else:
+            await self._start_sidecar(service, recipe)
+        self._started[service.name].set()
+
+    async def _start_sidecar(self, service: Service, recipe: Recipe) -> None:
+        engine = self._engine
+        if recipe.has_internet and recipe.closed_to and recipe.options and recipe.options.has_own_network:
+            holder = await self._hold_network(service, recipe)
+            options = replace(recipe.options, network_mode=f"container:{holder}", endpoints=())
+            recipe = replace(recipe, options=options)
+        container = self.made.containers[service.name] = await create(engine, create_arguments(engine, recipe))
+        try:
+            if recipe.options is not None:
+                await prepare(engine, container, recipe.options)
+            await engine.call(engine.api.start, container)
+        except EngineError as error:
+            raise container_error(error, f"starting {service.name}:") from error
+
+    async def _hold_network(self, service: Service, recipe: Recipe) -> str:
+        """Start a container that does nothing but to have the service's network, and close that; returns its id.
+
+        The service's own program runs from its first moment on, so that it would be too late for its own container.
+        """
+        engine = self._engine
+        assert recipe.options is not None
+        try:
+            plain = replace(recipe.options, container={}, host={}, files=())
+            labels = {**recipe.more_labels, LABEL_HOLDS: "network"}
+            usual = create_arguments(engine, replace(recipe, options=plain, more_labels=labels))
+            nothing = await ensure_nothing(engine)
+            holder = self.made.holders[service.name] = await create(engine, {**usual, "image": nothing})
+            await prepare(engine, holder, plain)
+            await engine.call(engine.api.start, holder)
+            await run_helper(
+                engine,
+                nothing,
+                recipe.tools_volume,
+                closing_script(recipe.closed_to),
+                labels=recipe.labels,
+                network_mode=f"container:{holder}",
+                cap_add=["NET_ADMIN"],
+            )
+        except EngineError as error:
+            raise container_error(error, f"closing the network of {service.name} for") from error
+        return holder
+
+    def _recipe(self, service: Service) -> Recipe:
+        """The recipe of a service with its networks, its volumes, and what else its file says."""
+        recipe = self._recipes[service.name]
+        mode = self._network_mode(service, recipe)
+        endpoints = tuple(
+            ServiceEndpoint(self._networks[name], (service.name, *aliases))
+            for name, aliases in service.networks.items()
+        )
+        # Where the trial's own networks lead nowhere, the shared bridge leads out: what is closed is closed there.
+        reaches_out = any(not self._project.networks[name].internal for name in service.networks)
+        if recipe.closed_to and recipe.has_internet and endpoints and reaches_out and mode is None:
+            endpoints = (*endpoints, ServiceEndpoint(NETWORK))
+        options = service_options(
+            service,
+            network_mode=mode,
+            endpoints=endpoints,
+            volumes=self._volumes,
+            is_podman=self._engine.info.is_podman,
+            knows_names_outside=recipe.has_internet and reaches_out,
+        )
+        options = replace(options, files=single_files(service, self._volumes, self._folder))
+        labels = {**service.labels, LABEL_PROJECT: self.made.project, LABEL_SERVICE: service.name}
+        has_internet = recipe.has_internet and (mode == NETWORK or (mode is None and reaches_out))
+        return replace(recipe, options=options, more_labels=labels, has_internet=has_internet)
+
+    def _network_mode(self, service: Service, recipe: Recipe) -> str | None:
+        if (shared := service.shares_network_of) is not None:
+            return f"container:{self.made.holders.get(shared) or self.made.containers[shared]}"
+        if service.network_mode == "bridge":
+            return NETWORK if recipe.has_internet else "none"
+        return service.network_mode or (None if service.networks else "none")
+
+    async def _until(self, name: str, condition: Condition) -> None:
+        """Wait until a service is so far; several may wait for the same."""
+        await self._started[name].wait()
+        if condition == "service_started":
+            return
+        waiting = self._waits.get((name, condition))
+        if waiting is None:
+            wait = wait_until_healthy if condition == "service_healthy" else wait_until_completed
+            waiting = asyncio.create_task(wait(self._engine, name, self.made.containers[name]))
+            self._waits[name, condition] = waiting
+        await asyncio.shield(waiting)
+
+
+async def _all(*waits: Coroutine[Any, Any, None]) -> None:
+    """Wait for all of them; the first failure ends the others, and is raised."""
+    tasks = [asyncio.ensure_future(wait) for wait in waits]
+    if not tasks:
+        return
+    try:
+        done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_EXCEPTION)
+    finally:
+        # Once: each cleans up after itself, and a second time would end that.
+        for task in tasks:
+            task.cancel()
+        await asyncio.shield(asyncio.gather(*tasks, return_exceptions=True))
+    for task in done:
+        task.result()
+
+
+async def _to_its_end(making: Coroutine[Any, Any, T], note: Callable[[T], object] = lambda _: None) -> T:
+    """Wait for what the engine makes also when cancelled: it goes on making it, and it would be nobody's."""
+    task, was_cancelled = asyncio.ensure_future(making), False
+    while not task.done():
+        try:
+            await asyncio.shield(task)
+        except asyncio.CancelledError:
+            was_cancelled = True
+        except TrialError:
+            break
+    if not was_cancelled:
+        note(task.result())
+        return task.result()
+    with contextlib.suppress(TrialError):
+        note(task.result())
+    raise asyncio.CancelledError

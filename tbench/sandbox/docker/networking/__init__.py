@@ -1,0 +1,1 @@
+"""Networks of trials and builds: the bridge that all share, those that are closed to the host, and routers."""

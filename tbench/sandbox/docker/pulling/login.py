@@ -1,0 +1,155 @@
+"""Who one is at a registry, as Docker's own configuration says: config.json, and the helper programs that it names.
+
+A secret is in `Login.secret` and in what is sent to the engine and to the registry; no message holds one, nor anything
+that a helper has printed.
+"""
+
+from __future__ import annotations
+
+import binascii
+import json
+import os
+import shutil
+import subprocess
+from base64 import b64decode, urlsafe_b64encode
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from tbench.errors import UsageError
+from tbench.sandbox.docker.pulling.name import HUB
+
+_HUB_KEY = "https://index.docker.io/v1/"
+"""What Docker Hub is called in config.json and asked for from helpers."""
+_HUB_HOSTS = {"index.docker.io", "registry-1.docker.io", HUB}
+_TOKEN_USER = "<token>"
+"""The user name with which a helper says that its secret is an identity token."""
+_HELPER_SEC = 30.0
+_UNKNOWN = "credentials not found"
+_MEND = "mend it, or let DOCKER_CONFIG name another directory"
+
+
+class LoginUnreadable(UsageError):
+    """Docker's own configuration does not tell the login that it promises; the message says where and what to do."""
+
+
+@dataclass(frozen=True)
+class Login:
+    """A user name and a password, or a token, for one registry."""
+
+    registry: str
+    user: str
+    secret: str = field(repr=False)
+    is_token: bool = False
+    """Whether the secret is an identity token, which the registry's own server turns into access."""
+
+    @property
+    def header(self) -> str:
+        """What the engine is given with a pull, as X-Registry-Auth."""
+        who = {"identitytoken": self.secret} if self.is_token else {"username": self.user, "password": self.secret}
+        told = {**who, "serveraddress": _HUB_KEY if self.registry == HUB else self.registry}
+        return urlsafe_b64encode(json.dumps(told).encode()).decode()
+
+
+def config_file(variables: Mapping[str, str] = os.environ) -> Path:
+    """Path of Docker's own configuration: below DOCKER_CONFIG, else below ~/.docker."""
+    directory = variables.get("DOCKER_CONFIG")
+    return (Path(directory) if directory else Path.home() / ".docker") / "config.json"
+
+
+def read_docker_config(path: Path | None = None) -> dict[str, Any]:
+    """The content of Docker's own configuration; empty where there is none. Raises LoginUnreadable."""
+    path = path or config_file()
+    try:
+        content = json.loads(path.read_bytes())
+    except OSError:
+        return {}  # Docker's own client goes on without it, too
+    except (ValueError, RecursionError) as error:
+        raise LoginUnreadable(f"{path}: is no JSON ({error}); {_MEND}") from None
+    if not isinstance(content, dict):
+        raise LoginUnreadable(f"{path}: is no JSON object; {_MEND}")
+    for key in ("auths", "credHelpers", "proxies"):
+        table = content.get(key)
+        if table is not None and not (isinstance(table, dict) and (key == "proxies" or _is_sound(key, table))):
+            raise LoginUnreadable(f"{path}: {key!r} is not what Docker writes there; {_MEND}")
+    return content
+
+
+def _is_sound(key: str, table: Mapping[str, Any]) -> bool:
+    if key == "credHelpers":
+        return all(isinstance(name, str) for name in table.values())
+    return all(isinstance(entry, dict) and _reads(entry) for entry in table.values())
+
+
+def _reads(entry: Mapping[str, Any]) -> bool:
+    """Whether an entry of `auths` says what the SDK, too, expects of it."""
+    if "identitytoken" in entry or "auth" not in entry:
+        return True
+    try:
+        return _user_and_secret(entry) is not None and bool(entry["auth"])
+    except ValueError:
+        return False
+
+
+def find_login(registry: str, path: Path | None = None) -> Login | None:
+    """The login for a registry; None where the configuration has none. Blocks while a helper works, in bounded time.
+
+    Raises LoginUnreadable for a broken file, and for a helper that is missing or fails.
+    """
+    path = path or config_file()
+    config = read_docker_config(path)
+    key = _HUB_KEY if registry == HUB else registry
+    helper = (config.get("credHelpers") or {}).get(key) or config.get("credsStore")
+    if helper and (login := _ask_helper(str(helper), registry, key, path)) is not None:
+        return login
+    for host, entry in (config.get("auths") or {}).items():
+        if _host(host) == registry:
+            if token := entry.get("identitytoken"):
+                return Login(registry, "", str(token), is_token=True)
+            if (found := _user_and_secret(entry)) is not None:
+                return Login(registry, *found)
+    return None
+
+
+def _host(key: str) -> str:
+    """The registry that a key of `auths` means: older ones are whole URLs."""
+    host = key.removeprefix("https://").removeprefix("http://").partition("/")[0]
+    return HUB if host in _HUB_HOSTS else host
+
+
+def _user_and_secret(entry: Mapping[str, Any]) -> tuple[str, str] | None:
+    """User name and password of an entry of `auths`; None for one without. Raises ValueError."""
+    if not (packed := entry.get("auth")):
+        user, secret = entry.get("username"), entry.get("password")
+        return (str(user), str(secret)) if user and secret else None
+    try:
+        user, colon, secret = b64decode(str(packed)).decode().partition(":")
+    except (binascii.Error, UnicodeDecodeError):
+        raise ValueError("no base64") from None
+    if not colon:
+        raise ValueError("no user and password")
+    return user, secret.strip("\0")
+
+
+def _ask_helper(name: str, registry: str, key: str, path: Path) -> Login | None:
+    program = f"docker-credential-{name}"
+    command, where = shutil.which(program), f"{path}: {program}, which keeps the login for {registry},"
+    if command is None:
+        raise LoginUnreadable(f"{where} is not on PATH; install it, or take it out of the file")
+    try:
+        done = subprocess.run([command, "get"], input=key.encode(), capture_output=True, timeout=_HELPER_SEC)
+        if done.returncode and _UNKNOWN in done.stdout.decode("utf-8", "replace"):
+            return None
+        # Raised without its words: they may be anything, the secret among them.
+        if done.returncode:
+            raise LoginUnreadable(f"{where} ended with {done.returncode}; try 'docker login {registry}'")
+        told = json.loads(done.stdout)
+        user, secret = str(told["Username"]), str(told["Secret"])
+    except subprocess.TimeoutExpired:
+        raise LoginUnreadable(f"{where} did not end within {_HELPER_SEC:.0f} s; call it by hand") from None
+    except OSError as error:
+        raise LoginUnreadable(f"{where} cannot be run: {error.strerror or error}; mend it") from None
+    except (ValueError, KeyError, TypeError):
+        raise LoginUnreadable(f"{where} did not print a login; call it by hand") from None
+    return Login(registry, user, secret, is_token=user == _TOKEN_USER) if user or secret else None

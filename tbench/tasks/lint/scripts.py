@@ -1,0 +1,59 @@
+"""Scripts of a task: a test.sh that can end without a reward, and programs from the network that change unseen."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+
+from tbench.tasks.lint.texts import Hint, TaskTexts
+
+_REWARD = re.compile(r"reward\.(?:txt|json)|/logs/verifier")
+_STOPS = re.compile(r"^\s*set\s+-(?:[a-z]*e[a-z]*\b|o\s+errexit)", re.MULTILINE)
+_GOES_ON = re.compile(r"^\s*set\s+\+(?:[a-z]*e[a-z]*\b|o\s+errexit)", re.MULTILINE)
+_CODE = re.compile(r"\$\?")
+_AT_THE_END = re.compile(r"^\s*trap\b.*\b(?:EXIT|0)\s*$", re.MULTILINE)
+_EXIT = re.compile(r"(?:^|[;&|{(]|\bthen\b|\belse\b)\s*exit\b")
+_NO_WORKDIR = re.compile(r"\$\{?PWD\}?\"?\s*={1,2}\s*\"?/\"?|\$\(pwd\)")
+"""The guard of Terminal-Bench's own template: without a working directory there is to be no verdict."""
+_PIPED = re.compile(r"\b(?:curl|wget)\b([^\n|;&]*)\|\s*(?:sudo\s+)?(?:env\s+\S+\s+)*(?:ba|da|z)?sh\b")
+_VERSION = re.compile(r"/v?\d+\.\d+|[0-9a-f]{12,}")
+
+
+def hints(texts: TaskTexts) -> Iterator[Hint]:
+    """What looks as if there could be no verdict, or another one tomorrow."""
+    yield from _without_reward(texts)
+    for folder, files in (("environment", texts.environment), ("tests", texts.tests), ("solution", texts.solution)):
+        for name, text in files.items():
+            if name.endswith(".sh") or name.rpartition("/")[2].startswith("Dockerfile"):
+                yield from (Hint(texts.path / folder / name, words) for words in _unpinned(text))
+
+
+def _without_reward(texts: TaskTexts) -> Iterator[Hint]:
+    path, script = texts.path / "tests" / "test.sh", texts.tests.get("test.sh", "")
+    if not any(_REWARD.search(text) for text in texts.tests.values()):
+        yield Hint(path, "nothing in tests/ writes /logs/verifier/reward.txt, so there is no verdict")
+        return
+    if _AT_THE_END.search(script):
+        return
+    lines = script.splitlines()
+    writes = [number for number, line in enumerate(lines) if _REWARD.search(line) and "ctrf" not in line]
+    for number, line in enumerate(lines[: min(writes, default=0)]):
+        is_guarded = any(_NO_WORKDIR.search(each) for each in lines[max(0, number - 6) : number + 1])
+        if _EXIT.search(line.partition("#")[0]) and not is_guarded:
+            yield Hint(path, f"line {number + 1}: ends before a reward is written, and there is no verdict then")
+    if (code := _CODE.search(script)) is not None and _stops_at(script, code.start()):
+        yield Hint(path, "reads $? under `set -e`: a test that fails ends the script before a reward is written")
+
+
+def _stops_at(script: str, place: int) -> bool:
+    """Whether a failing command would end the script at this place."""
+    before = script[:place]
+    last = max((found.start() for found in _STOPS.finditer(before)), default=-1)
+    line = before.rpartition("\n")[2]
+    return last > max((found.start() for found in _GOES_ON.finditer(before)), default=-1) and "||" not in line
+
+
+def _unpinned(text: str) -> Iterator[str]:
+    for found in _PIPED.finditer(re.sub(r"\\\n\s*", " ", text)):
+        if not _VERSION.search(found[1]):
+            yield f"`{' '.join(found[0].split())}` runs what is there on that day; name a version"

@@ -1,0 +1,61 @@
+"""What an agent is told beside the instruction, in Harbor's words to Terminus-2: MCP servers, and skills."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping
+from xml.etree import ElementTree
+
+import yaml
+
+from tbench.tasks.format import McpServer
+from tbench.tasks.task import Task
+
+_HEADING = "\n\nMCP Servers:\nThe following MCP servers are available for this task.\n"
+_FRONT_MATTER = re.compile(r"\A---\n(.*?)\n---", re.DOTALL)
+
+
+def instruction_with_servers(task: Task) -> str:
+    """The task's instruction and its MCP servers. Raises TrialError(task_changed)."""
+    servers = task.file.environment.mcp_servers
+    return task.instruction + (_HEADING + "".join(map(_server_line, servers)) if servers else "")
+
+
+def _server_line(server: McpServer) -> str:
+    if server.transport == "stdio":
+        return f"- {server.name}: stdio transport, command: {server.command} {' '.join(server.args)}\n"
+    return f"- {server.name}: {server.transport} transport, url: {server.url}\n"
+
+
+def skills_told(files: Mapping[str, str]) -> str:
+    """A block about skills, of the texts of their SKILL.md by path; empty where none tells name and description."""
+    known = [(path, front) for path, text in files.items() if (front := _front_matter(text)) is not None]
+    if not known:
+        return ""
+    root = ElementTree.Element("available_skills")
+    for path, (name, description) in known:
+        _add_texts(ElementTree.SubElement(root, "skill"), {"name": name, "description": description, "location": path})
+    ElementTree.indent(root, space="  ")
+    return "\n" + ElementTree.tostring(root, encoding="unicode")
+
+
+def _add_texts(element: ElementTree.Element, texts: Mapping[str, str]) -> None:
+    for name, text in texts.items():
+        ElementTree.SubElement(element, name).text = text
+
+
+def _front_matter(text: str) -> tuple[str, str] | None:
+    """Name and description at the head of a SKILL.md; None where it does not tell both."""
+    found = _FRONT_MATTER.match(text)
+    try:
+        values = yaml.safe_load(found[1]) if found else None
+    except (yaml.YAMLError, ValueError, RecursionError):
+        return None
+    if not isinstance(values, dict):
+        return None
+    told = [values.get("name"), values.get("description")]
+    return (str(told[0]), str(told[1])) if _are_texts(told) else None
+
+
+def _are_texts(values: Iterable[object]) -> bool:
+    return all(isinstance(value, str | int | float) for value in values)

@@ -1,0 +1,90 @@
+"""The verdict of a verifier in a container of its own: of the agent's comes there only what it handed over."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import dataclasses
+from collections.abc import Awaitable, Callable
+
+from tbench.errors import TrialError
+from tbench.results import Integrity
+from tbench.sandbox.backend import Compares, Sandbox, removed_afterwards, use_network
+from tbench.tasks.environment import Environment
+from tbench.verify.changes.looking import look
+from tbench.verify.changes.signs import Sign, told
+from tbench.verify.policy import NOT_THE_AGENTS, broken_by_agent
+from tbench.verify.separate.handover import HandedOver
+from tbench.verify.separate.restoring import restore
+from tbench.verify.verifier import Verdict, VerifierFailed, verify
+
+_KEPT = ("verifier",)
+"""Folders of /logs that are kept: everything else there is known already."""
+
+
+class SeparateVerifier:
+    """A verifier's own sandbox for one trial: started to verify, and there until it is removed."""
+
+    def __init__(self, environment: Environment, start: Callable[[], Awaitable[Sandbox]]) -> None:
+        """`start` starts a sandbox of the environment."""
+        self._environment = environment
+        self._start = start
+        self._sandbox: Sandbox | None = None
+        self._ran_out_of_memory = False
+
+    @property
+    def ran_out_of_memory(self) -> bool:
+        """Whether the kernel has ended one of its processes because it was out of memory."""
+        return self._ran_out_of_memory or (self._sandbox is not None and self._sandbox.ran_out_of_memory)
+
+    async def verify(self, handed: HandedOver) -> Verdict:
+        """The verdict about what was handed over. Raises TrialError; VerifierFailed has the integrity."""
+        self._sandbox = await self._start()
+        try:
+            verdict = await self._verdict(self._sandbox, handed)
+        except TrialError as error:
+            if isinstance(error, VerifierFailed):
+                error.integrity = _seen(error.integrity, handed)
+            if error.type in NOT_THE_AGENTS or not await self._runs_without(handed):
+                raise
+            broken = broken_by_agent(error)
+            integrity = broken.integrity.model_copy(update={"verify": "separate"})
+            return dataclasses.replace(broken, integrity=integrity)
+        return dataclasses.replace(verdict, integrity=_seen(verdict.integrity, handed))
+
+    async def _verdict(self, sandbox: Sandbox, handed: HandedOver) -> Verdict:
+        task, tests = self._environment.task, await restore(self._environment, sandbox, handed)
+        await use_network(sandbox, self._environment, "verifier")
+        verdict = await verify(task, sandbox, brought=tests, kept=_KEPT)
+        if verdict.reward <= 0 or not isinstance(sandbox, Compares):
+            return verdict
+        signs: tuple[Sign, ...] = ()
+        # The tests of an image need not be in the task's directory.
+        with contextlib.suppress(*[TrialError] if self._environment.brings_tests else []):
+            # Tests that run what was handed over may be turned by it, here as anywhere.
+            _, signs = await look(task, sandbox, verdict.facts)
+        tamper = tuple(dict.fromkeys((*verdict.integrity.tamper, *told(signs))))
+        return dataclasses.replace(verdict, integrity=verdict.integrity.model_copy(update={"tamper": tamper}))
+
+    async def _runs_without(self, handed: HandedOver) -> bool:
+        """Whether the verifier comes to a verdict where nothing is handed over, so that the trouble lies in that."""
+        nothing = HandedOver(handed.archive, ())
+        self._ran_out_of_memory = self.ran_out_of_memory
+        await self.remove()
+        try:
+            async with removed_afterwards(await self._start()) as control:
+                await self._verdict(control, nothing)
+        except TrialError:
+            return False
+        return True
+
+    async def remove(self) -> None:
+        """Remove the sandbox, if it was started. Never raises."""
+        sandbox, self._sandbox = self._sandbox, None
+        if sandbox is not None:
+            # Shielded: a cancelled trial still leaves no container behind.
+            await asyncio.shield(sandbox.remove())
+
+
+def _seen(integrity: Integrity, handed: HandedOver) -> Integrity:
+    return integrity.model_copy(update={"verify": "separate", "remarks": (*handed.remarks, *integrity.remarks)})

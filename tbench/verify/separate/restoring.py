@@ -1,0 +1,59 @@
+"""Restores what an agent handed over in the verifier's own container, and looks at the tests that are there."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Sequence
+from functools import cache
+from pathlib import Path
+
+from tbench.errors import TrialError
+from tbench.sandbox.backend import NOT_STAGED, Sandbox, Streams
+from tbench.tasks.environment import Environment
+from tbench.verify.separate.handover import ArtifactEntry, HandedOver
+from tbench.verify.verifier import BroughtTests
+
+_NO_TESTS = 95
+"""Exit code of restore.sh where the image lacks the tests."""
+_RESTORE_SEC = 900.0
+
+
+async def restore(environment: Environment, sandbox: Sandbox, handed: HandedOver) -> BroughtTests | None:
+    """Put the artifacts where they were collected; returns the tests of an image that has them. Raises TrialError."""
+    entries = handed.to_restore
+    if not entries and not environment.brings_tests:
+        return None
+    if not isinstance(sandbox, Streams):
+        raise TrialError("verifier_failed", "this sandbox cannot take files, so there is nothing to verify in it")
+    with handed.archive.open("rb") as archive:
+        script = _script(entries, environment.brings_tests)
+        ended = await sandbox.stream(script, timeout_sec=_RESTORE_SEC, user="root", source=archive)
+    if ended.exit_code == _NO_TESTS:
+        image = environment.settings.docker_image or f"built of {environment.folder}/"
+        raise TrialError("tests_missing", f"the verifier's image ({image}) has no /tests/test.sh")
+    if ended.exit_code != 0:
+        why = "it took too long" if ended.timed_out else "no room, or no folder where one is needed"
+        code = "" if ended.exit_code in (None, NOT_STAGED) else f" ({ended.exit_code})"
+        raise TrialError(
+            "verifier_failed", f"the artifacts could not be put into the verifier's container: {why}{code}"
+        )
+    if not environment.brings_tests:
+        return None
+    others, _, script_text = ended.output.partition(b"\n")
+    return BroughtTests(script_text, speak_elsewhere=others.strip() != b"0")
+
+
+@cache
+def _functions() -> str:
+    return Path(__file__).with_name("restore.sh").read_text()
+
+
+def _script(entries: Sequence[ArtifactEntry], brings_tests: bool) -> str:
+    lines = [_functions()]
+    for entry in entries:
+        lines.append(f"{'empty' if entry.type == 'directory' else 'beside'} {shlex.quote(entry.path)}")
+    if entries:
+        lines.append("unpack")
+    if brings_tests:
+        lines.append("show_tests")
+    return "\n".join([*lines, "exit 0"])

@@ -1,0 +1,78 @@
+"""Whole trials of a task of two containers: the oracle solves it, nobody does not, and nothing is left."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import tbench
+from tbench.sandbox.docker.engine import Engine
+from tbench.sandbox.docker.labels import LABEL_RUN
+
+pytestmark = pytest.mark.engine
+COMPOSE = """
+services:
+  main:
+    depends_on: {mailbox: {condition: service_healthy}}
+  mailbox:
+    build: ./mailbox
+    environment: ["LETTER=${LETTER}"]
+    expose: ["7000"]
+    healthcheck:
+      test: [CMD, perl, -MIO::Socket::INET, -e, "exit !IO::Socket::INET->new('localhost:7000')"]
+      interval: 5s
+      retries: 5
+"""
+SERVER = r"""use IO::Socket::INET;
+$| = 1;
+my $server = IO::Socket::INET->new(LocalPort => 7000, Listen => 5, ReuseAddr => 1) or die;
+print "open\n";
+while (my $client = $server->accept) { print $client "$ENV{LETTER}\n"; close $client }
+"""
+
+
+@pytest.fixture
+def letter(make_task: Any) -> Path:
+    """A task: bring the word that the service `mailbox` gives out into a file."""
+    path: Path = make_task(
+        "letter",
+        toml='[environment]\nmemory_mb = 256\nallow_internet = false\nenv = { LETTER = "tangerine" }\n',
+        instruction="Connect to the host `mailbox` on port 7000, and write the word that it sends to /app/letter.\n",
+        dockerfile="FROM debian:bookworm-slim\nWORKDIR /app\n",
+        solve="exec 3<>/dev/tcp/mailbox/7000 && cat <&3 >/app/letter\n",
+        test="""word=$(cat </dev/tcp/mailbox/7000)
+if [ -n "$word" ] && [ "$(cat /app/letter)" = "$word" ]; then echo 1; else echo 0; fi >/logs/verifier/reward.txt
+""",
+    )
+    (path / "environment" / "mailbox").mkdir()
+    (path / "environment" / "docker-compose.yaml").write_text(COMPOSE)
+    (path / "environment" / "mailbox" / "server.pl").write_text(SERVER)
+    (path / "environment" / "mailbox" / "Dockerfile").write_text(
+        'FROM debian:bookworm-slim\nCOPY server.pl /server.pl\nCMD ["perl", "/server.pl"]\n'
+    )
+    return path
+
+
+@pytest.mark.parametrize(
+    ("agent", "verify", "reward"),
+    [
+        ("oracle", "shared", 1.0),
+        ("nop", "shared", 0.0),
+        pytest.param("oracle", "both", 1.0, marks=pytest.mark.slow),
+        pytest.param("oracle", "isolated", 1.0, marks=pytest.mark.slow),
+    ],
+)
+async def test_a_task_of_two_containers_is_run_and_judged(
+    letter: Path, tmp_path: Path, engine: Engine, agent: str, verify: str, reward: float
+) -> None:
+    config = tbench.RunConfig.model_validate({"agent": {"name": agent}, "verify": {"mode": verify}})
+    async with tbench.Runner(config, directory=tmp_path / "run") as runner:
+        record = await runner.trial(letter)
+    assert (record.reward, record.result.error) == (reward, None)
+    assert (record.directory / "services" / "mailbox.log").read_text() == "open\n"
+    of_run = {"label": f"{LABEL_RUN}={record.result.run}"}
+    api = engine.api
+    left = [*api.containers(all=True, filters=of_run), *api.networks(filters=of_run)]
+    assert left + (api.volumes(filters=of_run)["Volumes"] or []) == []

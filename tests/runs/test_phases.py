@@ -1,0 +1,178 @@
+"""Networks of phases over whole trials: tasks of which each phase looks what it reaches."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any, cast
+
+import pytest
+from internet import THERE, Internet, internet
+from run_plans import a_plan
+
+from tbench.agents.trial_agent import NopAgent, OracleAgent, TrialAgent
+from tbench.errors import TrialError
+from tbench.events import Events
+from tbench.runs.plan import sandbox_settings
+from tbench.runs.regrade import regrade
+from tbench.runs.run import execute_run
+from tbench.sandbox.backend import Sandbox, SandboxSettings, use_network
+from tbench.sandbox.docker.backend import DockerBackend
+from tbench.sandbox.docker.engine import Engine
+from tbench.sandbox.docker.labels import LABEL_RUN
+from tbench.sandbox.fake import FakeBackend, FakeSandbox
+from tbench.tasks.environment import agent_environment
+from tbench.tasks.network import NetworkPolicy
+from tbench.tasks.sources import TaskSet
+from tbench.tasks.task import Task
+
+LOOKS = f"""looks() {{
+    timeout 5 bash -c "exec 3<>/dev/tcp/$1/80
+    printf 'GET / HTTP/1.1\\\\r\\\\nHost: $1\\\\r\\\\nConnection: close\\\\r\\\\n\\\\r\\\\n' >&3
+    grep -q ' at ' <&3" 2>/dev/null && echo $1 || echo no
+}}
+all_look() {{ echo $(looks allowed.example) $(looks other.example) $(looks {THERE}); }}
+"""
+EVERYBODY, NOBODY, ONE = f"allowed.example other.example {THERE}", "no no no", "allowed.example no no"
+ALLOWLIST = 'network_mode = "allowlist"\nallowed_hosts = ["allowed.example"]\n'
+NETWORKS = {EVERYBODY: 'network_mode = "public"\n', NOBODY: 'network_mode = "no-network"\n', ONE: ALLOWLIST}
+PHASES = [
+    ("agent-closed", EVERYBODY, NOBODY, EVERYBODY),
+    ("agent-opened", NOBODY, EVERYBODY, NOBODY),
+    ("verifier-opened", NOBODY, NOBODY, EVERYBODY),
+    ("agent-allowlist", EVERYBODY, ONE, NOBODY),
+    ("allowlist", ONE, ONE, ONE),
+]
+"""Who is reached at the start, by the agent and by the verifier."""
+
+
+@pytest.fixture(scope="module")
+def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Internet]:
+    with internet(tmp_path_factory.mktemp("internet")) as made:
+        yield made
+
+
+def a_task(make_task: Any, name: str, start: str, agent: str, verifier: str) -> Task:
+    """A task whose healthcheck and oracle write down whom they reach; 1 where each phase reached whom it should."""
+    toml = f"[environment]\nmemory_mb = 256\n{NETWORKS[start]}"
+    toml += "[environment.healthcheck]\ncommand = \"bash -c '. /app/looks; all_look >/app/start'\"\n"
+    toml += "" if agent == start else f"[agent]\n{NETWORKS[agent]}"
+    toml += "" if verifier == start else f"[verifier]\n{NETWORKS[verifier]}"
+    test = '. /app/looks; found="$(cat /app/start)/$(cat /app/agent)/$(all_look)"; echo "$found"\n'
+    test += f'if [ "$found" = "{start}/{agent}/{verifier}" ]; then echo 1; else echo 0; fi >/logs/verifier/reward.txt\n'
+    path = make_task(
+        name,
+        toml=toml,
+        dockerfile="FROM debian:bookworm-slim\nWORKDIR /app\nCOPY looks .\n",
+        solve=". /app/looks; all_look >/app/agent\n",
+        test=test,
+    )
+    (path / "environment" / "looks").write_text(LOOKS)
+    return Task.read(path)
+
+
+@pytest.mark.engine
+@pytest.mark.parametrize(("agent", "reward"), [(OracleAgent, 1.0), (NopAgent, 0.0)], ids=["oracle", "nop"])
+async def test_each_phase_reaches_whom_it_should(
+    engine: Engine,
+    tools_volume: str,
+    make_task: Any,
+    tmp_path: Path,
+    world: Internet,
+    agent: Callable[[], TrialAgent],
+    reward: float,
+) -> None:
+    tasks = TaskSet(tuple(a_task(make_task, *phases) for phases in PHASES), {})
+    plan = a_plan("phases", concurrency=2)
+    backend = DockerBackend(engine, sandbox_settings(plan), name_servers=(world.name_server,))
+    outcome = await execute_run(plan, tasks, tmp_path / "run", agent, Events(), backend=backend)
+    assert {result.task: (result.reward, result.error) for result in outcome.results} == {
+        name: (reward, None) for name, *_ in PHASES
+    }
+
+
+@pytest.mark.slow
+@pytest.mark.engine
+async def test_a_fresh_container_has_the_network_of_the_verifier(
+    engine: Engine, tools_volume: str, make_task: Any, tmp_path: Path, world: Internet
+) -> None:
+    tasks = TaskSet(tuple(a_task(make_task, *phases) for phases in PHASES), {})
+    plan = a_plan("phases", concurrency=2, verify="isolated")
+    backend = DockerBackend(engine, sandbox_settings(plan), name_servers=(world.name_server,))
+    outcome = await execute_run(plan, tasks, tmp_path / "run", OracleAgent, Events(), backend=backend)
+    assert [(result.reward, result.error) for result in outcome.results] == [(1.0, None)] * len(PHASES)
+
+
+@pytest.mark.slow
+@pytest.mark.engine
+@pytest.mark.parametrize("kept", [{"keep": "all"}, {"snapshot": True}], ids=["kept", "snapshot"])
+async def test_what_was_kept_is_verified_again_on_the_verifiers_network(
+    engine: Engine, tools_volume: str, make_task: Any, tmp_path: Path, world: Internet, kept: dict[str, Any]
+) -> None:
+    task = a_task(make_task, *PHASES[0])
+    plan = a_plan(f"phases-{uuid.uuid4().hex[:8]}", source=str(task.path), **kept)
+
+    def backend(settings: SandboxSettings) -> DockerBackend:
+        return DockerBackend(engine, settings, name_servers=(world.name_server,))
+
+    run = tmp_path / "run"
+    try:
+        first = await execute_run(
+            plan, TaskSet((task,), {}), run, OracleAgent, Events(), backend=backend(sandbox_settings(plan))
+        )
+        (change,) = await regrade(backend, run, (), None, print)
+    finally:
+        left = {"label": f"{LABEL_RUN}={plan.run}"}
+        containers = await engine.call(engine.api.containers, all=True, filters=left)
+        for each in containers:
+            await engine.call(engine.api.remove_container, each["Id"], force=True)
+        for each in await engine.call(engine.api.images, filters=left):
+            await engine.call(engine.api.remove_image, each["Id"])
+    assert [result.reward for result in first.results] == [1.0]
+    assert change.after is not None and change.after.reward == 1.0, change
+    assert len(containers) == (2 if "keep" in kept else 0)  # a kept one, and its router
+
+
+@pytest.mark.engine
+@pytest.mark.parametrize(("network", "reached"), [("none", NOBODY), ("bridge", EVERYBODY)])
+async def test_the_network_of_the_run_is_that_of_all_phases(
+    engine: Engine, tools_volume: str, make_task: Any, tmp_path: Path, world: Internet, network: str, reached: str
+) -> None:
+    """Without names: those are asked of the engine's own name server then."""
+    task = a_task(make_task, *PHASES[3])
+    plan = a_plan("phases", network=network)
+    backend = DockerBackend(engine, sandbox_settings(plan), name_servers=(world.name_server,))
+    await execute_run(plan, TaskSet((task,), {}), tmp_path / "run", OracleAgent, Events(), backend=backend)
+    (stdout,) = (tmp_path / "run").rglob("stdout.txt")
+    assert {line.split()[-1] for line in stdout.read_text().strip().split("/")} == {reached.split()[-1]}
+
+
+# -- above the engine ------------------------------------------------------------------------------
+
+AGENT_CLOSED = "[agent]\nnetwork_mode = 'no-network'\n[verifier]\nnetwork_mode = 'allowlist'\nallowed_hosts = ['h']\n"
+
+
+async def test_a_trial_asks_for_the_network_of_each_phase(make_task: Any, tmp_path: Path) -> None:
+    made: list[FakeSandbox] = []
+
+    def make(_: Task) -> FakeSandbox:
+        made.append(FakeSandbox())
+        return made[-1]
+
+    for name, toml in (("phases", AGENT_CLOSED), ("plain", "[agent]\nnetwork_mode = 'public'\n")):
+        tasks = TaskSet((Task.read(make_task(name, toml=toml)),), {})
+        await execute_run(a_plan(agent="nop"), tasks, tmp_path / name, NopAgent, Events(), backend=FakeBackend(make))
+    assert [each.networks for each in made] == [
+        [NetworkPolicy("no-network"), NetworkPolicy("allowlist", ("h",))],
+        [],
+    ]
+
+
+async def test_where_a_network_cannot_be_changed_such_a_task_is_unsupported(make_task: Any) -> None:
+    environment = agent_environment(Task.read(make_task(toml=AGENT_CLOSED)))
+    with pytest.raises(TrialError, match=r"another network for each phase.*cannot change") as caught:
+        await use_network(cast("Sandbox", object()), environment, "agent")
+    assert caught.value.type == "task_unsupported"
+    plain = agent_environment(Task.read(make_task()))
+    await use_network(cast("Sandbox", object()), plain, "agent")
