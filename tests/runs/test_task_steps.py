@@ -29,7 +29,8 @@ from tbench.results import TrialResult
 from tbench.runs.regrade import regrade
 from tbench.runs.resume import EarlierRun
 from tbench.runs.run import execute_run
-from tbench.runs.trial import Trial, TrialPlan
+from tbench.runs.trial import Trial
+from tbench.runs.trial_progress import TrialPlan
 from tbench.sandbox.archive import FileEntry, pack
 from tbench.sandbox.backend import ExecResult
 from tbench.sandbox.fake import FakeBackend, FakeSandbox
