@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import math
 import random
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -34,6 +35,8 @@ class Setting:
     dropped_at: int = 30
     rule: GateRule = field(default_factory=GateRule)
     draw: Draw = terminal_bench
+    weather: float = 0.0
+    """Standard deviation of what moves all tasks of a night at once, in log odds."""
     broken: bool = False
     """Whether some tasks are lost altogether, instead of all being solved less often."""
 
@@ -67,13 +70,19 @@ def lowered(chances: Chances, points: float, rng: random.Random, *, broken: bool
     return lower
 
 
+def moved(chances: Chances, log_odds: float) -> Chances:
+    """The chances on a better or worse night."""
+    odds = math.exp(log_odds)
+    return [chance * odds / (1.0 - chance + chance * odds) for chance in chances] if log_odds else chances
+
+
 def history(setting: Setting, rng: random.Random) -> list[Night]:
     names, seeds = tuple(f"task-{t}" for t in range(setting.tasks)), tuple(range(setting.seeds))
     before = [setting.draw(rng) for _ in names]
     after = lowered(before, setting.points, rng, broken=setting.broken)
     nights = []
     for number in range(setting.nights):
-        chances = before if number < setting.dropped_at else after
+        chances = moved(before if number < setting.dropped_at else after, rng.gauss(0.0, 1.0) * setting.weather)
         rows = tuple(tuple(float(rng.random() < chance) for _ in seeds) for chance in chances)
         nights.append(Night(f"night-{number}", f"2026-01-01T{number:05}", RewardTable(names, seeds, rows), {}))
     return nights

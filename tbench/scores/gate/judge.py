@@ -117,7 +117,8 @@ class _Walk:
         self._first = list(base)
         self._base = list(base)
         """The nights of the baseline, which grows."""
-        self._judged: list[int] = []
+        self._judged: dict[int, float] = {}
+        """What each night's difference was in standard errors, were there no unrest."""
         self._down, self._up = (_Side(rule, sign) for sign in (1.0, -1.0))
         self._notes: list[str] = []
         self._last = len(tallies) - 1
@@ -141,7 +142,7 @@ class _Walk:
             rise=self._shift(self._up, downwards=False),
             over=len(path) > 1 and path[-2].alarm and not night.alarm,
             path=path,
-            notes=(*self._series.notes, *self._left_out(), *self._notes),
+            notes=(*self._series.notes, *self._left_out(), *self._restless(), *self._notes),
         )
 
     def _step(self, at: int) -> JudgedNight:
@@ -153,10 +154,10 @@ class _Walk:
         z: float | None = None
         if found is not None and role == "judged":
             z = self._z(at, found, tally)
-            self._judged.append(at)
+            self._judged[at] = found.errors * self._baseline.unrest
             self._up.add(at, z, self._tallies, self._baseline)
             if joining := self._down.add(at, z, self._tallies, self._baseline):
-                self._baseline.grow([self._tallies[at] for at in joining])
+                self._baseline.grow([self._tallies[at] for at in joining], [self._judged[at] for at in joining])
                 self._base += joining
         score, base, sd = (None, None, None) if found is None else (found.score, found.base, found.se)
         cusum = self._down.cusum
@@ -213,3 +214,11 @@ class _Walk:
         if not names:
             return []
         return [f"{counted(len(names), 'task')} new or changed since the baseline, not compared: {names_shown(names)}"]
+
+    def _restless(self) -> list[str]:
+        unrest = self._baseline.unrest
+        if unrest == 1.0:
+            return []
+        return [
+            f"the baseline's nights differ {unrest:.1f} times as much as their tasks explain; standard errors say so"
+        ]
