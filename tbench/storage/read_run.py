@@ -242,7 +242,7 @@ def json_lines(file: Path, notes: list[str]) -> Iterator[JsonLine]:
 
     Raises RunUnreadable.
     """
-    torn: tuple[str, ValueError] | None = None
+    torn: tuple[str, Exception] | None = None
     for number, raw in _raw_lines(file):
         if torn is not None:
             where, problem = torn
@@ -250,7 +250,7 @@ def json_lines(file: Path, notes: list[str]) -> Iterator[JsonLine]:
         where = f"{file}:{number}"
         try:
             data = json.loads(raw)
-        except ValueError as error:
+        except (ValueError, RecursionError) as error:
             torn = where, error
             continue
         if not isinstance(data, dict):
