@@ -23,6 +23,8 @@ MORE = {
     "tbench regrade": "integrity.md",
     "tbench summary": "results.md",
     "tbench report": "results.md",
+    "tbench export": "exchange.md#export",
+    "tbench export atif": "exchange.md#atif",
     "tbench extract": "extraction.md",
     "tbench replay": "replay.md",
     "tbench replay run": "replay.md",
