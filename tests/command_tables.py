@@ -25,6 +25,7 @@ MORE = {
     "tbench report": "results.md",
     "tbench export": "exchange.md#export",
     "tbench export atif": "exchange.md#atif",
+    "tbench export sft": "exchange.md#training-data",
     "tbench extract": "extraction.md",
     "tbench replay": "replay.md",
     "tbench replay run": "replay.md",

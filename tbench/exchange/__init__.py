@@ -1,1 +1,1 @@
-"""Formats of others: what is read of them, and what stored runs become in them."""
+"""Formats of others: their results as runs, and runs in their forms."""

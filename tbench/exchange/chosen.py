@@ -138,7 +138,7 @@ def _why_without_steps(run: StoredRun, result: TrialResult, directory: Path) -> 
         return "whose trajectory.json is missing"
     if not directory.is_dir():
         return "whose directory is missing"
-    return f"without a trajectory: none is made by {result.agent}, or the agent never began"
+    return f"without a trajectory: {result.agent} makes none, or never began"
 
 
 def require_trials(count: int, left_out: LeftOut) -> None:

@@ -29,6 +29,11 @@ class RunProtocol:
         """The functions that every request offered; empty where there were none, or where they are not known."""
         return self.protocol.tools if self.protocol is not None and self.same_prompts else ()
 
+    @property
+    def tools_offered(self) -> bool:
+        """Whether replies act by calls of functions."""
+        return self.protocol is not None and bool(self.protocol.tools)
+
     def parsed(self, reply: Reply) -> Parsed | None:
         """What the protocol understands of a reply; None where that is nothing."""
         if self.protocol is None or reply.cut:

@@ -15,7 +15,7 @@ from harness.protocols.base import Action, Command
 from harness.rendering import without_thinking
 from harness.trajectory import Compaction, Message, Reply, Step, ToolCall, Trajectory, Usage
 from tbench.exchange.atif.session_cast import CastTimes
-from tbench.exchange.compacting import compactions_before, notes_of, opening_of
+from tbench.exchange.contexts import compactions_before, opening_of
 from tbench.exchange.protocol_of import RunProtocol
 
 TYPED = "bash_command"
@@ -34,17 +34,16 @@ def document_steps(trajectory: Trajectory, protocol: RunProtocol, times: CastTim
 
 
 def _steps(trajectory: Trajectory, protocol: RunProtocol, times: CastTimes) -> Iterator[Fields]:
-    opening, notes = opening_of(trajectory), notes_of(trajectory)
     left = list(trajectory.compactions)
-    for message in opening:
+    for message in opening_of(trajectory):
         yield _of_message(message)
     for step in trajectory.steps:
         for _ in range(min(compactions_before(step), len(left))):
             done = left.pop(0)
-            yield from _of_compaction(done, notes.get(id(done), ""))
+            yield from _of_compaction(done)
         yield _of_step(step, protocol, times)
     for done in left:
-        yield from _of_compaction(done, notes.get(id(done), ""))
+        yield from _of_compaction(done)
 
 
 def _of_message(message: Message) -> Fields:
@@ -103,7 +102,7 @@ def _calls(step: Step, protocol: RunProtocol) -> tuple[list[Fields], list[Fields
     reply, known = step.reply, protocol.protocol
     if known is None and reply.tool_calls:
         return [_of_tool_call(call) for call in reply.tool_calls], []
-    if known is not None and known.tools:
+    if protocol.tools_offered:
         parsed = protocol.parsed(reply) if step.actions and step.format_error is None else None
         ran = reply.tool_calls[:1] if parsed is None else [parsed.tool_call] if parsed.tool_call else []
         ran = list(ran) if step.actions else []
@@ -197,8 +196,8 @@ def token_counts(usage: Usage, prefix: str = "") -> Fields:
     )
 
 
-def _of_compaction(done: Compaction, notes: str) -> Iterator[Fields]:
-    """The model's summary, if it was asked for one, and what the history was made of it."""
+def _of_compaction(done: Compaction) -> Iterator[Fields]:
+    """The model's summary, where it was asked for one, and what was done."""
     if done.summary is not None:
         yield {
             "source": "agent",
@@ -208,7 +207,7 @@ def _of_compaction(done: Compaction, notes: str) -> Iterator[Fields]:
             "extra": {"context_management": "summary"},
         }
     facts = done.model_dump(mode="json", exclude={"summary", "model_sec"})
-    message = notes or (
+    message = (
         f"The context was full: {done.policy} took the history from about {done.tokens_before} to "
         f"{done.tokens_after} tokens."
     )
