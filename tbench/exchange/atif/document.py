@@ -23,7 +23,8 @@ def atif_document(trial: ExportedTrial, part: ExportedPart) -> dict[str, Any] | 
     """The document of one conversation of a trial; None where nothing was ever said in it."""
     result, trajectory = trial.result, part.trajectory
     protocol = protocol_of(trial.run, trajectory.protocol)
-    steps = document_steps(trajectory, protocol, cast_times(part.directory / "session.cast", trajectory.steps))
+    times = cast_times(part.directory / "session.cast", trajectory.steps, result.started_at)
+    steps = document_steps(trajectory, protocol, times)
     if not steps:
         return None
     totals = token_counts(trajectory.usage, "total_")

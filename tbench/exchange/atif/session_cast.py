@@ -19,7 +19,7 @@ class CastTimes:
     """
 
     began_at: datetime | None = None
-    """In whole seconds, as the recording's header has it; None without a recording."""
+    """As exact as the recording's header, which has whole seconds; None without a recording."""
     by_step_sec: dict[int, float] | None = None
 
     def of(self, step: Step) -> float | None:
@@ -34,14 +34,15 @@ class CastTimes:
             return None
 
 
-def cast_times(file: Path, steps: Sequence[Step]) -> CastTimes:
+def cast_times(file: Path, steps: Sequence[Step], trial_began_at: datetime) -> CastTimes:
     """Read an asciicast (version 2) and match its input events with the steps' actions, in order.
 
-    What cannot be read or matched is left out: a recording is evidence beside a trajectory, not a part of it.
+    A recording begins after its trial, whatever the second in its header. What cannot be read or matched is left out:
+    a recording is evidence beside a trajectory, not a part of it.
     """
     try:
         with file.open(encoding="utf-8", errors="replace") as lines:
-            began_at = _began_at(next(lines, ""))
+            began_at = _began_at(next(lines, ""), trial_began_at)
             typed = list(_typed(lines))
     except OSError:
         return CastTimes()
@@ -57,9 +58,10 @@ def cast_times(file: Path, steps: Sequence[Step]) -> CastTimes:
     return CastTimes(began_at, found)
 
 
-def _began_at(header: str) -> datetime | None:
+def _began_at(header: str, trial_began_at: datetime) -> datetime | None:
     try:
-        return datetime.fromtimestamp(json.loads(header)["timestamp"], UTC)
+        told = datetime.fromtimestamp(json.loads(header)["timestamp"], UTC)
+        return max(told, trial_began_at) if trial_began_at.tzinfo is not None else told
     except (ValueError, TypeError, KeyError, OverflowError, OSError):
         return None
 
