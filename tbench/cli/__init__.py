@@ -31,6 +31,7 @@ COMMANDS = {
     "summary": Lazy("tbench.cli.summary", "summary", "Print the score of a run from its directory."),
     "report": Lazy("tbench.cli.report", "report", "Write one self-contained HTML page and print its path."),
     "import": Lazy("tbench.cli.import_", "import_", "Write results of others (Harbor, bare lines) as run directories."),
+    "export": Lazy("tbench.cli.export", "export", "Write stored runs in formats of others."),
     "extract": Lazy(
         "tbench.cli.proxies.extract",
         "extract",
