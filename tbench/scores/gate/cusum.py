@@ -1,0 +1,50 @@
+"""One-sided CUSUM: how much speaks for a level below the baseline's, night by night."""
+
+from __future__ import annotations
+
+from statistics import fmean
+
+
+class Cusum:
+    """C = max(0, C - z - k), with an alarm where C > h (Page 1954, "Continuous inspection schemes").
+
+    `since` is the number of the first night after C was last 0: the likeliest night of the change, where the change is
+    one by 2 k. C - h is measured against the baseline, so after a long alarm C would stay above h for weeks although
+    all is well again. An alarm therefore ends also when the same evidence, 2 k h of log likelihood, speaks for the
+    baseline's level and against that of the nights since the change; C is 0 then.
+    """
+
+    def __init__(self, k: float, h: float) -> None:
+        self.value = 0.0
+        self.since: int | None = None
+        self.alarm = False
+        self._k, self._h = k, h
+        self._drops: list[float] = []
+        self._drop = 0.0
+        self._recovery = 0.0
+
+    def after(self, z: float) -> float:
+        """What C would be after a night with `z`."""
+        return max(0.0, self.value - z - self._k)
+
+    def add(self, number: int, z: float) -> None:
+        """Take in night `number`, whose score is `z` standard deviations above the baseline."""
+        if self.alarm:
+            self._recovery = max(0.0, self._recovery + z + self._drop / 2.0)
+            if self._drop * self._recovery > 2.0 * self._k * self._h:
+                self._forget()
+                return
+        self.value = self.after(z)
+        if self.value == 0.0:
+            self._forget()
+            return
+        if self.since is None:
+            self.since = number
+        self._drops.append(-z)
+        if self.value > self._h and not self.alarm:
+            self._drop, self._recovery = fmean(self._drops), 0.0
+        self.alarm = self.value > self._h
+
+    def _forget(self) -> None:
+        self.value, self.since, self.alarm = 0.0, None, False
+        self._drops.clear()
