@@ -44,7 +44,8 @@ def due(entries: Iterable[str], done: Collection[tuple[str, str]], *, repeat: bo
         if not is_glob(entry):
             found.append(Checkpoint(entry, entry))
             continue
-        matches = sorted(glob.glob(str(Path(entry).expanduser()), recursive=True), key=natural)
+        # Not Path.glob, which takes no absolute pattern.
+        matches = sorted(glob.glob(str(Path(entry).expanduser()), recursive=True), key=natural)  # noqa: PTH207
         if not matches:
             raise UsageError(f"nightly.checkpoints: {entry}: matches nothing; check the path, or leave the entry out")
         found += [Checkpoint(entry, match) for match in matches if repeat or (entry, match) not in done]
@@ -53,7 +54,9 @@ def due(entries: Iterable[str], done: Collection[tuple[str, str]], *, repeat: bo
 
 def natural(text: str) -> tuple[tuple[int, int, str], ...]:
     """A key that sorts numbers within names by their value: step-900 before step-1000."""
-    return tuple((0, int(part), part) if part.isdecimal() else (1, 0, part) for part in re.split(r"(\d+)", text) if part)
+    return tuple(
+        (0, int(part), part) if part.isdecimal() else (1, 0, part) for part in re.split(r"(\d+)", text) if part
+    )
 
 
 def slugs(checkpoints: Iterable[Checkpoint]) -> list[str]:

@@ -32,7 +32,12 @@ class Ended:
 
 
 def run_command(
-    benchmark: Benchmark, settings: Path, record: CheckpointRecord, directory: Path, first_seed: int, base_url: str | None
+    benchmark: Benchmark,
+    settings: Path,
+    record: CheckpointRecord,
+    directory: Path,
+    first_seed: int,
+    base_url: str | None,
 ) -> list[str]:
     """The arguments of `tbench` for a checkpoint's run: they begin it, and go on with it the next time."""
     words = ["run", "-c", str(settings), "--output", str(directory), "--resume", "--first-seed", str(first_seed)]
@@ -83,23 +88,26 @@ async def run_child(
 ) -> Ended:
     """Run a command to its end, or until the server ends under it. Raises OSError where the log cannot be written."""
     async with await KeptProcess.start(command, log, stop_sec=STOP_SEC, lock=lock) as process:
-        waiting = {asyncio.create_task(process.wait())}
-        lost = asyncio.create_task(server.ended()) if server is not None else None
-        if lost is not None:
-            waiting.add(lost)
+        end = asyncio.create_task(process.wait())
+        lost = asyncio.create_task(_lost(server))
         try:
             shown = ""
-            while not (done := (await asyncio.wait(waiting, timeout=_EVERY_SEC, return_when="FIRST_COMPLETED"))[0]):
+            while not (await asyncio.wait({end, lost}, timeout=_EVERY_SEC, return_when="FIRST_COMPLETED"))[0]:
                 if (progress := _progress(process)) and progress != shown:
                     shown = progress
                     say(f"  {shown}")
         finally:
-            for task in waiting:
-                task.cancel()
-        if lost is not None and lost in done and process.code is None:
+            end.cancel()
+            lost.cancel()
+        if process.code is None:
             return Ended(4, lost.result(), lost_server=True)
     assert process.code is not None
     return Ended(process.code, process.last_words(1))
+
+
+async def _lost(server: ModelServer | None) -> str:
+    """Wait for the server's end; without one, for ever."""
+    return await (server.ended() if server is not None else asyncio.get_running_loop().create_future())
 
 
 def _progress(process: KeptProcess) -> str:

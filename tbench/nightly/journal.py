@@ -11,7 +11,7 @@ import time
 from collections.abc import Callable, Iterator
 from datetime import datetime
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 from pydantic import Field, ValidationError
 
@@ -23,11 +23,14 @@ from tbench.storage.lines import first_problem
 
 JOURNAL_VERSION = 1
 RECORD_NAME, LOG_NAME, SUMMARY_NAME = "night.json", "night.log", "summary.md"
+EXIT_UNCOVERED = 3
+"""What a run ends with that has fewer verdicts than it was asked for, or none."""
 _LOCK, _PROCESSES_LOCK = ".lock", ".processes"
 _POLL_SEC = 0.2
 _NAME = re.compile(r"\w[\w.-]{0,79}")
 
 StageName = Literal["serve", "run", "proxies", "index", "render", "compare", "gate", "prune", "notify"]
+Status = Literal["running", "done", "abandoned"]
 NIGHT_STAGES: tuple[StageName, ...] = ("index", "render", "compare", "gate", "prune", "notify")
 """The stages that follow once all checkpoints have had theirs."""
 
@@ -58,6 +61,12 @@ class CheckpointRecord(Frozen):
     def is_done(self, stage: StageName) -> bool:
         return stage in self.stages and self.stages[stage].state != "failed"
 
+    @property
+    def has_run(self) -> bool:
+        """Whether its run came to its end, be it with too few verdicts."""
+        run = self.stages.get("run")
+        return run is not None and (run.state == "done" or run.code == EXIT_UNCOVERED)
+
 
 class NightRecord(Frozen):
     """A night: what it is to run, fixed when it began, and what has become of it."""
@@ -68,14 +77,16 @@ class NightRecord(Frozen):
     """Counts nights from 0. The seeds follow it."""
     begun_at: str
     ended_at: str | None = None
-    status: Literal["running", "done", "abandoned"] = "running"
+    status: Status = "running"
     """`abandoned` was cut short, and another night has begun since."""
     first_seed: int
     seeds: int
     checkpoints: tuple[CheckpointRecord, ...] = ()
     stages: dict[str, StageRecord] = Field(default={})
-    gates: dict[str, dict[str, object]] = Field(default={})
-    """The gate's verdict by run, as JSON."""
+    comparisons: dict[str, list[str]] = Field(default={})
+    """By run what became of the score since other runs, in words."""
+    gates: dict[str, dict[str, Any]] = Field(default={})
+    """The gate's verdict by lane, as JSON, with its `lines`."""
     exit_code: int | None = None
     pruned: bool = False
 
@@ -114,7 +125,9 @@ class Nights:
             raise UsageError(f"{file}: cannot be read: {error.strerror or error}") from None
         except ValidationError as error:
             words = first_problem(error, "file")
-            raise UsageError(f"{file}: {words}; it is of another version, or damaged: move its directory away") from None
+            raise UsageError(
+                f"{file}: {words}; it is of another version, or damaged: move its directory away"
+            ) from None
 
     def all(self) -> list[NightRecord]:
         """All nights in the order in which they began. Raises UsageError."""
@@ -162,7 +175,7 @@ async def wait_for_earlier_processes(processes: int, deadline_sec: float, say: C
             said = True
         if time.monotonic() > ends_at:
             raise UsageError(
-                "processes of a night that was killed are still there; look for `tbench.nightly.keeper` with ps, end them"
+                "processes of a night that was killed are still there; find tbench.nightly.keeper with ps, and end it"
             )
         await asyncio.sleep(_POLL_SEC)
 

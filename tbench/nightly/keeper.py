@@ -49,7 +49,7 @@ async def _end_group(group: int, stop_sec: float, ended: asyncio.Task[int]) -> N
         if not _signalled(group, number):
             return
         ends_at = asyncio.get_running_loop().time() + seconds
-        while asyncio.get_running_loop().time() < ends_at and (_signalled(group, 0) or not ended.done()):
+        while asyncio.get_running_loop().time() < ends_at and (_signalled(group, 0) or not ended.done()):  # noqa: ASYNC110
             await asyncio.sleep(_POLL_SEC)
 
 

@@ -8,7 +8,6 @@ import os
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from types import TracebackType
 from typing import Self
 
 from tbench.text import one_line
@@ -88,6 +87,5 @@ class KeptProcess:
     async def __aenter__(self) -> Self:
         return self
 
-    async def __aexit__(self, kind: type[BaseException] | None, _: BaseException | None, __: TracebackType | None) -> None:
-        # Also when the night is interrupted: then the waiting itself must not be cut short.
-        await asyncio.shield(asyncio.ensure_future(self.stop()))
+    async def __aexit__(self, *_: object) -> None:
+        await self.stop()

@@ -127,7 +127,7 @@ def _refuse_what_a_night_decides(values: Iterable[Value], config: NightlyConfig)
 def _proxies(listed: Any, file: Path, kinds: ProxyKinds) -> tuple[ProxySettings, ...]:
     if not isinstance(listed, list) or not all(isinstance(each, Mapping) for each in listed):
         raise UsageError(f"{file}: proxy: is a list; write [[proxy]]")
-    found = []
+    found: list[ProxySettings] = []
     for number, each in enumerate(listed, start=1):
         where = f"{file}: [[proxy]] {number}"
         kind = each.get("kind")
@@ -138,7 +138,7 @@ def _proxies(listed: Any, file: Path, kinds: ProxyKinds) -> tuple[ProxySettings,
             raise UsageError(f"{where}: name: letters, digits, dots and dashes (got {one_line(repr(name), 60)})")
         if name in [other.name for other in found]:
             raise UsageError(f"{where}: name: another proxy is called {name}; give each a name")
-        others = [RunConfig, *(other for other in kinds.values() if other is not kinds[kind])]
+        others: list[type[BaseModel]] = [RunConfig, *(other for other in kinds.values() if other is not kinds[kind])]
         layers = Layers(kinds[kind], beside=others)
         values = layers.document({key: part for key, part in each.items() if key not in _OWN}, where)
         layers.resolve(values)
@@ -155,7 +155,9 @@ def _check(found: Benchmark) -> None:
     if repeated := next((each for each in entries if entries.count(each) > 1), None):
         raise UsageError(f"{found.file}: nightly.checkpoints: {repeated}: is listed twice; each entry is a lane")
     if found.config.nightly.checkpoints and found.run.model.name and not found.config.serve.command:
-        raise UsageError(f"{found.file}: [run.model] name and nightly.checkpoints both say the model; leave one of them out")
+        raise UsageError(
+            f"{found.file}: [run.model] name and nightly.checkpoints both say the model; leave one of them out"
+        )
     needs_endpoint = found.run.agent.name not in ("oracle", "nop")
     if needs_endpoint and not found.config.serve.command and found.run.model.base_url is None:
         raise UsageError(

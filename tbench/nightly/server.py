@@ -16,7 +16,7 @@ from tbench.nightly.process import KeptProcess
 from tbench.nightly.settings import PLACEHOLDERS, ServeSection
 from tbench.nightly.web import Unanswered, free_port, somebody_listens, status_of
 
-_PLACEHOLDER = re.compile("{(%s)}" % "|".join(PLACEHOLDERS))
+_PLACEHOLDER = re.compile(rf"\{{({'|'.join(PLACEHOLDERS)})\}}")
 _ASK_SEC = 2.0
 _POLL_SEC = 0.2
 

@@ -8,7 +8,9 @@ from typing import Annotated, Any
 from pydantic import AfterValidator, Field, model_validator
 
 from harness.trajectory import Frozen
+from tbench.scores.gate.nights import GateRule
 
+_RULE = GateRule()
 PLACEHOLDERS = ("checkpoint", "name", "port")
 """What stands in braces in `serve`: the checkpoint as it was listed or found, its last part, the server's port."""
 
@@ -82,7 +84,23 @@ class GateSection(Frozen, use_attribute_docstrings=True):
     """The gate"""
 
     enabled: bool = True
-    """Judge each lane's score, and end with 5 at an alarm."""
+    """Judge each lane, and end with 5 where its score has dropped by more than chance."""
+    base_nights: int = Field(default=_RULE.base_nights, ge=2)
+    """Nights that make up the baseline."""
+    k: float = Field(default=_RULE.k, gt=0, allow_inf_nan=False)
+    """Half of the drop that is looked for, in standard deviations of a night."""
+    h: float = Field(default=_RULE.h, gt=0, allow_inf_nan=False)
+    """The alarm is where C is above it."""
+    base_from: str | None = _RULE.base_from
+    """Name or date (YYYY-MM-DD) of the night at which the baseline begins. Without it, the first."""
+    min_coverage: float = Field(default=_RULE.min_coverage, gt=0, le=1)
+    """Share of a night's trials that need a verdict for the night to count."""
+    min_shared: float = Field(default=_RULE.min_shared, gt=0, le=1)
+    """Share of tasks that a night needs in common with the last one to be compared with it."""
+
+    @property
+    def rule(self) -> GateRule:
+        return GateRule(**self.model_dump(exclude={"enabled"}))
 
 
 class NotifySection(Frozen, use_attribute_docstrings=True):
