@@ -1,70 +1,89 @@
-"""The baseline: what each task did over the first nights, and how far it varies from night to night by itself."""
+"""The baseline: what each task does while nothing changes, and how far it varies from night to night by itself."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from statistics import fmean
 
-from tbench.scores.gate.series import Cells
-from tbench.scores.statistics import Row
+from tbench.scores.gate.tally import Tally
 
 _PRIOR_FLIPS = 3.0
 """Flips that are added to those of the baseline nights: as many as there may be, at 95 %, where none was seen."""
 
 
 @dataclass(frozen=True, slots=True)
-class TaskBase:
-    """One task over the baseline nights."""
+class Difference:
+    """Nights against the baseline, over the tasks that they have verdicts of. Scores are fractions."""
 
-    trials: int
-    mean: float
-    variance: float
-    """Of a single trial."""
-
-
-@dataclass(frozen=True, slots=True)
-class Baseline:
-    """The tasks that are compared, by their place among the last night's tasks."""
-
-    nights: int
-    tasks: dict[int, TaskBase]
+    score: float
+    base: float
+    se: float
+    """Standard error of score - base, where nothing changed."""
 
     @property
-    def mean(self) -> float:
-        """The score over the tasks that are compared."""
-        return fmean(task.mean for task in self.tasks.values())
+    def errors(self) -> float:
+        """The difference in standard errors."""
+        return (self.score - self.base) / self.se
 
 
-def scored(row: Row) -> tuple[float, ...]:
-    """The rewards that there are."""
-    return tuple(reward for reward in row if reward is not None)
+class Baseline:
+    """Means and variances of the tasks that are compared.
 
-
-def baseline_of(nights: Sequence[Cells]) -> Baseline | None:
-    """The baseline of the nights that make it up; None where no task has a verdict in half of them.
-
-    A task's variance is taken between nights: sum_n S_n (m_n - m)^2 / (N - 1), with m_n the mean of night n over its
-    S_n trials and m the mean over all of them. Divided by the trials of a night it is the variance of that night's
-    mean, also where the seeds of one night are not independent. As a task that was never seen to flip may do so, each
-    has a share of `_PRIOR_FLIPS` besides (the rule of three: Hanley and Lippman-Hand 1983).
+    The variance of a trial of a task is taken between nights: sum_n S_n (m_n - m)^2 / (N - 1), with m_n the mean of
+    night n over its S_n trials and m the mean over all of them. Divided by the trials of a night it is the variance of
+    that night's mean, also where the seeds of one night are not independent. As a task that was never seen to flip may
+    do so, each has its share of `_PRIOR_FLIPS` besides (the rule of three: Hanley and Lippman-Hand 1983).
     """
-    enough = max(2, (len(nights) + 1) // 2)
-    found: dict[int, tuple[int, float, float]] = {}
-    for place in range(len(nights[0])):
-        rows = [rewards for cells in nights if (row := cells[place]) is not None and (rewards := scored(row))]
-        if len(rows) < enough:
-            continue
-        trials = sum(map(len, rows))
-        mean = sum(map(sum, rows)) / trials
-        squares = sum(len(row) * (sum(row) / len(row) - mean) ** 2 for row in rows)
-        found[place] = (trials, mean, squares / (len(rows) - 1))
-    if not found:
-        return None
-    return Baseline(
-        len(nights),
-        {
-            place: TaskBase(trials, mean, variance + _PRIOR_FLIPS / (trials * len(found)))
-            for place, (trials, mean, variance) in found.items()
-        },
-    )
+
+    def __init__(self, nights: Sequence[Tally]) -> None:
+        """Begin with some nights; the tasks that are compared have a verdict in half of them, or are none."""
+        enough = max(2, (len(nights) + 1) // 2)
+        had = [sum(map(bool, of_task)) for of_task in zip(*(night.trials for night in nights), strict=True)]
+        self.places = [at for at, count in enumerate(had) if count >= enough]
+        """The tasks that are compared, by their place among those of the nights."""
+        zeros = [0.0] * len(self.places)
+        self._nights, self._trials, self._totals, self._squares = ([*zeros] for _ in range(4))
+        self.grow([night.at(self.places) for night in nights])
+
+    def grow(self, nights: Sequence[Tally]) -> None:
+        """Take in further nights, over the tasks that are compared."""
+        for night in nights:
+            for at, (trials, total) in enumerate(zip(night.trials, night.totals, strict=True)):
+                if trials:
+                    self._nights[at] += 1
+                    self._trials[at] += trials
+                    self._totals[at] += total
+                    self._squares[at] += total * total / trials
+        share = _PRIOR_FLIPS / max(1, len(self.places))
+        self.means = [total / trials for total, trials in zip(self._totals, self._trials, strict=True)]
+        self._variances = [
+            max(0.0, squares - total * mean) / (nights - 1) + share / trials
+            for nights, trials, total, squares, mean in zip(
+                self._nights, self._trials, self._totals, self._squares, self.means, strict=True
+            )
+        ]
+        self._of_mean = [variance / trials for variance, trials in zip(self._variances, self._trials, strict=True)]
+
+    def against(self, night: Tally) -> Difference | None:
+        """Compare one night, or several together; None where no task has a verdict."""
+        tasks = 0
+        score = base = spread = 0.0
+        for trials, total, mean, variance, of_mean in zip(
+            night.trials, night.totals, self.means, self._variances, self._of_mean, strict=True
+        ):
+            if trials:
+                tasks += 1
+                score += total / trials
+                base += mean
+                spread += variance / trials + of_mean
+        return Difference(score / tasks, base / tasks, math.sqrt(spread) / tasks) if tasks else None
+
+    def if_solved(self, night: Tally, found: Difference) -> float:
+        """The night's difference in standard errors if every trial without a verdict had been solved."""
+        gain, tasks = 0.0, 0
+        for planned, trials, total, mean in zip(night.planned, night.trials, night.totals, self.means, strict=True):
+            tasks += trials > 0
+            if planned > trials:
+                gain += (total + planned - trials) / planned - (total / trials if trials else mean)
+        return found.errors + gain / (tasks * found.se)

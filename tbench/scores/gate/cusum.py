@@ -6,11 +6,11 @@ from statistics import fmean
 
 
 class Cusum:
-    """C = max(0, C - z - k), with an alarm where C > h (Page 1954, "Continuous inspection schemes").
+    """C = max(0, C - z - k), beyond its limit where C > h (Page 1954, "Continuous inspection schemes").
 
     `since` is the number of the first night after C was last 0: the likeliest night of the change, where the change is
-    one by 2 k. C - h is measured against the baseline, so after a long alarm C would stay above h for weeks although
-    all is well again. An alarm therefore ends also when the same evidence, 2 k h of log likelihood, speaks for the
+    one by 2 k. C is measured against the baseline, so after a long alarm it would stay above h for weeks although all
+    is well again. An alarm therefore ends also when the same evidence, 2 k h of log likelihood, speaks for the
     baseline's level and against that of the nights since the change; C is 0 then.
     """
 
@@ -20,8 +20,7 @@ class Cusum:
         self.alarm = False
         self._k, self._h = k, h
         self._drops: list[float] = []
-        self._drop = 0.0
-        self._recovery = 0.0
+        self._drop = self._recovery = 0.0
 
     def after(self, z: float) -> float:
         """What C would be after a night with `z`."""
@@ -41,9 +40,18 @@ class Cusum:
         if self.since is None:
             self.since = number
         self._drops.append(-z)
-        if self.value > self._h and not self.alarm:
+
+    def settle(self, *, confirmed: bool) -> None:
+        """Raise, keep or end the alarm; beyond the limit it needs to be confirmed."""
+        alarm = confirmed and self.value > self._h
+        if alarm and not self.alarm:
             self._drop, self._recovery = fmean(self._drops), 0.0
-        self.alarm = self.value > self._h
+        self.alarm = alarm
+
+    @property
+    def beyond(self) -> bool:
+        """Whether C is above its limit."""
+        return self.value > self._h
 
     def _forget(self) -> None:
         self.value, self.since, self.alarm = 0.0, None, False

@@ -1,18 +1,17 @@
-"""Judge a series of nights: is the benchmark lower than over its first nights, by more than chance?"""
+"""Judge a series of nights: is the benchmark lower than it was, by more than chance?"""
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
-from dataclasses import dataclass
 from statistics import fmean
 
-from tbench.scores.gate.baseline import Baseline, baseline_of, scored
+from tbench.scores.gate.baseline import Baseline, Difference
 from tbench.scores.gate.cusum import Cusum
-from tbench.scores.gate.flips import Pair, TaskChange, changes
+from tbench.scores.gate.flips import Pair, changes
 from tbench.scores.gate.nights import GateRule, Night
-from tbench.scores.gate.series import Cells, Series, series_of
-from tbench.scores.gate.verdict import GateVerdict, JudgedNight, Role, Shift
+from tbench.scores.gate.series import Series, series_of
+from tbench.scores.gate.tally import Tally, together
+from tbench.scores.gate.verdict import GateVerdict, JudgedNight, Role, Shift, State
 from tbench.text import counted, names_shown
 
 
@@ -21,8 +20,12 @@ def judge(nights: Sequence[Night], rule: GateRule) -> GateVerdict:
 
     A night's z is its score minus the baseline's over the tasks that it has verdicts of, in standard deviations of
     that difference: z = sum_t (m_t - b_t) / sqrt(sum_t v_t (1 / S_t + 1 / N_t)), with m_t the mean of the night's S_t
-    trials of task t, b_t that of the baseline's N_t trials, and v_t their variance (`baseline_of`). For S trials of
-    every task this is (s - b) / sd with sd^2 = sum_t v_t / S / T^2 * (1 + 1 / nights). z feeds a CUSUM (`Cusum`).
+    trials of task t, b_t that of the baseline's N_t trials, and v_t their variance (`Baseline`). For S trials of every
+    task this is (s - b) / sd with sd^2 = sum_t v_t / S / T^2 * (1 + 1 / nights). z feeds a CUSUM (`Cusum`), and
+    whenever that is 0 the nights so far join the baseline.
+
+    There is an alarm where C > h and the nights since C was 0 are `rule.min_se` standard errors below the baseline: C
+    alone takes the error of the baseline for one that each night has anew.
 
     A night with less coverage than `rule.min_coverage` is no part of the baseline, and leaves C as it is. One that
     would raise the alarm only because of trials without a verdict counts as if these had been solved.
@@ -30,45 +33,41 @@ def judge(nights: Sequence[Night], rule: GateRule) -> GateVerdict:
     Raises UsageError for no nights, and for a `rule.base_from` that names none.
     """
     series = series_of(nights, rule)
-    coverages = _coverages(series.cells)
-    base = _base_nights(coverages, rule)
-    baseline = baseline_of([series.cells[at] for at in base]) if len(base) == rule.base_nights else None
-    if baseline is None:
-        return _learning(series, coverages, base, rule)
-    return _Walk(series, coverages, base, baseline, rule).verdict()
+    tallies = [Tally.of(cells) for cells in series.cells]
+    coverages = _coverages(tallies)
+    base = [at for at, share in enumerate(coverages) if share >= rule.min_coverage][: rule.base_nights]
+    baseline = Baseline([tallies[at] for at in base]) if len(base) == rule.base_nights else None
+    if baseline is None or not baseline.places:
+        return _learning(series, tallies[-1], coverages, base, rule)
+    return _Walk(series, tallies, coverages, base, baseline, rule).verdict()
 
 
-def _coverages(nights: Sequence[Cells]) -> list[float]:
+def _coverages(nights: Sequence[Tally]) -> list[float]:
     """Share of each night's trials that have a verdict, of those tasks that ever had one; 0 where none had."""
-    places = range(len(nights[0]))
-    ever = [place for place in places if any((row := cells[place]) is not None and scored(row) for cells in nights)]
+    ever = [any(trials) for trials in zip(*(night.trials for night in nights), strict=True)]
+    places = [at for at, had in enumerate(ever) if had]
     shares = []
-    for cells in nights:
-        rows = [row for place in ever if (row := cells[place]) is not None]
-        planned = sum(map(len, rows))
-        shares.append(sum(len(scored(row)) for row in rows) / planned if planned else 0.0)
+    for night in nights:
+        planned = sum(night.planned[at] for at in places)
+        shares.append(sum(night.trials) / planned if planned else 0.0)
     return shares
 
 
-def _base_nights(coverages: Sequence[float], rule: GateRule) -> list[int]:
-    """The first nights that are covered, as many as the baseline needs or as there are."""
-    return [at for at, share in enumerate(coverages) if share >= rule.min_coverage][: rule.base_nights]
-
-
-def _learning(series: Series, coverages: Sequence[float], base: Sequence[int], rule: GateRule) -> GateVerdict:
+def _learning(
+    series: Series, last: Tally, coverages: Sequence[float], base: Sequence[int], rule: GateRule
+) -> GateVerdict:
     notes = series.notes
     if len(base) == rule.base_nights:
         notes = (*notes, "no task has verdicts in half of the baseline nights")
-    last = len(series.nights) - 1
-    means = [fmean(rewards) for row in series.cells[last] if row is not None and (rewards := scored(row))]
+    means = [total / trials for trials, total in zip(last.trials, last.totals, strict=True) if trials]
     path = tuple(
-        JudgedNight(night.name, night.begun, _role(at, base, coverages[at], rule), coverages[at])
+        JudgedNight(night.name, night.begun, "baseline" if at in base else "uncovered", coverages[at])
         for at, night in enumerate(series.nights)
     )
     return GateVerdict(
-        state="learning" if last in base or coverages[last] >= rule.min_coverage else "uncovered",
+        state="learning" if coverages[-1] >= rule.min_coverage else "uncovered",
         rule=rule,
-        night=series.nights[last],
+        night=series.nights[-1],
         score=fmean(means) if means else None,
         base_nights=len(base),
         path=path,
@@ -76,175 +75,141 @@ def _learning(series: Series, coverages: Sequence[float], base: Sequence[int], r
     )
 
 
-def _role(at: int, base: Sequence[int], coverage: float, rule: GateRule) -> Role:
-    if at in base:
-        return "baseline"
-    return "judged" if coverage >= rule.min_coverage else "uncovered"
+class _Side:
+    """One direction: its CUSUM, and the nights since that was 0."""
 
+    def __init__(self, rule: GateRule, sign: float) -> None:
+        self.cusum = Cusum(rule.k, rule.h)
+        self.nights: list[int] = []
+        self._sign, self._least = sign, rule.min_se
 
-@dataclass(frozen=True, slots=True)
-class _Measured:
-    """One night against the baseline, over the tasks that it has verdicts of."""
-
-    score: float
-    base: float
-    sd: float
-    lacking: int
-    """Trials of tasks that are compared, without a verdict."""
-    z: float
-    z_best: float
-    """The same with all that lacks a verdict solved."""
+    def add(self, at: int, z: float, tallies: Sequence[Tally], baseline: Baseline) -> list[int]:
+        """Take in a night. Returns the nights since C was 0 where it is 0 again, unless there was an alarm."""
+        alarm = self.cusum.alarm
+        self.cusum.add(at, self._sign * z)
+        self.nights.append(at)
+        if self.cusum.since is None:
+            ended, self.nights = self.nights, []
+            return [] if alarm else ended
+        confirmed = False
+        if self.cusum.beyond:
+            found = baseline.against(together([tallies[at] for at in self.nights]))
+            confirmed = found is not None and -self._sign * found.errors >= self._least
+        self.cusum.settle(confirmed=confirmed)
+        return []
 
 
 class _Walk:
     """The way through the nights after the baseline."""
 
     def __init__(
-        self, series: Series, coverages: Sequence[float], base: Sequence[int], baseline: Baseline, rule: GateRule
+        self,
+        series: Series,
+        tallies: Sequence[Tally],
+        coverages: Sequence[float],
+        base: Sequence[int],
+        baseline: Baseline,
+        rule: GateRule,
     ) -> None:
         self._series, self._coverages, self._baseline, self._rule = series, coverages, baseline, rule
-        self._base = base
-        self._down, self._up = Cusum(rule.k, rule.h), Cusum(rule.k, rule.h)
-        self._fed: list[int] = []
+        self._places = baseline.places
+        self._tallies = [tally.at(self._places) for tally in tallies]
+        self._first = list(base)
+        self._base = list(base)
+        """The nights of the baseline, which grows."""
+        self._judged: list[int] = []
+        self._down, self._up = (_Side(rule, sign) for sign in (1.0, -1.0))
         self._notes: list[str] = []
+        self._last = len(tallies) - 1
 
     def verdict(self) -> GateVerdict:
-        path = [self._step(at) for at in range(len(self._series.nights))]
-        last = len(path) - 1
-        covered = path[last].role != "uncovered"
-        measured = _measured(self._series.cells[last], self._baseline)
-        alarm = self._down.alarm
-        if self._base[-1] == last:
-            self._notes.append("the baseline is complete; from the next night on there is a verdict")
+        path = tuple(self._step(at) for at in range(self._last + 1))
+        night = path[-1]
+        covered: State = "quiet" if night.role != "uncovered" else "uncovered"
         return GateVerdict(
-            state="alarm" if alarm else "quiet" if covered else "uncovered",
+            state="alarm" if night.alarm else covered,
             rule=self._rule,
-            night=self._series.nights[last],
-            score=None if measured is None else measured.score,
+            night=self._series.nights[-1],
+            score=night.score,
             base_nights=len(self._base),
-            base_mean=self._baseline.mean if measured is None else measured.base,
-            sd=None if measured is None else measured.sd,
-            z=path[last].z,
-            c=self._down.value,
-            tasks=len(self._baseline.tasks),
+            base_mean=fmean(self._baseline.means) if night.base_mean is None else night.base_mean,
+            sd=night.sd,
+            z=night.z,
+            c=self._down.cusum.value,
+            tasks=len(self._places),
             drop=self._shift(self._down, downwards=True),
             rise=self._shift(self._up, downwards=False),
-            over=self._over(path),
-            path=tuple(path),
+            over=len(path) > 1 and path[-2].alarm and not night.alarm,
+            path=path,
             notes=(*self._series.notes, *self._left_out(), *self._notes),
         )
 
     def _step(self, at: int) -> JudgedNight:
-        night, coverage = self._series.nights[at], self._coverages[at]
-        role = _role(at, self._base, coverage, self._rule)
-        measured = _measured(self._series.cells[at], self._baseline)
-        if measured is None:
-            role = "uncovered"
-        # The baseline's own nights are no evidence, nor is one that came in between and was not covered.
-        if measured is None or at <= self._base[-1] or role == "uncovered":
-            return JudgedNight(
-                night.name,
-                night.begun,
-                role,
-                coverage,
-                None if measured is None else measured.score,
-                c=self._down.value,
-                alarm=self._down.alarm,
-            )
-        z = self._z(measured, last=at == len(self._series.nights) - 1)
-        self._down.add(at, z)
-        self._up.add(at, -z)
-        self._fed.append(at)
-        return JudgedNight(
-            night.name,
-            night.begun,
-            role,
-            coverage,
-            measured.score,
-            measured.base,
-            z,
-            self._down.value,
-            self._down.alarm,
-        )
+        """Take in one night. The first of the baseline, and one in between that is not covered, are no evidence."""
+        night, tally, coverage = self._series.nights[at], self._tallies[at], self._coverages[at]
+        found = self._baseline.against(tally)
+        covered = found is not None and coverage >= self._rule.min_coverage
+        role: Role = "baseline" if at in self._first else "judged" if covered else "uncovered"
+        z: float | None = None
+        if found is not None and role == "judged":
+            z = self._z(at, found, tally)
+            self._judged.append(at)
+            self._up.add(at, z, self._tallies, self._baseline)
+            if joining := self._down.add(at, z, self._tallies, self._baseline):
+                self._baseline.grow([self._tallies[at] for at in joining])
+                self._base += joining
+        score, base, sd = (None, None, None) if found is None else (found.score, found.base, found.se)
+        cusum = self._down.cusum
+        return JudgedNight(night.name, night.begun, role, coverage, score, base, sd, z, cusum.value, cusum.alarm)
 
-    def _z(self, measured: _Measured, *, last: bool) -> float:
-        down, limit = self._down, self._rule.h
-        if not measured.lacking or down.alarm or not down.after(measured.z) > limit >= down.after(measured.z_best):
-            return measured.z
-        if last:
-            alone = f"C = {down.after(measured.z):.1f}"
+    def _z(self, at: int, found: Difference, tally: Tally) -> float:
+        """The night's z, or the one that it would have with every trial solved that lacks a verdict."""
+        cusum, limit = self._down.cusum, self._rule.h
+        if cusum.alarm or cusum.after(found.errors) <= limit or tally.planned == tally.trials:
+            return found.errors
+        best = self._baseline.if_solved(tally, found)
+        if cusum.after(best) > limit:
+            return found.errors
+        if at == self._last:
+            lacking = counted(sum(tally.planned) - sum(tally.trials), "trial")
             self._notes.append(
-                f"the alarm ({alone}) would rest on {counted(measured.lacking, 'trial')} without a verdict, "
+                f"an alarm (C = {cusum.after(found.errors):.1f}) would rest on {lacking} without a verdict, "
                 "which count as solved instead"
             )
-        return measured.z_best
+        return best
 
-    def _shift(self, cusum: Cusum, *, downwards: bool) -> Shift | None:
-        """What a CUSUM has gathered so far; None where it is 0."""
+    def _shift(self, side: _Side, *, downwards: bool) -> Shift | None:
+        """What a side has gathered so far; None where its C is 0."""
+        cusum = side.cusum
         if cusum.since is None:
             return None
-        since = [at for at in self._fed if at >= cusum.since]
-        before = [at for at in [*self._base, *self._fed] if at < cusum.since]
+        nights = self._series.nights
+        moved = self._baseline.against(together([self._tallies[at] for at in side.nights]))
+        if moved is None:
+            return None
         return Shift(
             c=cusum.value,
             beyond=cusum.alarm,
-            since=self._series.nights[since[0]],
-            before=self._series.nights[before[-1]],
-            nights=len(since),
-            moved=self._moved(since),
-            tasks=self._changes(since, downwards=downwards),
+            since=nights[cusum.since],
+            before=nights[max(at for at in [*self._first, *self._judged] if at < cusum.since)],
+            nights=len(side.nights),
+            moved=moved.score - moved.base,
+            se=moved.se,
+            tasks=changes(self._pairs(side.nights), downwards=downwards),
         )
 
-    def _changes(self, since: Sequence[int], *, downwards: bool) -> tuple[TaskChange, ...]:
-        pairs: list[Pair] = []
-        for place in self._baseline.tasks:
-            now = self._rewards(place, since)
-            if now:
-                pairs.append((self._series.tasks[place], self._rewards(place, self._base), now))
-        return changes(pairs, downwards=downwards)
-
-    def _moved(self, since: Sequence[int]) -> float:
-        """The mean over these nights of what the score moved by."""
-        measured = [_measured(self._series.cells[at], self._baseline) for at in since]
-        return fmean(found.score - found.base for found in measured if found is not None)
+    def _pairs(self, since: Sequence[int]) -> list[Pair]:
+        """Each task with its rewards in the baseline and since the change."""
+        base = [at for at in self._base if at < since[0]]
+        found = ((self._series.tasks[at], self._rewards(at, base), self._rewards(at, since)) for at in self._places)
+        return [(task, before, now) for task, before, now in found if now]
 
     def _rewards(self, place: int, nights: Sequence[int]) -> list[float]:
         rows = (self._series.cells[at][place] for at in nights)
-        return [reward for row in rows if row is not None for reward in scored(row)]
+        return [reward for row in rows if row is not None for reward in row if reward is not None]
 
     def _left_out(self) -> list[str]:
-        names = [task for place, task in enumerate(self._series.tasks) if place not in self._baseline.tasks]
+        names = [task for at, task in enumerate(self._series.tasks) if at not in set(self._places)]
         if not names:
             return []
         return [f"{counted(len(names), 'task')} new or changed since the baseline, not compared: {names_shown(names)}"]
-
-    def _over(self, path: Sequence[JudgedNight]) -> bool:
-        judged = [night for night in path if night.c is not None]
-        return len(judged) > 1 and judged[-2].alarm and not judged[-1].alarm
-
-
-def _measured(cells: Cells, baseline: Baseline) -> _Measured | None:
-    """A night over the tasks that it has verdicts of; None where there are none."""
-    tasks = lacking = 0
-    score = base = spread = better = 0.0
-    for place, task in baseline.tasks.items():
-        row = cells[place]
-        if row is None:
-            continue
-        rewards = scored(row)
-        missing = len(row) - len(rewards)
-        if missing:
-            lacking += missing
-            better += (sum(rewards) + missing) / len(row) - (sum(rewards) / len(rewards) if rewards else task.mean)
-            if not rewards:
-                continue
-        tasks += 1
-        score += sum(rewards) / len(rewards)
-        base += task.mean
-        spread += task.variance * (1.0 / len(rewards) + 1.0 / task.trials)
-    if not tasks:
-        return None
-    sd = math.sqrt(spread)
-    return _Measured(
-        score / tasks, base / tasks, sd / tasks, lacking, (score - base) / sd, (score - base + better) / sd
-    )

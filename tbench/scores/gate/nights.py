@@ -47,11 +47,13 @@ class GateRule:
     """
 
     base_nights: int = 10
-    """Nights that make up the baseline."""
+    """Nights that the baseline begins with; those after which C is 0 join it."""
     k: float = 0.5
     """Half of the drop that is looked for."""
     h: float = 5.0
     """The alarm is where C is above it."""
+    min_se: float = 3.0
+    """Standard errors by which the nights since the change have to be below the baseline for an alarm; 0: C alone."""
     base_from: str | None = None
     """Name or date (YYYY-MM-DD) of the night at which the baseline begins; None: the first."""
     min_coverage: float = 0.9
@@ -65,6 +67,8 @@ class GateRule:
         for name, number in (("k", self.k), ("h", self.h)):
             if not (number > 0.0 and math.isfinite(number)):
                 raise UsageError(f"gate: {name} is {number}; give a number above 0")
+        if not (self.min_se >= 0.0 and math.isfinite(self.min_se)):
+            raise UsageError(f"gate: min_se is {self.min_se}; give 0 or more")
         for name, share in (("min_coverage", self.min_coverage), ("min_shared", self.min_shared)):
             if not 0.0 < share <= 1.0:
                 raise UsageError(f"gate: {name} is {share}; give a share above 0 and up to 1")

@@ -30,7 +30,9 @@ class JudgedNight:
     score: float | None = None
     """Over the tasks that are compared; a fraction."""
     base_mean: float | None = None
-    """The baseline's score over the same tasks; None in the baseline itself."""
+    """The baseline's score over the same tasks."""
+    sd: float | None = None
+    """Standard deviation of their difference, where nothing changed."""
     z: float | None = None
     c: float | None = None
     """The CUSUM after this night; None while there is no baseline."""
@@ -52,6 +54,8 @@ class Shift:
     """Nights since the change that count."""
     moved: float
     """What the score moved by, over these nights; a fraction."""
+    se: float
+    """Standard error of that, where nothing changed."""
     tasks: tuple[TaskChange, ...]
     """All tasks that moved in this direction, the least likely to do so by chance first."""
 
@@ -188,6 +192,7 @@ def _shift_json(shift: Shift | None) -> dict[str, Any] | None:
         "before_begun": shift.before.begun,
         "nights": shift.nights,
         "moved": shift.moved,
+        "se": shift.se,
         "likely": [change.task for change in shift.likely],
         "tasks": [asdict(change) for change in shift.tasks],
     }
@@ -198,7 +203,7 @@ def _called(night: Night) -> str:
 
 
 def _points(shift: Shift) -> str:
-    return f"{100 * shift.moved:+.1f}"
+    return f"{100 * shift.moved:+.1f} ± {_percent(shift.se)}"
 
 
 def _task_line(change: TaskChange) -> str:
