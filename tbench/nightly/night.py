@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Sequence
-from datetime import datetime
 from pathlib import Path
 
 from tbench.errors import UsageError
@@ -34,14 +33,13 @@ _CODES = (0, 1, EXIT_USAGE, EXIT_UNCOVERED, EXIT_AWAY, 130)
 
 
 async def run_night(
-    benchmark: Benchmark, name: str | None, say: Callable[[str], None], tbench: Sequence[str] = TBENCH
+    benchmark: Benchmark, name: str, say: Callable[[str], None], tbench: Sequence[str] = TBENCH
 ) -> NightRecord:
     """Do a night, or what is left of it; gives its record, which tells the exit code.
 
-    `name` is today's date by default. Raises UsageError for what keeps the night from beginning.
+    Raises UsageError for what keeps the night from beginning.
     """
     nights = Nights(Path(benchmark.config.nightly.directory))
-    name = name or f"{datetime.now():%Y-%m-%d}"
     nights.of(name)
     with nights.locked() as lock:
         deadline_sec = STOP_SEC + benchmark.config.serve.stop_timeout_sec + 30.0

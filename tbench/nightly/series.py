@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
-from tbench.history.index import History
+from tbench.history.index import RunHistory
 from tbench.nightly.checkpoints import is_glob
 from tbench.nightly.journal import CheckpointRecord, NightRecord
 from tbench.scores.gate.nights import Night
@@ -33,7 +33,7 @@ def runs_of_lane(nights: Iterable[NightRecord], lane: str) -> list[LaneRun]:
     ]
 
 
-def as_the_gate_sees(runs: Iterable[LaneRun], folder: Path, history: History) -> list[Night]:
+def as_the_gate_sees(runs: Iterable[LaneRun], folder: Path, history: RunHistory) -> list[Night]:
     """The runs with their rewards and task hashes, out of the index. Raises UsageError for one that is not in it."""
     found = []
     for each in runs:

@@ -86,11 +86,13 @@ class GateSection(Frozen, use_attribute_docstrings=True):
     enabled: bool = True
     """Judge each lane, and end with 5 where its score has dropped by more than chance."""
     base_nights: int = Field(default=_RULE.base_nights, ge=2)
-    """Nights that make up the baseline."""
+    """Nights that the baseline begins with."""
     k: float = Field(default=_RULE.k, gt=0, allow_inf_nan=False)
     """Half of the drop that is looked for, in standard deviations of a night."""
     h: float = Field(default=_RULE.h, gt=0, allow_inf_nan=False)
     """The alarm is where C is above it."""
+    min_se: float = Field(default=_RULE.min_se, ge=0, allow_inf_nan=False)
+    """Standard errors by which the nights since the change have to be below the baseline for an alarm. 0 is C alone."""
     base_from: str | None = _RULE.base_from
     """Name or date (YYYY-MM-DD) of the night at which the baseline begins. Without it, the first."""
     min_coverage: float = Field(default=_RULE.min_coverage, gt=0, le=1)

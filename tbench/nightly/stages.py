@@ -9,7 +9,7 @@ from pathlib import Path
 
 from reports.page import write_report
 from tbench.files import write_atomically
-from tbench.history.index import History
+from tbench.history.index import RunHistory
 from tbench.nightly.comparing import compared
 from tbench.nightly.journal import EXIT_UNCOVERED, SUMMARY_NAME, NightRecord, StageName
 from tbench.nightly.notify import post
@@ -48,7 +48,7 @@ class _Stages:
 
     def index(self) -> StageEnd:
         self._nights.runs.mkdir(parents=True, exist_ok=True)
-        with History.open(self._nights.index) as history:
+        with RunHistory.open(self._nights.index) as history:
             changes = history.update(self._nights.runs)
             for note in (*history.notes, *changes.notes):
                 self._night.say(f"note: {note}")
@@ -90,7 +90,7 @@ class _Stages:
         if not lanes:
             return _NOTHING_RUN
         gates, words, code = {}, [], 0
-        with History.open(self._nights.index) as history:
+        with RunHistory.open(self._nights.index) as history:
             for lane in lanes:
                 series = as_the_gate_sees(runs_of_lane(self._all(), lane), self._nights.runs, history)
                 verdict = judge(series, self._config.gate.rule)
