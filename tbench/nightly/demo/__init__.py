@@ -35,7 +35,7 @@ def prepare(directory: Path) -> Path:
         if directory.exists() and any(directory.iterdir()) and not _is_a_demo(directory):
             raise UsageError(f"{directory}: holds something else; name a new directory for the demo")
         for name in _CHECKPOINTS:
-            write_atomically(directory / "checkpoints" / f"{name}.toml", (_FILES / f"{name}.toml").read_bytes())
+            write_atomically(directory / "checkpoints" / name, (_FILES / name).read_bytes())
         write_atomically(file, _configuration(directory).encode())
     except OSError as error:
         raise UsageError(f"{directory}: cannot be written: {error.strerror or error}") from None
@@ -45,25 +45,25 @@ def prepare(directory: Path) -> Path:
 def set_checkpoint(directory: Path, night: str) -> None:
     """Let `latest` be the checkpoint of a night, as a training does that writes a new one. Raises UsageError."""
     number = int(night.removeprefix("night-"))
-    latest = directory / "checkpoints" / "latest.toml"
+    latest = directory / "checkpoints" / "latest"
     beside = latest.with_name(f".latest-{os.getpid()}")
     try:
         with contextlib.suppress(FileNotFoundError):
             beside.unlink()
-        beside.symlink_to(f"{_CHECKPOINTS[number >= WORSE_FROM]}.toml")
+        beside.symlink_to(_CHECKPOINTS[number >= WORSE_FROM])
         beside.replace(latest)
     except OSError as error:
         raise UsageError(f"{latest}: cannot be written: {error.strerror or error}") from None
 
 
 def _is_a_demo(directory: Path) -> bool:
-    return (directory / "checkpoints" / f"{_CHECKPOINTS[0]}.toml").exists()
+    return (directory / "checkpoints" / _CHECKPOINTS[0]).exists()
 
 
 def _configuration(directory: Path) -> str:
     template = Template((_FILES / "nightly.toml").read_text(encoding="utf-8"))
     return template.substitute(
         directory=json.dumps(str(directory / "nightly")),
-        latest=json.dumps(str(directory / "checkpoints" / "latest.toml")),
+        latest=json.dumps(str(directory / "checkpoints" / "latest")),
         python=json.dumps(sys.executable),
     )
