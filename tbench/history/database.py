@@ -64,33 +64,35 @@ def connect(file: Path) -> tuple[sqlite3.Connection, tuple[str, ...]]:
 
     Raises UsageError for a file that is none of tbench's own, is of a newer schema, or cannot be written.
     """
-    refuse_strangers(file)
+    head = _head(file)
     try:
+        if head and not head.startswith(_MAGIC):
+            raise Damaged(f"{file}: no SQLite database")
         return _open(file)
     except Damaged:
+        if not _is_known(file, head):
+            words = "is no history of tbench's (nothing is overwritten); name another file with --index"
+            raise UsageError(f"{file}: {words}") from None
         replace_damaged(file)
         connection, _ = _open(file)
         return connection, (f"{file}: was damaged, and is made anew of the run directories",)
 
 
-def refuse_strangers(file: Path) -> None:
-    """Raise UsageError for a file that holds something, and is not known to be an index."""
+def _head(file: Path) -> bytes:
+    """The first bytes of the file; empty where there is none. Raises UsageError."""
     try:
         with file.open("rb") as opened:
-            head = opened.read(100)
+            return opened.read(100)
     except FileNotFoundError:
-        return
+        return b""
     except OSError as error:
         raise UsageError(f"{file}: {error.strerror or error}; name another file with --index") from None
-    named_so = file.name == INDEX_NAME and not head.startswith(_MAGIC)
-    if head and not named_so and _application_id(head) != _APPLICATION_ID:
-        raise UsageError(f"{file}: is no history of tbench's; name another file with --index (nothing is overwritten)")
 
 
-def _application_id(head: bytes) -> int | None:
-    if not head.startswith(_MAGIC):
-        return None
-    return int.from_bytes(head[_APPLICATION_ID_AT : _APPLICATION_ID_AT + 4], "big")
+def _is_known(file: Path, head: bytes) -> bool:
+    """Whether a file that cannot be read was an index."""
+    application_id = int.from_bytes(head[_APPLICATION_ID_AT : _APPLICATION_ID_AT + 4], "big")
+    return file.name == INDEX_NAME or application_id == _APPLICATION_ID
 
 
 def replace_damaged(file: Path) -> None:
@@ -121,6 +123,7 @@ def _open(file: Path) -> tuple[sqlite3.Connection, tuple[str, ...]]:
     with told(file):
         connection = sqlite3.connect(file, timeout=_BUSY_SEC, isolation_level=None)
         try:
+            _refuse_strangers(connection, file)
             for pragma in (
                 # Of a killed process or machine at most the last transactions are lost, never the file.
                 *("journal_mode = WAL", "synchronous = NORMAL"),
@@ -131,6 +134,14 @@ def _open(file: Path) -> tuple[sqlite3.Connection, tuple[str, ...]]:
         except BaseException:
             connection.close()
             raise
+
+
+def _refuse_strangers(connection: sqlite3.Connection, file: Path) -> None:
+    """Raise UsageError for a database of something else. One without tables may become an index."""
+    (application_id,) = connection.execute("PRAGMA application_id").fetchone()
+    if application_id != _APPLICATION_ID and connection.execute("SELECT 1 FROM sqlite_master").fetchone():
+        words = "is an SQLite database of something else (nothing is overwritten)"
+        raise UsageError(f"{file}: {words}; name another file with --index")
 
 
 def _with_tables(connection: sqlite3.Connection, file: Path) -> tuple[str, ...]:
@@ -147,6 +158,7 @@ def _with_tables(connection: sqlite3.Connection, file: Path) -> tuple[str, ...]:
         if version == SCHEMA_VERSION:
             return ()
         make_tables(connection)
+    connection.execute("PRAGMA wal_checkpoint")  # whose file it is, is from now on in the file's own header
     if version is None:
         return ()
     return (f"{file}: has the schema of an earlier tbench ({version}), and is made anew of the run directories",)

@@ -62,9 +62,13 @@ def _look_into(folder: Path, device: int, found: FoundRuns, linked: list[Path]) 
         found.directories.append(FoundDirectory(folder, device, stamp(folder)))
         return
     for entry in listed:
-        if entry.name.startswith(".") or not entry.is_dir():
-            continue
         path = folder / entry.name
+        try:
+            if entry.name.startswith(".") or not entry.is_dir():
+                continue
+        except OSError as error:  # a link in a circle, or to where nobody may look
+            found.unread[path] = error.strerror or str(error)
+            continue
         if entry.is_symlink():
             linked.append(path)
         else:

@@ -76,9 +76,7 @@ class Update:
                 there.append(root)
                 continue
             kept = sum(self._places.path(place).is_relative_to(root) for place in known)
-            self._notes.append(
-                f"{root}: is not there; the history keeps the {counted(kept, 'run')} that it knows of it"
-            )
+            self._notes.append(f"{root}: is not there; the history keeps {counted(kept, 'run')} of it")
         return there
 
     # -- reading ---------------------------------------------------------------------------------
