@@ -28,6 +28,11 @@ COMMANDS = {
         "regrade",
         "Verify trials again that were run with --keep or --snapshot, and print what changed.",
     ),
+    "nightly": Lazy(
+        "tbench.cli.nightly",
+        "nightly",
+        "Run a benchmark every night: serve, run, index, compare, judge, notify; goes on where it was cut.",
+    ),
     "summary": Lazy("tbench.cli.summary", "summary", "Print the score of a run from its directory."),
     "report": Lazy("tbench.cli.report", "report", "Write one self-contained HTML page and print its path."),
     "import": Lazy("tbench.cli.import_", "import_", "Write results of others (Harbor, bare lines) as run directories."),
@@ -91,6 +96,7 @@ Exit codes:
   2    something that the user or the machine has to change
   3    coverage below --min-coverage, or no verdict
   4    stopped because the endpoint is away
+  5    the nightly gate's alarm
   130  interrupted
 """
 
