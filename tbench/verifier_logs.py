@@ -13,7 +13,8 @@ _PYTEST_SUMMARY = re.compile(
     r"\b\d+ (?:passed|failed|error(?:s)?|skipped|xfailed|xpassed)\b.* in [\d.]+\s?s", re.IGNORECASE
 )
 _OTHER_RUNNERS = re.compile(
-    r"^(?:ok|not ok) \d+|^Ran [1-9]\d* tests? in|\bcollected [1-9]\d* items?|^(?:PASS(?:ED)?|FAIL(?:ED)?)\b",
+    r"^(?:ok|not ok) \d+|^Ran [1-9]\d* tests? in|\bcollected [1-9]\d* items?|^\S+ +\[100%\]$"
+    r"|^(?:PASS(?:ED)?|FAIL(?:ED)?)\b",
     re.MULTILINE,
 )
 _TOOL_FAILURES = (
