@@ -29,6 +29,11 @@ COMMANDS = {
         "Verify trials again that were run with --keep or --snapshot, and print what changed.",
     ),
     "summary": Lazy("tbench.cli.summary", "summary", "Print the score of a run from its directory."),
+    "compare": Lazy(
+        "tbench.cli.compare",
+        "compare",
+        "Compare runs, paired by task and seed: the difference, its error, an exact p, and which tasks changed.",
+    ),
     "report": Lazy("tbench.cli.report", "report", "Write one self-contained HTML page and print its path."),
     "extract": Lazy(
         "tbench.cli.proxies.extract",
