@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from itertools import combinations
 from pathlib import Path
 
 from tbench.errors import UsageError
 from tbench.scores.comparing.side import Side
 from tbench.scores.summarise import refuse_mixed, reward_table
-from tbench.storage.comparable import differing_settings, task_hashes
+from tbench.storage.comparable import differing_settings, fingerprint, task_hashes
 from tbench.storage.read_run import StoredRun, read_run
 from tbench.storage.run_files import CONFIG_NAME
 from tbench.text import counted
@@ -101,3 +102,25 @@ def remarks(paths: Sequence[Path], runs: Sequence[StoredRun]) -> Iterator[str]:
     }
     if len(set(windows.values())) > 1:
         yield f"contexts differ: {', '.join(f'{path} {tokens:,} tokens' for path, tokens in windows.items())}"
+
+
+@dataclass(frozen=True, slots=True)
+class Repeats:
+    """Runs of one model with one configuration: their trials are further trials of the same."""
+
+    name: str
+    model: str | None
+    sides: tuple[Side, ...]
+
+
+def repeats(runs: Sequence[StoredRun], sides: Sequence[Side]) -> tuple[Repeats, ...]:
+    """Put runs of one model and configuration together; imported runs, of which neither is known, stay alone."""
+    found: dict[tuple[str, ...], list[tuple[StoredRun, Side]]] = {}
+    for run, side in zip(runs, sides, strict=True):
+        is_known = run.document is not None
+        key = (run.model or "", fingerprint(run)) if is_known else (str(run.path), side.name, "imported")
+        found.setdefault(key, []).append((run, side))
+    return tuple(
+        Repeats(" + ".join(side.name for _, side in group), group[0][0].model, tuple(side for _, side in group))
+        for group in found.values()
+    )

@@ -34,6 +34,16 @@ COMMANDS = {
         "compare",
         "Compare runs, paired by task and seed: the difference, its error, an exact p, and which tasks changed.",
     ),
+    "flaky": Lazy(
+        "tbench.cli.flaky",
+        "flaky",
+        "List the tasks that are solved sometimes, with Wilson intervals; runs of one model and configuration as one.",
+    ),
+    "power": Lazy(
+        "tbench.cli.power",
+        "power",
+        "Say how many seeds see a difference, on these very tasks and on others of their kind, and when none can.",
+    ),
     "report": Lazy("tbench.cli.report", "report", "Write one self-contained HTML page and print its path."),
     "extract": Lazy(
         "tbench.cli.proxies.extract",

@@ -19,10 +19,10 @@ _TESTS = {"mcnemar": "McNemar's test", "permutation": "permutation test over tas
 _SEEDS_SHOWN = 20
 _IN_ROWS = (
     *("first", "second", "tasks", "difference", "se", "better", "worse", "equal"),
-    *("p", "p_holm", "sign_p", "pairs_p"),
+    *("p", "p_holm"),
 )
 _ONLY_IN_CSV = (
-    *("first_score", "second_score", "first_coverage", "second_coverage", "worst", "best"),
+    *("sign_p", "pairs_p", "first_score", "second_score", "first_coverage", "second_coverage", "worst", "best"),
     *("test", "p_way", "interval_method", "paired_by"),
 )
 
@@ -101,8 +101,6 @@ def pair_sheet(comparisons: Sequence[Comparison], names: Sequence[tuple[str, str
         Column("equal", "equal"),
         Column("p", "p", p_text),
         Column("p_holm", "p (Holm)", p_text),
-        Column("sign_p", "p (signs)", p_text),
-        Column("pairs_p", "p (these tasks)", p_text),
         *(Column(name, None) for name in _ONLY_IN_CSV),
     )
     rows = [_pair_row(each, *pair) for each, pair in zip(comparisons, names, strict=True)]
