@@ -13,11 +13,11 @@ from tbench.cli.common import json_option
 from tbench.cli.parsing.commands import Argument, TbenchCommand
 from tbench.cli.parsing.values import A_PATH
 from tbench.cli.printing import print_line, print_text
-from tbench.cli.sheets import Form, format_option, print_blocks
+from tbench.cli.comparing.sheets import Form, format_option, print_blocks
 
 if TYPE_CHECKING:
     from tbench.api.sides import Repeats
-    from tbench.cli.sheets import Block
+    from tbench.cli.comparing.sheets import Block
     from tbench.scores.comparing.flaky import TaskTries
 
 
