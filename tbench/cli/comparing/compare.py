@@ -96,7 +96,12 @@ def _as_json(
     from tbench.storage.comparable import fingerprint
 
     runs = [
-        {"name": side.name, "path": str(run.path), "model": run.model, "fingerprint": fingerprint(run)}
+        {
+            "name": side.name,
+            "path": str(run.path),
+            "model": run.model,
+            "fingerprint": None if run.document is None else fingerprint(run),
+        }
         for side, run in zip(sides, stored, strict=True)
     ]
     found = [each.model_dump(mode="json") for each in comparisons]

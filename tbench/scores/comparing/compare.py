@@ -66,15 +66,15 @@ class TaskChange(Frozen):
 class LeftOut(Frozen):
     """What two runs do not have in common."""
 
-    only_first: tuple[str, ...]
+    only_first: tuple[str, ...] = ()
     """Tasks that only the first run has."""
-    only_second: tuple[str, ...]
-    changed: tuple[str, ...]
+    only_second: tuple[str, ...] = ()
+    changed: tuple[str, ...] = ()
     """Tasks whose content is another in each run."""
-    renamed: tuple[tuple[str, str], ...]
+    renamed: tuple[tuple[str, str], ...] = ()
     """Tasks of `only_first` with one of `only_second` that has the same content."""
-    first_seeds: tuple[int, ...]
-    second_seeds: tuple[int, ...]
+    first_seeds: tuple[int, ...] = ()
+    second_seeds: tuple[int, ...] = ()
 
 
 class Comparison(PairedDifference):

@@ -6,7 +6,6 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from tbench.scores.comparing.compare import Comparison, LeftOut, PairedDifference
-from tbench.scores.comparing.exact import DRAWS
 from tbench.scores.comparing.side import Side
 from tbench.scores.sheet import Column, Sheet
 from tbench.scores.statistics import Row, bounds, coverage, mean_std, per_seed_scores
@@ -188,7 +187,7 @@ def lines(comparison: Comparison, names: tuple[str, str], *, together: int = 1) 
     yield f"  tasks: {comparison.better} better, {comparison.worse} worse, {comparison.equal} equal"
     yield from (f"  {line}" for line in variance_lines(comparison))
     yield from (f"  {line}" for line in _unscored_lines(comparison, first, second))
-    yield from (f"  {line}" for line in _left_out_lines(comparison.left_out, first, second))
+    yield from (f"  {line}" for line in _left_out_lines(comparison, first, second))
 
 
 def _difference(paired: PairedDifference) -> str:
@@ -212,8 +211,7 @@ def _verdict(comparison: Comparison, first: str, second: str, together: int) -> 
 
 def _p_line(comparison: Comparison, together: int) -> str:
     """All p values, the one that decides first."""
-    way = "exact" if comparison.p_way == "exact" else f"{DRAWS:,} random choices of signs"
-    parts = [f"{_TESTS[comparison.test]} p = {p_text(comparison.p)} ({way}; it decides)"]
+    parts = [f"{_TESTS[comparison.test]} p = {p_text(comparison.p)} ({comparison.p_way}; it decides)"]
     parts.append(f"sign test p = {p_text(comparison.sign_p)}")
     if len(comparison.seeds) > 1:
         parts.append(f"on these tasks alone p = {p_text(comparison.pairs_p)}")
@@ -260,7 +258,12 @@ def _unscored_lines(comparison: Comparison, first: str, second: str) -> Iterator
             yield f"tasks that {where} could score: {len(tasks)} ({names_shown(tasks)})"
 
 
-def _left_out_lines(left: LeftOut, first: str, second: str) -> Iterator[str]:
+def _left_out_lines(comparison: Comparison, first: str, second: str) -> Iterator[str]:
+    left = comparison.left_out
+    if left != LeftOut():
+        common = f"{counted(comparison.tasks, 'common task')} and {counted(len(comparison.seeds), 'seed')}"
+        scores = f"{first} {_percent(comparison.first_score)} %, {second} {_percent(comparison.second_score)} %"
+        yield f"over the {common}: {scores}"
     for tasks, name in ((left.only_first, first), (left.only_second, second)):
         if tasks:
             yield f"left out, only in {name}: {counted(len(tasks), 'task')} ({names_shown(tasks)})"

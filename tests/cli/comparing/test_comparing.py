@@ -16,6 +16,7 @@ from stored_runs import MISSING, store_run
 from tbench.cli import app
 from tbench.errors import UsageError
 
+PAGE = Path(__file__).parents[3] / "docs" / "comparing.md"
 OLD = {"easy": (1.0, 1.0), "hard": (0.0, 0.0), "won": (0.0, 0.0), "lost": (1.0, 0.0)}
 NEW = {"easy": (1.0, 1.0), "hard": (0.0, 0.0), "won": (1.0, 1.0), "lost": (0.0, 0.0)}
 
@@ -106,7 +107,8 @@ def test_published_files_are_compared_as_they_are(tmp_path: Path) -> None:
     text = tbench("compare", tmp_path / "Qwen3.5-9B.jsonl", tmp_path / "tmax-9b.jsonl")
     assert "B - A: +6.07 points, standard error 2.68" in text
     assert "p = 0.0308833 (exact; it decides); sign test p = 0.00700037; on these tasks alone p = 0.00155032" in text
-    assert "of the squared error 34 % is noise within tasks" in text
+    shown = PAGE.read_text().partition("```text\n")[2].partition("```")[0].splitlines()
+    assert [line for line in shown if line != "..." and line not in text.splitlines()] == []
     assert "results of 3 models" in refused("compare", PUBLISHED / "trials.jsonl", tmp_path / "tmax-9b.jsonl")
 
 
@@ -128,6 +130,7 @@ def test_the_endpoint_the_concurrency_and_the_seeds_number_are_no_other_settings
     more = {task: (*row, 0.0) for task, row in NEW.items()}
     text = tbench("compare", old, store_run(tmp_path / "new", more, base_url="http://b/v1", concurrency=8))
     assert "B - A: +12.50 points" in text and "left out, only in B: 1 seed (2)" in text
+    assert "over the 4 common tasks and 2 seeds: A 37.5 %, B 50.0 %" in text
 
 
 def test_an_unfinished_run_is_refused_with_what_finishes_it(tmp_path: Path) -> None:
