@@ -107,10 +107,14 @@ class RunHistory:
         found = self._found(run)
         return self._asked(lambda: queries.select_table(self._connection, found))
 
+    def tasks(self, run: Path | str) -> dict[str, str | None]:
+        """The planned tasks of a run in their order, with the hash of their content where it is known."""
+        found = self._found(run)
+        return self._asked(lambda: queries.select_tasks(self._connection, found))
+
     def hashes(self, run: Path | str) -> dict[str, str]:
         """The hash of each task's content in a run, by task, where it is known. Raises UsageError."""
-        found = self._found(run)
-        return self._asked(lambda: queries.select_hashes(self._connection, found))
+        return {task: digest for task, digest in self.tasks(run).items() if digest is not None}
 
     def task(
         self,
@@ -124,6 +128,15 @@ class RunHistory:
         """One task over all runs that planned it, newest first."""
         where = self._where(model=model, dataset=dataset, fingerprint=fingerprint, under=under)
         return self._asked(lambda: queries.select_task(self._connection, self._places.folder, task, where))
+
+    def names_of(self, hashes: Iterable[str]) -> tuple[str, ...]:
+        """The names under which tasks of such content were run."""
+        known = tuple(dict.fromkeys(hashes))
+        return self._asked(lambda: queries.select_names(self._connection, known))
+
+    def task_names(self) -> tuple[str, ...]:
+        """The tasks of all runs."""
+        return self._asked(lambda: queries.select_task_names(self._connection))
 
     def models(self, *, dataset: str | None = None, under: Iterable[Path] | None = None) -> tuple[ModelRow, ...]:
         """The best and the last run of each model, series by series."""

@@ -89,8 +89,18 @@ def select_table(connection: sqlite3.Connection, run_id: int) -> RewardTable:
     return RewardTable.of(verdicts, [task for (task,) in tasks], json.loads(seeds))
 
 
-def select_hashes(connection: sqlite3.Connection, run_id: int) -> dict[str, str]:
-    return dict(connection.execute("SELECT task, hash FROM tasks WHERE run_id = ? AND hash IS NOT NULL", (run_id,)))
+def select_tasks(connection: sqlite3.Connection, run_id: int) -> dict[str, str | None]:
+    return dict(connection.execute("SELECT task, hash FROM tasks WHERE run_id = ? ORDER BY position", (run_id,)))
+
+
+def select_names(connection: sqlite3.Connection, hashes: Sequence[str]) -> tuple[str, ...]:
+    marks = ", ".join("?" * len(hashes))
+    found = connection.execute(f"SELECT DISTINCT task FROM tasks WHERE hash IN ({marks}) ORDER BY task", hashes)
+    return tuple(name for (name,) in found)
+
+
+def select_task_names(connection: sqlite3.Connection) -> tuple[str, ...]:
+    return tuple(name for (name,) in connection.execute("SELECT DISTINCT task FROM tasks ORDER BY task"))
 
 
 def select_task(connection: sqlite3.Connection, folder: Path, task: str, where: Where) -> tuple[TaskPoint, ...]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -63,6 +64,7 @@ def _about(stored: StoredRun, summary: Summary, trials: list[Row]) -> Row:
         "name": stored.name,
         "agent": document.locked.agent if document else summary.agent,
         "fingerprint": fingerprint(stored),
+        "plan": _plan(stored),
         "imported": stored.document is None,
         "status": document.status if document else None,
         "stopped": document.stopped if document else None,
@@ -74,6 +76,13 @@ def _about(stored: StoredRun, summary: Summary, trials: list[Row]) -> Row:
         "broken_rules": _json(summary.broken_rules),
         "notes": _json(stored.notes),
     }
+
+
+def _plan(stored: StoredRun) -> str:
+    """A hash of the planned tasks and their content."""
+    hashes = task_hashes(stored)
+    planned = sorted((name, hashes.get(name)) for name in stored.planned_tasks)
+    return hashlib.sha256(_json(planned).encode("utf-8", "replace")).hexdigest()[:16]
 
 
 def _figures(summary: Summary) -> Row:

@@ -29,6 +29,7 @@ CREATE TABLE runs (
     dataset_id INTEGER REFERENCES datasets (id),
     agent TEXT,
     fingerprint TEXT NOT NULL,
+    plan TEXT NOT NULL,
     imported INTEGER NOT NULL,
     status TEXT,
     stopped TEXT,
