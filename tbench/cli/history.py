@@ -19,11 +19,12 @@ from tbench.errors import UsageError
 
 if TYPE_CHECKING:
     from tbench.history.index import RunHistory
-    from tbench.history.rows import Changes, RunRow, TaskPoint
+    from tbench.history.rows import Changes, ProxyRow, RunRow, TaskPoint
 
 _SCHEMA_VERSION = 1
 _TELL_EVERY_SEC = 5.0
 _HASH_SHOWN = 12
+_PROXY_HEADS = ("proxy", "begun", "model", "kind", ">score", ">answered", "measure")
 
 
 @click.command(cls=TbenchCommand)
@@ -67,7 +68,8 @@ def history(
             print_line(f"note: {note}", err=True)
         rows = opened.runs(model=model, dataset=dataset, under=roots, limit=limit)
         if task is None:
-            _show_runs(opened, rows, roots, changes, as_json)
+            proxies = opened.proxies(model=model, under=roots)[:limit] if dataset is None else ()
+            _show_runs(opened, rows, proxies, roots, changes, as_json)
         else:
             _show_task(opened, task, rows, as_json)
 
@@ -96,7 +98,12 @@ def _telling() -> Callable[[int, int], None]:
 
 
 def _show_runs(
-    history: RunHistory, rows: Sequence[RunRow], roots: Sequence[Path], changes: Changes, as_json: bool
+    history: RunHistory,
+    rows: Sequence[RunRow],
+    proxies: Sequence[ProxyRow],
+    roots: Sequence[Path],
+    changes: Changes,
+    as_json: bool,
 ) -> None:
     from tbench.history.remarks import run_remarks
 
@@ -104,13 +111,19 @@ def _show_runs(
     if as_json:
         counts = {name: value for name, value in asdict(changes).items() if name != "notes"}
         runs = [{**_plain(row), "coverage": row.coverage} for row in rows]
-        _print_json({"index": str(history.file), "changes": counts, "runs": runs, "remarks": list(remarks)})
+        of_proxies = [_plain(row) for row in proxies]
+        said = {"index": str(history.file), "changes": counts, "runs": runs, "proxies": of_proxies}
+        _print_json({**said, "remarks": list(remarks)})
         return
     heads = ("run", "begun", "model", "dataset", ">score", ">coverage", ">k", ">tokens", ">wall", "")
     for line in _aligned(heads, [_cells(row, roots) for row in rows]):
         print_line(line)
     if not rows:
         print_line("no runs")
+    if proxies:
+        print_line("")
+        for line in _aligned(_PROXY_HEADS, [_proxy_cells(row, roots) for row in proxies]):
+            print_line(line)
     for remark in remarks:
         print_line(f"note: {remark}")
 
@@ -129,6 +142,20 @@ def _cells(row: RunRow, roots: Sequence[Path]) -> tuple[str, ...]:
         _rounded(row.prompt_tokens + row.completion_tokens),
         "-" if row.wall_sec is None else duration(row.wall_sec),
         _state(row),
+    )
+
+
+def _proxy_cells(row: ProxyRow, roots: Sequence[Path]) -> tuple[str, ...]:
+    from tbench.scores.summary import percent
+
+    return (
+        _short(row.path, roots),
+        _minute(row.begun_at),
+        row.model or "-",
+        row.kind,
+        "-" if row.score is None else f"{percent(row.score)} %",
+        "-" if row.planned is None else f"{row.answered}/{row.planned}",
+        row.measure,
     )
 
 
@@ -228,7 +255,7 @@ def _aligned(heads: Sequence[str], rows: Sequence[Sequence[str]]) -> Iterator[st
         yield "  ".join(cell.rjust(width) if number else cell.ljust(width) for cell, width, number in cells).rstrip()
 
 
-def _plain(row: RunRow | TaskPoint) -> dict[str, Any]:
+def _plain(row: RunRow | ProxyRow | TaskPoint) -> dict[str, Any]:
     """The fields of a row as JSON has them."""
     return {name: str(value) if isinstance(value, Path) else value for name, value in asdict(row).items()}
 

@@ -12,7 +12,7 @@ from tbench.errors import UsageError
 from tbench.history import queries
 from tbench.history.database import Damaged, connect, make_tables, replace_damaged, told, transaction
 from tbench.history.queries import Where
-from tbench.history.rows import Changes, DayRow, ModelRow, RunRow, TaskPoint
+from tbench.history.rows import Changes, DayRow, ModelRow, ProxyRow, RunRow, TaskPoint
 from tbench.history.updating import Places, Progress, Update
 from tbench.scores.statistics import RewardTable
 
@@ -142,6 +142,14 @@ class RunHistory:
         """The best and the last run of each model, series by series."""
         where = self._where(dataset=dataset, under=under)
         return self._asked(lambda: queries.select_models(self._connection, self._places.folder, where))
+
+    def proxies(self, *, model: str | None = None, under: Iterable[Path] | None = None) -> tuple[ProxyRow, ...]:
+        """The replays and extractions, newest first."""
+        where = Where()
+        where.add_equal("models.name", model)
+        if under is not None:
+            where.add_folders([each.resolve() for each in under], self._places.folder, "proxies")
+        return self._asked(lambda: queries.select_proxies(self._connection, self._places.folder, where))
 
     def days(self, *, model: str | None = None, under: Iterable[Path] | None = None) -> tuple[DayRow, ...]:
         """The days on which runs began, newest first."""

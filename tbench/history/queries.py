@@ -9,7 +9,7 @@ from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
-from tbench.history.rows import DayRow, ModelRow, RunRow, TaskPoint
+from tbench.history.rows import DayRow, ModelRow, ProxyRow, RunRow, TaskPoint
 from tbench.scores.statistics import RewardTable, TrialReward
 
 _ELSEWHERE = {
@@ -45,17 +45,17 @@ class Where:
             title = "datasets.name || '@' || datasets.version"
             self.add(f"(datasets.name = ? OR {title} = ?)", said, said)
 
-    def add_folders(self, folders: Iterable[Path], index_folder: Path) -> None:
+    def add_folders(self, folders: Iterable[Path], index_folder: Path, table: str = "runs") -> None:
         """At or below one of these folders; paths in the index are relative to its own folder where they lie in it."""
         conditions, values = [], list[object]()
         for folder in folders:
             known = folder.relative_to(index_folder) if folder.is_relative_to(index_folder) else folder
             start = "" if known == Path() else f"{str(known).rstrip('/')}/"
             if start:
-                conditions.append("runs.path = ? OR substr(runs.path, 1, ?) = ?")
+                conditions.append(f"{table}.path = ? OR substr({table}.path, 1, ?) = ?")
                 values += (str(known), len(start), start)
             if index_folder.is_relative_to(folder):
-                conditions.append("substr(runs.path, 1, 1) != '/'")
+                conditions.append(f"substr({table}.path, 1, 1) != '/'")
         self.add(f"({' OR '.join(conditions) or 'FALSE'})", *values)
 
     def __str__(self) -> str:
@@ -146,6 +146,15 @@ def select_models(connection: sqlite3.Connection, folder: Path, where: Where) ->
             last[key] = row
     rows = [ModelRow(*key, count, row, last[key]) for key, (count, row) in best.items()]
     return tuple(sorted(rows, key=lambda row: (row.fingerprint, -(row.best.score or 0.0), row.model or "")))
+
+
+def select_proxies(connection: sqlite3.Connection, folder: Path, where: Where) -> tuple[ProxyRow, ...]:
+    names = [field.name for field in fields(ProxyRow)]
+    columns = ", ".join("models.name" if name == "model" else f"proxies.{name}" for name in names)
+    tables = "proxies LEFT JOIN models ON models.id = proxies.model_id"
+    newest_first = NEWEST_FIRST.replace("runs.", "proxies.")
+    rows = connection.execute(f"SELECT {columns} FROM {tables} {where} ORDER BY {newest_first}", where.values)
+    return tuple(ProxyRow(folder / path, *rest) for path, *rest in rows)
 
 
 def select_days(connection: sqlite3.Connection, where: Where) -> tuple[DayRow, ...]:

@@ -133,16 +133,38 @@ class DayRow:
 
 
 @dataclass(frozen=True, slots=True)
+class ProxyRow:
+    """A replay or an extraction, and what it came to."""
+
+    path: Path
+    name: str
+    kind: str
+    """`replay` or `extraction`."""
+    model: str | None
+    measure: str
+    """The key of its result that `score` is."""
+    score: float | None
+    """A fraction; None where it has not been scored."""
+    planned: int | None
+    answered: int | None
+    metric_revision: str | None
+    data: str | None
+    """Hash of what it was asked about: other scores are on another scale."""
+    protocol: str | None
+    begun_at: str | None
+
+
+@dataclass(frozen=True, slots=True)
 class Changes:
-    """What an update of the index has come to."""
+    """What an update of the index has come to, in directories of runs and proxies."""
 
     added: int = 0
     changed: int = 0
     unchanged: int = 0
     forgotten: int = 0
-    """Runs whose directory is gone."""
+    """What had a directory that is gone."""
     unreadable: int = 0
-    """Directories that are no run that can be read; the notes say why."""
+    """Directories that cannot be read; the notes say why."""
     notes: tuple[str, ...] = ()
     """One sentence each."""
 

@@ -134,6 +134,24 @@ CREATE TABLE trials (
     FOREIGN KEY (run_id, task) REFERENCES tasks (run_id, task) ON DELETE CASCADE
 ) WITHOUT ROWID;
 
+CREATE TABLE proxies (
+    id INTEGER PRIMARY KEY,
+    path TEXT NOT NULL UNIQUE,
+    name TEXT NOT NULL,
+    kind TEXT NOT NULL,
+    model_id INTEGER REFERENCES models (id),
+    measure TEXT NOT NULL,
+    score REAL,
+    planned INTEGER,
+    answered INTEGER,
+    metric_revision TEXT,
+    data TEXT,
+    protocol TEXT,
+    begun_at TEXT,
+    tbench_version TEXT,
+    figures TEXT NOT NULL
+);
+
 CREATE TABLE directories (
     path TEXT PRIMARY KEY,
     device INTEGER NOT NULL,

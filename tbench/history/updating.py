@@ -12,6 +12,7 @@ from typing import Any
 from tbench.errors import UsageError
 from tbench.history.database import transaction
 from tbench.history.directories import FoundDirectory, FoundRuns, device_of_nearest, find_runs
+from tbench.history.proxies import PROXIES, ProxyRecord, read_proxy
 from tbench.history.records import Row, RunRecord, read_record
 from tbench.history.rows import Changes
 from tbench.text import counted, names_shown
@@ -105,9 +106,9 @@ class Update:
         place = self._places.place(each.path)
         problem = None
         try:
-            record = read_record(each.path)
+            store = self._reading(each)
             with transaction(self._connection):
-                store_run(self._connection, place, record)
+                store(place)
                 self._store_directory(place, each, None)
         except (UsageError, RecursionError) as error:
             problem = str(error) or "nested too deeply"
@@ -117,12 +118,20 @@ class Update:
             self._counts["added" if before is None else "changed"] += 1
             return
         with transaction(self._connection):
-            is_in = self._connection.execute("SELECT 1 FROM runs WHERE path = ?", (place,)).fetchone()
-            if is_in:
+            known = "SELECT path FROM runs UNION ALL SELECT path FROM proxies"
+            if self._connection.execute(f"SELECT 1 FROM ({known}) WHERE path = ?", (place,)).fetchone():
                 problem += "; the history keeps what it read of it before"
             self._store_directory(place, each, problem)
         self._counts["unreadable"] += 1
         self._notes.append(problem)
+
+    def _reading(self, each: FoundDirectory) -> Callable[[str], None]:
+        """Read a directory; gives what stores it. Raises UsageError."""
+        if each.manifest in PROXIES:
+            proxy = read_proxy(each.path, each.manifest)
+            return lambda place: store_proxy(self._connection, place, proxy)
+        record = read_record(each.path)
+        return lambda place: store_run(self._connection, place, record)
 
     def _store_directory(self, place: str, each: FoundDirectory, problem: str | None) -> None:
         values = (place, each.device, each.stamp, problem)
@@ -147,14 +156,18 @@ class Update:
         if gone:
             with transaction(self._connection):
                 for place in gone:
-                    had = self._connection.execute("DELETE FROM runs WHERE path = ?", (place,)).rowcount
+                    for table in ("runs", "proxies"):
+                        had = self._connection.execute(f"DELETE FROM {table} WHERE path = ?", (place,)).rowcount
+                        self._counts["forgotten"] += had
                     self._connection.execute("DELETE FROM directories WHERE path = ?", (place,))
-                    self._counts["forgotten"] += had
 
     def _remove_unused(self) -> None:
         with transaction(self._connection):
-            for table, column in (("models", "model_id"), ("datasets", "dataset_id")):
-                used = f"SELECT {column} FROM runs WHERE {column} IS NOT NULL"
+            for table, column, users in (
+                ("models", "model_id", ("runs", "proxies")),
+                ("datasets", "dataset_id", ("runs",)),
+            ):
+                used = " UNION ".join(f"SELECT {column} FROM {user} WHERE {column} IS NOT NULL" for user in users)
                 self._connection.execute(f"DELETE FROM {table} WHERE id NOT IN ({used})")
 
 
@@ -166,7 +179,8 @@ def _is_unmounted(path: Path, device: int) -> bool:
 def store_run(connection: sqlite3.Connection, place: str, record: RunRecord) -> None:
     """Write the rows of a run in place of those it had, within a transaction. Raises sqlite3.Error."""
     before = connection.execute("SELECT id FROM runs WHERE path = ?", (place,)).fetchone()
-    connection.execute("DELETE FROM runs WHERE path = ?", (place,))
+    for table in ("runs", "proxies"):
+        connection.execute(f"DELETE FROM {table} WHERE path = ?", (place,))
     row = {
         "id": before[0] if before else None,
         "path": place,
@@ -181,6 +195,15 @@ def store_run(connection: sqlite3.Connection, place: str, record: RunRecord) -> 
             marks = ", ".join("?" * len(rows[0]))
             statement = f"INSERT INTO {table} (run_id, {columns}) VALUES ({run_id}, {marks})"
             connection.executemany(statement, (tuple(each.values()) for each in rows))
+
+
+def store_proxy(connection: sqlite3.Connection, place: str, record: ProxyRecord) -> None:
+    """Write the row of a proxy in place of the one it had, within a transaction. Raises sqlite3.Error."""
+    connection.execute("DELETE FROM runs WHERE path = ?", (place,))
+    before = connection.execute("SELECT id FROM proxies WHERE path = ?", (place,)).fetchone()
+    connection.execute("DELETE FROM proxies WHERE path = ?", (place,))
+    row = {"id": before[0] if before else None, "path": place, "model_id": _model_id(connection, record.model)}
+    _insert(connection, "proxies", row | record.row)
 
 
 def _insert(connection: sqlite3.Connection, table: str, row: Row) -> int:

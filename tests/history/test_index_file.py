@@ -113,9 +113,12 @@ def test_a_damaged_index_is_made_anew(runs: Path, damage: str) -> None:
 def test_damage_that_a_question_meets_is_told_with_the_way_out(runs: Path) -> None:
     updated(runs)
     file = runs / INDEX_NAME
+    with closing(sqlite3.connect(file)) as index:
+        (page,) = index.execute("SELECT rootpage FROM sqlite_master WHERE name = 'tasks_by_name'").fetchone()
+        (size,) = index.execute("PRAGMA page_size").fetchone()
     with file.open("r+b") as opened:
-        opened.seek(4096 * 2)
-        opened.write(b"\xff" * (file.stat().st_size - 4096 * 2))
+        opened.seek((page - 1) * size)
+        opened.write(b"\xff" * size)
     with RunHistory.open(file) as history, pytest.raises(UsageError, match="make it anew with: tbench history --re"):
         history.task("task-000")
 
