@@ -30,6 +30,7 @@ COMMANDS = {
     ),
     "summary": Lazy("tbench.cli.summary", "summary", "Print the score of a run from its directory."),
     "report": Lazy("tbench.cli.report", "report", "Write one self-contained HTML page and print its path."),
+    "export": Lazy("tbench.cli.export", "export", "Write stored runs in formats of others."),
     "history": Lazy(
         "tbench.cli.history", "history", "List the runs of a folder, newest first, or follow one task over them."
     ),
