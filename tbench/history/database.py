@@ -171,6 +171,7 @@ def _with_tables(connection: sqlite3.Connection, file: Path) -> tuple[str, ...]:
         if version == SCHEMA_VERSION:
             return ()
         make_tables(connection)
+        connection.execute(f"PRAGMA application_id = {_APPLICATION_ID}")
     connection.execute("PRAGMA wal_checkpoint")  # whose file it is, is from now on in the file's own header
     if version is None:
         return ()
@@ -194,7 +195,6 @@ def make_tables(connection: sqlite3.Connection) -> None:
         connection.execute(f'DROP TABLE "{name}"')
     for statement in schema():
         connection.execute(statement)
-    connection.execute(f"PRAGMA application_id = {_APPLICATION_ID}")
     meta = {"schema_version": str(SCHEMA_VERSION), "schema_hash": _schema_hash()}
     connection.executemany("INSERT INTO meta VALUES (?, ?)", meta.items())
 

@@ -7,14 +7,12 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from tbench.errors import UsageError
 from tbench.history.database import transaction
 from tbench.history.directories import FoundDirectory, FoundRuns, device_of_nearest, find_runs
-from tbench.history.proxies import PROXIES, ProxyRecord, read_proxy
-from tbench.history.records import Row, RunRecord, read_record
 from tbench.history.rows import Changes
+from tbench.history.storing import UNSTORABLE, read_directory
 from tbench.text import counted, names_shown
 
 Progress = Callable[[int, int], None]
@@ -106,13 +104,13 @@ class Update:
         place = self._places.place(each.path)
         problem = None
         try:
-            store = self._reading(each)
+            store = read_directory(each)
             with transaction(self._connection):
-                store(place)
+                store(self._connection, place)
                 self._store_directory(place, each, None)
         except (UsageError, RecursionError) as error:
             problem = str(error) or "nested too deeply"
-        except (OverflowError, UnicodeEncodeError, sqlite3.IntegrityError) as error:
+        except UNSTORABLE as error:
             problem = f"{each.path}: holds what no index can hold ({error})"
         if problem is None:
             self._counts["added" if before is None else "changed"] += 1
@@ -124,14 +122,6 @@ class Update:
             self._store_directory(place, each, problem)
         self._counts["unreadable"] += 1
         self._notes.append(problem)
-
-    def _reading(self, each: FoundDirectory) -> Callable[[str], None]:
-        """Read a directory; gives what stores it. Raises UsageError."""
-        if each.manifest in PROXIES:
-            proxy = read_proxy(each.path, each.manifest)
-            return lambda place: store_proxy(self._connection, place, proxy)
-        record = read_record(each.path)
-        return lambda place: store_run(self._connection, place, record)
 
     def _store_directory(self, place: str, each: FoundDirectory, problem: str | None) -> None:
         values = (place, each.device, each.stamp, problem)
@@ -174,60 +164,3 @@ class Update:
 def _is_unmounted(path: Path, device: int) -> bool:
     """Whether what lies at a path that is gone, or was found another way, may be on a disk that is not there."""
     return not path.exists() and device_of_nearest(path) != device
-
-
-def store_run(connection: sqlite3.Connection, place: str, record: RunRecord) -> None:
-    """Write the rows of a run in place of those it had, within a transaction. Raises sqlite3.Error."""
-    before = connection.execute("SELECT id FROM runs WHERE path = ?", (place,)).fetchone()
-    for table in ("runs", "proxies"):
-        connection.execute(f"DELETE FROM {table} WHERE path = ?", (place,))
-    row = {
-        "id": before[0] if before else None,
-        "path": place,
-        "model_id": _model_id(connection, record.model),
-        "dataset_id": _dataset_id(connection, record.dataset),
-        **record.run,
-    }
-    run_id = _insert(connection, "runs", row)
-    for table, rows in (("tasks", record.tasks), ("trials", record.trials)):
-        if rows:
-            columns = ", ".join(rows[0])
-            marks = ", ".join("?" * len(rows[0]))
-            statement = f"INSERT INTO {table} (run_id, {columns}) VALUES ({run_id}, {marks})"
-            connection.executemany(statement, (tuple(each.values()) for each in rows))
-
-
-def store_proxy(connection: sqlite3.Connection, place: str, record: ProxyRecord) -> None:
-    """Write the row of a proxy in place of the one it had, within a transaction. Raises sqlite3.Error."""
-    connection.execute("DELETE FROM runs WHERE path = ?", (place,))
-    before = connection.execute("SELECT id FROM proxies WHERE path = ?", (place,)).fetchone()
-    connection.execute("DELETE FROM proxies WHERE path = ?", (place,))
-    row = {"id": before[0] if before else None, "path": place, "model_id": _model_id(connection, record.model)}
-    _insert(connection, "proxies", row | record.row)
-
-
-def _insert(connection: sqlite3.Connection, table: str, row: Row) -> int:
-    columns = ", ".join(f'"{column}"' for column in row)
-    marks = ", ".join("?" * len(row))
-    inserted = connection.execute(f"INSERT INTO {table} ({columns}) VALUES ({marks})", tuple(row.values()))
-    assert inserted.lastrowid is not None
-    return inserted.lastrowid
-
-
-def _model_id(connection: sqlite3.Connection, name: str | None) -> int | None:
-    if name is None:
-        return None
-    found = connection.execute("SELECT id FROM models WHERE name = ?", (name,)).fetchone()
-    return found[0] if found else _insert(connection, "models", {"name": name})
-
-
-def _dataset_id(connection: sqlite3.Connection, dataset: Mapping[str, Any] | None) -> int | None:
-    if dataset is None:
-        return None
-    conditions = " AND ".join(f'"{column}" IS ?' for column in _DATASET_COLUMNS)
-    values = tuple(dataset.get(column) for column in _DATASET_COLUMNS)
-    found = connection.execute(f"SELECT id FROM datasets WHERE {conditions}", values).fetchone()
-    return found[0] if found else _insert(connection, "datasets", dict(dataset))
-
-
-_DATASET_COLUMNS = ("name", "version", "source", "url", "commit", "digest", "tasks")

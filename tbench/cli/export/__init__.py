@@ -13,6 +13,9 @@ COMMANDS = {
         "sft",
         "Write conversations as training data: OpenAI's messages, with a flag on each that is to be learnt.",
     ),
+    "sqlite": Lazy(
+        "tbench.cli.export.sqlite", "sqlite", "Write runs, tasks and trials as the tables of one SQLite file."
+    ),
 }
 
 
