@@ -16,6 +16,7 @@ from tbench.cli.parsing.commands import Argument, TbenchCommand
 from tbench.cli.parsing.values import A_PATH, Integer
 from tbench.cli.printing import print_line, print_text
 from tbench.errors import UsageError
+from tbench.text import visible_line
 
 if TYPE_CHECKING:
     from tbench.history.index import RunHistory
@@ -248,7 +249,7 @@ def _aligned(heads: Sequence[str], rows: Sequence[Sequence[str]]) -> Iterator[st
     if not rows:
         return
     right = [head.startswith(">") for head in heads]
-    table = [[head.removeprefix(">") for head in heads], *rows]
+    table = [[head.removeprefix(">") for head in heads], *([visible_line(cell) for cell in row] for row in rows)]
     widths = [max(map(len, column)) for column in zip(*table, strict=True)]
     for row in table:
         cells = zip(row, widths, right, strict=True)

@@ -36,7 +36,7 @@ def index_of(folders: Sequence[Path]) -> Path:
     return (first.resolve().parent if is_run else first) / INDEX_NAME
 
 
-class Damaged(Exception):
+class Damaged(UsageError):
     """The file is no sound SQLite database any more."""
 
 
