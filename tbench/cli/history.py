@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 _SCHEMA_VERSION = 1
 _TELL_EVERY_SEC = 5.0
 _HASH_SHOWN = 12
+_REMARKS_SHOWN = 10
 _PROXY_HEADS = ("proxy", "begun", "model", "kind", ">score", ">answered", "measure")
 
 
@@ -125,8 +126,7 @@ def _show_runs(
         print_line("")
         for line in _aligned(_PROXY_HEADS, [_proxy_cells(row, roots) for row in proxies]):
             print_line(line)
-    for remark in remarks:
-        print_line(f"note: {remark}")
+    _print_remarks(remarks)
 
 
 def _cells(row: RunRow, roots: Sequence[Path]) -> tuple[str, ...]:
@@ -214,8 +214,7 @@ def _show_task(history: RunHistory, task: str, rows: Sequence[RunRow], as_json: 
     heads = ("run", "begun", "model", "content", ">mean", ">solved", ">steps", "by seed")
     for line in _aligned(heads, [_task_cells(point) for point in points]):
         print_line(line)
-    for remark in remarks:
-        print_line(f"note: {remark}")
+    _print_remarks(remarks)
 
 
 def _task_cells(point: TaskPoint) -> tuple[str, ...]:
@@ -242,6 +241,14 @@ def _nearest(name: str, known: Sequence[str]) -> str:
 
 
 # -- both ----------------------------------------------------------------------------------------
+
+
+def _print_remarks(remarks: Sequence[str]) -> None:
+    """Print what is to be known beside the scores; of many remarks the newest."""
+    for remark in remarks[-_REMARKS_SHOWN:]:
+        print_line(f"note: {remark}")
+    if len(remarks) > _REMARKS_SHOWN:
+        print_line(f"note: {len(remarks) - _REMARKS_SHOWN:,} more of earlier runs; --json has them all")
 
 
 def _aligned(heads: Sequence[str], rows: Sequence[Sequence[str]]) -> Iterator[str]:
