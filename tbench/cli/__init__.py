@@ -52,6 +52,9 @@ COMMANDS = {
     "report": Lazy("tbench.cli.report", "report", "Write one self-contained HTML page and print its path."),
     "import": Lazy("tbench.cli.import_", "import_", "Write results of others (Harbor, bare lines) as run directories."),
     "export": Lazy("tbench.cli.export", "export", "Write stored runs in formats of others."),
+    "history": Lazy(
+        "tbench.cli.history", "history", "List the runs of a folder, newest first, or follow one task over them."
+    ),
     "extract": Lazy(
         "tbench.cli.proxies.extract",
         "extract",

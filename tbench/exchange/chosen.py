@@ -97,10 +97,12 @@ class LeftOut:
             yield f"left out: {problem}"
 
 
-def exported_trials(run: StoredRun, choice: TrialChoice, left_out: LeftOut) -> Iterator[ExportedTrial]:
+def exported_trials(
+    run: StoredRun, choice: TrialChoice, left_out: LeftOut, *, needs_trajectory: bool = True
+) -> Iterator[ExportedTrial]:
     """The chosen trials of a run in the order of its results, each read when it is asked for.
 
-    Adds to `left_out` what is not among them.
+    Adds to `left_out` what is not among them: also, with `needs_trajectory`, those that have none.
     """
     for result in run.results:
         if not result.final:
@@ -114,7 +116,7 @@ def exported_trials(run: StoredRun, choice: TrialChoice, left_out: LeftOut) -> I
         except RunUnreadable as error:
             left_out.unreadable.append(str(error))
             continue
-        if parts:
+        if parts or not needs_trajectory:
             yield ExportedTrial(run, result, directory, parts)
         else:
             left_out.add(_why_without_steps(run, result, directory))

@@ -11,6 +11,7 @@ from contextlib import closing
 from pathlib import Path
 
 import pytest
+from full_disk import files_end_at
 from run_trees import write_nights
 
 from tbench.errors import UsageError
@@ -113,9 +114,12 @@ def test_a_damaged_index_is_made_anew(runs: Path, damage: str) -> None:
 def test_damage_that_a_question_meets_is_told_with_the_way_out(runs: Path) -> None:
     updated(runs)
     file = runs / INDEX_NAME
+    with closing(sqlite3.connect(file)) as index:
+        (page,) = index.execute("SELECT rootpage FROM sqlite_master WHERE name = 'tasks_by_name'").fetchone()
+        (size,) = index.execute("PRAGMA page_size").fetchone()
     with file.open("r+b") as opened:
-        opened.seek(4096 * 2)
-        opened.write(b"\xff" * (file.stat().st_size - 4096 * 2))
+        opened.seek((page - 1) * size)
+        opened.write(b"\xff" * size)
     with RunHistory.open(file) as history, pytest.raises(UsageError, match="make it anew with: tbench history --re"):
         history.task("task-000")
 
@@ -124,11 +128,18 @@ def test_an_index_of_an_earlier_schema_is_made_anew_and_one_of_a_later_is_refuse
     updated(runs)
     set_version(runs, SCHEMA_VERSION - 1)
     notes, words = updated(runs)
-    assert f"has the schema of an earlier tbench ({SCHEMA_VERSION - 1})" in notes[0] and words == "6 added"
+    assert "has the tables of an earlier tbench" in notes[0] and words == "6 added"
     set_version(runs, SCHEMA_VERSION + 1)
     with pytest.raises(UsageError, match=r"was written by a newer tbench .*; upgrade tbench, or name another file"):
         RunHistory.open(runs / INDEX_NAME)
     assert len(content(runs)) == 36
+
+
+def test_an_index_whose_tables_are_others_than_its_version_says_is_made_anew(runs: Path) -> None:
+    updated(runs)
+    with closing(sqlite3.connect(runs / INDEX_NAME)) as index, index:
+        index.execute("UPDATE meta SET value = 'another' WHERE key = 'schema_hash'")
+    assert updated(runs)[1] == "6 added"
 
 
 def set_version(runs: Path, version: int) -> None:
@@ -150,6 +161,18 @@ def test_a_file_of_something_else_is_not_touched(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="Is a directory; name another"):
         (tmp_path / "folder").mkdir()
         RunHistory.open(tmp_path / "folder")
+
+
+def test_a_full_disk_is_one_line_and_costs_nothing_but_what_was_not_written(runs: Path) -> None:
+    with RunHistory.open(runs / INDEX_NAME) as history:
+        with files_end_at(60_000), pytest.raises(UsageError, match=r"sqlite: cannot be written"):
+            history.update(runs)
+        there = len(history.runs())
+        assert there < 6
+        assert history.update(runs).words == ", ".join(
+            filter(None, (f"{6 - there} added", f"{there} unchanged" if there else ""))
+        )
+    assert len(content(runs)) == 36
 
 
 def test_a_new_index_says_in_its_header_whose_it_is(tmp_path: Path) -> None:

@@ -6,7 +6,6 @@ hold a key of ours, but for those named `extra`.
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
@@ -15,8 +14,9 @@ from harness.protocols.base import Action, Command
 from harness.rendering import without_thinking
 from harness.trajectory import Compaction, Message, Reply, Step, ToolCall, Trajectory, Usage
 from tbench.exchange.atif.session_cast import CastTimes
-from tbench.exchange.contexts import compactions_before, opening_of
+from tbench.exchange.contexts import ContextTurn, compactions_before, opening_of
 from tbench.exchange.protocol_of import RunProtocol
+from tbench.exchange.tool_arguments import json_object
 
 TYPED = "bash_command"
 """The function by which text protocols act, as Harbor's own agents name it: no request offered it."""
@@ -29,8 +29,31 @@ Fields = dict[str, Any]
 
 def document_steps(trajectory: Trajectory, protocol: RunProtocol, times: CastTimes) -> list[Fields]:
     """All steps of a trajectory in order, numbered from 1."""
-    found = list(_steps(trajectory, protocol, times))
-    return [{"step_id": number, **fields} for number, fields in enumerate(found, start=1)]
+    return _numbered(_steps(trajectory, protocol, times))
+
+
+def context_steps(turns: Sequence[ContextTurn], protocol: RunProtocol, times: CastTimes) -> list[Fields]:
+    """The steps of one context, numbered from 1: what came back is what the history had for it then."""
+    return _numbered(_of_turns(turns, protocol, times))
+
+
+def _numbered(steps: Iterable[Fields]) -> list[Fields]:
+    return [{"step_id": number, **fields} for number, fields in enumerate(steps, start=1)]
+
+
+def _of_turns(turns: Sequence[ContextTurn], protocol: RunProtocol, times: CastTimes) -> Iterator[Fields]:
+    is_answered = False
+    for turn, following in zip(turns, (*turns[1:], None), strict=False):
+        if is_answered:
+            is_answered = False
+            continue
+        fields = _of_message(turn.message)
+        if turn.step is not None:
+            answer = following.message if following is not None and following.message.role in ("user", "tool") else None
+            is_answered = answer is not None
+            observation = "" if answer is None else answer.content
+            fields = _of_step(turn.step.model_copy(update={"observation": observation}), protocol, times)
+        yield {**fields, "is_copied_context": True} if turn.is_copied else fields
 
 
 def _steps(trajectory: Trajectory, protocol: RunProtocol, times: CastTimes) -> Iterator[Fields]:
@@ -145,19 +168,6 @@ def _of_tool_call(call: ToolCall) -> Fields:
 
 def _raw(call: ToolCall) -> Fields:
     return {"id": call.id, "name": call.name, "arguments": call.arguments}
-
-
-def json_object(text: str) -> Fields | None:
-    """The JSON object in a text; None where it holds something else, or what JSON itself has no word for."""
-    try:
-        value = json.loads(text, parse_constant=_refuse)
-    except (ValueError, RecursionError):
-        return None
-    return value if isinstance(value, dict) else None
-
-
-def _refuse(constant: str) -> None:
-    raise ValueError(constant)
 
 
 def _observation(step: Step, calls: Sequence[Fields]) -> Fields | None:
