@@ -30,6 +30,11 @@ COMMANDS = {
     ),
     "summary": Lazy("tbench.cli.summary", "summary", "Print the score of a run from its directory."),
     "report": Lazy("tbench.cli.report", "report", "Write one self-contained HTML page and print its path."),
+    "gate": Lazy(
+        "tbench.cli.gate",
+        "gate",
+        "Judge whether the last of many runs lies below those before it, by more than chance; exit with 5 if it does.",
+    ),
     "extract": Lazy(
         "tbench.cli.proxies.extract",
         "extract",
@@ -89,6 +94,7 @@ Exit codes:
   2    something that the user or the machine has to change
   3    coverage below --min-coverage, or no verdict
   4    stopped because the endpoint is away
+  5    the nightly gate's alarm
   130  interrupted
 """
 

@@ -75,7 +75,7 @@ def _learning(
     )
 
 
-class _Side:
+class _Direction:
     """One direction: its CUSUM, and the nights since that was 0."""
 
     def __init__(self, rule: GateRule, sign: float) -> None:
@@ -119,7 +119,7 @@ class _Walk:
         """The nights of the baseline, which grows."""
         self._judged: dict[int, float] = {}
         """What each night's difference was in standard errors, were there no unrest."""
-        self._down, self._up = (_Side(rule, sign) for sign in (1.0, -1.0))
+        self._down, self._up = (_Direction(rule, sign) for sign in (1.0, -1.0))
         self._notes: list[str] = []
         self._last = len(tallies) - 1
 
@@ -179,7 +179,7 @@ class _Walk:
             )
         return best
 
-    def _shift(self, side: _Side, *, downwards: bool) -> Shift | None:
+    def _shift(self, side: _Direction, *, downwards: bool) -> Shift | None:
         """What a side has gathered so far; None where its C is 0."""
         cusum = side.cusum
         if cusum.since is None:
