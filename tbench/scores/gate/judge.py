@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from statistics import fmean
 
 from tbench.scores.gate.baseline import Baseline, Difference
-from tbench.scores.gate.cusum import Cusum
+from tbench.scores.gate.cusum import Cusum, first_changed
 from tbench.scores.gate.flips import Pair, changes
 from tbench.scores.gate.nights import GateRule, Night
 from tbench.scores.gate.series import Series, series_of
@@ -184,26 +184,27 @@ class _Walk:
         cusum = side.cusum
         if cusum.since is None:
             return None
-        nights = self._series.nights
-        moved = self._baseline.against(together([self._tallies[at] for at in side.nights]))
+        since = side.nights[first_changed([self._judged[at] for at in side.nights]) :]
+        nights, moved = self._series.nights, self._baseline.against(together([self._tallies[at] for at in since]))
         if moved is None:
             return None
         return Shift(
             c=cusum.value,
             beyond=cusum.alarm,
-            since=nights[cusum.since],
-            before=nights[max(at for at in [*self._first, *self._judged] if at < cusum.since)],
-            nights=len(side.nights),
+            since=nights[since[0]],
+            before=nights[max(at for at in [*self._first, *self._judged] if at < since[0])],
+            nights=len(since),
             moved=moved.score - moved.base,
             se=moved.se,
-            tasks=changes(self._pairs(side.nights), downwards=downwards),
+            tasks=changes(self._pairs(since), downwards=downwards),
         )
 
     def _pairs(self, since: Sequence[int]) -> list[Pair]:
         """Each task with its rewards in the baseline and since the change."""
+        # While the score rises, nights join the baseline.
         base = [at for at in self._base if at < since[0]]
         found = ((self._series.tasks[at], self._rewards(at, base), self._rewards(at, since)) for at in self._places)
-        return [(task, before, now) for task, before, now in found if now]
+        return [(task, before, now) for task, before, now in found if before and now]
 
     def _rewards(self, place: int, nights: Sequence[int]) -> list[float]:
         rows = (self._series.cells[at][place] for at in nights)

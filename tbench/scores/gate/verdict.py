@@ -47,7 +47,7 @@ class Shift:
     beyond: bool
     """Whether c is beyond the rule's limit."""
     since: Night
-    """The first night of the change."""
+    """The likeliest first night of the change."""
     before: Night
     """The last night before it that counts."""
     nights: int
