@@ -7,7 +7,7 @@ from gate_histories import Setting, row, rows, seen, steady
 
 
 def test_a_drop_of_six_points_is_seen_within_six_nights_and_hardly_one_is_where_nothing_changed() -> None:
-    found = seen(Setting(points=6.0, nights=45), 60)
+    found = seen(Setting(points=6.0, nights=45), 40)
     assert found.median_nights <= 6
     assert found.share is not None and found.share > 0.8
     assert found.false_alarms_per_100 <= 1
