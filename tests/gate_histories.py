@@ -121,6 +121,10 @@ def seen(setting: Setting, histories: int, seed: int = 0) -> Seen:
 POINTS = (0.0, 3.0, 6.0, 10.0)
 
 
+def nights_shown(nights: float) -> str:
+    return f"{nights:g}" if nights < float("inf") else "–"
+
+
 def row(name: str, histories: int, **known: Any) -> str:
     """A row of a table: false alarms per 100 nights / drops seen / median nights, for no drop and each drop."""
     cells = []
@@ -130,7 +134,7 @@ def row(name: str, histories: int, **known: Any) -> str:
         if found.share is None:
             cells.append(f"{rate} ({found.alarmed_per_100:.1f})")
         else:
-            cells.append(f"{rate} / {100 * found.share:.0f} % / {found.median_nights:g}")
+            cells.append(f"{rate} / {100 * found.share:.0f} % / {nights_shown(found.median_nights)}")
     return f"| {name} | {' | '.join(cells)} |"
 
 

@@ -111,6 +111,21 @@ def test_a_drop_does_not_join_the_baseline() -> None:
     assert (verdict.state, verdict.base_nights) == ("alarm", 20)
 
 
+def test_nights_that_are_not_different_from_a_lucky_baseline_join_it() -> None:
+    """Ten good nights, then as many as one likes that are lower by less than the baseline is known."""
+    lucky = {task: (1.0,) for task in TASKS[:2]}
+    series = [a_night(n, rewards(n, lost=1) | (lucky if n < 10 else {})) for n in range(80)]
+    path = judge(series, RULE).path
+    assert not any(night.alarm for night in path)
+    assert max(night.c or 0.0 for night in path) > 4
+    assert (path[-1].c, judge(series, RULE).base_nights) == (0.0, 80)
+
+
+def test_a_c_beyond_its_limit_without_an_alarm_is_explained() -> None:
+    (line,) = judge(nights(14, dropped_at=10), GateRule(min_se=5.0)).lines()
+    assert line.startswith("gate: quiet: C = 5.9 > 5, but the nights since are 3.5 of 5 standard errors below the base")
+
+
 def test_a_rise_is_told_and_is_no_alarm() -> None:
     series = [a_night(n, {t: (1.0,) if n >= 14 and at < 10 else row for at, (t, row) in enumerate(rewards(n).items())})
               for n in range(18)]  # fmt: skip
