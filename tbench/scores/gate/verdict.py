@@ -176,7 +176,8 @@ class GateVerdict:
     def _good_news(self) -> tuple[str, ...]:
         lines = []
         if self.over:
-            lines.append("the alarm is over: the score is back at the baseline's level")
+            why = "no more than chance" if self.c else "the score is back at the baseline's level"
+            lines.append(f"the alarm is over: {why}")
         if self.rise is not None and self.rise.beyond:
             since = self.rise.since
             lines.append(

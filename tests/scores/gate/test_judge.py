@@ -113,7 +113,7 @@ def test_a_drop_does_not_join_the_baseline() -> None:
 
 def test_nights_that_are_not_different_from_a_lucky_baseline_join_it() -> None:
     """Ten good nights, then as many as one likes that are lower by less than the baseline is known."""
-    lucky = {task: (1.0,) for task in TASKS[:2]}
+    lucky = dict.fromkeys(TASKS[:2], (1.0,))
     series = [a_night(n, rewards(n, lost=1) | (lucky if n < 10 else {})) for n in range(80)]
     path = judge(series, RULE).path
     assert not any(night.alarm for night in path)
