@@ -30,6 +30,7 @@ MORE = {
     "tbench export atif": "exchange.md#atif",
     "tbench export sft": "exchange.md#training-data",
     "tbench export harbor": "exchange.md#jobs-of-harbor",
+    "tbench gate": "gate.md",
     "tbench extract": "extraction.md",
     "tbench replay": "replay.md",
     "tbench replay run": "replay.md",

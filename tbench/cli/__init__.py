@@ -55,6 +55,11 @@ COMMANDS = {
     "history": Lazy(
         "tbench.cli.history", "history", "List the runs of a folder, newest first, or follow one task over them."
     ),
+    "gate": Lazy(
+        "tbench.cli.gate",
+        "gate",
+        "Judge whether the last of many runs lies below those before it, by more than chance; exit with 5 if it does.",
+    ),
     "extract": Lazy(
         "tbench.cli.proxies.extract",
         "extract",

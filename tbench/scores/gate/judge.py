@@ -6,13 +6,16 @@ from collections.abc import Sequence
 from statistics import fmean
 
 from tbench.scores.gate.baseline import Baseline, Difference
-from tbench.scores.gate.cusum import Cusum
+from tbench.scores.gate.cusum import Cusum, first_changed
 from tbench.scores.gate.flips import Pair, changes
 from tbench.scores.gate.nights import GateRule, Night
 from tbench.scores.gate.series import Series, series_of
 from tbench.scores.gate.tally import Tally, together
 from tbench.scores.gate.verdict import GateVerdict, JudgedNight, Role, Shift, State
 from tbench.text import counted, names_shown
+
+_SAME_SE = 2.0
+"""Standard errors below which as many nights as the baseline has are not different from it."""
 
 
 def judge(nights: Sequence[Night], rule: GateRule) -> GateVerdict:
@@ -75,28 +78,41 @@ def _learning(
     )
 
 
-class _Side:
+class _Direction:
     """One direction: its CUSUM, and the nights since that was 0."""
 
     def __init__(self, rule: GateRule, sign: float) -> None:
         self.cusum = Cusum(rule.k, rule.h)
         self.nights: list[int] = []
+        self.errors = 0.0
+        """Standard errors between them and the baseline, where C is beyond its limit."""
         self._sign, self._least = sign, rule.min_se
 
     def add(self, at: int, z: float, tallies: Sequence[Tally], baseline: Baseline) -> list[int]:
-        """Take in a night. Returns the nights since C was 0 where it is 0 again, unless there was an alarm."""
+        """Take in a night. Returns the nights since C was 0 where it is 0 again, unless there was an alarm.
+
+        C grows without end where the baseline itself had a few good nights. It is therefore 0 also when the nights
+        since it was are as many as the baseline's, and not different from them.
+        """
         alarm = self.cusum.alarm
         self.cusum.add(at, self._sign * z)
         self.nights.append(at)
         if self.cusum.since is None:
-            ended, self.nights = self.nights, []
+            ended = self._ended()
             return [] if alarm else ended
         confirmed = False
-        if self.cusum.beyond:
-            found = baseline.against(together([tallies[at] for at in self.nights]))
-            confirmed = found is not None and -self._sign * found.errors >= self._least
+        if self.cusum.beyond and (found := baseline.against(together([tallies[at] for at in self.nights]))):
+            self.errors = -self._sign * found.errors
+            confirmed = self.errors >= self._least
+            if not confirmed and len(self.nights) >= baseline.size and self.errors < _SAME_SE:
+                self.cusum.forget()
+                return self._ended()
         self.cusum.settle(confirmed=confirmed)
         return []
+
+    def _ended(self) -> list[int]:
+        ended, self.nights, self.errors = self.nights, [], 0.0
+        return ended
 
 
 class _Walk:
@@ -119,7 +135,7 @@ class _Walk:
         """The nights of the baseline, which grows."""
         self._judged: dict[int, float] = {}
         """What each night's difference was in standard errors, were there no unrest."""
-        self._down, self._up = (_Side(rule, sign) for sign in (1.0, -1.0))
+        self._down, self._up = (_Direction(rule, sign) for sign in (1.0, -1.0))
         self._notes: list[str] = []
         self._last = len(tallies) - 1
 
@@ -137,6 +153,7 @@ class _Walk:
             sd=night.sd,
             z=night.z,
             c=self._down.cusum.value,
+            below_se=self._down.errors,
             tasks=len(self._places),
             drop=self._shift(self._down, downwards=True),
             rise=self._shift(self._up, downwards=False),
@@ -179,31 +196,32 @@ class _Walk:
             )
         return best
 
-    def _shift(self, side: _Side, *, downwards: bool) -> Shift | None:
+    def _shift(self, side: _Direction, *, downwards: bool) -> Shift | None:
         """What a side has gathered so far; None where its C is 0."""
         cusum = side.cusum
         if cusum.since is None:
             return None
-        nights = self._series.nights
-        moved = self._baseline.against(together([self._tallies[at] for at in side.nights]))
+        since = side.nights[first_changed([self._judged[at] for at in side.nights]) :]
+        nights, moved = self._series.nights, self._baseline.against(together([self._tallies[at] for at in since]))
         if moved is None:
             return None
         return Shift(
             c=cusum.value,
             beyond=cusum.alarm,
-            since=nights[cusum.since],
-            before=nights[max(at for at in [*self._first, *self._judged] if at < cusum.since)],
-            nights=len(side.nights),
+            since=nights[since[0]],
+            before=nights[max(at for at in [*self._first, *self._judged] if at < since[0])],
+            nights=len(since),
             moved=moved.score - moved.base,
             se=moved.se,
-            tasks=changes(self._pairs(side.nights), downwards=downwards),
+            tasks=changes(self._pairs(since), downwards=downwards),
         )
 
     def _pairs(self, since: Sequence[int]) -> list[Pair]:
         """Each task with its rewards in the baseline and since the change."""
+        # While the score rises, nights join the baseline.
         base = [at for at in self._base if at < since[0]]
         found = ((self._series.tasks[at], self._rewards(at, base), self._rewards(at, since)) for at in self._places)
-        return [(task, before, now) for task, before, now in found if now]
+        return [(task, before, now) for task, before, now in found if before and now]
 
     def _rewards(self, place: int, nights: Sequence[int]) -> list[float]:
         rows = (self._series.cells[at][place] for at in nights)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass
 from typing import Any, Literal
 
-from tbench.scores.gate.flips import TaskChange
+from tbench.scores.gate.flips import MovedTask
 from tbench.scores.gate.nights import GateRule, Night
 from tbench.text import counted, plain
 
@@ -47,7 +47,7 @@ class Shift:
     beyond: bool
     """Whether c is beyond the rule's limit."""
     since: Night
-    """The first night of the change."""
+    """The likeliest first night of the change."""
     before: Night
     """The last night before it that counts."""
     nights: int
@@ -56,11 +56,11 @@ class Shift:
     """What the score moved by, over these nights; a fraction."""
     se: float
     """Standard error of that, where nothing changed."""
-    tasks: tuple[TaskChange, ...]
+    tasks: tuple[MovedTask, ...]
     """All tasks that moved in this direction, the least likely to do so by chance first."""
 
     @property
-    def likely(self) -> tuple[TaskChange, ...]:
+    def likely(self) -> tuple[MovedTask, ...]:
         """The tasks that are likely to be the ones: p below 0.05, or the three with the lowest p."""
         by_chance = sum(change.p < _LIKELY for change in self.tasks)
         return self.tasks[: max(by_chance, _FEWEST_SHOWN)]
@@ -85,6 +85,8 @@ class GateVerdict:
     """Standard deviation of a night's score minus the baseline's, where nothing changes."""
     z: float | None = None
     c: float = 0.0
+    below_se: float = 0.0
+    """Standard errors by which the nights since C was 0 are below the baseline, where C is beyond its limit."""
     tasks: int = 0
     """Tasks that are compared."""
     drop: Shift | None = None
@@ -120,6 +122,7 @@ class GateVerdict:
             "sd": self.sd,
             "z": self.z,
             "c": self.c,
+            "below_se": self.below_se,
             "tasks": self.tasks,
             "drop": _shift_json(self.drop),
             "rise": _shift_json(self.rise),
@@ -140,6 +143,9 @@ class GateVerdict:
             return f": {covered}, so C stays {self.c:.1f}"
         if self.drop is not None and self.alarm:
             return f": C = {self.c:.1f} > {self.rule.h:g} since {self.drop.since.when}"
+        if self.c > self.rule.h:
+            sure = f"{self.below_se:.1f} of {self.rule.min_se:g} standard errors below the baseline"
+            return f": C = {self.c:.1f} > {self.rule.h:g}, but the nights since are {sure}"
         return f": C = {self.c:.1f} of {self.rule.h:g}"
 
     def _score(self) -> str:
@@ -170,7 +176,8 @@ class GateVerdict:
     def _good_news(self) -> tuple[str, ...]:
         lines = []
         if self.over:
-            lines.append("the alarm is over: the score is back at the baseline's level")
+            why = "no more than chance" if self.c else "the score is back at the baseline's level"
+            lines.append(f"the alarm is over: {why}")
         if self.rise is not None and self.rise.beyond:
             since = self.rise.since
             lines.append(
@@ -206,12 +213,12 @@ def _points(shift: Shift) -> str:
     return f"{100 * shift.moved:+.1f} ± {_percent(shift.se)}"
 
 
-def _task_line(change: TaskChange) -> str:
+def _task_line(change: MovedTask) -> str:
     sure = "" if change.p_holm < _LIKELY else ", may be chance"
     return f"{plain(change.task)}: {_rates(change)}, p {change.p:.2g} (Holm {change.p_holm:.2g}){sure}"
 
 
-def _rates(change: TaskChange) -> str:
+def _rates(change: MovedTask) -> str:
     """Solved trials before and since; means where rewards are partial."""
     solved = (change.base_solved / change.base_trials, change.since_solved / change.since_trials)
     if solved == (change.base_mean, change.since_mean):
