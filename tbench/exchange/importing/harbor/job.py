@@ -177,8 +177,8 @@ def _imported(
         seeds=tuple(range(seeds)),
         tasks=tuple(planned_task(task, tasks.get(task, ())) for task in sorted(planned)),
         status="interrupted" if cut or _is_unfinished(job) else "finished",
-        created_at=text_or_empty(job.result.get("started_at")) or _time(first.record.started_at),
-        ended_at=text_or_empty(job.result.get("finished_at")) or _time(_last_end(found)) or None,
+        created_at=_time(first.record.started_at),  # a job's own times have no zone
+        ended_at=_time(_last_end(found)) or None,
         settings=settings,
         reported_mean=stated,
     )
