@@ -242,6 +242,7 @@ def test_steps_of_a_task_are_taken_over(tmp_path: Path) -> None:
     run, _ = imported(finish(path))
     (found,) = run.results
     assert [(step.name, step.reward, step.steps) for step in found.task_steps] == [("one", 1.0, 1), ("two", 0.0, 0)]
+    assert [step.metrics for step in found.task_steps] == [{"reward": 1.0}, {"reward": 0.0}]
     assert (found.reward, found.timings.agent_sec, found.usage.completion_tokens) == (0.5, 10, 20)
     home = trial_directory(run.path, "a", 0) / "steps"
     assert read_steps(home / "one")[0].actions == ("ls\n",)

@@ -11,7 +11,7 @@ from typing import Any
 from tbench.errors import UsageError
 from tbench.exchange.importing.choosing import ImportChoice, chosen
 from tbench.exchange.importing.foreign_files import UnusableFile, object_or_none, read_object
-from tbench.exchange.importing.harbor.mean import mean_by_rule, metric_that_counts, stated_mean
+from tbench.exchange.importing.harbor.mean import mean_by_rule, metric_that_counts, stated_mean, value_by_rule
 from tbench.exchange.importing.harbor.places import CONFIG, LOCK, RESULT, JobPlace, links_note
 from tbench.exchange.importing.harbor.plan import (
     Job,
@@ -28,7 +28,6 @@ from tbench.exchange.importing.harbor.trial import (
     TrialWriter,
     read_trial,
 )
-from tbench.exchange.importing.harbor.verdict import numbers
 from tbench.exchange.importing.writing import NewRun, now
 from tbench.results import TrialResult
 from tbench.storage.imported_plan import ImportedPlan, ImportOrigin
@@ -66,7 +65,7 @@ class JobImport:
         return [
             result
             for result, rewards in zip(self.results, found, strict=True)
-            if result.reward is None and 0.0 in numbers(rewards or {}).values()
+            if result.reward is None and rewards and value_by_rule(rewards, self.metric) == 0
         ]
 
     def as_new(self, directory: Path) -> NewRun:

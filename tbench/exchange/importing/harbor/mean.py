@@ -31,10 +31,11 @@ def metric_that_counts(records: Iterable[HarborTrial], metric: str | None, where
 
 def mean_by_rule(records: Sequence[HarborTrial], metric: str | None) -> float:
     """The mean reward of trials, as Harbor computes it; `metric` is None where there is but one."""
-    return sum(_value(record.rewards, metric) for record in records) / len(records)
+    return sum(value_by_rule(record.rewards, metric) for record in records) / len(records)
 
 
-def _value(rewards: Mapping[str, Any] | None, metric: str | None) -> float:
+def value_by_rule(rewards: Mapping[str, Any] | None, metric: str | None) -> float:
+    """What a trial adds to Harbor's mean."""
     value = (rewards or {}).get(metric) if metric is not None else next(iter((rewards or {}).values()), 0)
     return float(value) if isinstance(value, int | float) else 0.0
 
