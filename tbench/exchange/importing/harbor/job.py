@@ -31,7 +31,7 @@ from tbench.exchange.importing.harbor.trial import (
 from tbench.exchange.importing.writing import NewRun, now
 from tbench.results import TrialResult
 from tbench.storage.imported_plan import ImportedPlan, ImportOrigin
-from tbench.text import counted, names_shown
+from tbench.text import counted, names_shown, visible_line
 
 _MOST_ATTEMPTS = 10_000
 """Attempts per task that a configuration may plan; more is taken for a mistake."""
@@ -126,7 +126,7 @@ def _read_trials(job: Job, notes: list[str]) -> tuple[list[FoundTrial], list[Pat
         notes.append(f"{counted(len(cut), 'trial')} without a result: {why}{other}")
     unknown = sorted({key for each in found for key in unknown_keys(each.record)})
     if unknown:
-        notes.append(f"keys of {RESULT} that are not known were left out: {names_shown(unknown)}")
+        notes.append(f"keys of {RESULT} that are not known were left out: {visible_line(names_shown(unknown))}")
     return found, list(cut)
 
 
@@ -162,7 +162,7 @@ def _imported(
     _note_retries(job, notes)
     settings, differing = common(settings_of(record.config) for record in records)
     if differing:
-        notes.append(f"settings that differ between trials were left out: {names_shown(differing)}")
+        notes.append(f"settings that differ between trials were left out: {visible_line(names_shown(differing))}")
     stated = stated_mean(job.result, records, counts)
     _note_lost_trials(job, found, cut, notes, is_whole=is_whole)
     first = min(found, key=lambda each: each.order)
