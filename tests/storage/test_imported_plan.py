@@ -34,6 +34,17 @@ def test_a_plan_says_what_was_planned_and_where_it_is_from(tmp_path: Path) -> No
     assert run.task_hashes == {"a": "f" * 64}
 
 
+def test_what_was_done_otherwise_than_the_tasks_say_is_told(tmp_path: Path) -> None:
+    settings = {"timeout_multiplier": 1.0, "agent_timeout_multiplier": 2.5, "environment.override_cpus": 4}
+    more = {"agent.max_timeout_sec": 60, "agent.kwargs.max_turns": 3, "environment.type": "docker"}
+    run = read_run(store(tmp_path, {**PLAN, "settings": settings | more}))
+    assert run.overrides == (
+        "agent_timeout_multiplier 2.5",
+        "environment.override_cpus 4",
+        "agent.max_timeout_sec 60",
+    )
+
+
 def test_a_plan_of_others_is_no_import() -> None:
     assert imported_plan({"tasks": [], "seeds": []}) is None
     assert imported_plan({**PLAN, "schema_version": 3}) is None

@@ -178,7 +178,7 @@ def _imported(
         status="interrupted" if cut or _is_unfinished(job) else "finished",
         created_at=_time(first.record.started_at),  # a job's own times have no zone
         ended_at=_time(_last_end(found)) or None,
-        settings=settings,
+        settings=settings if counts is None else {**settings, "metric": counts},
         reported_mean=stated,
     )
     return JobImport(plan, trials, counts, notes, mean_by_rule(records, counts))
