@@ -5,6 +5,7 @@ It has no schema_version, by which it is told from a run of tbench's own.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from typing import Any, Literal
 
@@ -14,6 +15,8 @@ from harness.trajectory import Frozen
 from tbench.origin import DatasetOrigin
 from tbench.storage.lines import first_problem
 
+_OVERRIDE = re.compile(r"\w*timeout_multiplier|\w+\.(?:override|max)_\w+")
+"""Settings of Harbor that change what a task says: `timeout_multiplier`, `agent.max_timeout_sec` …"""
 ImportFormat = Literal["harbor", "results"]
 Scalar = str | int | float | bool | None
 
@@ -59,6 +62,17 @@ class ImportedPlan(Frozen):
     """What it was run with, as far as it says and as it may be shown: a dotted name and a value each."""
     reported_mean: float | None = None
     """The mean reward that its own result states; None where it states none."""
+
+    @property
+    def overrides(self) -> tuple[str, ...]:
+        """What was done otherwise than the tasks say, as far as its settings tell: a name and a value each."""
+        return tuple(
+            f"{name} {value:g}"
+            for name, value in self.settings.items()
+            if isinstance(value, int | float)
+            and _OVERRIDE.fullmatch(name)
+            and not (value == 1 and name.endswith("multiplier"))
+        )
 
 
 def imported_plan(content: Mapping[str, Any]) -> ImportedPlan | None:

@@ -67,6 +67,8 @@ class StoredRun(Frozen):
     @property
     def overrides(self) -> tuple[str, ...]:
         """What the run did otherwise than its tasks say, a few words each; empty where that is not known."""
+        if self.plan is not None:
+            return self.plan.overrides
         return () if self.document is None else override_words(self.document.config)
 
     @property

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Literal, TypeVar
 
 from tbench.errors import UsageError
 from tbench.results import UNKNOWN_AGENT
-from tbench.text import names_shown
+from tbench.text import names_shown, visible_line
 
 Item = TypeVar("Item")
 NO_MODEL = "none"
@@ -40,14 +40,14 @@ def chosen(
         by_model.setdefault(model(item) or NO_MODEL, []).append(item)
     if len(by_model) > 1 and choice.split is None:
         raise UsageError(
-            f"{where}: results of {len(by_model)} models: {names_shown(by_model)}; "
+            f"{where}: results of {len(by_model)} models: {_shown(by_model)}; "
             "choose one with --model NAME, or make a run of each with --split model"
         )
     for name, of_model in by_model.items():
         agents = sorted({agent(item) or UNKNOWN_AGENT for item in of_model})
         if len(agents) > 1:
-            whose = f" of model {name}" if len(by_model) > 1 else ""
-            raise UsageError(f"{where}: results{whose} by agents {names_shown(agents)}; choose one with --agent NAME")
+            whose = f" of model {visible_line(name)}" if len(by_model) > 1 else ""
+            raise UsageError(f"{where}: results{whose} by agents {_shown(agents)}; choose one with --agent NAME")
     return by_model
 
 
@@ -58,6 +58,11 @@ def _only(
         return list(items)
     found = [item for item in items if (of(item) or without) == wanted]
     if not found:
-        known = names_shown(sorted({of(item) or without for item in items}))
+        known = _shown(sorted({of(item) or without for item in items}))
         raise UsageError(f"{where}: no result of {what} {wanted!r}; there are: {known}")
     return found
+
+
+def _shown(names: Iterable[str]) -> str:
+    """Names that strangers gave, on one line."""
+    return visible_line(names_shown(names))

@@ -11,7 +11,7 @@ from tbench.results import TrialResult
 from tbench.scores.statistics import score
 from tbench.scores.summarise import reward_table
 from tbench.storage.imported_plan import ImportedPlan
-from tbench.text import counted, names_shown
+from tbench.text import counted, names_shown, visible_line
 
 _SAME = 1e-9
 """Difference of two means that is only rounding."""
@@ -33,7 +33,7 @@ def size_line(plan: ImportedPlan, results: Sequence[TrialResult]) -> str:
     by = f" by {plan.agent}" if plan.agent else ""
     of = f" with {plan.model}" if plan.model else ""
     tasks, seeds = counted(len(plan.tasks), "task"), counted(len(plan.seeds), "seed")
-    return f"{counted(len(results), 'trial')}{without}: {tasks}, {seeds}{by}{of}"
+    return visible_line(f"{counted(len(results), 'trial')}{without}: {tasks}, {seeds}{by}{of}")
 
 
 def score_of(plan: ImportedPlan, results: Sequence[TrialResult]) -> float:

@@ -11,7 +11,7 @@ from typing import Any
 from tbench.errors import UsageError
 from tbench.exchange.importing.choosing import ImportChoice, chosen
 from tbench.exchange.importing.foreign_files import UnusableFile, object_or_none, read_object
-from tbench.exchange.importing.harbor.mean import mean_by_rule, metric_that_counts, stated_mean
+from tbench.exchange.importing.harbor.mean import mean_by_rule, metric_that_counts, stated_mean, value_by_rule
 from tbench.exchange.importing.harbor.places import CONFIG, LOCK, RESULT, JobPlace, links_note
 from tbench.exchange.importing.harbor.plan import (
     Job,
@@ -28,11 +28,10 @@ from tbench.exchange.importing.harbor.trial import (
     TrialWriter,
     read_trial,
 )
-from tbench.exchange.importing.harbor.verdict import numbers
 from tbench.exchange.importing.writing import NewRun, now
 from tbench.results import TrialResult
 from tbench.storage.imported_plan import ImportedPlan, ImportOrigin
-from tbench.text import counted, names_shown
+from tbench.text import counted, names_shown, visible_line
 
 _MOST_ATTEMPTS = 10_000
 """Attempts per task that a configuration may plan; more is taken for a mistake."""
@@ -66,7 +65,7 @@ class JobImport:
         return [
             result
             for result, rewards in zip(self.results, found, strict=True)
-            if result.reward is None and 0.0 in numbers(rewards or {}).values()
+            if result.reward is None and rewards and value_by_rule(rewards, self.metric) == 0
         ]
 
     def as_new(self, directory: Path) -> NewRun:
@@ -127,7 +126,7 @@ def _read_trials(job: Job, notes: list[str]) -> tuple[list[FoundTrial], list[Pat
         notes.append(f"{counted(len(cut), 'trial')} without a result: {why}{other}")
     unknown = sorted({key for each in found for key in unknown_keys(each.record)})
     if unknown:
-        notes.append(f"keys of {RESULT} that are not known were left out: {names_shown(unknown)}")
+        notes.append(f"keys of {RESULT} that are not known were left out: {visible_line(names_shown(unknown))}")
     return found, list(cut)
 
 
@@ -163,7 +162,7 @@ def _imported(
     _note_retries(job, notes)
     settings, differing = common(settings_of(record.config) for record in records)
     if differing:
-        notes.append(f"settings that differ between trials were left out: {names_shown(differing)}")
+        notes.append(f"settings that differ between trials were left out: {visible_line(names_shown(differing))}")
     stated = stated_mean(job.result, records, counts)
     _note_lost_trials(job, found, cut, notes, is_whole=is_whole)
     first = min(found, key=lambda each: each.order)
@@ -177,9 +176,9 @@ def _imported(
         seeds=tuple(range(seeds)),
         tasks=tuple(planned_task(task, tasks.get(task, ())) for task in sorted(planned)),
         status="interrupted" if cut or _is_unfinished(job) else "finished",
-        created_at=text_or_empty(job.result.get("started_at")) or _time(first.record.started_at),
-        ended_at=text_or_empty(job.result.get("finished_at")) or _time(_last_end(found)) or None,
-        settings=settings,
+        created_at=_time(first.record.started_at),  # a job's own times have no zone
+        ended_at=_time(_last_end(found)) or None,
+        settings=settings if counts is None else {**settings, "metric": counts},
         reported_mean=stated,
     )
     return JobImport(plan, trials, counts, notes, mean_by_rule(records, counts))

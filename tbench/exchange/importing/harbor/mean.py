@@ -12,7 +12,7 @@ from typing import Any
 from tbench.errors import UsageError
 from tbench.exchange.importing.harbor.records import HarborTrial
 from tbench.exchange.importing.harbor.verdict import name_that_counts
-from tbench.text import names_shown
+from tbench.text import names_shown, visible_line
 
 _NO_DATASET = "adhoc"
 
@@ -21,20 +21,23 @@ def metric_that_counts(records: Iterable[HarborTrial], metric: str | None, where
     """The name of the reward that counts; None where there is no more than one. Raises UsageError."""
     names = sorted({name for record in records for name in record.rewards or ()})
     if metric is not None and metric not in names:
-        raise UsageError(f"{where}: no trial has a reward {metric!r}; there are: {names_shown(names) or 'none'}")
+        raise UsageError(
+            f"{where}: no trial has a reward {metric!r}; there are: {visible_line(names_shown(names)) or 'none'}"
+        )
     if len(names) <= 1:
         return metric
     if (name := name_that_counts(names, metric)) is None:
-        raise UsageError(f"{where}: rewards {names_shown(names)}: say which counts with --metric NAME")
+        raise UsageError(f"{where}: rewards {visible_line(names_shown(names))}: say which counts with --metric NAME")
     return name
 
 
 def mean_by_rule(records: Sequence[HarborTrial], metric: str | None) -> float:
     """The mean reward of trials, as Harbor computes it; `metric` is None where there is but one."""
-    return sum(_value(record.rewards, metric) for record in records) / len(records)
+    return sum(value_by_rule(record.rewards, metric) for record in records) / len(records)
 
 
-def _value(rewards: Mapping[str, Any] | None, metric: str | None) -> float:
+def value_by_rule(rewards: Mapping[str, Any] | None, metric: str | None) -> float:
+    """What a trial adds to Harbor's mean."""
     value = (rewards or {}).get(metric) if metric is not None else next(iter((rewards or {}).values()), 0)
     return float(value) if isinstance(value, int | float) else 0.0
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from tbench.errors import UsageError
 from tbench.exchange.importing.foreign_files import is_directory, is_file, object_or_none
-from tbench.text import names_shown
+from tbench.text import names_shown, visible_line
 
 CONFIG, RESULT, LOCK = "config.json", "result.json", "lock.json"
 _FOLDERS_OF_A_TRIAL = ("agent", "verifier", "artifacts")
@@ -99,4 +99,4 @@ def _head(file: Path) -> bytes:
 
 def links_note(job: JobPlace) -> str | None:
     """What is said of links in a job's directory."""
-    return f"links were not followed: {names_shown(job.links)}" if job.links else None
+    return f"links were not followed: {visible_line(names_shown(job.links))}" if job.links else None

@@ -14,7 +14,7 @@ _WANTED = (
     *("agent.import_path", "agent.override_timeout_sec", "agent.max_timeout_sec", "agent.kwargs"),
     *("environment.type", "environment.import_path", "environment.override_cpus"),
     *("environment.override_memory_mb", "environment.override_storage_mb", "environment.override_gpus"),
-    *("verifier.override_timeout_sec", "verifier.max_timeout_sec", "verifier.disable"),
+    *("verifier.override_timeout_sec", "verifier.max_timeout_sec"),
 )
 _SECRET = re.compile(r"(?i)(?:^|[_.-])(?:api_?key|key|secret|password|passwd|token|credentials?|auth\w*|headers?|env)$")
 _PLACES = re.compile(r"(?i)(?:^|_)(?:url|uri|base|host|endpoint|session_id|dir|path)$")

@@ -35,7 +35,7 @@ from tbench.exchange.importing.harbor.figures import (
 from tbench.exchange.importing.harbor.places import CONFIG, LOCK, RESULT
 from tbench.exchange.importing.harbor.records import HarborTrial, StepRecord
 from tbench.exchange.importing.harbor.trajectory import is_submission, read_trajectory
-from tbench.exchange.importing.harbor.verdict import HarborVerdict, judge
+from tbench.exchange.importing.harbor.verdict import HarborVerdict, judge, numbers
 from tbench.exchange.importing.writing import trial_dir
 from tbench.files import safe_relative
 from tbench.results import Integrity, TaskStepResult, Timings, TrialResult
@@ -175,7 +175,7 @@ class TrialWriter:
             error=verdict.error,
             steps=count,
             usage=usage_of(record.contexts, trajectory),
-            timings=timings_of(record, [step for step, _ in steps]),
+            timings=timings_of(record, [step for step, _ in steps], trajectory),
             started_at=begun,
             finished_at=ended,
             integrity=Integrity(remarks=verdict.remarks, verify=_where(record)),
@@ -208,7 +208,7 @@ class TrialWriter:
         return TaskStepResult(
             name=name,
             reward=verdict.reward,
-            metrics=verdict.metrics,
+            metrics=numbers((record.verifier_result and record.verifier_result.rewards) or {}),
             outcome=_outcome(of, verdict, trajectory, count, began=record.agent_execution is not None),
             error=verdict.error,
             steps=count,
