@@ -19,6 +19,8 @@ from tbench.storage.run_files import trial_directory
 from tbench.text import counted
 
 Only = Literal["all", "scored", "passed", "failed"]
+_SHOWN = 5
+"""Files that cannot be read, of which each has its line."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,10 +83,12 @@ class ExportedTrial:
 
 @dataclass(slots=True)
 class LeftOut:
-    """Number of trials that are left out, by reason, with an example of what could not be read."""
+    """What is left out of an export."""
 
     reasons: dict[str, int] = field(default_factory=dict)
+    """Number of trials by reason, in words that follow it."""
     unreadable: list[str] = field(default_factory=list)
+    """Why trials whose files cannot be read are not there, a line each."""
 
     def add(self, why: str) -> None:
         self.reasons[why] = self.reasons.get(why, 0) + 1
@@ -93,8 +97,10 @@ class LeftOut:
         """What is left out and why, a line per reason."""
         for why, count in self.reasons.items():
             yield f"left out: {counted(count, 'trial')} {why}"
-        for problem in self.unreadable:
+        for problem in self.unreadable[:_SHOWN]:
             yield f"left out: {problem}"
+        if (more := len(self.unreadable) - _SHOWN) > 0:
+            yield f"left out: {counted(more, 'more trial')} with files that cannot be read"
 
 
 def exported_trials(
