@@ -5,7 +5,7 @@ Nothing is written. A trial whose files are cut or missing costs itself, not the
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
 from pathlib import Path
@@ -122,10 +122,10 @@ def exported_trials(
         except RunUnreadable as error:
             left_out.unreadable.append(str(error))
             continue
-        if parts or not needs_trajectory:
-            yield ExportedTrial(run, result, directory, parts)
-        else:
+        if needs_trajectory and (not parts or _lacks_a_step(result, parts)):
             left_out.add(_why_without_steps(run, result, directory))
+        else:
+            yield ExportedTrial(run, result, directory, parts)
 
 
 def _parts(directory: Path, result: TrialResult) -> Iterator[ExportedPart]:
@@ -139,11 +139,17 @@ def _parts(directory: Path, result: TrialResult) -> Iterator[ExportedPart]:
             yield ExportedPart(place, trajectory, step)
 
 
+def _lacks_a_step(result: TrialResult, parts: Sequence[ExportedPart]) -> bool:
+    """Whether a step of the task in which something was said is not among the parts."""
+    there = [part.task_step for part in parts]
+    return any(step.steps and step not in there for step in result.task_steps)
+
+
 def _why_without_steps(run: StoredRun, result: TrialResult, directory: Path) -> str:
     if run.imported:
         return "without a trajectory: results alone were imported"
     if result.steps:
-        return "whose trajectory.json is missing"
+        return "with a trajectory.json missing"
     if not directory.is_dir():
         return "whose directory is missing"
     return f"without a trajectory: {result.agent} makes none, or never began"
