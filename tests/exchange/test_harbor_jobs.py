@@ -131,12 +131,22 @@ def test_what_is_exported_twice_is_the_same(tmp_path: Path) -> None:
 
 
 def test_bare_results_are_a_job_without_trajectories(tmp_path: Path) -> None:
-    (tmp_path / "import.jsonl").write_text('{"task": "../../a", "seed": 0, "reward": 1}\n')
+    (tmp_path / "import.jsonl").write_text('{"task": "../../a\\u0000", "seed": 0, "reward": 1}\n')
     export(tmp_path / "import.jsonl", "-o", tmp_path / "job")
     ((task, record),) = records(tmp_path / "job").items()
-    assert task == "../../a"
+    assert task == "../../a\0"
     assert record["agent_info"]["version"] == "unknown"
     assert sorted(path.name for path in tmp_path.iterdir()) == ["import.jsonl", "job"]
+
+
+@pytest.mark.parametrize("command", ["atif", "harbor"])
+def test_names_of_others_lead_nowhere_else(command: str, tmp_path: Path) -> None:
+    runs = [store_run(tmp_path / name, [StoredTrial(SAID, task="../a")], name=f"../{name}") for name in ("x", "y")]
+    done = CliRunner().invoke(app, ["export", command, *map(str, runs), "-o", str(tmp_path / "below" / "out")])
+    assert done.exit_code == 0, done.output
+    assert {path.name for path in tmp_path.iterdir()} == {"x", "y", "below"}
+    assert {path.name for path in (tmp_path / "below").iterdir()} == {"out"}
+    assert len(list((tmp_path / "below" / "out").rglob("trajectory.json"))) == 2
 
 
 # -- Harbor's own code -----------------------------------------------------------------------------

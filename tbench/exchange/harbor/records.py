@@ -16,6 +16,7 @@ from tbench.exchange.chosen import ExportedTrial
 from tbench.exchange.harbor.exceptions import exception_info
 from tbench.results import TaskStepResult, TrialResult
 from tbench.storage.read_run import StoredRun
+from tbench.text import unseen_as
 
 _LONGEST_TASK = 32
 _WITHOUT_DATASET = "adhoc"
@@ -27,7 +28,8 @@ Record = dict[str, Any]
 def trial_name(result: TrialResult) -> str:
     """The trial's directory: the task's name, cut as Harbor cuts it, and seven characters that are always the same."""
     digest = hashlib.sha256(f"{result.run}/{result.trial}/{result.attempt}".encode()).hexdigest()
-    return f"{result.task[:_LONGEST_TASK].rstrip('_-').replace('/', '-')}__{digest[:7]}"
+    task = unseen_as(result.task[:_LONGEST_TASK].rstrip("_-"), "?").replace("/", "-")
+    return f"{task}__{digest[:7]}"
 
 
 def trial_record(trial: ExportedTrial, job: Path, job_id: uuid.UUID) -> Record:
