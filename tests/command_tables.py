@@ -23,6 +23,7 @@ MORE = {
     "tbench regrade": "integrity.md",
     "tbench summary": "results.md",
     "tbench report": "results.md",
+    "tbench gate": "gate.md",
     "tbench extract": "extraction.md",
     "tbench replay": "replay.md",
     "tbench replay run": "replay.md",

@@ -35,6 +35,11 @@ COMMANDS = {
     ),
     "summary": Lazy("tbench.cli.summary", "summary", "Print the score of a run from its directory."),
     "report": Lazy("tbench.cli.report", "report", "Write one self-contained HTML page and print its path."),
+    "gate": Lazy(
+        "tbench.cli.gate",
+        "gate",
+        "Judge whether the last of many runs lies below those before it, by more than chance; exit with 5 if it does.",
+    ),
     "extract": Lazy(
         "tbench.cli.proxies.extract",
         "extract",

@@ -10,6 +10,7 @@ from tbench.scores.gate.tally import Tally
 
 _PRIOR_FLIPS = 3.0
 """Flips that are added to those of the baseline nights: as many as there may be, at 95 %, where none was seen."""
+_NORMAL_99 = 2.3263478740408408
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,6 +35,10 @@ class Baseline:
     night n over its S_n trials and m the mean over all of them. Divided by the trials of a night it is the variance of
     that night's mean, also where the seeds of one night are not independent. As a task that was never seen to flip may
     do so, each has its share of `_PRIOR_FLIPS` besides (the rule of three: Hanley and Lippman-Hand 1983).
+
+    These variances know nothing of what moves all tasks of a night at once, such as a busy machine. Where the nights
+    differ by more than they allow, at 1 in 100, all standard errors are `unrest` times as large (after Laney 2002,
+    "Improved control charts for attributes").
     """
 
     def __init__(self, nights: Sequence[Tally]) -> None:
@@ -44,10 +49,31 @@ class Baseline:
         """The tasks that are compared, by their place among those of the nights."""
         zeros = [0.0] * len(self.places)
         self._nights, self._trials, self._totals, self._squares = ([*zeros] for _ in range(4))
-        self.grow([night.at(self.places) for night in nights])
+        self.unrest = 1.0
+        self._errors_squared, self._degrees = 0.0, 0
+        own = [night.at(self.places) for night in nights]
+        self._add(own)
+        # One of the n nights of a mean differs from it with 1 - 1/n of its own variance; `against` says 1 + 1/n.
+        wider = (len(own) + 1) / (len(own) - 1)
+        squares = [found.errors**2 * wider for night in own if (found := self.against(night)) is not None]
+        self._test(sum(squares), len(squares) - 1)
 
-    def grow(self, nights: Sequence[Tally]) -> None:
-        """Take in further nights, over the tasks that are compared."""
+    def grow(self, nights: Sequence[Tally], errors: Sequence[float]) -> None:
+        """Take in further nights, over the tasks that are compared, with what `against` had to say of each."""
+        self._add(nights)
+        self._test(sum(each**2 for each in errors), len(errors))
+
+    def _test(self, errors_squared: float, degrees: int) -> None:
+        """Hold the nights' differences so far against chi squared (the cube root of which Wilson and Hilferty 1931)."""
+        self._errors_squared += errors_squared
+        self._degrees += degrees
+        if self._degrees < 1:
+            return
+        ratio, spread = self._errors_squared / self._degrees, 2.0 / (9.0 * self._degrees)
+        exceeds = (ratio ** (1.0 / 3.0) - (1.0 - spread)) / math.sqrt(spread) > _NORMAL_99
+        self.unrest = math.sqrt(ratio) if exceeds else 1.0
+
+    def _add(self, nights: Sequence[Tally]) -> None:
         for night in nights:
             for at, (trials, total) in enumerate(zip(night.trials, night.totals, strict=True)):
                 if trials:
@@ -77,7 +103,7 @@ class Baseline:
                 score += total / trials
                 base += mean
                 spread += variance / trials + of_mean
-        return Difference(score / tasks, base / tasks, math.sqrt(spread) / tasks) if tasks else None
+        return Difference(score / tasks, base / tasks, self.unrest * math.sqrt(spread) / tasks) if tasks else None
 
     def if_solved(self, night: Tally, found: Difference) -> float:
         """The night's difference in standard errors if every trial without a verdict had been solved."""

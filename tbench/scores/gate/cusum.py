@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from statistics import fmean
 
 
 class Cusum:
     """C = max(0, C - z - k), beyond its limit where C > h (Page 1954, "Continuous inspection schemes").
 
-    `since` is the number of the first night after C was last 0: the likeliest night of the change, where the change is
-    one by 2 k. C is measured against the baseline, so after a long alarm it would stay above h for weeks although all
-    is well again. An alarm therefore ends also when the same evidence, 2 k h of log likelihood, speaks for the
-    baseline's level and against that of the nights since the change; C is 0 then.
+    `since` is the number of the first night after C was last 0. C is measured against the baseline, so after a long
+    alarm it would stay above h for weeks although all is well again. An alarm therefore ends also when the same
+    evidence, 2 k h of log likelihood, speaks for the baseline's level and against that of the nights since the change;
+    C is 0 then.
     """
 
     def __init__(self, k: float, h: float) -> None:
@@ -56,3 +57,17 @@ class Cusum:
     def _forget(self) -> None:
         self.value, self.since, self.alarm = 0.0, None, False
         self._drops.clear()
+
+
+def first_changed(zs: Sequence[float]) -> int:
+    """Which of the nights after C was last 0 is the likeliest to be the first on another level, counted from 0.
+
+    With the size of the change unknown, that is the one from which on (sum z)^2 / nights is largest (Hinkley 1970,
+    "Inference about the change-point in a sequence of random variables").
+    """
+    best, found, total = -1.0, 0, 0.0
+    for nights, at in enumerate(range(len(zs) - 1, -1, -1), start=1):
+        total += zs[at]
+        if total * total / nights >= best:
+            best, found = total * total / nights, at
+    return found

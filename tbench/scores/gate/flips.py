@@ -8,13 +8,15 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from itertools import combinations
 
+from tbench.scores.comparing.exact import holm
+
 _MOST_SPLITS = 5_000
 """Splits up to which all are counted; beyond, as many are drawn as `_DRAWS` says."""
 _DRAWS = 2_000
 
 
 @dataclass(frozen=True, slots=True)
-class TaskChange:
+class MovedTask:
     """One task before and since a change."""
 
     task: str
@@ -36,7 +38,7 @@ Pair = tuple[str, Sequence[float], Sequence[float]]
 """A task with its rewards in the baseline and since the change."""
 
 
-def changes(pairs: Iterable[Pair], *, downwards: bool) -> tuple[TaskChange, ...]:
+def changes(pairs: Iterable[Pair], *, downwards: bool) -> tuple[MovedTask, ...]:
     """The tasks whose mean moved in one direction, the least likely first."""
     tested = list(pairs)
     sign = 1.0 if downwards else -1.0
@@ -48,7 +50,7 @@ def changes(pairs: Iterable[Pair], *, downwards: bool) -> tuple[TaskChange, ...]
         p = split_p([sign * r for r in base], [sign * r for r in since])
         solved_before, solved_since = (sum(r >= 1.0 for r in rewards) for rewards in (base, since))
         share = (after - before) / len(tested)
-        found.append(TaskChange(task, solved_before, len(base), before, solved_since, len(since), after, share, p))
+        found.append(MovedTask(task, solved_before, len(base), before, solved_since, len(since), after, share, p))
     found.sort(key=lambda change: (change.p, sign * change.share, change.task))
     return _with_holm(found, len(tested))
 
@@ -80,10 +82,7 @@ def _fisher(solved: int, trials: int, solved_since: int, since: int) -> float:
     return ways / math.comb(trials, since)
 
 
-def _with_holm(ordered: Sequence[TaskChange], tests: int) -> tuple[TaskChange, ...]:
-    """The changes, least likely first, with p adjusted for `tests` tests: the others moved the other way."""
-    adjusted, highest = [], 0.0
-    for rank, change in enumerate(ordered):
-        highest = max(highest, min(1.0, (tests - rank) * change.p))
-        adjusted.append(replace(change, p_holm=highest))
-    return tuple(adjusted)
+def _with_holm(ordered: Sequence[MovedTask], tests: int) -> tuple[MovedTask, ...]:
+    """The changes with p adjusted for `tests` tests, of which the others have nothing to say in this direction."""
+    ps = [*(change.p for change in ordered), *[1.0] * (tests - len(ordered))]
+    return tuple(replace(change, p_holm=p) for change, p in zip(ordered, holm(ps), strict=False))

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from statistics import fmean
 
 from tbench.scores.gate.baseline import Baseline, Difference
-from tbench.scores.gate.cusum import Cusum
+from tbench.scores.gate.cusum import Cusum, first_changed
 from tbench.scores.gate.flips import Pair, changes
 from tbench.scores.gate.nights import GateRule, Night
 from tbench.scores.gate.series import Series, series_of
@@ -75,7 +75,7 @@ def _learning(
     )
 
 
-class _Side:
+class _Direction:
     """One direction: its CUSUM, and the nights since that was 0."""
 
     def __init__(self, rule: GateRule, sign: float) -> None:
@@ -117,8 +117,9 @@ class _Walk:
         self._first = list(base)
         self._base = list(base)
         """The nights of the baseline, which grows."""
-        self._judged: list[int] = []
-        self._down, self._up = (_Side(rule, sign) for sign in (1.0, -1.0))
+        self._judged: dict[int, float] = {}
+        """What each night's difference was in standard errors, were there no unrest."""
+        self._down, self._up = (_Direction(rule, sign) for sign in (1.0, -1.0))
         self._notes: list[str] = []
         self._last = len(tallies) - 1
 
@@ -141,7 +142,7 @@ class _Walk:
             rise=self._shift(self._up, downwards=False),
             over=len(path) > 1 and path[-2].alarm and not night.alarm,
             path=path,
-            notes=(*self._series.notes, *self._left_out(), *self._notes),
+            notes=(*self._series.notes, *self._left_out(), *self._restless(), *self._notes),
         )
 
     def _step(self, at: int) -> JudgedNight:
@@ -153,10 +154,10 @@ class _Walk:
         z: float | None = None
         if found is not None and role == "judged":
             z = self._z(at, found, tally)
-            self._judged.append(at)
+            self._judged[at] = found.errors * self._baseline.unrest
             self._up.add(at, z, self._tallies, self._baseline)
             if joining := self._down.add(at, z, self._tallies, self._baseline):
-                self._baseline.grow([self._tallies[at] for at in joining])
+                self._baseline.grow([self._tallies[at] for at in joining], [self._judged[at] for at in joining])
                 self._base += joining
         score, base, sd = (None, None, None) if found is None else (found.score, found.base, found.se)
         cusum = self._down.cusum
@@ -178,31 +179,32 @@ class _Walk:
             )
         return best
 
-    def _shift(self, side: _Side, *, downwards: bool) -> Shift | None:
+    def _shift(self, side: _Direction, *, downwards: bool) -> Shift | None:
         """What a side has gathered so far; None where its C is 0."""
         cusum = side.cusum
         if cusum.since is None:
             return None
-        nights = self._series.nights
-        moved = self._baseline.against(together([self._tallies[at] for at in side.nights]))
+        since = side.nights[first_changed([self._judged[at] for at in side.nights]) :]
+        nights, moved = self._series.nights, self._baseline.against(together([self._tallies[at] for at in since]))
         if moved is None:
             return None
         return Shift(
             c=cusum.value,
             beyond=cusum.alarm,
-            since=nights[cusum.since],
-            before=nights[max(at for at in [*self._first, *self._judged] if at < cusum.since)],
-            nights=len(side.nights),
+            since=nights[since[0]],
+            before=nights[max(at for at in [*self._first, *self._judged] if at < since[0])],
+            nights=len(since),
             moved=moved.score - moved.base,
             se=moved.se,
-            tasks=changes(self._pairs(side.nights), downwards=downwards),
+            tasks=changes(self._pairs(since), downwards=downwards),
         )
 
     def _pairs(self, since: Sequence[int]) -> list[Pair]:
         """Each task with its rewards in the baseline and since the change."""
+        # While the score rises, nights join the baseline.
         base = [at for at in self._base if at < since[0]]
         found = ((self._series.tasks[at], self._rewards(at, base), self._rewards(at, since)) for at in self._places)
-        return [(task, before, now) for task, before, now in found if now]
+        return [(task, before, now) for task, before, now in found if before and now]
 
     def _rewards(self, place: int, nights: Sequence[int]) -> list[float]:
         rows = (self._series.cells[at][place] for at in nights)
@@ -213,3 +215,11 @@ class _Walk:
         if not names:
             return []
         return [f"{counted(len(names), 'task')} new or changed since the baseline, not compared: {names_shown(names)}"]
+
+    def _restless(self) -> list[str]:
+        unrest = self._baseline.unrest
+        if unrest == 1.0:
+            return []
+        return [
+            f"the baseline's nights differ {unrest:.1f} times as much as their tasks explain; standard errors say so"
+        ]

@@ -31,7 +31,7 @@ class Series:
 
 
 @dataclass(slots=True)
-class _LeftOut:
+class _Apart:
     settings: int = 0
     tasks: int = 0
     renamed: dict[str, str] = field(default_factory=dict)
@@ -59,7 +59,7 @@ def series_of(nights: Sequence[Night], rule: GateRule) -> Series:
         raise UsageError("gate: no nights to judge; give at least one run")
     candidates, repeated = _without_repeats(_from_base(nights, rule.base_from))
     last = candidates[-1]
-    left_out = _LeftOut()
+    left_out = _Apart()
     kept: list[tuple[Night, Cells]] = []
     for night in candidates:
         if night.fingerprint != last.fingerprint:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass
 from typing import Any, Literal
 
-from tbench.scores.gate.flips import TaskChange
+from tbench.scores.gate.flips import MovedTask
 from tbench.scores.gate.nights import GateRule, Night
 from tbench.text import counted, plain
 
@@ -47,7 +47,7 @@ class Shift:
     beyond: bool
     """Whether c is beyond the rule's limit."""
     since: Night
-    """The first night of the change."""
+    """The likeliest first night of the change."""
     before: Night
     """The last night before it that counts."""
     nights: int
@@ -56,11 +56,11 @@ class Shift:
     """What the score moved by, over these nights; a fraction."""
     se: float
     """Standard error of that, where nothing changed."""
-    tasks: tuple[TaskChange, ...]
+    tasks: tuple[MovedTask, ...]
     """All tasks that moved in this direction, the least likely to do so by chance first."""
 
     @property
-    def likely(self) -> tuple[TaskChange, ...]:
+    def likely(self) -> tuple[MovedTask, ...]:
         """The tasks that are likely to be the ones: p below 0.05, or the three with the lowest p."""
         by_chance = sum(change.p < _LIKELY for change in self.tasks)
         return self.tasks[: max(by_chance, _FEWEST_SHOWN)]
@@ -206,12 +206,12 @@ def _points(shift: Shift) -> str:
     return f"{100 * shift.moved:+.1f} ± {_percent(shift.se)}"
 
 
-def _task_line(change: TaskChange) -> str:
+def _task_line(change: MovedTask) -> str:
     sure = "" if change.p_holm < _LIKELY else ", may be chance"
     return f"{plain(change.task)}: {_rates(change)}, p {change.p:.2g} (Holm {change.p_holm:.2g}){sure}"
 
 
-def _rates(change: TaskChange) -> str:
+def _rates(change: MovedTask) -> str:
     """Solved trials before and since; means where rewards are partial."""
     solved = (change.base_solved / change.base_trials, change.since_solved / change.since_trials)
     if solved == (change.base_mean, change.since_mean):
