@@ -34,6 +34,11 @@ COMMANDS = {
         "Run a benchmark every night: serve, run, index, compare, judge, notify; goes on where it was cut.",
     ),
     "summary": Lazy("tbench.cli.summary", "summary", "Print the score of a run from its directory."),
+    "compare": Lazy(
+        "tbench.cli.compare",
+        "compare",
+        "Compare runs, paired by task and seed: the difference, its error, an exact p, and which tasks changed.",
+    ),
     "report": Lazy("tbench.cli.report", "report", "Write one self-contained HTML page and print its path."),
     "gate": Lazy(
         "tbench.cli.gate",

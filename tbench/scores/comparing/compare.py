@@ -222,20 +222,20 @@ def _scored_only(pairing: Pairing) -> PairedDifference | None:
 
 
 def _changes(pairing: Pairing, first: Fractions, second: Fractions) -> tuple[TaskChange, ...]:
-    changes = [
+    changes = {
         TaskChange(
             task=task,
             first_rate=fmean(map(float, old)),
             second_rate=fmean(map(float, new)),
             first_scored=a,
             second_scored=b,
-        )
+        ): _mean(new) - _mean(old)
         for task, old, new, a, b in zip(
             pairing.tasks, first, second, _scored(pairing.first), _scored(pairing.second), strict=True
         )
         if sum(old) != sum(new)
-    ]
-    return tuple(sorted(changes, key=lambda each: (each.first_rate - each.second_rate, each.task)))
+    }
+    return tuple(sorted(changes, key=lambda each: (-changes[each], each.task)))
 
 
 def _is_new(change: TaskChange, never: Sequence[Row], some: Sequence[Row], tasks: Sequence[str]) -> bool:
