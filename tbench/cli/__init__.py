@@ -45,6 +45,10 @@ COMMANDS = {
         "gate",
         "Judge whether the last of many runs lies below those before it, by more than chance; exit with 5 if it does.",
     ),
+    "export": Lazy("tbench.cli.export", "export", "Write stored runs in formats of others."),
+    "history": Lazy(
+        "tbench.cli.history", "history", "List the runs of a folder, newest first, or follow one task over them."
+    ),
     "extract": Lazy(
         "tbench.cli.proxies.extract",
         "extract",

@@ -7,13 +7,15 @@ from __future__ import annotations
 
 import contextlib
 import fcntl
+import hashlib
 import os
 import sqlite3
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from functools import cache
 from pathlib import Path
 
 from tbench.errors import UsageError
+from tbench.storage.run_files import CONFIG_NAME, RESULTS_NAME
 from tbench.text import one_line
 
 SCHEMA_VERSION = 1
@@ -27,6 +29,13 @@ _BUSY_SEC = 60.0
 _CACHE_KIB = 32 * 1024
 
 
+def index_of(folders: Sequence[Path]) -> Path:
+    """Where the index of some folders of runs is, unless another place is said: in the first; for a run, beside it."""
+    first = folders[0]
+    is_run = (first / CONFIG_NAME).exists() or (first / RESULTS_NAME).exists()
+    return (first.resolve().parent if is_run else first) / INDEX_NAME
+
+
 class Damaged(Exception):
     """The file is no sound SQLite database any more."""
 
@@ -37,6 +46,10 @@ def schema() -> tuple[str, ...]:
     text = (Path(__file__).parent / "schema.sql").read_text(encoding="utf-8")
     bare = "\n".join(line for line in text.splitlines() if not line.startswith("--"))
     return tuple(statement.strip() for statement in bare.split(";") if statement.strip())
+
+
+def _schema_hash() -> str:
+    return hashlib.sha256("\n".join(schema()).encode()).hexdigest()[:16]
 
 
 @contextlib.contextmanager
@@ -158,18 +171,20 @@ def _with_tables(connection: sqlite3.Connection, file: Path) -> tuple[str, ...]:
         if version == SCHEMA_VERSION:
             return ()
         make_tables(connection)
+        connection.execute(f"PRAGMA application_id = {_APPLICATION_ID}")
     connection.execute("PRAGMA wal_checkpoint")  # whose file it is, is from now on in the file's own header
     if version is None:
         return ()
-    return (f"{file}: has the schema of an earlier tbench ({version}), and is made anew of the run directories",)
+    return (f"{file}: has the tables of an earlier tbench, and is made anew of the run directories",)
 
 
 def _version(connection: sqlite3.Connection) -> int | None:
-    """The schema's version; None for a file without tables."""
+    """The schema's version; None for a file without tables, 0 for one whose tables are others than they should be."""
     if connection.execute("SELECT 1 FROM sqlite_master WHERE name = 'meta'").fetchone() is None:
         return None
-    found = connection.execute("SELECT value FROM meta WHERE key = 'schema_version'").fetchone()
-    return int(found[0]) if found and str(found[0]).isdecimal() else 0
+    meta = dict(connection.execute("SELECT key, value FROM meta"))
+    version = int(said) if (said := meta.get("schema_version", "")).isdecimal() else 0
+    return 0 if version == SCHEMA_VERSION and meta.get("schema_hash") != _schema_hash() else version
 
 
 def make_tables(connection: sqlite3.Connection) -> None:
@@ -180,8 +195,8 @@ def make_tables(connection: sqlite3.Connection) -> None:
         connection.execute(f'DROP TABLE "{name}"')
     for statement in schema():
         connection.execute(statement)
-    connection.execute(f"PRAGMA application_id = {_APPLICATION_ID}")
-    connection.execute("INSERT INTO meta VALUES ('schema_version', ?)", (str(SCHEMA_VERSION),))
+    meta = {"schema_version": str(SCHEMA_VERSION), "schema_hash": _schema_hash()}
+    connection.executemany("INSERT INTO meta VALUES (?, ?)", meta.items())
 
 
 @contextlib.contextmanager

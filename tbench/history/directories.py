@@ -1,26 +1,29 @@
-"""Finds run directories below folders, and tells by sizes and times of their files whether they have changed."""
+"""Finds directories of runs and proxies below folders, and tells by sizes and times of files whether they changed."""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from tbench.history.proxies import PROXIES, RESULT_NAME
 from tbench.storage.run_files import CONFIG_NAME, RESULTS_NAME
 
-_STAMPED = (CONFIG_NAME, RESULTS_NAME)
+_OF_RUNS = (CONFIG_NAME, RESULTS_NAME)
 
 
 @dataclass(frozen=True, slots=True)
 class FoundDirectory:
-    """A directory with a run in it, as it was when it was looked at."""
+    """A directory with a run or a proxy in it, as it was when it was looked at."""
 
     path: Path
     device: int
     """Number of the file system that it lies in."""
     stamp: str
-    """Sizes in bytes and times in ns of run.json and results.jsonl; another one says that the run has changed."""
+    """Sizes in bytes and times in ns of its files; another one says that they have changed."""
+    manifest: str = CONFIG_NAME
+    """Name of the file that says what it is; that of a run may be missing."""
 
 
 @dataclass(slots=True)
@@ -33,7 +36,7 @@ class FoundRuns:
 
 
 def find_runs(roots: list[Path]) -> FoundRuns:
-    """The run directories at or below `roots`, which are absolute paths.
+    """The directories of runs and proxies at or below `roots`, which are absolute paths.
 
     Nothing is looked for within a run, nor in folders whose name begins with a dot. Links to folders are followed,
     and each directory is found once, by its own name where it has one below `roots`.
@@ -58,8 +61,13 @@ def _look_into(folder: Path, device: int, found: FoundRuns, linked: list[Path]) 
     """The folders in this one; a run has none to be looked into."""
     with os.scandir(folder) as entries:
         listed = list(entries)
-    if any(entry.name in _STAMPED for entry in listed):
-        found.directories.append(FoundDirectory(folder, device, stamp(folder)))
+    names = {entry.name for entry in listed}
+    if not names.isdisjoint(_OF_RUNS):
+        found.directories.append(FoundDirectory(folder, device, stamp(folder, _OF_RUNS)))
+        return
+    if manifest := next((name for name in PROXIES if name in names), None):
+        stamped = stamp(folder, (manifest, RESULT_NAME))
+        found.directories.append(FoundDirectory(folder, device, stamped, manifest))
         return
     for entry in listed:
         path = folder / entry.name
@@ -75,9 +83,9 @@ def _look_into(folder: Path, device: int, found: FoundRuns, linked: list[Path]) 
             yield path
 
 
-def stamp(run: Path) -> str:
-    """What tells whether a run directory has changed. Raises OSError."""
-    return " ".join(f"{name}:{_stamp_of_file(run / name)}" for name in _STAMPED)
+def stamp(directory: Path, names: Iterable[str]) -> str:
+    """What tells whether these files have changed. Raises OSError."""
+    return " ".join(f"{name}:{_stamp_of_file(directory / name)}" for name in names)
 
 
 def _stamp_of_file(file: Path) -> str:

@@ -12,7 +12,7 @@ from tbench.errors import UsageError
 from tbench.history import queries
 from tbench.history.database import Damaged, connect, make_tables, replace_damaged, told, transaction
 from tbench.history.queries import Where
-from tbench.history.rows import Changes, DayRow, ModelRow, RunRow, TaskPoint
+from tbench.history.rows import Changes, DayRow, ModelRow, ProxyRow, RunRow, TaskPoint
 from tbench.history.updating import Places, Progress, Update
 from tbench.scores.statistics import RewardTable
 
@@ -107,10 +107,14 @@ class RunHistory:
         found = self._found(run)
         return self._asked(lambda: queries.select_table(self._connection, found))
 
+    def tasks(self, run: Path | str) -> dict[str, str | None]:
+        """The planned tasks of a run in their order, with the hash of their content where it is known."""
+        found = self._found(run)
+        return self._asked(lambda: queries.select_tasks(self._connection, found))
+
     def hashes(self, run: Path | str) -> dict[str, str]:
         """The hash of each task's content in a run, by task, where it is known. Raises UsageError."""
-        found = self._found(run)
-        return self._asked(lambda: queries.select_hashes(self._connection, found))
+        return {task: digest for task, digest in self.tasks(run).items() if digest is not None}
 
     def task(
         self,
@@ -125,10 +129,27 @@ class RunHistory:
         where = self._where(model=model, dataset=dataset, fingerprint=fingerprint, under=under)
         return self._asked(lambda: queries.select_task(self._connection, self._places.folder, task, where))
 
+    def names_of(self, hashes: Iterable[str]) -> tuple[str, ...]:
+        """The names under which tasks of such content were run."""
+        known = tuple(dict.fromkeys(hashes))
+        return self._asked(lambda: queries.select_names(self._connection, known))
+
+    def task_names(self) -> tuple[str, ...]:
+        """The tasks of all runs."""
+        return self._asked(lambda: queries.select_task_names(self._connection))
+
     def models(self, *, dataset: str | None = None, under: Iterable[Path] | None = None) -> tuple[ModelRow, ...]:
         """The best and the last run of each model, series by series."""
         where = self._where(dataset=dataset, under=under)
         return self._asked(lambda: queries.select_models(self._connection, self._places.folder, where))
+
+    def proxies(self, *, model: str | None = None, under: Iterable[Path] | None = None) -> tuple[ProxyRow, ...]:
+        """The replays and extractions, newest first."""
+        where = Where()
+        where.add_equal("models.name", model)
+        if under is not None:
+            where.add_folders([each.resolve() for each in under], self._places.folder, "proxies")
+        return self._asked(lambda: queries.select_proxies(self._connection, self._places.folder, where))
 
     def days(self, *, model: str | None = None, under: Iterable[Path] | None = None) -> tuple[DayRow, ...]:
         """The days on which runs began, newest first."""

@@ -9,7 +9,7 @@ from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
-from tbench.history.rows import DayRow, ModelRow, RunRow, TaskPoint
+from tbench.history.rows import DayRow, ModelRow, ProxyRow, RunRow, TaskPoint
 from tbench.scores.statistics import RewardTable, TrialReward
 
 _ELSEWHERE = {
@@ -45,17 +45,17 @@ class Where:
             title = "datasets.name || '@' || datasets.version"
             self.add(f"(datasets.name = ? OR {title} = ?)", said, said)
 
-    def add_folders(self, folders: Iterable[Path], index_folder: Path) -> None:
+    def add_folders(self, folders: Iterable[Path], index_folder: Path, table: str = "runs") -> None:
         """At or below one of these folders; paths in the index are relative to its own folder where they lie in it."""
         conditions, values = [], list[object]()
         for folder in folders:
             known = folder.relative_to(index_folder) if folder.is_relative_to(index_folder) else folder
             start = "" if known == Path() else f"{str(known).rstrip('/')}/"
             if start:
-                conditions.append("runs.path = ? OR substr(runs.path, 1, ?) = ?")
+                conditions.append(f"{table}.path = ? OR substr({table}.path, 1, ?) = ?")
                 values += (str(known), len(start), start)
             if index_folder.is_relative_to(folder):
-                conditions.append("substr(runs.path, 1, 1) != '/'")
+                conditions.append(f"substr({table}.path, 1, 1) != '/'")
         self.add(f"({' OR '.join(conditions) or 'FALSE'})", *values)
 
     def __str__(self) -> str:
@@ -89,8 +89,18 @@ def select_table(connection: sqlite3.Connection, run_id: int) -> RewardTable:
     return RewardTable.of(verdicts, [task for (task,) in tasks], json.loads(seeds))
 
 
-def select_hashes(connection: sqlite3.Connection, run_id: int) -> dict[str, str]:
-    return dict(connection.execute("SELECT task, hash FROM tasks WHERE run_id = ? AND hash IS NOT NULL", (run_id,)))
+def select_tasks(connection: sqlite3.Connection, run_id: int) -> dict[str, str | None]:
+    return dict(connection.execute("SELECT task, hash FROM tasks WHERE run_id = ? ORDER BY position", (run_id,)))
+
+
+def select_names(connection: sqlite3.Connection, hashes: Sequence[str]) -> tuple[str, ...]:
+    marks = ", ".join("?" * len(hashes))
+    found = connection.execute(f"SELECT DISTINCT task FROM tasks WHERE hash IN ({marks}) ORDER BY task", hashes)
+    return tuple(name for (name,) in found)
+
+
+def select_task_names(connection: sqlite3.Connection) -> tuple[str, ...]:
+    return tuple(name for (name,) in connection.execute("SELECT DISTINCT task FROM tasks ORDER BY task"))
 
 
 def select_task(connection: sqlite3.Connection, folder: Path, task: str, where: Where) -> tuple[TaskPoint, ...]:
@@ -136,6 +146,15 @@ def select_models(connection: sqlite3.Connection, folder: Path, where: Where) ->
             last[key] = row
     rows = [ModelRow(*key, count, row, last[key]) for key, (count, row) in best.items()]
     return tuple(sorted(rows, key=lambda row: (row.fingerprint, -(row.best.score or 0.0), row.model or "")))
+
+
+def select_proxies(connection: sqlite3.Connection, folder: Path, where: Where) -> tuple[ProxyRow, ...]:
+    names = [field.name for field in fields(ProxyRow)]
+    columns = ", ".join("models.name" if name == "model" else f"proxies.{name}" for name in names)
+    tables = "proxies LEFT JOIN models ON models.id = proxies.model_id"
+    newest_first = NEWEST_FIRST.replace("runs.", "proxies.")
+    rows = connection.execute(f"SELECT {columns} FROM {tables} {where} ORDER BY {newest_first}", where.values)
+    return tuple(ProxyRow(folder / path, *rest) for path, *rest in rows)
 
 
 def select_days(connection: sqlite3.Connection, where: Where) -> tuple[DayRow, ...]:

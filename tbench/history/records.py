@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -57,12 +58,13 @@ def read_record(path: Path) -> RunRecord:
 
 def _about(stored: StoredRun, summary: Summary, trials: list[Row]) -> Row:
     document = stored.document
-    begun_at = _utc(document.created_at if document else None) or min(_told(trials, "started_at"), default=None)
-    ended_at = _utc(document.ended_at if document else None) or max(_told(trials, "finished_at"), default=None)
+    begun_at = utc(document.created_at if document else None) or min(_told(trials, "started_at"), default=None)
+    ended_at = utc(document.ended_at if document else None) or max(_told(trials, "finished_at"), default=None)
     return {
         "name": stored.name,
         "agent": document.locked.agent if document else summary.agent,
         "fingerprint": fingerprint(stored),
+        "plan": _plan(stored),
         "imported": stored.document is None,
         "status": document.status if document else None,
         "stopped": document.stopped if document else None,
@@ -74,6 +76,13 @@ def _about(stored: StoredRun, summary: Summary, trials: list[Row]) -> Row:
         "broken_rules": _json(summary.broken_rules),
         "notes": _json(stored.notes),
     }
+
+
+def _plan(stored: StoredRun) -> str:
+    """A hash of the planned tasks and their content."""
+    hashes = task_hashes(stored)
+    planned = sorted((name, hashes.get(name)) for name in stored.planned_tasks)
+    return hashlib.sha256(_json(planned).encode("utf-8", "replace")).hexdigest()[:16]
 
 
 def _figures(summary: Summary) -> Row:
@@ -167,8 +176,8 @@ def _trial(result: TrialResult, cell: Cell) -> Row:
         "wall_sec": result.timings.wall_sec,
         "model_sec": result.timings.model_sec,
         "agent_sec": result.timings.agent_sec,
-        "started_at": _utc(result.started_at),
-        "finished_at": _utc(result.finished_at),
+        "started_at": utc(result.started_at),
+        "finished_at": utc(result.finished_at),
         "human_touched": result.human_touched,
         "out_of_memory": result.out_of_memory,
         "tamper": _json(result.integrity.tamper) if result.integrity.tamper else None,
@@ -180,7 +189,7 @@ def _told(trials: list[Row], column: str) -> Iterator[str]:
     return (time for trial in trials if (time := trial[column]) is not None)
 
 
-def _utc(time: datetime | str | None) -> str | None:
+def utc(time: datetime | str | None) -> str | None:
     """A time as ISO 8601 in UTC with milliseconds, so that times order as text; None for one that is not known."""
     if isinstance(time, str):
         try:

@@ -23,6 +23,8 @@ class RunRow:
     dataset_version: str | None
     fingerprint: str
     """Runs that have it alike are one series: only the model may differ."""
+    plan: str
+    """Runs that have it alike planned the same tasks with the same content."""
     begun_at: str | None
     ended_at: str | None
     wall_sec: float | None
@@ -66,6 +68,11 @@ class RunRow:
         return None if self.begun_at is None else self.begun_at[:10]
 
     @property
+    def words(self) -> str:
+        """What it is called, and its day."""
+        return _name_and_day(self.name, self.begun_at)
+
+    @property
     def dataset_title(self) -> str | None:
         """Name and version of the dataset."""
         return f"{self.dataset}@{self.dataset_version}" if self.dataset_version else self.dataset
@@ -92,6 +99,11 @@ class TaskPoint:
     mean_wall_sec: float | None
     rewards: Mapping[int, float | None] = field(default_factory=dict)
     """Reward by seed; None without a verdict, missing where the trial has not ended."""
+
+    @property
+    def words(self) -> str:
+        """What the run is called, and its day."""
+        return _name_and_day(self.name, self.begun_at)
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,16 +133,38 @@ class DayRow:
 
 
 @dataclass(frozen=True, slots=True)
+class ProxyRow:
+    """A replay or an extraction, and what it came to."""
+
+    path: Path
+    name: str
+    kind: str
+    """`replay` or `extraction`."""
+    model: str | None
+    measure: str
+    """The key of its result that `score` is."""
+    score: float | None
+    """A fraction; None where it has not been scored."""
+    planned: int | None
+    answered: int | None
+    metric_revision: str | None
+    data: str | None
+    """Hash of what it was asked about: other scores are on another scale."""
+    protocol: str | None
+    begun_at: str | None
+
+
+@dataclass(frozen=True, slots=True)
 class Changes:
-    """What an update of the index has come to."""
+    """What an update of the index has come to, in directories of runs and proxies."""
 
     added: int = 0
     changed: int = 0
     unchanged: int = 0
     forgotten: int = 0
-    """Runs whose directory is gone."""
+    """What had a directory that is gone."""
     unreadable: int = 0
-    """Directories that are no run that can be read; the notes say why."""
+    """Directories that cannot be read; the notes say why."""
     notes: tuple[str, ...] = ()
     """One sentence each."""
 
@@ -139,3 +173,7 @@ class Changes:
         """The numbers in one line."""
         counts = ("added", "changed", "unchanged", "forgotten", "unreadable")
         return ", ".join(f"{count:,} {name}" for name in counts if (count := getattr(self, name))) or counted(0, "run")
+
+
+def _name_and_day(name: str, begun_at: str | None) -> str:
+    return name if begun_at is None or begun_at[:10] in name else f"{name} ({begun_at[:10]})"

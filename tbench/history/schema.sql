@@ -29,6 +29,7 @@ CREATE TABLE runs (
     dataset_id INTEGER REFERENCES datasets (id),
     agent TEXT,
     fingerprint TEXT NOT NULL,
+    plan TEXT NOT NULL,
     imported INTEGER NOT NULL,
     status TEXT,
     stopped TEXT,
@@ -132,6 +133,24 @@ CREATE TABLE trials (
     PRIMARY KEY (run_id, task, seed),
     FOREIGN KEY (run_id, task) REFERENCES tasks (run_id, task) ON DELETE CASCADE
 ) WITHOUT ROWID;
+
+CREATE TABLE proxies (
+    id INTEGER PRIMARY KEY,
+    path TEXT NOT NULL UNIQUE,
+    name TEXT NOT NULL,
+    kind TEXT NOT NULL,
+    model_id INTEGER REFERENCES models (id),
+    measure TEXT NOT NULL,
+    score REAL,
+    planned INTEGER,
+    answered INTEGER,
+    metric_revision TEXT,
+    data TEXT,
+    protocol TEXT,
+    begun_at TEXT,
+    tbench_version TEXT,
+    figures TEXT NOT NULL
+);
 
 CREATE TABLE directories (
     path TEXT PRIMARY KEY,

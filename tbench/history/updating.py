@@ -7,13 +7,12 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from tbench.errors import UsageError
 from tbench.history.database import transaction
 from tbench.history.directories import FoundDirectory, FoundRuns, device_of_nearest, find_runs
-from tbench.history.records import Row, RunRecord, read_record
 from tbench.history.rows import Changes
+from tbench.history.storing import UNSTORABLE, read_directory
 from tbench.text import counted, names_shown
 
 Progress = Callable[[int, int], None]
@@ -105,20 +104,20 @@ class Update:
         place = self._places.place(each.path)
         problem = None
         try:
-            record = read_record(each.path)
+            store = read_directory(each)
             with transaction(self._connection):
-                store_run(self._connection, place, record)
+                store(self._connection, place)
                 self._store_directory(place, each, None)
         except (UsageError, RecursionError) as error:
             problem = str(error) or "nested too deeply"
-        except (OverflowError, UnicodeEncodeError, sqlite3.IntegrityError) as error:
+        except UNSTORABLE as error:
             problem = f"{each.path}: holds what no index can hold ({error})"
         if problem is None:
             self._counts["added" if before is None else "changed"] += 1
             return
         with transaction(self._connection):
-            is_in = self._connection.execute("SELECT 1 FROM runs WHERE path = ?", (place,)).fetchone()
-            if is_in:
+            known = "SELECT path FROM runs UNION ALL SELECT path FROM proxies"
+            if self._connection.execute(f"SELECT 1 FROM ({known}) WHERE path = ?", (place,)).fetchone():
                 problem += "; the history keeps what it read of it before"
             self._store_directory(place, each, problem)
         self._counts["unreadable"] += 1
@@ -147,64 +146,21 @@ class Update:
         if gone:
             with transaction(self._connection):
                 for place in gone:
-                    had = self._connection.execute("DELETE FROM runs WHERE path = ?", (place,)).rowcount
+                    for table in ("runs", "proxies"):
+                        had = self._connection.execute(f"DELETE FROM {table} WHERE path = ?", (place,)).rowcount
+                        self._counts["forgotten"] += had
                     self._connection.execute("DELETE FROM directories WHERE path = ?", (place,))
-                    self._counts["forgotten"] += had
 
     def _remove_unused(self) -> None:
         with transaction(self._connection):
-            for table, column in (("models", "model_id"), ("datasets", "dataset_id")):
-                used = f"SELECT {column} FROM runs WHERE {column} IS NOT NULL"
+            for table, column, users in (
+                ("models", "model_id", ("runs", "proxies")),
+                ("datasets", "dataset_id", ("runs",)),
+            ):
+                used = " UNION ".join(f"SELECT {column} FROM {user} WHERE {column} IS NOT NULL" for user in users)
                 self._connection.execute(f"DELETE FROM {table} WHERE id NOT IN ({used})")
 
 
 def _is_unmounted(path: Path, device: int) -> bool:
     """Whether what lies at a path that is gone, or was found another way, may be on a disk that is not there."""
     return not path.exists() and device_of_nearest(path) != device
-
-
-def store_run(connection: sqlite3.Connection, place: str, record: RunRecord) -> None:
-    """Write the rows of a run in place of those it had, within a transaction. Raises sqlite3.Error."""
-    before = connection.execute("SELECT id FROM runs WHERE path = ?", (place,)).fetchone()
-    connection.execute("DELETE FROM runs WHERE path = ?", (place,))
-    row = {
-        "id": before[0] if before else None,
-        "path": place,
-        "model_id": _model_id(connection, record.model),
-        "dataset_id": _dataset_id(connection, record.dataset),
-        **record.run,
-    }
-    run_id = _insert(connection, "runs", row)
-    for table, rows in (("tasks", record.tasks), ("trials", record.trials)):
-        if rows:
-            columns = ", ".join(rows[0])
-            marks = ", ".join("?" * len(rows[0]))
-            statement = f"INSERT INTO {table} (run_id, {columns}) VALUES ({run_id}, {marks})"
-            connection.executemany(statement, (tuple(each.values()) for each in rows))
-
-
-def _insert(connection: sqlite3.Connection, table: str, row: Row) -> int:
-    columns = ", ".join(f'"{column}"' for column in row)
-    marks = ", ".join("?" * len(row))
-    inserted = connection.execute(f"INSERT INTO {table} ({columns}) VALUES ({marks})", tuple(row.values()))
-    assert inserted.lastrowid is not None
-    return inserted.lastrowid
-
-
-def _model_id(connection: sqlite3.Connection, name: str | None) -> int | None:
-    if name is None:
-        return None
-    found = connection.execute("SELECT id FROM models WHERE name = ?", (name,)).fetchone()
-    return found[0] if found else _insert(connection, "models", {"name": name})
-
-
-def _dataset_id(connection: sqlite3.Connection, dataset: Mapping[str, Any] | None) -> int | None:
-    if dataset is None:
-        return None
-    conditions = " AND ".join(f'"{column}" IS ?' for column in _DATASET_COLUMNS)
-    values = tuple(dataset.get(column) for column in _DATASET_COLUMNS)
-    found = connection.execute(f"SELECT id FROM datasets WHERE {conditions}", values).fetchone()
-    return found[0] if found else _insert(connection, "datasets", dict(dataset))
-
-
-_DATASET_COLUMNS = ("name", "version", "source", "url", "commit", "digest", "tasks")

@@ -1,0 +1,50 @@
+"""`tbench export atif`: trajectories as Harbor, its viewers and its converters read them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from tbench.cli.export.choosing import (
+    min_reward_option,
+    only_option,
+    output_option,
+    print_left_out,
+    read_runs,
+    runs_argument,
+    target_of,
+    task_option,
+)
+from tbench.cli.parsing.commands import TbenchCommand
+from tbench.cli.printing import print_line
+from tbench.text import counted
+
+if TYPE_CHECKING:
+    from tbench.exchange.chosen import Only
+
+
+@click.command(cls=TbenchCommand)
+@runs_argument
+@output_option("atif")
+@only_option("all")
+@min_reward_option
+@task_option
+def atif(
+    runs: tuple[Path, ...], output: Path | None, only: Only, min_reward: float | None, tasks: tuple[str, ...]
+) -> None:
+    """Write trajectories as ATIF 1.8 documents, one for each trial."""
+    from tbench.exchange.atif.export import write_atif
+    from tbench.exchange.chosen import LeftOut, TrialChoice, require_trials
+    from tbench.exchange.staging import new_directory
+
+    target = target_of(runs, output, "atif")
+    choice = TrialChoice(only=only, min_reward=min_reward, tasks=tasks)
+    stored, left_out, count = read_runs(runs), LeftOut(), 0
+    with new_directory(target) as directory:
+        for name, run in stored.items():
+            count += write_atif(run, choice, directory / name if len(stored) > 1 else directory, left_out)
+        require_trials(count, left_out)
+    print_left_out(left_out)
+    print_line(f"{counted(count, 'trial')} written to {target}")

@@ -1,0 +1,1 @@
+"""Formats of others: their results as runs, and runs in their forms."""
