@@ -18,7 +18,9 @@ class _Refused(Exception):
     """A status that another attempt will not change."""
 
 
-async def post(url: str, variable: str, news: Mapping[str, Any], deadline_sec: float) -> str:
+async def post(
+    url: str, variable: str, news: Mapping[str, Any], deadline_sec: float, *, first_wait_sec: float = 1.0
+) -> str:
     """Post the news as JSON; gives why that did not work, or nothing. Never raises.
 
     The URL is a secret: what is said names its variable and its host.
@@ -28,7 +30,7 @@ async def post(url: str, variable: str, news: Mapping[str, Any], deadline_sec: f
     host = urlsplit(url).hostname or "its URL"
     tries = AsyncRetrying(
         stop=stop_after_attempt(ATTEMPTS),
-        wait=wait_exponential(multiplier=1, max=10),
+        wait=wait_exponential(multiplier=first_wait_sec, max=10),
         retry=retry_if_exception_type(Unanswered),
         reraise=True,
     )
