@@ -80,7 +80,7 @@ def test_a_task_larger_than_the_machine_is_told_once_and_scored(make_task: MakeT
 def test_a_run_goes_on_with_more_time_for_its_builds(engine: Engine, make_task: MakeTask, run_dir: Path) -> None:
     toml = "[environment]\nbuild_timeout_sec = 1\nmemory_mb = 256\nallow_internet = false\n"
     path = make_task(
-        toml=toml, dockerfile=f"FROM debian:bookworm-slim\nRUN sleep 4; echo {uuid.uuid4()}\nWORKDIR /app\n"
+        toml=toml, dockerfile=f"FROM debian:bookworm-slim\nRUN sleep 2; echo {uuid.uuid4()}\nWORKDIR /app\n"
     )
     done = tbench("run", str(path), "-a", "oracle", "--retries", "0", "-o", str(run_dir))
     assert done.returncode == 3 and "image_build_timeout" in done.stdout, done
