@@ -39,26 +39,37 @@ MakeTask = Callable[..., Path]
 StartSandbox = Callable[..., "asyncio.Future[Sandbox]"]
 
 
+OF_ONE = re.compile(r"^from (?:internet|own_\w+) import|^def host_addresses", re.MULTILINE)
+"""In files that one worker has to itself: addresses of the host, or a registry whose images all have one label."""
+
+
 class EngineFirst(LoadScopeScheduling):  # type: ignore[misc]
     """Of four workers two begin with what starts and judges containers, which mostly waits, one with what types into a
     few of them, and one with the rest; each goes on with what the others have not begun."""
 
     def _split_scope(self, nodeid: str) -> str:
-        return nodeid.partition("::")[0]
+        file = nodeid.partition("::")[0]
+        return "host" if OF_ONE.search(text_of(file)) else file
 
     def _assign_work_unit(self, node: Any) -> None:
         begins_with = ("containers", "terminals", "rest", "containers")[int(node.gateway.id.removeprefix("gw")) % 4]
-        first = next((file for file in self.workqueue if kind(file) == begins_with), None)
+        first = next((scope for scope in self.workqueue if kind(scope) == begins_with), None)
         if first is not None:
             self.workqueue.move_to_end(first, last=False)
         super()._assign_work_unit(node)
 
 
 @cache
-def kind(file: str) -> str:
-    if not re.search(r"\bmark\.(engine|podman)\b", (ROOT / file).read_text()):
+def text_of(file: str) -> str:
+    return (ROOT / file).read_text()
+
+
+def kind(scope: str) -> str:
+    if scope == "host":
+        return "containers"
+    if not re.search(r"\bmark\.(engine|podman)\b", text_of(scope)):
         return "rest"
-    return "terminals" if file.startswith("tests/harness/") else "containers"
+    return "terminals" if scope.startswith("tests/harness/") else "containers"
 
 
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> EngineFirst:

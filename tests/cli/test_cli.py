@@ -135,7 +135,7 @@ def test_a_malformed_task_among_others_costs_only_itself(make_task: Any, run_dir
     assert done.returncode == 3, done
     assert "coverage 1/2" in done.stdout
     assert "1 x task_invalid" in done.stdout
-    again = tbench("run", str(broken.parent), "--agent", "oracle", "-o", str(run_dir))
+    again = in_process.tbench("run", str(broken.parent), "--agent", "oracle", "-o", str(run_dir))
     assert again.returncode == 2
     assert "is not empty" in again.stderr
 
@@ -165,16 +165,16 @@ def test_a_run_against_an_endpoint_is_scored_stored_and_reported(
     assert "seed 2: reward" in done.stderr
     assert re.search(r"tidy-notes seed 0: step 2 .*\w", done.stderr)
 
-    from_disk = tbench("summary", str(run_dir))
+    from_disk = in_process.tbench("summary", str(run_dir))
     assert from_disk.stdout == done.stdout
-    summary = json.loads(tbench("summary", str(run_dir), "--json").stdout)
+    summary = json.loads(in_process.tbench("summary", str(run_dir), "--json").stdout)
     assert (
         summary["score"]["line"] == score[0]
         if "line" in summary.get("score", {})
         else score[0] in json.dumps(summary, ensure_ascii=False)
     )
 
-    report = tbench("report", str(run_dir))
+    report = in_process.tbench("report", str(run_dir))
     assert report.stdout.strip() == f"report: {run_dir / 'report.html'}"
     assert (run_dir / "report.html").stat().st_size > 5_000
 
