@@ -62,6 +62,7 @@ class FakeSandbox:
         self.kept = False
         self.snapshots = 0
         self.copies: list[FakeSandbox] = []
+        self.name_servers: tuple[str, ...] = ()
         self.changed: dict[str, ChangeKind] = {}
         """What `changes` says."""
         self.ran_out_of_memory = False

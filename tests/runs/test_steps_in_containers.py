@@ -72,7 +72,23 @@ KEEPER: dict[str, Any] = {
         "steps/use/solution/solve.sh": "echo hello > door\nwhile [ ! -s said ]; do sleep 0.1; done\n",
     },
 }
-ORIGINALS = {"ledger": LEDGER, "keeper": KEEPER}
+# Both steps are judged in containers of the verifier's own, which get what the step hands over; the agent's goes on.
+SURVEY: dict[str, Any] = {
+    "names": ("count", "sum"),
+    "top": 'artifacts = ["/app/counts"]',
+    "count": 'min_reward = 1.0\n[steps.verifier]\nenvironment_mode = "separate"\n',
+    "sum": 'artifacts = ["/app/total"]\n[steps.verifier]\nenvironment_mode = "separate"\n'
+    "[steps.verifier.environment]\nmemory_mb = 128\n",
+    "files": {
+        "steps/count/tests/test.sh": '[ "$(cat /app/counts)" = "3 4" ] && [ ! -e /app/notes ] && reward=1 || reward=0\n'
+        "echo $reward > /logs/verifier/reward.txt\n",
+        "steps/count/solution/solve.sh": "echo 3 4 > counts; echo left > notes\n",
+        "steps/sum/tests/test.sh": '[ "$(cat /app/total)" = 7 ] && [ ! -e /app/notes ] && reward=1 || reward=0\n'
+        "echo $reward > /logs/verifier/reward.txt\n",
+        "steps/sum/solution/solve.sh": "[ -e notes ] && set -- $(cat counts) && echo $(($1 + $2)) > total\n",
+    },
+}
+ORIGINALS = {"ledger": LEDGER, "keeper": KEEPER, "survey": SURVEY}
 Execute = Callable[..., Any]
 
 
@@ -110,6 +126,7 @@ async def test_the_oracle_solves_every_step(execute: Execute, make_task: MakeTas
     assert {name: [step.reward for step in result.task_steps] for name, result in results.items()} == {
         "ledger": [1.0, 1.0, 1.0],
         "keeper": [0.5, 1.0],
+        "survey": [1.0, 1.0],
     }
     assert {result.reward for result in results.values()} == {1.0}
     assert [sign for result in results.values() for sign in result.integrity.tamper if not is_weak(sign)] == []
@@ -122,6 +139,7 @@ async def test_doing_nothing_scores_nothing(execute: Execute, make_task: MakeTas
     assert {name: (result.reward, result.reward_all_steps) for name, result in results.items()} == {
         "ledger": (0.0, 0.0),
         "keeper": (0.0, 0.0),
+        "survey": (0.0, 0.0),
     }
     assert [step.begun for step in results["ledger"].task_steps] == [True, False, False]
     assert results["ledger"].task_steps[0].stopped == "reward 0 is below min_reward 1"
