@@ -178,7 +178,7 @@ async def _verify_apart(backend: Backend, store: RunStore, kept: Kept, environme
 
 
 @dataclass(frozen=True)
-class _Step:
+class _JudgedStep:
     """A step that was judged once more."""
 
     task: Task
@@ -199,7 +199,7 @@ class _Step:
 
 async def _verify_steps(backend: Backend, store: RunStore, kept: Kept, task: Task) -> Change:
     """Verify what each step handed over once more. Which steps were begun stays as it was, whatever they earn now."""
-    result, steps = kept.result, list[_Step]()
+    result, steps = kept.result, list[_JudgedStep]()
     views = {view.step.name: view for view in task.steps if view.step is not None}
     try:
         for step in result.task_steps:
@@ -225,7 +225,7 @@ async def _verify_steps(backend: Backend, store: RunStore, kept: Kept, task: Tas
     return _changed(store, kept, update, integrity_of(steps), {})
 
 
-async def _verify_step(backend: Backend, kept: Kept, step: TaskStepResult, view: Task) -> _Step:
+async def _verify_step(backend: Backend, kept: Kept, step: TaskStepResult, view: Task) -> _JudgedStep:
     environment = verifier_environment(view)
     assert environment is not None
     verifier = SeparateVerifier(environment, lambda: backend.sandbox(environment, kept.result.trial))
@@ -235,7 +235,7 @@ async def _verify_step(backend: Backend, kept: Kept, step: TaskStepResult, view:
     finally:
         await verifier.remove()
     image, origin = backend.image_ids.get(environment.name), backend.image_origins.get(environment.name)
-    return _Step(view, step.model_copy(update=update), integrity, files, image, origin)
+    return _JudgedStep(view, step.model_copy(update=update), integrity, files, image, origin)
 
 
 async def _judged(judging: Awaitable[Verdict]) -> tuple[dict[str, Any], Integrity, Mapping[str, bytes]]:

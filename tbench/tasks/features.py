@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
-from tbench.compose.file import COMPOSE_FILE
+from tbench.compose.project import COMPOSE_FILE
 from tbench.tasks.format import EnvironmentSection, TaskFile
 from tbench.tasks.network import Networks
 from tbench.tasks.steps import step_file

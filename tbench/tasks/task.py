@@ -12,21 +12,23 @@ import tomllib
 from collections.abc import Collection, Iterator, Mapping
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from pydantic import ValidationError
 
-from tbench.compose.file import COMPOSE_FILE, ComposeFile
+from tbench.compose.project import COMPOSE_FILE
 from tbench.errors import TaskInvalid, TrialError
 from tbench.tasks.bounds import read_bounded, require_bounded
 from tbench.tasks.consent import Wish, missing_variables, resolve_env, wishes
 from tbench.tasks.features import missing_features
 from tbench.tasks.files import TaskFiles, TreeEntry
 from tbench.tasks.format import EnvironmentSection, StepSection, TaskFile, first_problem, unknown_keys
-from tbench.tasks.services import read_services
 from tbench.tasks.steps import step_file
 from tbench.tasks.terminal_bench_1 import is_of_terminal_bench_1
 from tbench.text import visible_line
+
+if TYPE_CHECKING:
+    from tbench.compose.file import ComposeFile
 
 _OF_ONE_STEP = ("instruction", "tests", "workdir", "solution", "has_oracle", "unsupported", "steps")
 """What was found out about a task, and is other for each of its steps."""
@@ -188,10 +190,15 @@ class Task:
         known = self._services.get(folder)
         if known is None or known[0] != settings:
             text = self._compose_text(folder)
-            allowed = self._allowed_env
-            known = settings, None if text is None else read_services(self.path / folder, text, settings, allowed)
+            known = settings, None if text is None else self._read_services(folder, text, settings)
             self._services[folder] = known
         return known[1]
+
+    def _read_services(self, folder: str, text: bytes, settings: EnvironmentSection) -> ComposeFile:
+        # Few tasks have such a file, and what reads it takes its time to load.
+        from tbench.tasks.services import read_services
+
+        return read_services(self.path / folder, text, settings, self._allowed_env)
 
     def _compose_text(self, folder: str) -> bytes | None:
         if folder not in self._compose_texts:

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Literal
 
-from tbench.compose.file import COMPOSE_FILE
+from tbench.compose.project import COMPOSE_FILE
 from tbench.sandbox.docker.dockerfile import read_dockerfile, why_not_closed
 from tbench.tasks.format import nearest_key
 from tbench.tasks.lint.all_hints import hints_about
