@@ -94,7 +94,6 @@ ChangeKind = Literal["added", "changed", "removed"]
 class Compares(Protocol):
     """A sandbox whose files can be compared with those of its image."""
 
-    @property
     def name_servers(self) -> Collection[str]:
         """Addresses of name servers that the backend gives this sandbox, and not to `original`."""
 

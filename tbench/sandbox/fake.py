@@ -62,7 +62,6 @@ class FakeSandbox:
         self.kept = False
         self.snapshots = 0
         self.copies: list[FakeSandbox] = []
-        self.name_servers: tuple[str, ...] = ()
         self.changed: dict[str, ChangeKind] = {}
         """What `changes` says."""
         self.ran_out_of_memory = False
@@ -77,6 +76,9 @@ class FakeSandbox:
         if self._connect is None:
             raise TrialError("sandbox_failed", "this fake was given nothing to connect to")
         return await self._connect(argv, environment)
+
+    def name_servers(self) -> tuple[str, ...]:
+        return ()
 
     async def shell(
         self,

@@ -374,7 +374,6 @@ class Container:
         """The recipe with the task's own image, also where this container was made of a snapshot."""
         return dataclasses.replace(self._recipe, image=self._recipe.original or self._image, original=None)
 
-    @property
     def name_servers(self) -> Collection[str]:
         if self._recipe.network is not None:
             return (ROUTER,)
