@@ -26,7 +26,7 @@ COMMANDS = {
     "regrade": Lazy(
         "tbench.cli.regrade",
         "regrade",
-        "Verify trials again that were run with --keep or --snapshot, and print what changed.",
+        "Verify trials again: run with --keep or --snapshot, or with verifiers of their own.",
     ),
     "nightly": Lazy(
         "tbench.cli.nightly",

@@ -26,6 +26,7 @@ from tbench.runs.redaction import hiding
 from tbench.runs.task_steps import prepare_step, why_stopped
 from tbench.runs.trial_progress import TrialPlan, TrialProgress
 from tbench.sandbox.backend import Backend, HasLogs, Keeps, Sandbox, Snapshots, use_network
+from tbench.storage.run_files import step_directory
 from tbench.storage.run_store import RunStore
 from tbench.storage.trial_files import write_files, write_trial
 from tbench.tasks.environment import agent_environment, verifier_environment
@@ -139,7 +140,7 @@ class Trial:
         step, before = task.step, len(self._progress.parts)
         if before:
             self._agent = self._make_agent()
-        directory = self._directory if step is None else self._directory / "steps" / step.name
+        directory = self._directory if step is None else step_directory(self._directory, step.name)
         self._progress.parts.append(TrialPart(task, self._agent, directory))
         if step is not None:
             self._tell_step(step.name)

@@ -58,6 +58,8 @@ __all__ = ["Container", "ContainerLimits", "Recipe"]
 _CHANGES: Mapping[int, ChangeKind] = {0: "changed", 1: "added", 2: "removed"}
 """Kinds of changes by the engine's numbers."""
 _COMMIT_SEC = 900.0
+_OF_NETWORKS = "127.0.0.11"
+"""The name server that the engine gives to containers on networks other than its default bridge."""
 _EXEC_SEC = 60.0
 _LOOSE_SEC = 600.0
 _CONNECT_SEC = 30.0
@@ -279,6 +281,12 @@ class Container:
     def _original_recipe(self) -> Recipe:
         """The recipe with the task's own image, also where this container was made of a snapshot."""
         return dataclasses.replace(self._recipe, image=self._recipe.original or self._image, original=None)
+
+    def name_servers(self) -> Collection[str]:
+        if self._recipe.network is not None:
+            return (ROUTER,)
+        options = self._recipe.options
+        return () if options is None else (_OF_NETWORKS, *(options.host.get("dns") or ()))
 
     async def changes(self) -> Mapping[str, ChangeKind]:
         if self._recipe.original is not None:

@@ -13,6 +13,8 @@ from tbench.verify.witness import witnessed_reward
 
 _BY_CONTENT = frozenset({"module-patched", "mentions-verifier"})
 """Kinds of signs about what a file says, wherever it lies."""
+_OF_THE_NETWORK = frozenset({"hosts"})
+"""Kinds of signs about files that no agent hands over: each container has its own."""
 
 
 def turning_paths(signs: Iterable[Sign], artifacts: Iterable[Artifact]) -> tuple[str, ...]:
@@ -22,7 +24,9 @@ def turning_paths(signs: Iterable[Sign], artifacts: Iterable[Artifact]) -> tuple
         dict.fromkeys(
             sign.path
             for sign in signs
-            if not is_weak(sign.kind) and (sign.path not in asked_for or sign.kind in _BY_CONTENT)
+            if not is_weak(sign.kind)
+            and sign.kind not in _OF_THE_NETWORK
+            and (sign.path not in asked_for or sign.kind in _BY_CONTENT)
         )
     )
 

@@ -30,6 +30,7 @@ def kinds(found: Verdict) -> list[str]:
         ("planted-pytest", "/app/x", False),
         ("module-patched", "/app/x", True),
         ("pytest-config", "/app", False),
+        ("hosts", "/app", False),
     ],
 )
 def test_what_strong_signs_are_about_is_left_out_but_a_file_that_the_task_asks_for_may_lie_there(
