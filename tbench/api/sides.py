@@ -9,7 +9,7 @@ from pathlib import Path
 
 from tbench.errors import UsageError
 from tbench.scores.comparing.side import Side
-from tbench.scores.summarise import refuse_mixed, reward_table
+from tbench.scores.summarise import MixedResults, refuse_mixed, reward_table
 from tbench.storage.comparable import differing_settings, fingerprint, task_hashes
 from tbench.storage.read_run import StoredRun, read_run
 from tbench.storage.run_files import CONFIG_NAME
@@ -55,7 +55,14 @@ def sides_of(paths: Sequence[Path], runs: Sequence[StoredRun]) -> list[Side]:
     """The runs under names that differ: their own, or their paths where those are alike."""
     names = [run.name for run in runs]
     alike = len(set(names)) < len(names)
-    return [reward_side(run, str(path) if alike else run.name) for path, run in zip(paths, runs, strict=True)]
+    return [_side(path, run, str(path) if alike else run.name) for path, run in zip(paths, runs, strict=True)]
+
+
+def _side(path: Path, run: StoredRun, name: str) -> Side:
+    try:
+        return reward_side(run, name)
+    except MixedResults as error:
+        raise MixedResults(f"{path}: {error}") from None
 
 
 def obstacles(paths: Sequence[Path], runs: Sequence[StoredRun], sides: Sequence[Side]) -> Iterator[str]:
@@ -94,7 +101,10 @@ def remarks(paths: Sequence[Path], runs: Sequence[StoredRun]) -> Iterator[str]:
     for path, run in zip(paths, runs, strict=True):
         if run.document is None:
             missing = "" if run.imported else " of tbench's own"
-            yield f"{path}: no {CONFIG_NAME}{missing}, so its settings and the content of its tasks are not compared"
+            yield (
+                f"{path}: no {CONFIG_NAME}{missing}, so its settings and the content of its tasks are not compared, "
+                "and trials that never ran may not be seen"
+            )
     windows = {
         str(path): served.context_tokens
         for path, run in zip(paths, runs, strict=True)

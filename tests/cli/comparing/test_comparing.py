@@ -47,7 +47,7 @@ def test_two_runs_are_told_apart_with_their_tasks(pair: tuple[Path, Path]) -> No
     assert "B - A: +12.50 points, standard error 31.46" in text
     assert "may well be noise: p = 1" in text
     assert "permutation test over tasks p = 1 (exact; it decides); sign test p = 1; on these tasks alone p = 1" in text
-    assert "tasks: 1 better, 1 worse, 2 equal" in text
+    assert "tasks: 1 better, 1 worse, 2 equal; 1 newly solved, 1 newly failed" in text
     lines = [line.split() for line in text.splitlines()]
     assert ["won", "0.0", "100.0", "+100.00", "0", "0", "1", "1", "newly", "solved"] in lines
     assert ["lost", "50.0", "0.0", "-50.00", "1", "0", "0", "0", "newly", "failed"] in lines
@@ -109,7 +109,9 @@ def test_published_files_are_compared_as_they_are(tmp_path: Path) -> None:
     assert "p = 0.0308833 (exact; it decides); sign test p = 0.00700037; on these tasks alone p = 0.00155032" in text
     shown = PAGE.read_text().partition("```text\n")[2].partition("```")[0].splitlines()
     assert [line for line in shown if line != "..." and line not in text.splitlines()] == []
-    assert "results of 3 models" in refused("compare", PUBLISHED / "trials.jsonl", tmp_path / "tmax-9b.jsonl")
+    assert "trials.jsonl: results of 3 models" in refused(
+        "compare", PUBLISHED / "trials.jsonl", tmp_path / "tmax-9b.jsonl"
+    )
 
 
 # -- what keeps runs from being compared ---------------------------------------------------------
@@ -174,7 +176,11 @@ def test_a_changed_or_renamed_task_is_left_out_and_named(pair: tuple[Path, Path]
 def test_runs_without_a_common_seed_are_paired_in_order_on_demand(pair: tuple[Path, Path], tmp_path: Path) -> None:
     later = store_run(tmp_path / "later", NEW, first_seed=2)
     assert "have no seed in common, so no trials are pairs" in refused("compare", pair[0], later)
-    assert "B - A: +12.50 points" in tbench("compare", pair[0], later, "--anyway")
+    text = tbench("compare", pair[0], later, "--anyway")
+    assert (
+        "B - A: +12.50 points" in text
+        and "no seed in common: the first 2 of either run are paired in their order" in text
+    )
 
 
 def test_other_kinds_of_directories_are_named(pair: tuple[Path, Path], tmp_path: Path) -> None:
@@ -192,7 +198,10 @@ def test_imported_results_are_compared_and_what_is_not_known_is_said(pair: tuple
     file.write_text("\n".join(map(json.dumps, lines)))
     found = json.loads(tbench("compare", pair[0], file, "--json"))
     assert found["comparisons"][0]["difference"] == 0.125
-    assert found["notes"] == [f"{file}: no run.json, so its settings and the content of its tasks are not compared"]
+    assert found["notes"] == [
+        f"{file}: no run.json, so its settings and the content of its tasks are not compared, and trials that never ran "
+        "may not be seen"
+    ]
 
 
 def test_an_outage_on_one_side_is_no_defeat_in_silence(tmp_path: Path) -> None:
