@@ -198,10 +198,8 @@ def test_imported_results_are_compared_and_what_is_not_known_is_said(pair: tuple
     file.write_text("\n".join(map(json.dumps, lines)))
     found = json.loads(tbench("compare", pair[0], file, "--json"))
     assert found["comparisons"][0]["difference"] == 0.125
-    assert found["notes"] == [
-        f"{file}: no run.json, so its settings and the content of its tasks are not compared, and trials that never ran "
-        "may not be seen"
-    ]
+    (note,) = found["notes"]
+    assert note.startswith(f"{file}: no run.json, so its settings and the content of its tasks are not compared")
 
 
 def test_an_outage_on_one_side_is_no_defeat_in_silence(tmp_path: Path) -> None:
