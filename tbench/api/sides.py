@@ -12,7 +12,7 @@ from tbench.scores.comparing.side import Side
 from tbench.scores.summarise import MixedResults, refuse_mixed, reward_table
 from tbench.storage.comparable import differing_settings, fingerprint, task_hashes
 from tbench.storage.read_run import StoredRun, read_run
-from tbench.storage.run_files import CONFIG_NAME
+from tbench.storage.run_files import CONFIG_NAME, RESULTS_NAME
 from tbench.text import counted
 
 _KEYS_SHOWN = 8
@@ -37,7 +37,8 @@ def read_runs(paths: Sequence[Path]) -> list[StoredRun]:
     """
     seen: dict[Path, Path] = {}
     for path in paths:
-        if (other := seen.setdefault(path.resolve(), path)) is not path:
+        results = path / RESULTS_NAME if path.is_dir() else path
+        if (other := seen.setdefault(results.resolve(), path)) is not path:
             raise UsageError(f"{path}: the same run as {other}; give different runs")
         for file, what in _NOT_A_RUN.items():
             if (path / file).is_file():

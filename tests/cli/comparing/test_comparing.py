@@ -147,6 +147,7 @@ def test_an_unfinished_run_is_refused_with_what_finishes_it(tmp_path: Path) -> N
 
 def test_a_run_is_not_compared_with_itself_nor_with_none(pair: tuple[Path, Path]) -> None:
     assert "the same run as" in refused("compare", pair[0], pair[0].parent / "new" / ".." / "old")
+    assert "the same run as" in refused("compare", pair[0], pair[0] / "results.jsonl")
     assert "one run alone; give two or more" in refused("compare", pair[0])
 
 
