@@ -98,14 +98,11 @@ def unfinished(run: StoredRun, side: Side) -> str:
 def remarks(paths: Sequence[Path], runs: Sequence[StoredRun]) -> Iterator[str]:
     """What a reader of a comparison should know, one line each: it does not keep from it."""
     for path, run in zip(paths, runs, strict=True):
-        yield from (f"{path}: {note}" for note in run.notes if CONFIG_NAME not in note or run.document is not None)
+        yield from (f"{path}: {note}" for note in run.notes)
     for path, run in zip(paths, runs, strict=True):
         if run.document is None:
             missing = "" if run.imported else " of tbench's own"
-            yield (
-                f"{path}: no {CONFIG_NAME}{missing}, so its settings and the content of its tasks are not compared, "
-                "and trials that never ran may not be seen"
-            )
+            yield f"{path}: no {CONFIG_NAME}{missing}, so its settings and the content of its tasks are not compared"
     windows = {
         str(path): served.context_tokens
         for path, run in zip(paths, runs, strict=True)

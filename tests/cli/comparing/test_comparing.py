@@ -10,8 +10,7 @@ from typing import Any
 
 import pytest
 from click.testing import CliRunner
-from compared_runs import PUBLISHED
-from stored_runs import MISSING, store_run
+from compared_runs import MISSING, PUBLISHED, store_run
 
 from tbench.cli import app
 from tbench.errors import UsageError
@@ -199,8 +198,10 @@ def test_imported_results_are_compared_and_what_is_not_known_is_said(pair: tuple
     file.write_text("\n".join(map(json.dumps, lines)))
     found = json.loads(tbench("compare", pair[0], file, "--json"))
     assert found["comparisons"][0]["difference"] == 0.125
-    (note,) = found["notes"]
-    assert note.startswith(f"{file}: no run.json, so its settings and the content of its tasks are not compared")
+    assert found["notes"] == [
+        f"{file}: no run.json: the plan is taken from the results, so trials that never ran are not seen",
+        f"{file}: no run.json, so its settings and the content of its tasks are not compared",
+    ]
 
 
 def test_an_outage_on_one_side_is_no_defeat_in_silence(tmp_path: Path) -> None:
