@@ -198,6 +198,10 @@ def test_imported_results_are_compared_and_what_is_not_known_is_said(pair: tuple
     file.write_text("\n".join(map(json.dumps, lines)))
     found = json.loads(tbench("compare", pair[0], file, "--json"))
     assert found["comparisons"][0]["difference"] == 0.125
+    assert [(run["path"], run["fingerprint"] is None) for run in found["runs"]] == [
+        (str(pair[0]), False),
+        (str(file), True),
+    ]
     assert found["notes"] == [
         f"{file}: no run.json: the plan is taken from the results, so trials that never ran are not seen",
         f"{file}: no run.json, so its settings and the content of its tasks are not compared",
