@@ -90,7 +90,7 @@ class Comparison(PairedDifference):
     p_holm: float
     """`p` adjusted for all comparisons that were made together."""
     worst: float
-    """The difference if the second run's trials without a verdict had failed, and the first's passed."""
+    """The difference if the second run's trials without a verdict had failed, and the first's passed, of 0 to 1."""
     best: float
     scored_only: PairedDifference | None
     """The same over the pairs that both runs have scored; None where that is all of them, or none."""

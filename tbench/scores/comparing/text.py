@@ -8,7 +8,7 @@ from typing import Any
 from tbench.scores.comparing.compare import Comparison, LeftOut, PairedDifference
 from tbench.scores.comparing.side import Side
 from tbench.scores.sheet import Column, Sheet
-from tbench.scores.statistics import Row, bounds, coverage, mean_std, per_seed_scores
+from tbench.scores.statistics import Row, coverage, mean_std, per_seed_scores
 from tbench.scores.tables import reward_text
 from tbench.text import counted, names_shown
 
@@ -60,12 +60,10 @@ def side_sheet(sides: Sequence[Side], models: Sequence[str | None]) -> Sheet:
         Column("tasks", "tasks"),
         Column("seeds", "seeds"),
         Column("coverage", "coverage %", _percent),
-        Column("worst", "worst %", _percent),
-        Column("best", "best %", _percent),
     )
     rows = []
     for letter, side, model in zip(letters(len(sides)), sides, models, strict=True):
-        over_seeds, extremes = mean_std(per_seed_scores(side.table)), bounds(side.table)
+        over_seeds = mean_std(per_seed_scores(side.table))
         rows.append(
             {
                 "letter": letter,
@@ -76,8 +74,6 @@ def side_sheet(sides: Sequence[Side], models: Sequence[str | None]) -> Sheet:
                 "tasks": len(side.table.tasks),
                 "seeds": len(side.table.seeds),
                 "coverage": coverage(side.table),
-                "worst": extremes.worst,
-                "best": extremes.best,
             }
         )
     return Sheet(columns, rows)
@@ -98,8 +94,8 @@ def pair_sheet(comparisons: Sequence[Comparison], names: Sequence[tuple[str, str
         Column("better", "better"),
         Column("worse", "worse"),
         Column("equal", "equal"),
-        Column("p", "p", p_text),
-        Column("p_holm", "p (Holm)", p_text),
+        Column("p", "p", "{:.3g}".format),
+        Column("p_holm", "p (Holm)", "{:.3g}".format),
         *(Column(name, None) for name in _ONLY_IN_CSV),
     )
     rows = [_pair_row(each, *pair) for each, pair in zip(comparisons, names, strict=True)]
@@ -184,10 +180,16 @@ def lines(comparison: Comparison, names: tuple[str, str], *, together: int = 1) 
     yield f"{second} - {first}: {_difference(comparison)}"
     yield f"  {_verdict(comparison, first, second, together)}"
     yield f"  {_p_line(comparison, together)}"
-    yield f"  tasks: {comparison.better} better, {comparison.worse} worse, {comparison.equal} equal"
+    yield f"  {_counts(comparison)}"
     yield from (f"  {line}" for line in variance_lines(comparison))
     yield from (f"  {line}" for line in _unscored_lines(comparison, first, second))
     yield from (f"  {line}" for line in _left_out_lines(comparison, first, second))
+
+
+def _counts(comparison: Comparison) -> str:
+    counts = f"tasks: {comparison.better} better, {comparison.worse} worse, {comparison.equal} equal"
+    solved, failed = len(comparison.newly_solved), len(comparison.newly_failed)
+    return f"{counts}; {solved} newly solved, {failed} newly failed" if solved or failed else counts
 
 
 def _difference(paired: PairedDifference) -> str:
@@ -260,6 +262,8 @@ def _unscored_lines(comparison: Comparison, first: str, second: str) -> Iterator
 
 def _left_out_lines(comparison: Comparison, first: str, second: str) -> Iterator[str]:
     left = comparison.left_out
+    if comparison.paired_by == "position":
+        yield f"no seed in common: the first {len(comparison.seeds)} of either run are paired in their order"
     if left != LeftOut():
         common = f"{counted(comparison.tasks, 'common task')} and {counted(len(comparison.seeds), 'seed')}"
         scores = f"{first} {_percent(comparison.first_score)} %, {second} {_percent(comparison.second_score)} %"

@@ -10,8 +10,7 @@ from typing import Any
 
 import pytest
 from click.testing import CliRunner
-from compared_runs import PUBLISHED
-from stored_runs import MISSING, store_run
+from compared_runs import MISSING, PUBLISHED, store_run
 
 from tbench.cli import app
 from tbench.errors import UsageError
@@ -47,7 +46,7 @@ def test_two_runs_are_told_apart_with_their_tasks(pair: tuple[Path, Path]) -> No
     assert "B - A: +12.50 points, standard error 31.46" in text
     assert "may well be noise: p = 1" in text
     assert "permutation test over tasks p = 1 (exact; it decides); sign test p = 1; on these tasks alone p = 1" in text
-    assert "tasks: 1 better, 1 worse, 2 equal" in text
+    assert "tasks: 1 better, 1 worse, 2 equal; 1 newly solved, 1 newly failed" in text
     lines = [line.split() for line in text.splitlines()]
     assert ["won", "0.0", "100.0", "+100.00", "0", "0", "1", "1", "newly", "solved"] in lines
     assert ["lost", "50.0", "0.0", "-50.00", "1", "0", "0", "0", "newly", "failed"] in lines
@@ -109,7 +108,9 @@ def test_published_files_are_compared_as_they_are(tmp_path: Path) -> None:
     assert "p = 0.0308833 (exact; it decides); sign test p = 0.00700037; on these tasks alone p = 0.00155032" in text
     shown = PAGE.read_text().partition("```text\n")[2].partition("```")[0].splitlines()
     assert [line for line in shown if line != "..." and line not in text.splitlines()] == []
-    assert "results of 3 models" in refused("compare", PUBLISHED / "trials.jsonl", tmp_path / "tmax-9b.jsonl")
+    assert "trials.jsonl: results of 3 models" in refused(
+        "compare", PUBLISHED / "trials.jsonl", tmp_path / "tmax-9b.jsonl"
+    )
 
 
 # -- what keeps runs from being compared ---------------------------------------------------------
@@ -145,6 +146,7 @@ def test_an_unfinished_run_is_refused_with_what_finishes_it(tmp_path: Path) -> N
 
 def test_a_run_is_not_compared_with_itself_nor_with_none(pair: tuple[Path, Path]) -> None:
     assert "the same run as" in refused("compare", pair[0], pair[0].parent / "new" / ".." / "old")
+    assert "the same run as" in refused("compare", pair[0], pair[0] / "results.jsonl")
     assert "one run alone; give two or more" in refused("compare", pair[0])
 
 
@@ -174,7 +176,11 @@ def test_a_changed_or_renamed_task_is_left_out_and_named(pair: tuple[Path, Path]
 def test_runs_without_a_common_seed_are_paired_in_order_on_demand(pair: tuple[Path, Path], tmp_path: Path) -> None:
     later = store_run(tmp_path / "later", NEW, first_seed=2)
     assert "have no seed in common, so no trials are pairs" in refused("compare", pair[0], later)
-    assert "B - A: +12.50 points" in tbench("compare", pair[0], later, "--anyway")
+    text = tbench("compare", pair[0], later, "--anyway")
+    assert (
+        "B - A: +12.50 points" in text
+        and "no seed in common: the first 2 of either run are paired in their order" in text
+    )
 
 
 def test_other_kinds_of_directories_are_named(pair: tuple[Path, Path], tmp_path: Path) -> None:
@@ -192,7 +198,14 @@ def test_imported_results_are_compared_and_what_is_not_known_is_said(pair: tuple
     file.write_text("\n".join(map(json.dumps, lines)))
     found = json.loads(tbench("compare", pair[0], file, "--json"))
     assert found["comparisons"][0]["difference"] == 0.125
-    assert found["notes"] == [f"{file}: no run.json, so its settings and the content of its tasks are not compared"]
+    assert [(run["path"], run["fingerprint"] is None) for run in found["runs"]] == [
+        (str(pair[0]), False),
+        (str(file), True),
+    ]
+    assert found["notes"] == [
+        f"{file}: no run.json: the plan is taken from the results, so trials that never ran are not seen",
+        f"{file}: no run.json, so its settings and the content of its tasks are not compared",
+    ]
 
 
 def test_an_outage_on_one_side_is_no_defeat_in_silence(tmp_path: Path) -> None:
