@@ -82,7 +82,7 @@ class ExportedTrial:
 
 
 @dataclass(slots=True)
-class LeftOut:
+class LeftOutTrials:
     """What is left out of an export."""
 
     reasons: dict[str, int] = field(default_factory=dict)
@@ -104,7 +104,7 @@ class LeftOut:
 
 
 def exported_trials(
-    run: StoredRun, choice: TrialChoice, left_out: LeftOut, *, needs_trajectory: bool = True
+    run: StoredRun, choice: TrialChoice, left_out: LeftOutTrials, *, needs_trajectory: bool = True
 ) -> Iterator[ExportedTrial]:
     """The chosen trials of a run in the order of its results, each read when it is asked for.
 
@@ -155,7 +155,7 @@ def _why_without_steps(run: StoredRun, result: TrialResult, directory: Path) -> 
     return f"without a trajectory: {result.agent} makes none, or never began"
 
 
-def require_trials(count: int, left_out: LeftOut) -> None:
+def require_trials(count: int, left_out: LeftOutTrials) -> None:
     """Refuse an export of nothing. Raises UsageError."""
     if not count:
         raise UsageError(f"nothing to export: {'; '.join(left_out.lines()) or 'no trial has a result yet'}")

@@ -14,7 +14,7 @@ from tbench.cli.printing import print_line
 from tbench.errors import UsageError
 
 if TYPE_CHECKING:
-    from tbench.exchange.chosen import LeftOut
+    from tbench.exchange.chosen import LeftOutTrials
     from tbench.storage.read_run import StoredRun
 
 Decorated = TypeVar("Decorated", bound=Callable[..., Any])
@@ -83,7 +83,7 @@ def read_runs(paths: Sequence[Path]) -> dict[str, StoredRun]:
     return runs
 
 
-def print_left_out(left_out: LeftOut) -> None:
+def print_left_out(left_out: LeftOutTrials) -> None:
     """Print what is not in an export, and why."""
     for line in left_out.lines():
         print_line(line)
