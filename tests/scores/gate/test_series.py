@@ -43,7 +43,7 @@ def test_a_task_with_other_content_is_another_task_and_is_told() -> None:
     series = [a_night(n, rewards(n), hashes=hashes(**({"task_03": "new"} if n > 10 else {}))) for n in range(13)]
     verdict = judge(series, RULE)
     assert verdict.tasks == 19
-    assert verdict.notes == ("1 task new or changed since the baseline, not compared: task-03",)
+    assert verdict.notes == ("1 task not compared, new, changed or without verdicts in the baseline: task-03",)
 
 
 def test_a_task_that_was_added_is_told_and_one_that_is_gone_does_not_matter() -> None:
@@ -51,7 +51,7 @@ def test_a_task_that_was_added_is_told_and_one_that_is_gone_does_not_matter() ->
     series.append(a_night(11, rewards(11, tasks=[*TASKS[1:], "task-new"])))
     verdict = judge(series, RULE)
     assert verdict.tasks == 19
-    assert verdict.notes == ("1 task new or changed since the baseline, not compared: task-new",)
+    assert verdict.notes == ("1 task not compared, new, changed or without verdicts in the baseline: task-new",)
 
 
 def test_a_task_that_was_renamed_is_compared_under_its_new_name() -> None:
