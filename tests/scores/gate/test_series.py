@@ -92,6 +92,11 @@ def test_a_run_that_is_given_twice_counts_once() -> None:
     assert found.notes == ("given twice, counted once: night-4, night-3",)
 
 
+def test_runs_of_one_name_on_several_days_are_several_nights() -> None:
+    series = [Night("tb", night.begun, night.table, {}) for night in nights(12)]
+    assert len(series_of(series, RULE).nights) == 12
+
+
 @pytest.mark.parametrize("place", ["night-5", "2026-11-06"])
 def test_the_baseline_begins_where_it_is_told_to(place: str) -> None:
     found = series_of(nights(12), GateRule(base_from=place))
