@@ -73,8 +73,7 @@ def summarise(
     for a plan that names a task or a seed twice.
     """
     everything = list(results)
-    model, agent = _only("model", everything), _only("agent", everything)
-    _only("run", everything)
+    model, agent = refuse_mixed(everything)
     finals = _finals(everything)
     planned = {(task, seed) for task in planned_tasks for seed in planned_seeds}
     if len(planned) < len(planned_tasks) * len(planned_seeds):
@@ -114,6 +113,12 @@ def reward_table(
     finals = _finals(results)
     verdicts = [TrialReward(*trial, finals[trial].reward) for trial in finals.keys() & planned]
     return RewardTable.of(verdicts, planned_tasks, planned_seeds)
+
+
+def refuse_mixed(results: Sequence[TrialResult]) -> tuple[str | None, str | None]:
+    """The model and the agent that all results are of, None where none says. Raises MixedResults for several."""
+    _only("run", results)
+    return _only("model", results), _only("agent", results)
 
 
 def time_split(results: Iterable[TrialResult]) -> TimeSplit:

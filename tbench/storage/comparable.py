@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from pathlib import PurePath
 from typing import Any
 
@@ -18,7 +18,7 @@ from tbench.config.settings import RunConfig
 from tbench.results import UNKNOWN_AGENT
 from tbench.storage.differences import each_difference
 from tbench.storage.read_run import StoredRun
-from tbench.text import names_shown
+from tbench.text import counted, names_shown
 
 TASK_PREFIX = "tasks."
 """What the keys of tasks begin with; the name follows."""
@@ -66,18 +66,29 @@ def differing_keys(first: StoredRun, second: StoredRun) -> tuple[str, ...]:
     Only what is known of both counts. Tasks that only one of them has are no difference; the name of the dataset is
     none where all common tasks have the same content.
     """
-    old, new = score_keys(first), score_keys(second)
+    old, new = task_hashes(first), task_hashes(second)
+    common = [name for name in old if name in new]
+    changed = [name for name in common if old[name] != new[name]]
+    settings = differing_settings(first, second)
+    if not changed:
+        return settings
+    return (*settings, f"content of {len(changed)} of {counted(len(common), 'common task')}: {names_shown(changed)}")
+
+
+def differing_settings(first: StoredRun, second: StoredRun) -> tuple[str, ...]:
+    """The same without the content of tasks: a task that has changed is another task, and others can be compared."""
+    old, new = (_without_tasks(score_keys(run)) for run in (first, second))
     if first.document is None or second.document is None:
         old, new = ({key: keys[key] for key in old.keys() & new.keys()} for keys in (old, new))
     if _same_tasks(first, second):
         old.pop("dataset", None)
         new.pop("dataset", None)
-    return tuple(_lines(old, new))
+    return tuple(words for _, words in each_difference(old, new))
 
 
 def fingerprint(run: StoredRun) -> str:
     """The first 16 digits of sha256 over `score_keys` without the tasks: equal for runs of one series of nights."""
-    keys = {key: value for key, value in score_keys(run).items() if not key.startswith(TASK_PREFIX)}
+    keys = _without_tasks(score_keys(run))
     return hashlib.sha256(json.dumps(keys, sort_keys=True).encode()).hexdigest()[:16]
 
 
@@ -109,13 +120,5 @@ def _same_tasks(first: StoredRun, second: StoredRun) -> bool:
     return bool(common) and all(name in old and old[name] == new.get(name) for name in common)
 
 
-def _lines(old: Mapping[str, Any], new: Mapping[str, Any]) -> Iterator[str]:
-    changed = []
-    for key, words in each_difference(old, new):
-        if not key.startswith(TASK_PREFIX):
-            yield words
-        elif key in old and key in new:
-            changed.append(key.removeprefix(TASK_PREFIX))
-    if changed:
-        common = sum(key.startswith(TASK_PREFIX) for key in old.keys() & new.keys())
-        yield f"content of {len(changed)} of {common} common tasks: {names_shown(changed)}"
+def _without_tasks(keys: Mapping[str, Any]) -> dict[str, Any]:
+    return {key: value for key, value in keys.items() if not key.startswith(TASK_PREFIX)}
