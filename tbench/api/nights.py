@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 from pathlib import Path
 
 from tbench.errors import UsageError
 from tbench.results import UNKNOWN_TIME
 from tbench.scores.gate.nights import Night
-from tbench.scores.summarise import reward_table
+from tbench.scores.summarise import MixedResults, refuse_mixed, reward_table
 from tbench.storage.comparable import fingerprint, task_hashes
 from tbench.storage.read_run import RunUnreadable, StoredRun, read_run
 from tbench.storage.run_files import CONFIG_NAME, RESULTS_NAME
@@ -27,6 +28,10 @@ class StoredNight:
     run: StoredRun
     night: Night
 
+    def called(self, name: str) -> StoredNight:
+        """The same under another name."""
+        return replace(self, night=replace(self.night, name=name))
+
 
 def night_of(run: StoredRun) -> Night:
     """A stored run as a night.
@@ -39,8 +44,10 @@ def night_of(run: StoredRun) -> Night:
         raise StillRunning(
             f"{where}: is still going on, or was cut; wait for its end, `tbench resume` it, or leave it out"
         )
-    if len({(result.model, result.agent) for result in run.results}) > 1:
-        raise RunUnreadable(f"{where}: holds results of several models or agents; give each a run of its own")
+    try:
+        refuse_mixed(run.results)
+    except MixedResults as error:
+        raise RunUnreadable(f"{where}: {error}") from None
     if not run.planned_tasks or not run.planned_seeds:
         raise RunUnreadable(f"{where}: has no tasks or no seeds; leave it out")
     table = reward_table(run.results, run.planned_tasks, run.planned_seeds)
@@ -59,8 +66,9 @@ def read_nights(paths: Iterable[Path]) -> tuple[list[StoredNight], list[str]]:
     """The runs at `paths`, oldest first, and what was left out, one sentence each.
 
     A path is a run, or a directory of runs; what in such a directory is no night yet, or cannot be read, is left out.
-    Runs stay in the order in which they are given where it is not known of all when they began. Raises RunUnreadable
-    and StillRunning for a run that was named itself, and UsageError for a directory without any.
+    Runs of one name are called by their paths. Where it is not known of all when they began, they stay in the order in
+    which they are given. Raises RunUnreadable and StillRunning for a run that was named itself, and UsageError for a
+    directory without any.
     """
     nights: list[StoredNight] = []
     left_out: list[str] = []
@@ -76,6 +84,8 @@ def read_nights(paths: Iterable[Path]) -> tuple[list[StoredNight], list[str]]:
                 nights.append(_read(each))
             except (RunUnreadable, StillRunning) as problem:
                 left_out.append(f"left out: {problem}")
+    names = Counter(each.night.name for each in nights)
+    nights = [each if names[each.night.name] == 1 else each.called(str(each.run.path)) for each in nights]
     begun = [_time(each.night) for each in nights]
     known = [time for time in begun if time is not None]
     if len(known) == len(nights):

@@ -78,6 +78,14 @@ def test_runs_are_judged_in_the_order_in_which_they_began(stored: list[Path]) ->
     assert (code, line) == (0, "gate: quiet: C = 0.0 of 5; score 50.0 % (baseline 50.0 %, a night ± 12.3); 20 tasks")
 
 
+def test_runs_of_one_name_are_called_by_their_paths(tmp_path: Path) -> None:
+    for number, night in enumerate(nights(18, dropped_at=14)):
+        store(tmp_path / str(number), Night("tb", night.begun, night.table, {}), number)
+    code, lines = tbench(*tmp_path.glob("*/tb"))
+    assert code == 5
+    assert f"and {tmp_path}/14/tb (15 Nov 2026), 4 nights since" in lines[1]
+
+
 def test_json_is_one_object_with_the_evidence(stored: list[Path]) -> None:
     code, lines = tbench(stored[0].parent, "--json")
     data = json.loads("\n".join(lines))
@@ -134,8 +142,7 @@ def test_results_of_several_models_are_no_night(tmp_path: Path) -> None:
     night = nights(1)[0]
     file = tmp_path / "mixed.jsonl"
     file.write_text(results(night, 0) + results(night, 0, model="m-2"))
-    said = fails(file)
-    assert said == f"{tmp_path} (mixed): holds results of several models or agents; give each a run of its own"
+    assert fails(file).startswith(f"{tmp_path} (mixed): ")
 
 
 def test_where_there_is_no_run_is_said_in_one_line(tmp_path: Path) -> None:

@@ -142,9 +142,9 @@ class _Walk:
     def verdict(self) -> GateVerdict:
         path = tuple(self._step(at) for at in range(self._last + 1))
         night = path[-1]
-        covered: State = "quiet" if night.role != "uncovered" else "uncovered"
+        otherwise: dict[Role, State] = {"baseline": "learning", "judged": "quiet", "uncovered": "uncovered"}
         return GateVerdict(
-            state="alarm" if night.alarm else covered,
+            state="alarm" if night.alarm else otherwise[night.role],
             rule=self._rule,
             night=self._series.nights[-1],
             score=night.score,
@@ -231,7 +231,8 @@ class _Walk:
         names = [task for at, task in enumerate(self._series.tasks) if at not in set(self._places)]
         if not names:
             return []
-        return [f"{counted(len(names), 'task')} new or changed since the baseline, not compared: {names_shown(names)}"]
+        why = "new, changed or without verdicts in the baseline"
+        return [f"{counted(len(names), 'task')} not compared, {why}: {names_shown(names)}"]
 
     def _restless(self) -> list[str]:
         unrest = self._baseline.unrest

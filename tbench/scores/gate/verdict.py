@@ -136,7 +136,7 @@ class GateVerdict:
 
     def _reason(self) -> str:
         needed = counted(self.rule.base_nights, "night")
-        if self.base_mean is None:
+        if self.state == "learning" or self.base_mean is None:
             return f": {self.base_nights} of {needed}{' have enough verdicts' * (self.state == 'uncovered')}"
         if self.state == "uncovered":
             covered = f"{100 * self.path[-1].coverage:.0f} % of its trials have a verdict"

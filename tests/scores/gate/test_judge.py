@@ -8,6 +8,7 @@ import random
 from statistics import fmean, variance
 
 import pytest
+from compared_runs import published
 from gate_histories import Setting, history
 from gate_nights import TASKS, a_night, lacking, nights, rewards
 from hypothesis import given
@@ -18,6 +19,7 @@ from tbench.results import LARGEST_REWARD
 from tbench.scores.gate.judge import judge
 from tbench.scores.gate.nights import GateRule, Night
 from tbench.scores.gate.verdict import GateVerdict
+from tbench.scores.statistics import RewardTable
 
 RULE = GateRule()
 
@@ -62,6 +64,32 @@ def test_the_first_nights_are_learned_from() -> None:
     verdict = judge(nights(4), RULE)
     assert (verdict.state, verdict.alarm, verdict.base_nights) == ("learning", False, 4)
     assert verdict.lines() == ("gate: learning: 4 of 10 nights; score 50.0 %",)
+
+
+def test_the_night_that_completes_the_baseline_is_no_verdict_yet() -> None:
+    verdict = judge(nights(10), RULE)
+    assert verdict.state == "learning"
+    assert verdict.lines()[0].startswith("gate: learning: 10 of 10 nights; score 50.0 % (baseline 50.0 %, ")
+
+
+def test_published_models_are_told_apart_when_one_follows_the_other() -> None:
+    """The seeds of each as its nights; the difference of the two over all of them is 6.07 points."""
+
+    def seeds_as_nights(model: str) -> list[Night]:
+        table = published(model).table
+        return [
+            Night(f"{model} {seed}", "", RewardTable(table.tasks, (0,), tuple((row[at],) for row in table.rows)), {})
+            for at, seed in enumerate(table.seeds)
+        ]
+
+    better, worse = seeds_as_nights("tmax-9b"), seeds_as_nights("Qwen3.5-9B")
+    rule = GateRule(base_nights=5)
+    verdict = judge([*better, *worse], rule)
+    assert [night.alarm for night in verdict.path] == [False] * 7 + [True] * 3
+    assert verdict.drop is not None
+    assert (verdict.drop.before.name, verdict.drop.since.name) == (better[-1].name, worse[0].name)
+    assert abs(verdict.drop.moved + 0.0607) < 0.005
+    assert judge([*worse, *better], rule).state == "quiet"
 
 
 def test_a_quiet_night_is_one_line() -> None:

@@ -43,7 +43,7 @@ def test_a_task_with_other_content_is_another_task_and_is_told() -> None:
     series = [a_night(n, rewards(n), hashes=hashes(**({"task_03": "new"} if n > 10 else {}))) for n in range(13)]
     verdict = judge(series, RULE)
     assert verdict.tasks == 19
-    assert verdict.notes == ("1 task new or changed since the baseline, not compared: task-03",)
+    assert verdict.notes == ("1 task not compared, new, changed or without verdicts in the baseline: task-03",)
 
 
 def test_a_task_that_was_added_is_told_and_one_that_is_gone_does_not_matter() -> None:
@@ -51,7 +51,7 @@ def test_a_task_that_was_added_is_told_and_one_that_is_gone_does_not_matter() ->
     series.append(a_night(11, rewards(11, tasks=[*TASKS[1:], "task-new"])))
     verdict = judge(series, RULE)
     assert verdict.tasks == 19
-    assert verdict.notes == ("1 task new or changed since the baseline, not compared: task-new",)
+    assert verdict.notes == ("1 task not compared, new, changed or without verdicts in the baseline: task-new",)
 
 
 def test_a_task_that_was_renamed_is_compared_under_its_new_name() -> None:
@@ -90,6 +90,11 @@ def test_a_run_that_is_given_twice_counts_once() -> None:
     assert names(found)[:3] == ["night-0", "night-1", "night-2"]
     assert len(found.nights) == 12
     assert found.notes == ("given twice, counted once: night-4, night-3",)
+
+
+def test_runs_of_one_name_on_several_days_are_several_nights() -> None:
+    series = [Night("tb", night.begun, night.table, {}) for night in nights(12)]
+    assert len(series_of(series, RULE).nights) == 12
 
 
 @pytest.mark.parametrize("place", ["night-5", "2026-11-06"])
