@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING
 import click
 
 from tbench.cli.common import json_option
+from tbench.cli.comparing.sheets import Form, format_option, print_blocks
 from tbench.cli.parsing.commands import Argument, TbenchCommand
 from tbench.cli.parsing.values import A_PATH
 from tbench.cli.printing import print_line, print_text
-from tbench.cli.comparing.sheets import Form, format_option, print_blocks
 
 if TYPE_CHECKING:
     from tbench.api.sides import Repeats

@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from tbench.cli.common import json_option
+from tbench.cli.comparing.sheets import Form, format_option, print_blocks
 from tbench.cli.parsing.commands import Argument, TbenchCommand
 from tbench.cli.parsing.values import A_PATH, Number
 from tbench.cli.printing import print_line, print_text
-from tbench.cli.comparing.sheets import Form, format_option, print_blocks
 
 if TYPE_CHECKING:
     from tbench.api.sides import Repeats
@@ -49,9 +49,11 @@ def power(runs: tuple[Path, ...], points: float, power: float, form: Form, as_js
     """Say how many seeds see a difference, on these very tasks and on others of their kind, and when none can."""
     from tbench.api.sides import read_runs, repeats, sides_of
     from tbench.scores.comparing import noise_text as text
+    from tbench.scores.statistics import coverage
 
     stored = read_runs(runs)
-    plans = list(_plans(repeats(stored, sides_of(runs, stored))))
+    sides = sides_of(runs, stored)
+    plans = list(_plans(repeats(stored, sides)))
     if as_json or form == "json":
         document = {
             "schema_version": 1,
@@ -64,6 +66,11 @@ def power(runs: tuple[Path, ...], points: float, power: float, form: Form, as_js
     for path, run in zip(runs, stored, strict=True):
         for note in run.notes:
             print_line(f"note: {path}: {note}", err=True)
+    for side in sides:
+        if (covered := coverage(side.table)) < 1.0:
+            print_line(
+                f"note: {side.name}: coverage {100 * covered:.1f} %; without a verdict is 0, which adds noise", err=True
+            )
     if form == "csv":
         print_text(text.power_sheet(plans, power).as_csv(), nl=False)
         return
