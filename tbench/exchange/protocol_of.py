@@ -35,6 +35,11 @@ class RunProtocol:
         """Whether replies act by calls of functions."""
         return self.protocol is not None and bool(self.protocol.tools)
 
+    @property
+    def types_commands(self) -> bool:
+        """Whether actions are shell text, not keys."""
+        return self.protocol is not None and self.protocol.types_commands
+
     def parsed(self, reply: Reply) -> Parsed | None:
         """What the protocol understands of a reply; None where that is nothing."""
         if self.protocol is None or reply.cut:

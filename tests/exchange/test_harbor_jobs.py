@@ -35,11 +35,18 @@ def error(type_: str) -> ErrorInfo:
 def a_run(tmp_path: Path) -> Path:
     """A run with a pass, the ends that Harbor calls exceptions, errors, and a task of several steps."""
     several = [
-        TaskStepResult(name="one", reward=1.0, steps=1, usage=Usage(prompt_tokens=5, completion_tokens=2)),
+        TaskStepResult(
+            name="one",
+            reward=1.0,
+            steps=1,
+            usage=Usage(prompt_tokens=5, completion_tokens=2),
+            timings=Timings(sandbox_sec=1, agent_sec=4, verifier_sec=2),
+        ),
         TaskStepResult(name="two", error=error("verifier_timeout")),
         TaskStepResult(name="three", begun=False),
     ]
     usage, timings = Usage(prompt_tokens=7, completion_tokens=3), Timings(sandbox_sec=2, agent_sec=30, verifier_sec=5)
+    of_several = {"task_steps": several, "usage": several[0].usage, "timings": Timings(sandbox_sec=3)}
     trials = [
         StoredTrial(SAID, task="a", fields={"usage": usage, "timings": timings, "metrics": {"speed": 0.25}}),
         StoredTrial(SAID, task="b", reward=0.0, fields={"outcome": Outcome.AGENT_TIMEOUT}),
@@ -50,7 +57,7 @@ def a_run(tmp_path: Path) -> Path:
             steps={"one": SAID, "two": SAID},
             task="f",
             reward=None,
-            fields={"task_steps": several, "usage": several[0].usage},
+            fields=of_several,
         ),
         StoredTrial(SAID, task="a-task/with-a-name-that-is-longer-than-thirty-two-characters", seed=1),
         StoredTrial(SAID, task="a", seed=1, fields={"final": False}),
@@ -104,6 +111,8 @@ def test_ends_that_are_exceptions_in_harbor_stand_beside_their_rewards(tmp_path:
     one, two = found["f"]["step_results"]
     assert (one["step_name"], one["verifier_result"]) == ("one", {"rewards": {"reward": 1.0}})
     assert two["exception_info"]["exception_type"] == "VerifierTimeoutError"
+    began = [found["f"]["environment_setup"], one["agent_execution"], one["verifier"], two["agent_execution"]]
+    assert [span["started_at"][-8:] for span in began] == ["00+00:00", "03+00:00", "07+00:00", "09+00:00"]
 
 
 def test_the_job_counts_what_was_exported(tmp_path: Path) -> None:
@@ -131,12 +140,22 @@ def test_what_is_exported_twice_is_the_same(tmp_path: Path) -> None:
 
 
 def test_bare_results_are_a_job_without_trajectories(tmp_path: Path) -> None:
-    (tmp_path / "import.jsonl").write_text('{"task": "../../a", "seed": 0, "reward": 1}\n')
+    (tmp_path / "import.jsonl").write_text('{"task": "../../a\\u0000", "seed": 0, "reward": 1}\n')
     export(tmp_path / "import.jsonl", "-o", tmp_path / "job")
     ((task, record),) = records(tmp_path / "job").items()
-    assert task == "../../a"
+    assert task == "../../a\0"
     assert record["agent_info"]["version"] == "unknown"
     assert sorted(path.name for path in tmp_path.iterdir()) == ["import.jsonl", "job"]
+
+
+@pytest.mark.parametrize("command", ["atif", "harbor"])
+def test_names_of_others_lead_nowhere_else(command: str, tmp_path: Path) -> None:
+    runs = [store_run(tmp_path / name, [StoredTrial(SAID, task="../a")], name=f"../{name}") for name in ("x", "y")]
+    done = CliRunner().invoke(app, ["export", command, *map(str, runs), "-o", str(tmp_path / "below" / "out")])
+    assert done.exit_code == 0, done.output
+    assert {path.name for path in tmp_path.iterdir()} == {"x", "y", "below"}
+    assert {path.name for path in (tmp_path / "below").iterdir()} == {"out"}
+    assert len(list((tmp_path / "below" / "out").rglob("trajectory.json"))) == 2
 
 
 # -- Harbor's own code -----------------------------------------------------------------------------

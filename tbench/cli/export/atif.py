@@ -44,12 +44,12 @@ def atif(
 ) -> None:
     """Write trajectories as ATIF 1.8 documents, one for each trial."""
     from tbench.exchange.atif.export import write_atif
-    from tbench.exchange.chosen import LeftOut, TrialChoice, require_trials
+    from tbench.exchange.chosen import LeftOutTrials, TrialChoice, require_trials
     from tbench.exchange.staging import new_directory
 
     target = target_of(runs, output, "atif")
     choice = TrialChoice(only=only, min_reward=min_reward, tasks=tasks)
-    stored, left_out, count = read_runs(runs), LeftOut(), 0
+    stored, left_out, count = read_runs(runs), LeftOutTrials(), 0
     with new_directory(target) as directory:
         for name, run in stored.items():
             below = directory / name if len(stored) > 1 else directory

@@ -35,13 +35,13 @@ def harbor(
     runs: tuple[Path, ...], output: Path | None, only: Only, min_reward: float | None, tasks: tuple[str, ...]
 ) -> None:
     """Write runs as jobs of Harbor, with what its viewer and its other commands read."""
-    from tbench.exchange.chosen import LeftOut, TrialChoice, require_trials
+    from tbench.exchange.chosen import LeftOutTrials, TrialChoice, require_trials
     from tbench.exchange.harbor.export import write_harbor_job
     from tbench.exchange.staging import new_directory
 
     target = target_of(runs, output, "harbor")
     choice = TrialChoice(only=only, min_reward=min_reward, tasks=tasks)
-    stored, left_out, count = read_runs(runs), LeftOut(), 0
+    stored, left_out, count = read_runs(runs), LeftOutTrials(), 0
     with new_directory(target) as directory:
         for name, run in stored.items():
             below = Path(name) if len(stored) > 1 else Path()

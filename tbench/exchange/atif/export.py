@@ -5,12 +5,14 @@ from __future__ import annotations
 from pathlib import Path
 
 from tbench.exchange.atif.document import AtifFields, atif_document, linear_documents, segment_name
-from tbench.exchange.chosen import ExportedPart, ExportedTrial, LeftOut, TrialChoice, exported_trials
+from tbench.exchange.chosen import ExportedPart, ExportedTrial, LeftOutTrials, TrialChoice, exported_trials
 from tbench.files import safe_relative, write_json
 from tbench.storage.read_run import StoredRun
 
 
-def write_atif(run: StoredRun, choice: TrialChoice, directory: Path, left_out: LeftOut, *, linear: bool = False) -> int:
+def write_atif(
+    run: StoredRun, choice: TrialChoice, directory: Path, left_out: LeftOutTrials, *, linear: bool = False
+) -> int:
     """Write the chosen trials below `directory` at the places that they have in the run, and return how many.
 
     A trial whose task has several steps has a file for each; with `linear` each context has its own. Raises OSError.

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from tbench.errors import UsageError
 from tbench.exchange.atif.document import atif_document
-from tbench.exchange.chosen import ExportedTrial, LeftOut, TrialChoice, exported_trials
+from tbench.exchange.chosen import ExportedTrial, LeftOutTrials, TrialChoice, exported_trials
 from tbench.exchange.harbor.records import job_config, job_id_of, job_record, trial_config, trial_name, trial_record
 from tbench.files import safe_relative, write_json
 from tbench.results import TrialResult
@@ -19,7 +19,7 @@ _RENAMED = {"stdout.txt": "test-stdout.txt"}
 _COPIED = ("agent", "verifier", "artifacts")
 
 
-def write_harbor_job(run: StoredRun, choice: TrialChoice, directory: Path, job: Path, left_out: LeftOut) -> int:
+def write_harbor_job(run: StoredRun, choice: TrialChoice, directory: Path, job: Path, left_out: LeftOutTrials) -> int:
     """Write the chosen trials as a job into `directory`, which will be at `job`, and return how many.
 
     Raises UsageError where two trials would have one name, and OSError.

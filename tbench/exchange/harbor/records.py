@@ -16,6 +16,7 @@ from tbench.exchange.chosen import ExportedTrial
 from tbench.exchange.harbor.exceptions import exception_info
 from tbench.results import TaskStepResult, TrialResult
 from tbench.storage.read_run import StoredRun
+from tbench.text import unseen_as
 
 _LONGEST_TASK = 32
 _WITHOUT_DATASET = "adhoc"
@@ -27,7 +28,8 @@ Record = dict[str, Any]
 def trial_name(result: TrialResult) -> str:
     """The trial's directory: the task's name, cut as Harbor cuts it, and seven characters that are always the same."""
     digest = hashlib.sha256(f"{result.run}/{result.trial}/{result.attempt}".encode()).hexdigest()
-    return f"{result.task[:_LONGEST_TASK].rstrip('_-').replace('/', '-')}__{digest[:7]}"
+    task = unseen_as(result.task[:_LONGEST_TASK].rstrip("_-"), "?").replace("/", "-")
+    return f"{task}__{digest[:7]}"
 
 
 def trial_record(trial: ExportedTrial, job: Path, job_id: uuid.UUID) -> Record:
@@ -36,7 +38,9 @@ def trial_record(trial: ExportedTrial, job: Path, job_id: uuid.UUID) -> Record:
     config = trial_config(trial, job, job_id)
     phases = _Phases(result.started_at)
     agent: Record = {"name": result.agent, "version": agent_version(run), "model_info": _model(result.model)}
-    steps = [_step_record(trial, step, phases) for step in result.task_steps if step.begun]
+    begun = [step for step in result.task_steps if step.begun]
+    setup = phases.next(result.timings.sandbox_sec - sum(step.timings.sandbox_sec for step in begun))
+    steps = [_step_record(trial, step, phases) for step in begun]
     return {
         "id": str(uuid.uuid5(job_id, f"{result.trial}/{result.attempt}")),
         "task_name": result.task,
@@ -53,7 +57,7 @@ def trial_record(trial: ExportedTrial, job: Path, job_id: uuid.UUID) -> Record:
         "exception_info": None if steps else exception_info(result, result.finished_at, trial.directory),
         "started_at": result.started_at.isoformat(),
         "finished_at": result.finished_at.isoformat(),
-        "environment_setup": phases.next(result.timings.sandbox_sec if not steps else 0.0),
+        "environment_setup": setup,
         "agent_setup": None,
         "agent_execution": None if steps else phases.next(result.timings.agent_sec),
         "verifier": None if steps else phases.next(result.timings.verifier_sec),
