@@ -26,7 +26,12 @@ COMMANDS = {
     "regrade": Lazy(
         "tbench.cli.regrade",
         "regrade",
-        "Verify trials again that were run with --keep or --snapshot, and print what changed.",
+        "Verify trials again: run with --keep or --snapshot, or with verifiers of their own.",
+    ),
+    "nightly": Lazy(
+        "tbench.cli.nightly",
+        "nightly",
+        "Run a benchmark every night: serve, run, index, compare, judge, notify; goes on where it was cut.",
     ),
     "summary": Lazy("tbench.cli.summary", "summary", "Print the score of a run from its directory."),
     "compare": Lazy(
@@ -45,9 +50,15 @@ COMMANDS = {
         "Say how many seeds see a difference, on these very tasks and on others of their kind, and when none can.",
     ),
     "report": Lazy("tbench.cli.report", "report", "Write one self-contained HTML page and print its path."),
+    "import": Lazy("tbench.cli.import_", "import_", "Write results of others (Harbor, bare lines) as run directories."),
     "export": Lazy("tbench.cli.export", "export", "Write stored runs in formats of others."),
     "history": Lazy(
         "tbench.cli.history", "history", "List the runs of a folder, newest first, or follow one task over them."
+    ),
+    "gate": Lazy(
+        "tbench.cli.gate",
+        "gate",
+        "Judge whether the last of many runs lies below those before it, by more than chance; exit with 5 if it does.",
     ),
     "extract": Lazy(
         "tbench.cli.proxies.extract",
@@ -108,6 +119,7 @@ Exit codes:
   2    something that the user or the machine has to change
   3    coverage below --min-coverage, or no verdict
   4    stopped because the endpoint is away
+  5    the nightly gate's alarm
   130  interrupted
 """
 

@@ -1,7 +1,8 @@
-"""Options that several commands share."""
+"""Options and steps that several commands share."""
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
@@ -14,6 +15,17 @@ if TYPE_CHECKING:
 
 task_option = click.option("--task", "-t", multiple=True, help="Only tasks whose name matches this glob (repeatable).")
 json_option = click.option("--json", "as_json", is_flag=True, help="Print one JSON object instead of tables.")
+
+
+def write_new(file: Path, text: str) -> None:
+    """Write a file that is not there yet. Raises UsageError."""
+    try:
+        with file.open("x", encoding="utf-8") as new:
+            new.write(text)
+    except FileExistsError:
+        raise UsageError(f"{file}: is there already; name a new file (nothing is overwritten)") from None
+    except OSError as error:
+        raise UsageError(f"{file}: cannot be written: {error.strerror or error}") from None
 
 
 def refuse_pull_beside_build(resolved: Resolved[RunConfig]) -> None:

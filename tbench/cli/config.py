@@ -6,6 +6,7 @@ from pathlib import Path
 
 import click
 
+from tbench.cli.common import write_new
 from tbench.cli.parsing.commands import Argument, Lazy, LazyGroup, TbenchCommand
 from tbench.cli.parsing.configured import ConfiguredCommand, Given
 from tbench.cli.parsing.values import A_PATH
@@ -50,17 +51,10 @@ def schema() -> None:
 def init(file: Path | None) -> None:
     """Write a file with every setting, its help and its default."""
     from tbench.config.text import commented_file
-    from tbench.errors import UsageError
 
     text = commented_file(RunConfig)
     if file is None:
         print_text(text, nl=False)
         return
-    try:
-        with file.open("x", encoding="utf-8") as new:
-            new.write(text)
-    except FileExistsError:
-        raise UsageError(f"{file}: is there already; name a new file (nothing is overwritten)") from None
-    except OSError as error:
-        raise UsageError(f"{file}: cannot be written: {error.strerror or error}") from None
+    write_new(file, text)
     print_line(f"written: {file}")

@@ -7,7 +7,7 @@ from pathlib import Path
 import click
 
 from tbench.cli.parsing.commands import TbenchCommand
-from tbench.cli.parsing.values import A_NAME, Integer, Number
+from tbench.cli.parsing.values import A_NAME, A_PATH, Integer, Number
 from tbench.cli.printing import print_line
 
 
@@ -49,15 +49,40 @@ def demo(output: str | None, seeds: int, concurrency: int) -> None:
 @click.option("--host", default="127.0.0.1", help="Address to listen on.")
 @click.option("--port", type=Integer(min=0, max=65535), default=8123, help="Port; 0 picks a free one.")
 @click.option("--latency", type=Number(min=0), default=0.0, help="Seconds before each reply.")
-def demo_endpoint(host: str, port: int, latency: float) -> None:
+@click.option("--pass-rates", metavar="FILE", type=A_PATH, help="TOML: how often scripts of tasks pass, TASK = 0..1.")
+def demo_endpoint(host: str, port: int, latency: float, pass_rates: Path | None) -> None:
     """Serve scripted-demo over real HTTP: /v1/models, /v1/chat/completions, /v1/completions; replies from a script."""
     from tbench.demo.server import serve
     from tbench.errors import UsageError
 
+    rates = {} if pass_rates is None else _rates(pass_rates)
     try:
-        serve(host, port, _instructions(), latency_sec=latency)
+        serve(host, port, _instructions(), latency_sec=latency, pass_rates=rates)
     except OSError as error:
         raise UsageError(f"{host}:{port}: cannot listen: {error.strerror or error}; choose another --port") from None
+
+
+def _rates(file: Path) -> dict[str, float]:
+    """The pass rates in a file, by task. Raises UsageError."""
+    import tomllib
+
+    from tbench.demo.scripts import SCRIPTS
+    from tbench.errors import UsageError
+    from tbench.text import one_line
+
+    try:
+        rates = tomllib.loads(file.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise UsageError(f"--pass-rates {file}: cannot be read: {error.strerror or error}") from None
+    except ValueError as error:  # TOMLDecodeError and UnicodeDecodeError alike
+        raise UsageError(f"--pass-rates {file}: is no TOML: {one_line(str(error))}") from None
+    known = sorted(path.stem for path in SCRIPTS.glob("*.toml"))
+    for task, rate in rates.items():
+        if task not in known:
+            raise UsageError(f"--pass-rates {file}: {task}: no script; there are {', '.join(known)}")
+        if isinstance(rate, bool) or not isinstance(rate, int | float) or not 0 <= rate <= 1:
+            raise UsageError(f"--pass-rates {file}: {task}: is no number from 0 to 1 (got {rate!r})")
+    return rates
 
 
 def _instructions() -> dict[str, str]:

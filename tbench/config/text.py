@@ -16,9 +16,14 @@ from tbench.config.setting import Setting, panels_of, settings_of
 _WIDTH = 100
 
 
-def commented_file(configuration: type[BaseModel]) -> str:
+_TAKE_AWAY = "Take the # away from what you want to say."
+
+
+def commented_file(
+    configuration: type[BaseModel], heading: str = "Settings of a run; `tbench run -c FILE` reads them."
+) -> str:
     """A TOML file with every setting, its help and its default, all of them commented out."""
-    lines = ["# Settings of a run; `tbench run -c FILE` reads them. Take the # away from what you want to say."]
+    lines = [f"# {heading} {_TAKE_AWAY}"]
     for section, title, settings in panels_of(configuration):
         lines += ["", f"# {title}", f"[{section}]"]
         for setting in settings:

@@ -10,6 +10,7 @@ import tomllib
 from collections.abc import Mapping, Sequence
 from functools import cache
 from pathlib import Path
+from types import MappingProxyType
 
 from pydantic import Field
 
@@ -69,14 +70,24 @@ LOOK_AROUND = Script.model_validate(
 class Scripts:
     """The scripts of the tasks whose instruction is known.
 
-    `instructions` maps a task's name to its instruction. Raises ValueError for a broken script file.
+    `instructions` maps a task's name to its instruction, `pass_rates` some names to other rates than their scripts'.
+    Raises ValueError for a broken script file.
     """
 
-    def __init__(self, instructions: Mapping[str, str], folder: Path = SCRIPTS) -> None:
+    def __init__(
+        self,
+        instructions: Mapping[str, str],
+        folder: Path = SCRIPTS,
+        pass_rates: Mapping[str, float] = MappingProxyType({}),
+    ) -> None:
         # Longest first: one instruction may contain another.
         by_length = sorted(instructions.items(), key=lambda item: -len(item[1]))
         self._instructions = [(name, text.strip()) for name, text in by_length if text.strip()]
-        self._scripts = {name: _load(folder / f"{name}.toml") for name, _ in self._instructions}
+        scripts = {name: _load(folder / f"{name}.toml") for name, _ in self._instructions}
+        self._scripts = {
+            name: script.model_copy(update={"pass_rate": pass_rates.get(name, script.pass_rate)})
+            for name, script in scripts.items()
+        }
 
     def step(self, messages: ChatTurns, seed: int) -> ScriptStep | None:
         """The step that comes next in this conversation; None at the script's end."""

@@ -15,6 +15,7 @@ from functools import partial
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from socketserver import TCPServer
+from types import MappingProxyType
 from typing import Any, Self, cast
 
 from tbench.demo.replies import reply_doing
@@ -103,10 +104,11 @@ def serve(
     instructions: Mapping[str, str],
     *,
     latency_sec: float = 0.0,
+    pass_rates: Mapping[str, float] = MappingProxyType({}),
     announce: Callable[[str], None] | None = None,
 ) -> None:
     """Serve until interrupted (KeyboardInterrupt passes through)."""
-    server = _Server((host, port), Scripts(instructions), latency_sec)
+    server = _Server((host, port), Scripts(instructions, pass_rates=pass_rates), latency_sec)
     try:
         # Flushed: whoever reads a pipe wants to know the port now.
         (announce or partial(print, flush=True))(

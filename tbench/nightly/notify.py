@@ -1,0 +1,51 @@
+"""Posts a night's news to a webhook, within bounds."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+from urllib.parse import urlsplit
+
+from tenacity import AsyncRetrying, retry_if_exception_type, stop_after_attempt, wait_exponential
+
+from tbench.nightly.web import Unanswered, status_of
+from tbench.text import one_line
+
+ATTEMPTS = 3
+
+
+class _Refused(Exception):
+    """A status that another attempt will not change."""
+
+
+async def post(
+    url: str, variable: str, news: Mapping[str, Any], deadline_sec: float, *, first_wait_sec: float = 1.0
+) -> str:
+    """Post the news as JSON; gives why that did not work, or nothing. Never raises.
+
+    The URL is a secret: what is said names its variable and its host.
+    """
+    if not url.strip():
+        return f"{variable} is not set, so nothing is posted"
+    host = urlsplit(url).hostname or "its URL"
+    tries = AsyncRetrying(
+        stop=stop_after_attempt(ATTEMPTS),
+        wait=wait_exponential(multiplier=first_wait_sec, max=10),
+        retry=retry_if_exception_type(Unanswered),
+        reraise=True,
+    )
+    try:
+        async for attempt in tries:
+            with attempt:
+                await _once(url, news, deadline_sec)
+    except (Unanswered, _Refused) as why:
+        return f"webhook of {variable} at {host}: {one_line(str(why), 200)}"
+    return ""
+
+
+async def _once(url: str, news: Mapping[str, Any], deadline_sec: float) -> None:
+    status = await status_of(url, deadline_sec, news)
+    if status >= 500 or status == 429:
+        raise Unanswered(f"HTTP {status}, {ATTEMPTS} times")
+    if not 200 <= status < 300:
+        raise _Refused(f"HTTP {status}")

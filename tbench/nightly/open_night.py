@@ -1,0 +1,98 @@
+"""The night under way: runs its stages one by one, and has each on disk when it is over."""
+
+from __future__ import annotations
+
+import contextlib
+import time
+import traceback
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from tbench.errors import TbenchError
+from tbench.nightly.journal import LOG_NAME, CheckpointRecord, NightRecord, Nights, StageName, StageRecord, now
+from tbench.nightly.server import ServerFailed
+from tbench.text import one_line, visible
+
+EXIT_BUG, EXIT_USAGE, EXIT_AWAY, EXIT_ALARM = 1, 2, 4, 5
+_WORST_FIRST = (EXIT_ALARM, EXIT_BUG, EXIT_USAGE, EXIT_AWAY)
+"""An alarm says something about the model, whatever else went wrong; all other codes come behind these."""
+
+
+@dataclass(frozen=True)
+class StageEnd:
+    """What a stage found, in one line."""
+
+    words: str
+    code: int = 0
+    state: Literal["done", "failed", "skipped"] = "done"
+
+
+class OpenNight:
+    """The record of the night under way, which is on disk after each change."""
+
+    def __init__(self, nights: Nights, record: NightRecord, lock: int, say: Callable[[str], None]) -> None:
+        self.nights = nights
+        self.record = record
+        self.lock = lock
+        self.say = say
+        self.folder = nights.of(record.name)
+        self.log = self.folder / LOG_NAME
+
+    def change(self, **values: Any) -> None:
+        """Set fields of the record, and write it. Raises UsageError."""
+        self.record = self.record.model_copy(update=values)
+        self.nights.write(self.record)
+
+    async def stage(
+        self, name: StageName, work: Callable[[], Awaitable[StageEnd]], of: CheckpointRecord | None = None
+    ) -> StageRecord:
+        """Do a stage, of a checkpoint or of the whole night, and record how it ended, also where it failed.
+
+        Raises UsageError where that cannot be recorded.
+        """
+        began = time.monotonic()
+        try:
+            end = await work()
+        except ServerFailed as failure:
+            end = StageEnd(str(failure), EXIT_AWAY, "failed")
+        except (TbenchError, OSError) as failure:
+            end = StageEnd(one_line(str(failure), 1000), EXIT_USAGE, "failed")
+        except Exception as bug:  # noqa: BLE001 - a bug in one stage must not lose the others
+            self.note(traceback.format_exc())
+            end = StageEnd(f"a bug: {one_line(repr(bug))} (traceback in {self.log})", EXIT_BUG, "failed")
+        seconds = round(time.monotonic() - began, 3)
+        stage = StageRecord(state=end.state, words=end.words, code=end.code, ended_at=now(), seconds=seconds)
+        self._keep(name, stage, of)
+        self.say(
+            f"{name:<8} {f'{of.slug}: ' if of else ''}{f'{end.state}: ' if end.state != 'done' else ''}{end.words}"
+        )
+        return stage
+
+    def note(self, text: str) -> None:
+        """Append lines to the night's log; a full disk costs them."""
+        with contextlib.suppress(OSError):
+            self.log.parent.mkdir(parents=True, exist_ok=True)
+            with self.log.open("a", encoding="utf-8", errors="replace") as log:
+                log.write(visible(text.rstrip("\n")) + "\n")
+
+    def checkpoint(self, slug: str) -> CheckpointRecord:
+        """The checkpoint of that name as it stands now."""
+        return next(each for each in self.record.checkpoints if each.slug == slug)
+
+    def _keep(self, name: StageName, stage: StageRecord, of: CheckpointRecord | None) -> None:
+        if of is None:
+            self.change(stages={**self.record.stages, name: stage})
+            return
+        changed = tuple(
+            each.model_copy(update={"stages": {**each.stages, name: stage}}) if each.slug == of.slug else each
+            for each in self.record.checkpoints
+        )
+        self.change(checkpoints=changed)
+
+
+def exit_code(record: NightRecord) -> int:
+    """The code that the night ends with: that of the worst of its stages."""
+    stages = [*record.stages.values(), *(stage for each in record.checkpoints for stage in each.stages.values())]
+    codes = {stage.code for stage in stages} - {0}
+    return next((code for code in _WORST_FIRST if code in codes), min(codes, default=0))

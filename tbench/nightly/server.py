@@ -1,0 +1,106 @@
+"""Starts the model server of a night, waits until it is ready, and ends it with all of its processes."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import re
+import time
+from collections.abc import AsyncIterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from tbench.errors import TbenchError, UsageError
+from tbench.nightly.checkpoints import Checkpoint
+from tbench.nightly.process import KeptProcess
+from tbench.nightly.settings import PLACEHOLDERS, ServeSection
+from tbench.nightly.web import Unanswered, free_port, somebody_listens, status_of
+
+_PLACEHOLDER = re.compile(rf"\{{({'|'.join(PLACEHOLDERS)})\}}")
+_ASK_SEC = 2.0
+_POLL_SEC = 0.2
+
+
+class ServerFailed(TbenchError):
+    """A model server that did not get ready, or ended too early; one line with its last words."""
+
+
+@dataclass(frozen=True)
+class ModelServer:
+    """A model server that is ready."""
+
+    process: KeptProcess
+    base_url: str
+    log: Path
+
+    async def ended(self) -> str:
+        """Wait for its end; says in one line that it ended, and its last words."""
+        code = await self.process.wait()
+        return f"the model server ended with code {code}: {self.process.last_words()} (log: {self.log})"
+
+
+def command_of(serve: ServeSection, checkpoint: Checkpoint, port: int) -> list[str]:
+    """The server's command with what its placeholders stand for."""
+    return [_filled(word, checkpoint, port) for word in serve.command]
+
+
+@contextlib.asynccontextmanager
+async def serving(serve: ServeSection, checkpoint: Checkpoint, log: Path, lock: int) -> AsyncIterator[ModelServer]:
+    """A server for the checkpoint, from ready to ended.
+
+    Raises UsageError where somebody else answers already or the URLs are none, ServerFailed where it does not get
+    ready in time.
+    """
+    port = serve.port or free_port()
+    health, base_url = (_filled(url, checkpoint, port) for url in (serve.health_url, serve.base_url))
+    try:
+        taken = await asyncio.to_thread(somebody_listens, health)
+    except ValueError as error:
+        raise UsageError(f"serve.health_url: {health}: is no URL: {error}") from None
+    if taken:
+        raise UsageError(
+            f"{health}: somebody answers there before the model server is started; end it, or choose another serve.port"
+        )
+    try:
+        process = await KeptProcess.start(
+            command_of(serve, checkpoint, port),
+            log,
+            stop_sec=serve.stop_timeout_sec,
+            env={name: str(value) for name, value in serve.env.items()},
+            lock=lock,
+        )
+    except OSError as error:
+        raise UsageError(f"{log}: cannot be written: {error.strerror or error}") from None
+    async with process:
+        server = ModelServer(process, base_url, log)
+        await _ready(server, health, serve.ready_timeout_sec)
+        yield server
+
+
+async def _ready(server: ModelServer, health: str, within_sec: float) -> None:
+    """Wait until the health URL answers with 200. Raises ServerFailed."""
+    ends_at, answered = time.monotonic() + within_sec, "nobody answered"
+    while True:
+        if server.process.code is not None:
+            raise ServerFailed(f"died while it started: {await server.ended()}")
+        try:
+            status = await status_of(health, min(_ASK_SEC, within_sec))
+            if status == 200 and server.process.code is None:
+                return
+            answered = f"the last answer was HTTP {status}"
+        except Unanswered as why:
+            answered = f"the last request got {why}"
+        if time.monotonic() > ends_at:
+            words = server.process.last_words()
+            raise ServerFailed(
+                f"{health}: not ready within {within_sec:g} s; {answered}; the server's last words: {words} "
+                f"(log: {server.log}); raise serve.ready_timeout_sec if it needs longer"
+            )
+        await asyncio.sleep(_POLL_SEC)
+
+
+def _filled(text: str, checkpoint: Checkpoint, port: int) -> str:
+    """The text with its placeholders filled in, one by one: what is filled in is not looked at again."""
+    values = {"checkpoint": checkpoint.path, "name": checkpoint.name, "port": str(port)}
+    pieces = _PLACEHOLDER.split(text)
+    return "".join(values[piece] if at % 2 else piece for at, piece in enumerate(pieces))

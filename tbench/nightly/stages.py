@@ -1,0 +1,179 @@
+"""What follows the runs of a night: index, pages, comparison, gate, pruning, news."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import Awaitable, Callable, Iterator, Sequence
+from pathlib import Path
+
+from reports.page import write_report
+from tbench.files import write_atomically
+from tbench.history.index import RunHistory
+from tbench.nightly.comparing import compared
+from tbench.nightly.journal import EXIT_UNCOVERED, SUMMARY_NAME, NightRecord, StageName
+from tbench.nightly.notify import post
+from tbench.nightly.open_night import EXIT_ALARM, OpenNight, StageEnd, exit_code
+from tbench.nightly.pruning import prune_night
+from tbench.nightly.reading import Benchmark
+from tbench.nightly.series import LaneRun, as_the_gate_sees, runs_of_lane
+from tbench.nightly.summary import as_markdown, news_of
+from tbench.scores.gate.judge import judge
+from tbench.text import counted, size_shown
+
+
+async def after_the_runs(night: OpenNight, benchmark: Benchmark, earlier: Sequence[NightRecord]) -> None:
+    """Do the stages that are left. Raises UsageError where their ends cannot be recorded."""
+    work = _Stages(night, benchmark, earlier)
+    stages: dict[StageName, Callable[[], Awaitable[StageEnd]]] = {
+        "index": lambda: asyncio.to_thread(work.index),
+        "render": lambda: asyncio.to_thread(work.render),
+        "compare": lambda: asyncio.to_thread(work.compare),
+        "gate": lambda: asyncio.to_thread(work.gate),
+        "prune": lambda: asyncio.to_thread(work.prune),
+        "notify": work.notify,
+    }
+    for name, do in stages.items():
+        if not night.record.is_done(name):
+            await night.stage(name, do)
+
+
+class _Stages:
+    def __init__(self, night: OpenNight, benchmark: Benchmark, earlier: Sequence[NightRecord]) -> None:
+        self._night = night
+        self._nights = night.nights
+        self._config = benchmark.config
+        self._benchmark = benchmark
+        self._earlier = earlier
+
+    def index(self) -> StageEnd:
+        self._nights.runs.mkdir(parents=True, exist_ok=True)
+        with RunHistory.open(self._nights.index) as history:
+            changes = history.update(self._nights.runs)
+            for note in (*history.notes, *changes.notes):
+                self._night.say(f"note: {note}")
+        return StageEnd(changes.words)
+
+    def render(self) -> StageEnd:
+        pages = [write_report(self._nights.runs / each.run) for each in self._night.record.checkpoints if each.has_run]
+        if pages and self._config.nightly.page is not None:
+            copy = Path(self._config.nightly.page)
+            write_report(pages[-1].parent, copy)
+        return StageEnd(", ".join(map(str, pages))) if pages else _NOTHING_RUN
+
+    def compare(self) -> StageEnd:
+        """Compare each run of the night with the one before it in its lane, and with the baseline."""
+        tonight, baseline = list(self._tonight()), self._config.nightly.baseline
+        if not tonight:
+            return _NOTHING_RUN
+        lines: dict[str, list[str]] = {}
+        for run, before in tonight:
+            path = self._nights.runs / run.checkpoint.run
+            others = [(before.name, self._nights.runs / before.checkpoint.run)] if before is not None else []
+            others += [("the baseline", Path(baseline))] if baseline is not None else []
+            lines[run.checkpoint.run] = [
+                line for name, other in others for line in compared(name, other, run.name, path)
+            ]
+        self._night.change(comparisons=lines)
+        first = [own[0] for own in lines.values() if own]
+        return (
+            StageEnd("; ".join(first))
+            if first
+            else StageEnd("the first night: nothing to compare with", state="skipped")
+        )
+
+    def gate(self) -> StageEnd:
+        """Judge each lane that has a run tonight."""
+        if not self._config.gate.enabled:
+            return StageEnd("gate.enabled is false", state="skipped")
+        lanes = list(dict.fromkeys(run.checkpoint.lane for run, _ in self._tonight()))
+        if not lanes:
+            return _NOTHING_RUN
+        gates, words, code = {}, [], 0
+        with RunHistory.open(self._nights.index) as history:
+            for lane in lanes:
+                series = as_the_gate_sees(runs_of_lane(self._all(), lane), self._nights.runs, history)
+                verdict = judge(series, self._config.gate.rule)
+                gates[lane] = {**verdict.as_json(), "lines": list(verdict.lines())}
+                words.append(f"{lane}: {verdict.lines()[0].removeprefix('gate: ')}")
+                if verdict.alarm:
+                    code = EXIT_ALARM
+                elif verdict.state == "uncovered":
+                    code = code or EXIT_UNCOVERED
+        self._night.change(gates=gates)
+        return StageEnd("; ".join(words), code)
+
+    def prune(self) -> StageEnd:
+        """Remove what is large of all nights but the last ones."""
+        keep = self._config.nightly.keep
+        if keep is None:
+            return StageEnd("nightly.keep is not set", state="skipped")
+        old = [each for each in self._all()[:-keep] if not each.pruned and each.name != self._night.record.name]
+        freed, notes = 0, list[str]()
+        for each in old:
+            size, problems = prune_night(self._nights, each)
+            freed += size
+            notes += problems
+            if not problems:
+                self._nights.write(each.model_copy(update={"pruned": True}))
+        for note in notes:
+            self._night.say(f"note: {note}")
+        return (
+            StageEnd(f"{counted(len(old), 'night')}, {size_shown(freed)} freed")
+            if old
+            else StageEnd("nothing to prune")
+        )
+
+    async def notify(self) -> StageEnd:
+        """Write the summary, and post the news; what does not work is told, and costs the night nothing."""
+        record = self._night.record
+        text = await asyncio.to_thread(as_markdown, self._benchmark.name, self._nights, record)
+        problems = [
+            *_written(self._night.folder / SUMMARY_NAME, text),
+            *(_written(Path(file), text) if (file := self._config.nightly.summary) else ()),
+            *(_appended(Path(file), text) if (file := os.environ.get("GITHUB_STEP_SUMMARY")) else ()),
+        ]
+        said = [str(self._night.folder / SUMMARY_NAME)]
+        notify = self._config.notify
+        if notify.webhook_env is not None and (exit_code(record) or not notify.only_news):
+            url = os.environ.get(notify.webhook_env, "")
+            problem = await post(url, notify.webhook_env, news_of(self._benchmark.name, record), notify.deadline_sec)
+            problems += [problem] if problem else []
+            said += [] if problem else ["posted"]
+        if problems:
+            return StageEnd("; ".join(problems), state="failed")
+        return StageEnd(", ".join(said))
+
+    def _all(self) -> list[NightRecord]:
+        """The nights up to this one, in their order."""
+        return [*self._earlier, self._night.record]
+
+    def _tonight(self) -> Iterator[tuple[LaneRun, LaneRun | None]]:
+        """The runs of this night that came to their end, each with the one before it in its lane."""
+        for lane in dict.fromkeys(each.lane for each in self._night.record.checkpoints):
+            runs = runs_of_lane(self._all(), lane)
+            for at, run in enumerate(runs):
+                if run.night.name == self._night.record.name:
+                    yield run, runs[at - 1] if at else None
+
+
+def _written(file: Path, text: str) -> list[str]:
+    """Write a file; gives why that did not work."""
+    try:
+        write_atomically(file, text.encode())
+    except OSError as error:
+        return [f"{file}: cannot be written: {error.strerror or error}"]
+    return []
+
+
+def _appended(file: Path, text: str) -> list[str]:
+    """Append to a file that others write, too; gives why that did not work."""
+    try:
+        with file.open("a", encoding="utf-8") as summary:
+            summary.write(f"{text}\n")
+    except OSError as error:
+        return [f"{file}: cannot be written: {error.strerror or error}"]
+    return []
+
+
+_NOTHING_RUN = StageEnd("no run came to its end", state="skipped")

@@ -1,0 +1,112 @@
+"""What is told of a night: Markdown for people, JSON for a webhook."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from tbench.errors import TbenchError
+from tbench.nightly.journal import CheckpointRecord, NightRecord, Nights
+from tbench.nightly.open_night import EXIT_ALARM, exit_code
+from tbench.nightly.scores import score_of
+from tbench.scores.summary import percent
+from tbench.text import visible_line
+
+NEWS_VERSION = 1
+_STATES = {0: "quiet", 1: "a bug", 3: "too few verdicts", 4: "endpoint away", EXIT_ALARM: "alarm"}
+_MARKUP = re.compile(r"([\\`*_{}\[\]<>|#])")
+
+
+def headline(name: str, record: NightRecord) -> str:
+    """The night in one line, such as `alarm: my-model, night 2026-11-23`."""
+    return f"{_STATES.get(exit_code(record), 'failed')}: {name}, night {record.name}"
+
+
+def as_markdown(name: str, nights: Nights, record: NightRecord) -> str:
+    """The night as Markdown: its state, a row for each run, what changed, the gate's evidence, what failed."""
+    return "\n".join(_lines(name, nights, record)) + "\n"
+
+
+def news_of(name: str, record: NightRecord) -> dict[str, Any]:
+    """The night as the JSON object that a webhook gets. `text` is all that Slack and its like need."""
+    evidence = [line for gate in record.gates.values() for line in gate["lines"]]
+    failed = [f"{where}{stage}: {words}" for where, stage, words in _failures(record)]
+    return {
+        "schema_version": NEWS_VERSION,
+        "text": "\n".join([headline(name, record), *evidence, *failed]),
+        "benchmark": name,
+        "night": record.name,
+        "exit_code": exit_code(record),
+        "begun_at": record.begun_at,
+        "checkpoints": [_checkpoint_news(each, record) for each in record.checkpoints],
+        "gates": record.gates,
+        "failed": failed,
+    }
+
+
+def _checkpoint_news(each: CheckpointRecord, record: NightRecord) -> dict[str, Any]:
+    run = each.stages.get("run")
+    return {
+        "lane": each.lane,
+        "checkpoint": each.checkpoint,
+        "run": each.run,
+        "words": run.words if run else None,
+        "comparisons": record.comparisons.get(each.run, []),
+    }
+
+
+def _lines(name: str, nights: Nights, record: NightRecord) -> Iterator[str]:
+    yield f"## {_escaped(headline(name, record))}"
+    yield ""
+    if record.checkpoints:
+        yield from _table(nights, record)
+    else:
+        yield "No new checkpoint."
+    for run, lines in record.comparisons.items():
+        if lines:
+            yield from ("", f"**{_escaped(run)}**", "", *(f"- {_escaped(line)}" for line in lines))
+    for lane, gate in record.gates.items():
+        yield from ("", f"Gate of {_escaped(lane)}:", "", *(f"    {visible_line(line)}" for line in gate["lines"]))
+    if failed := list(_failures(record)):
+        yield from ("", "Failed:", "", *(f"- {_escaped(f'{where}{stage}: {words}')}" for where, stage, words in failed))
+
+
+def _table(nights: Nights, record: NightRecord) -> Iterator[str]:
+    yield "| checkpoint | score | ± std | coverage | solved | tokens | hours | report |"
+    yield "|---|--:|--:|--:|--:|--:|--:|---|"
+    for each in record.checkpoints:
+        yield f"| {' | '.join([_escaped(each.checkpoint), *_cells(nights.runs / each.run)])} |"
+
+
+def _cells(run: Path) -> list[str]:
+    try:
+        found = score_of(run)
+    except TbenchError:  # never begun, or damaged: the failures say more
+        return ["–"] * 7
+    score, counts, report = found.score, found.counts, run / "report.html"
+    return [
+        "–" if score is None else f"{percent(score.mean)} %",
+        "–" if score is None or score.std is None else percent(score.std),
+        f"{counts.scored}/{counts.planned}",
+        str(counts.solved),
+        f"{found.usage.prompt_tokens + found.usage.completion_tokens:,}",
+        f"{found.time.total_sec / 3600:.2f}",
+        f"`{report}`" if report.exists() else "–",
+    ]
+
+
+def _failures(record: NightRecord) -> Iterator[tuple[str, str, str]]:
+    for each in record.checkpoints:
+        for name, stage in each.stages.items():
+            if stage.state == "failed":
+                yield f"{each.slug} ", name, stage.words
+    for name, stage in record.stages.items():
+        if stage.state == "failed":
+            yield "", name, stage.words
+
+
+def _escaped(text: str) -> str:
+    """The text as one line that Markdown takes for text."""
+    return _MARKUP.sub(r"\\\1", visible_line(text))

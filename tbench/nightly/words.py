@@ -1,0 +1,99 @@
+"""What a nightly benchmark would do, in words, and a file to begin one with."""
+
+from __future__ import annotations
+
+import os
+import shlex
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+
+from tbench.config.text import commented_file
+from tbench.nightly.checkpoints import Checkpoint, is_glob
+from tbench.nightly.journal import NightRecord, Nights
+from tbench.nightly.night import planned
+from tbench.nightly.reading import Benchmark
+from tbench.nightly.server import command_of
+from tbench.nightly.settings import NightlyConfig
+from tbench.text import counted, names_shown
+
+_HEADING = "A nightly benchmark; `tbench nightly FILE` runs it."
+_RUN_AND_PROXIES = """
+# The run: all sections of `tbench config init` with their settings, each below `run`.
+# [run.tasks]
+# source = "terminal-bench@2.1"
+# seeds = 1
+# [run.model]
+# base_url = "http://HOST:8000/v1"
+# [run.agent]
+# preset = "terminus-2"
+# [run.output]
+# min_coverage = 0.95
+
+# Scores that execute nothing, asked of the same checkpoints: kind is replay or extract, the sections are those of
+# `tbench replay run` or `tbench extract`. There may be several, each with a name of its own.
+# [[proxy]]
+# kind = "replay"
+# name = "replay"
+# [proxy.dataset]
+# path = "records.jsonl"
+"""
+
+
+def first_file() -> str:
+    """A TOML file with every setting of a nightly benchmark, its help and its default, all of them commented out."""
+    return commented_file(NightlyConfig, _HEADING) + _RUN_AND_PROXIES
+
+
+def what_would_be_done(benchmark: Benchmark, name: str) -> Iterator[str]:
+    """A line for each part of the night that a start would begin or go on with now. Raises UsageError."""
+    nights = Nights(Path(benchmark.config.nightly.directory))
+    begun = nights.read(name) is not None
+    record, earlier = planned(benchmark, nights, name)
+    yield f"night     {name}, {'which goes on' if begun else 'a new one'}; {counted(len(earlier), 'night')} before it"
+    if cut := [each.name for each in earlier if each.status == "running"]:
+        yield f"cut short {names_shown(cut)}: left as it is; finish one with --night"
+    for entry in benchmark.entries:
+        yield f"lane      {entry}: {_checkpoints(record, entry)}"
+    yield f"seeds     {record.first_seed} to {record.first_seed + record.seeds - 1}"
+    yield from _server(benchmark, record)
+    for each in benchmark.proxies:
+        yield f"proxy     {each.name} ({each.kind})"
+    yield from _afterwards(benchmark.config)
+    yield f"directory {nights.path}{_writable(nights.path)}"
+
+
+def _checkpoints(record: NightRecord, entry: str) -> str:
+    names = [each.checkpoint for each in record.checkpoints if each.lane == entry]
+    if not is_glob(entry):
+        return "every night"
+    return f"{names_shown(names)}, each once" if names else "nothing new"
+
+
+def _server(benchmark: Benchmark, record: NightRecord) -> Iterator[str]:
+    serve = benchmark.config.serve
+    if not serve.command:
+        yield f"endpoint  {benchmark.run.model.base_url or 'none: ' + benchmark.run.agent.name + ' asks no model'}"
+        return
+    first = record.checkpoints[0] if record.checkpoints else None
+    if first is not None:
+        command = command_of(serve, Checkpoint(first.lane, first.checkpoint), serve.port)
+        yield f"server    {shlex.join(command)}"
+        if shutil.which(command[0]) is None:
+            yield f"note      {command[0]}: no such command here; serve.command would fail"
+    yield f"ready     within {serve.ready_timeout_sec:g} s at {serve.health_url}"
+
+
+def _afterwards(config: NightlyConfig) -> Iterator[str]:
+    gate, notify, keep = config.gate, config.notify, config.nightly.keep
+    words = f"{gate.base_nights} nights of baseline, k {gate.k:g}, h {gate.h:g}"
+    yield f"gate      {words if gate.enabled else 'off'}"
+    yield f"keep      {'everything' if keep is None else 'recordings and trajectories of ' + counted(keep, 'night')}"
+    if (variable := notify.webhook_env) is not None:
+        yield f"webhook   of {variable}{'' if os.environ.get(variable) else ', which is not set'}"
+
+
+def _writable(path: Path) -> str:
+    """A remark where nothing can be written to a directory, or to the one that it would be made in."""
+    there = next(each for each in (path.absolute(), *path.absolute().parents) if each.exists())
+    return "" if there.is_dir() and os.access(there, os.W_OK | os.X_OK) else ", which cannot be written"

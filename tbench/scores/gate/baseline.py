@@ -1,0 +1,117 @@
+"""The baseline: what each task does while nothing changes, and how far it varies from night to night by itself."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from tbench.scores.gate.tally import Tally
+
+_PRIOR_FLIPS = 3.0
+"""Flips that are added to those of the baseline nights: as many as there may be, at 95 %, where none was seen."""
+_NORMAL_99 = 2.3263478740408408
+
+
+@dataclass(frozen=True, slots=True)
+class Difference:
+    """Nights against the baseline, over the tasks that they have verdicts of. Scores are fractions."""
+
+    score: float
+    base: float
+    se: float
+    """Standard error of score - base, where nothing changed."""
+
+    @property
+    def errors(self) -> float:
+        """The difference in standard errors."""
+        return (self.score - self.base) / self.se
+
+
+class Baseline:
+    """Means and variances of the tasks that are compared.
+
+    The variance of a trial of a task is taken between nights: sum_n S_n (m_n - m)^2 / (N - 1), with m_n the mean of
+    night n over its S_n trials and m the mean over all of them. Divided by the trials of a night it is the variance of
+    that night's mean, also where the seeds of one night are not independent. As a task that was never seen to flip may
+    do so, each has its share of `_PRIOR_FLIPS` besides (the rule of three: Hanley and Lippman-Hand 1983).
+
+    These variances know nothing of what moves all tasks of a night at once, such as a busy machine. Where the nights
+    differ by more than they allow, at 1 in 100, all standard errors are `unrest` times as large (after Laney 2002,
+    "Improved control charts for attributes").
+    """
+
+    def __init__(self, nights: Sequence[Tally]) -> None:
+        """Begin with some nights; the tasks that are compared have a verdict in half of them, or are none."""
+        enough = max(2, (len(nights) + 1) // 2)
+        had = [sum(map(bool, of_task)) for of_task in zip(*(night.trials for night in nights), strict=True)]
+        self.places = [at for at, count in enumerate(had) if count >= enough]
+        """The tasks that are compared, by their place among those of the nights."""
+        zeros = [0.0] * len(self.places)
+        self._nights, self._trials, self._totals, self._squares = ([*zeros] for _ in range(4))
+        self.size = 0
+        self.unrest = 1.0
+        self._errors_squared, self._degrees = 0.0, 0
+        own = [night.at(self.places) for night in nights]
+        self._add(own)
+        # One of the n nights of a mean differs from it with 1 - 1/n of its own variance; `against` says 1 + 1/n.
+        wider = (len(own) + 1) / (len(own) - 1)
+        squares = [found.errors**2 * wider for night in own if (found := self.against(night)) is not None]
+        self._test(sum(squares), len(squares) - 1)
+
+    def grow(self, nights: Sequence[Tally], errors: Sequence[float]) -> None:
+        """Take in further nights, over the tasks that are compared, with what `against` had to say of each."""
+        self._add(nights)
+        self._test(sum(each**2 for each in errors), len(errors))
+
+    def _test(self, errors_squared: float, degrees: int) -> None:
+        """Hold the nights' differences so far against chi squared (the cube root of which Wilson and Hilferty 1931)."""
+        self._errors_squared += errors_squared
+        self._degrees += degrees
+        if self._degrees < 1:
+            return
+        ratio, spread = self._errors_squared / self._degrees, 2.0 / (9.0 * self._degrees)
+        exceeds = (ratio ** (1.0 / 3.0) - (1.0 - spread)) / math.sqrt(spread) > _NORMAL_99
+        self.unrest = math.sqrt(ratio) if exceeds else 1.0
+
+    def _add(self, nights: Sequence[Tally]) -> None:
+        self.size += len(nights)
+        for night in nights:
+            for at, (trials, total) in enumerate(zip(night.trials, night.totals, strict=True)):
+                if trials:
+                    self._nights[at] += 1
+                    self._trials[at] += trials
+                    self._totals[at] += total
+                    self._squares[at] += total * total / trials
+        share = _PRIOR_FLIPS / max(1, len(self.places))
+        self.means = [total / trials for total, trials in zip(self._totals, self._trials, strict=True)]
+        self._variances = [
+            max(0.0, squares - total * mean) / (nights - 1) + share / trials
+            for nights, trials, total, squares, mean in zip(
+                self._nights, self._trials, self._totals, self._squares, self.means, strict=True
+            )
+        ]
+        self._of_mean = [variance / trials for variance, trials in zip(self._variances, self._trials, strict=True)]
+
+    def against(self, night: Tally) -> Difference | None:
+        """Compare one night, or several together; None where no task has a verdict."""
+        tasks = 0
+        score = base = spread = 0.0
+        for trials, total, mean, variance, of_mean in zip(
+            night.trials, night.totals, self.means, self._variances, self._of_mean, strict=True
+        ):
+            if trials:
+                tasks += 1
+                score += total / trials
+                base += mean
+                spread += variance / trials + of_mean
+        return Difference(score / tasks, base / tasks, self.unrest * math.sqrt(spread) / tasks) if tasks else None
+
+    def if_solved(self, night: Tally, found: Difference) -> float:
+        """The night's difference in standard errors if every trial without a verdict had been solved."""
+        gain, tasks = 0.0, 0
+        for planned, trials, total, mean in zip(night.planned, night.trials, night.totals, self.means, strict=True):
+            tasks += trials > 0
+            if planned > trials:
+                gain += (total + planned - trials) / planned - (total / trials if trials else mean)
+        return found.errors + gain / (tasks * found.se)

@@ -1,0 +1,242 @@
+"""Judge a series of nights: is the benchmark lower than it was, by more than chance?"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from statistics import fmean
+
+from tbench.scores.gate.baseline import Baseline, Difference
+from tbench.scores.gate.cusum import Cusum, first_changed
+from tbench.scores.gate.flips import Pair, changes
+from tbench.scores.gate.nights import GateRule, Night
+from tbench.scores.gate.series import Series, series_of
+from tbench.scores.gate.tally import Tally, together
+from tbench.scores.gate.verdict import GateVerdict, JudgedNight, Role, Shift, State
+from tbench.text import counted, names_shown
+
+_SAME_SE = 2.0
+"""Standard errors below which as many nights as the baseline has are not different from it."""
+
+
+def judge(nights: Sequence[Night], rule: GateRule) -> GateVerdict:
+    """The verdict on the last of `nights`, which are given oldest first, with all that speaks for it.
+
+    A night's z is its score minus the baseline's over the tasks that it has verdicts of, in standard deviations of
+    that difference: z = sum_t (m_t - b_t) / sqrt(sum_t v_t (1 / S_t + 1 / N_t)), with m_t the mean of the night's S_t
+    trials of task t, b_t that of the baseline's N_t trials, and v_t their variance (`Baseline`). For S trials of every
+    task this is (s - b) / sd with sd^2 = sum_t v_t / S / T^2 * (1 + 1 / nights). z feeds a CUSUM (`Cusum`), and
+    whenever that is 0 the nights so far join the baseline.
+
+    There is an alarm where C > h and the nights since C was 0 are `rule.min_se` standard errors below the baseline: C
+    alone takes the error of the baseline for one that each night has anew.
+
+    A night with less coverage than `rule.min_coverage` is no part of the baseline, and leaves C as it is. One that
+    would raise the alarm only because of trials without a verdict counts as if these had been solved.
+
+    Raises UsageError for no nights, and for a `rule.base_from` that names none.
+    """
+    series = series_of(nights, rule)
+    tallies = [Tally.of(cells) for cells in series.cells]
+    coverages = _coverages(tallies)
+    base = [at for at, share in enumerate(coverages) if share >= rule.min_coverage][: rule.base_nights]
+    baseline = Baseline([tallies[at] for at in base]) if len(base) == rule.base_nights else None
+    if baseline is None or not baseline.places:
+        return _learning(series, tallies[-1], coverages, base, rule)
+    return _Walk(series, tallies, coverages, base, baseline, rule).verdict()
+
+
+def _coverages(nights: Sequence[Tally]) -> list[float]:
+    """Share of each night's trials that have a verdict, of those tasks that ever had one; 0 where none had."""
+    ever = [any(trials) for trials in zip(*(night.trials for night in nights), strict=True)]
+    places = [at for at, had in enumerate(ever) if had]
+    shares = []
+    for night in nights:
+        planned = sum(night.planned[at] for at in places)
+        shares.append(sum(night.trials) / planned if planned else 0.0)
+    return shares
+
+
+def _learning(
+    series: Series, last: Tally, coverages: Sequence[float], base: Sequence[int], rule: GateRule
+) -> GateVerdict:
+    notes = series.notes
+    if len(base) == rule.base_nights:
+        notes = (*notes, "no task has verdicts in half of the baseline nights")
+    means = [total / trials for trials, total in zip(last.trials, last.totals, strict=True) if trials]
+    path = tuple(
+        JudgedNight(night.name, night.begun, "baseline" if at in base else "uncovered", coverages[at])
+        for at, night in enumerate(series.nights)
+    )
+    return GateVerdict(
+        state="learning" if coverages[-1] >= rule.min_coverage else "uncovered",
+        rule=rule,
+        night=series.nights[-1],
+        score=fmean(means) if means else None,
+        base_nights=len(base),
+        path=path,
+        notes=notes,
+    )
+
+
+class _Direction:
+    """One direction: its CUSUM, and the nights since that was 0."""
+
+    def __init__(self, rule: GateRule, sign: float) -> None:
+        self.cusum = Cusum(rule.k, rule.h)
+        self.nights: list[int] = []
+        self.errors = 0.0
+        """Standard errors between them and the baseline, where C is beyond its limit."""
+        self._sign, self._least = sign, rule.min_se
+
+    def add(self, at: int, z: float, tallies: Sequence[Tally], baseline: Baseline) -> list[int]:
+        """Take in a night. Returns the nights since C was 0 where it is 0 again, unless there was an alarm.
+
+        C grows without end where the baseline itself had a few good nights. It is therefore 0 also when the nights
+        since it was are as many as the baseline's, and not different from them.
+        """
+        alarm = self.cusum.alarm
+        self.cusum.add(at, self._sign * z)
+        self.nights.append(at)
+        if self.cusum.since is None:
+            ended = self._ended()
+            return [] if alarm else ended
+        confirmed = False
+        if self.cusum.beyond and (found := baseline.against(together([tallies[at] for at in self.nights]))):
+            self.errors = -self._sign * found.errors
+            confirmed = self.errors >= self._least
+            if not confirmed and len(self.nights) >= baseline.size and self.errors < _SAME_SE:
+                self.cusum.forget()
+                return self._ended()
+        self.cusum.settle(confirmed=confirmed)
+        return []
+
+    def _ended(self) -> list[int]:
+        ended, self.nights, self.errors = self.nights, [], 0.0
+        return ended
+
+
+class _Walk:
+    """The way through the nights after the baseline."""
+
+    def __init__(
+        self,
+        series: Series,
+        tallies: Sequence[Tally],
+        coverages: Sequence[float],
+        base: Sequence[int],
+        baseline: Baseline,
+        rule: GateRule,
+    ) -> None:
+        self._series, self._coverages, self._baseline, self._rule = series, coverages, baseline, rule
+        self._places = baseline.places
+        self._tallies = [tally.at(self._places) for tally in tallies]
+        self._first = list(base)
+        self._base = list(base)
+        """The nights of the baseline, which grows."""
+        self._judged: dict[int, float] = {}
+        """What each night's difference was in standard errors, were there no unrest."""
+        self._down, self._up = (_Direction(rule, sign) for sign in (1.0, -1.0))
+        self._notes: list[str] = []
+        self._last = len(tallies) - 1
+
+    def verdict(self) -> GateVerdict:
+        path = tuple(self._step(at) for at in range(self._last + 1))
+        night = path[-1]
+        covered: State = "quiet" if night.role != "uncovered" else "uncovered"
+        return GateVerdict(
+            state="alarm" if night.alarm else covered,
+            rule=self._rule,
+            night=self._series.nights[-1],
+            score=night.score,
+            base_nights=len(self._base),
+            base_mean=fmean(self._baseline.means) if night.base_mean is None else night.base_mean,
+            sd=night.sd,
+            z=night.z,
+            c=self._down.cusum.value,
+            below_se=self._down.errors,
+            tasks=len(self._places),
+            drop=self._shift(self._down, downwards=True),
+            rise=self._shift(self._up, downwards=False),
+            over=len(path) > 1 and path[-2].alarm and not night.alarm,
+            path=path,
+            notes=(*self._series.notes, *self._left_out(), *self._restless(), *self._notes),
+        )
+
+    def _step(self, at: int) -> JudgedNight:
+        """Take in one night. The first of the baseline, and one in between that is not covered, are no evidence."""
+        night, tally, coverage = self._series.nights[at], self._tallies[at], self._coverages[at]
+        found = self._baseline.against(tally)
+        covered = found is not None and coverage >= self._rule.min_coverage
+        role: Role = "baseline" if at in self._first else "judged" if covered else "uncovered"
+        z: float | None = None
+        if found is not None and role == "judged":
+            z = self._z(at, found, tally)
+            self._judged[at] = found.errors * self._baseline.unrest
+            self._up.add(at, z, self._tallies, self._baseline)
+            if joining := self._down.add(at, z, self._tallies, self._baseline):
+                self._baseline.grow([self._tallies[at] for at in joining], [self._judged[at] for at in joining])
+                self._base += joining
+        score, base, sd = (None, None, None) if found is None else (found.score, found.base, found.se)
+        cusum = self._down.cusum
+        return JudgedNight(night.name, night.begun, role, coverage, score, base, sd, z, cusum.value, cusum.alarm)
+
+    def _z(self, at: int, found: Difference, tally: Tally) -> float:
+        """The night's z, or the one that it would have with every trial solved that lacks a verdict."""
+        cusum, limit = self._down.cusum, self._rule.h
+        if cusum.alarm or cusum.after(found.errors) <= limit or tally.planned == tally.trials:
+            return found.errors
+        best = self._baseline.if_solved(tally, found)
+        if cusum.after(best) > limit:
+            return found.errors
+        if at == self._last:
+            lacking = counted(sum(tally.planned) - sum(tally.trials), "trial")
+            self._notes.append(
+                f"an alarm (C = {cusum.after(found.errors):.1f}) would rest on {lacking} without a verdict, "
+                "which count as solved instead"
+            )
+        return best
+
+    def _shift(self, side: _Direction, *, downwards: bool) -> Shift | None:
+        """What a side has gathered so far; None where its C is 0."""
+        cusum = side.cusum
+        if cusum.since is None:
+            return None
+        since = side.nights[first_changed([self._judged[at] for at in side.nights]) :]
+        nights, moved = self._series.nights, self._baseline.against(together([self._tallies[at] for at in since]))
+        if moved is None:
+            return None
+        return Shift(
+            c=cusum.value,
+            beyond=cusum.alarm,
+            since=nights[since[0]],
+            before=nights[max(at for at in [*self._first, *self._judged] if at < since[0])],
+            nights=len(since),
+            moved=moved.score - moved.base,
+            se=moved.se,
+            tasks=changes(self._pairs(since), downwards=downwards),
+        )
+
+    def _pairs(self, since: Sequence[int]) -> list[Pair]:
+        """Each task with its rewards in the baseline and since the change."""
+        # While the score rises, nights join the baseline.
+        base = [at for at in self._base if at < since[0]]
+        found = ((self._series.tasks[at], self._rewards(at, base), self._rewards(at, since)) for at in self._places)
+        return [(task, before, now) for task, before, now in found if before and now]
+
+    def _rewards(self, place: int, nights: Sequence[int]) -> list[float]:
+        rows = (self._series.cells[at][place] for at in nights)
+        return [reward for row in rows if row is not None for reward in row if reward is not None]
+
+    def _left_out(self) -> list[str]:
+        names = [task for at, task in enumerate(self._series.tasks) if at not in set(self._places)]
+        if not names:
+            return []
+        return [f"{counted(len(names), 'task')} new or changed since the baseline, not compared: {names_shown(names)}"]
+
+    def _restless(self) -> list[str]:
+        unrest = self._baseline.unrest
+        if unrest == 1.0:
+            return []
+        return [
+            f"the baseline's nights differ {unrest:.1f} times as much as their tasks explain; standard errors say so"
+        ]

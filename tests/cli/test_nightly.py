@@ -1,0 +1,164 @@
+"""`tbench nightly` as a user types it."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+import tomllib
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import CliRunner, Result
+from nightly_bench import ENDPOINT, NightlyBench
+
+from tbench.cli import app
+from tbench.nightly.settings import NightlyConfig
+from tbench.sandbox.docker.engine import Engine
+from tbench.sandbox.docker.labels import LABEL_RUN
+
+BOUND_SEC = 600
+TBENCH = [sys.executable, "-m", "tbench"]
+
+
+@pytest.fixture
+def bench(tmp_path: Path) -> NightlyBench:
+    return NightlyBench(tmp_path)
+
+
+def invoke(*words: object) -> Result:
+    return CliRunner().invoke(app, ["nightly", *map(str, words)], prog_name="tbench")
+
+
+def test_a_first_file_has_every_setting_and_says_nothing_by_itself(tmp_path: Path) -> None:
+    file = tmp_path / "bench.toml"
+    assert invoke("--init", file).output == f"written: {file}\n"
+    text = file.read_text()
+    assert tomllib.loads(text) == {"nightly": {}, "serve": {}, "gate": {}, "notify": {}}
+    for section, field in NightlyConfig.model_fields.items():
+        part = field.annotation
+        assert part is not None
+        for name in part.model_fields:  # type: ignore[attr-defined]
+            assert f"\n# {name} = " in text.partition(f"[{section}]")[2].partition("\n[")[0], name
+    assert "is there already" in str(invoke("--init", file).exception)
+    examples = re.findall(r"^# ((?:\[|\w+ = ).*)$", text.partition("\n# The run")[2], re.MULTILINE)
+    file.write_text("\n".join(['[nightly]\ncheckpoints = ["m"]', *examples]))
+    assert "proxy     replay (replay)\n" in invoke(file, "--check").output
+
+
+def test_a_check_says_what_would_be_done_and_starts_nothing(
+    bench: NightlyBench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("NIGHTLY_HOOK", raising=False)
+    for step in (1000, 900):
+        (bench.folder / f"step-{step}").mkdir()
+    command = '[serve]\ncommand = ["no-such-server", "{checkpoint}", "--port", "{port}"]\n'
+    more = '[[proxy]]\nkind = "extract"\n[notify]\nwebhook_env = "NIGHTLY_HOOK"\n'
+    file = bench.write(command + more, checkpoints=[f"{bench.folder}/step-*"], keep=7)
+    done = invoke(file, "--check", "--night", "n1")
+    assert done.exit_code == 0 and not bench.directory.exists()
+    assert done.output == (
+        "night     n1, a new one; 0 nights before it\n"
+        f"lane      {bench.folder}/step-*: {bench.folder}/step-900, {bench.folder}/step-1000, each once\n"
+        "seeds     0 to 1\n"
+        f"server    no-such-server {bench.folder}/step-900 --port 8000\n"
+        "note      no-such-server: no such command here; serve.command would fail\n"
+        "ready     within 1800 s at http://127.0.0.1:{port}/health\n"
+        "proxy     extract (extract)\n"
+        "gate      4 nights of baseline, k 0.5, h 5\n"
+        "keep      recordings and trajectories of 7 nights\n"
+        "webhook   of NIGHTLY_HOOK, which is not set\n"
+        f"directory {bench.directory}\n"
+    )
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["--check", "--init"], "--check, --init and --demo: give one of them"),
+        (["--nights", "3"], "--nights: belongs to --demo"),
+        (["--init", "--night", "x"], "--night: has no effect here"),
+        (["--night", "a/b", "--check"], "--night a/b: letters, digits, dots and dashes"),
+        (["--night", "a/b"], "--night a/b: letters, digits, dots and dashes"),
+    ],
+)
+def test_options_that_make_no_sense_together_are_refused(bench: NightlyBench, words: list[str], message: str) -> None:
+    assert message in str(invoke(bench.write(), *words).exception)
+
+
+def test_a_directory_that_holds_something_else_is_no_demo(tmp_path: Path) -> None:
+    (tmp_path / "thesis.tex").touch()
+    assert "holds something else; name a new directory" in str(invoke("--demo", tmp_path).exception)
+    assert [path.name for path in tmp_path.iterdir()] == ["thesis.tex"]
+
+
+def test_ctrl_c_ends_the_server_and_the_night_can_go_on(bench: NightlyBench) -> None:
+    file = bench.write(bench.serve("never", ready_timeout_sec=60))
+    children = bench.folder / "children"
+    with subprocess.Popen([*TBENCH, "nightly", str(file), "--night", "n1"], stderr=subprocess.PIPE, text=True) as night:
+        wait_for(lambda: children.exists() and children.read_text().endswith("\n"), 30)
+        night.send_signal(signal.SIGINT)
+        _, said = night.communicate(timeout=30)
+    assert night.returncode == 130 and "stopping: what runs is being ended" in said
+    wait_for(lambda: not is_alive(int(children.read_text())), 30)
+    assert json.loads((bench.directory / "nights" / "n1" / "night.json").read_text())["status"] == "running"
+
+
+def test_a_mistake_is_one_line_and_exit_code_2(bench: NightlyBench) -> None:
+    file = bench.write(f"{ENDPOINT}[serv]\n")
+    done = subprocess.run([*TBENCH, "nightly", str(file)], capture_output=True, text=True, timeout=60)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr == f"tbench: {file}: serv: no such section; did you mean serve?\n"
+
+
+@pytest.mark.engine
+@pytest.mark.slow
+def test_ten_demo_nights_with_a_kill_in_the_sixth_are_gated_rightly(engine: Engine, tmp_path: Path) -> None:
+    command = [*TBENCH, "nightly", "--demo", str(tmp_path / "demo")]
+    nights = tmp_path / "demo" / "nightly" / "nights"
+    sixth = tmp_path / "demo" / "nightly" / "runs" / "night-06_latest" / "results.jsonl"
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True) as killed:
+        wait_for(lambda: sixth.exists() and sixth.read_bytes().count(b"\n") >= 3, BOUND_SEC)
+        killed.kill()
+    first = {trial(line) for line in sixth.read_text().splitlines()}
+    done = subprocess.run(command, capture_output=True, text=True, timeout=BOUND_SEC)
+    assert done.returncode == 5, done.stdout + done.stderr
+    records = [json.loads((nights / f"night-{number:02}" / "night.json").read_text()) for number in range(1, 11)]
+    states = [next(iter(record["gates"].values()))["state"] for record in records]
+    assert states[:6] == ["learning"] * 4 + ["quiet"] * 2 and states[-1] == "alarm"
+    drop = next(iter(records[-1]["gates"].values()))["drop"]
+    assert drop["since"] in ("night-07", "night-08") and drop["tasks"][0]["task"] in WORSE
+    assert [record["first_seed"] for record in records] == list(range(0, 20, 2))
+    finals = [trial(line) for line in sixth.read_text().splitlines() if json.loads(line)["final"]]
+    assert len(finals) == len(set(finals)) == 16 and first <= set(finals), "what had a verdict is not measured again"
+    assert "greenhouse-panel: solved" in done.stdout, "an alarm has its evidence"
+    left = engine.api.containers(all=True, filters={"label": LABEL_RUN})
+    assert [each for each in left if each["Labels"][LABEL_RUN].startswith("night-")] == []
+
+
+WORSE = {"git-lost-commits", "greenhouse-panel", "tidy-notes"}
+
+
+def trial(line: str) -> tuple[str, int, Any]:
+    result = json.loads(line)
+    return result["task"], result["seed"], result["reward"]
+
+
+def wait_for(condition: Any, within_sec: float) -> None:
+    ends_at = time.monotonic() + within_sec
+    while not condition():
+        assert time.monotonic() < ends_at
+        time.sleep(0.05)
+
+
+def is_alive(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"

@@ -1,0 +1,185 @@
+"""Simulated histories of a nightly benchmark, judged by the gate: false alarms, drops seen, and how soon.
+
+`PYTHONPATH=tests:. python tests/gate_histories.py` prints the tables of docs/gate.md.
+"""
+
+from __future__ import annotations
+
+import math
+import random
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from statistics import median
+from typing import Any
+
+from tbench.scores.gate.judge import judge
+from tbench.scores.gate.nights import GateRule, Night
+from tbench.scores.statistics import RewardTable
+
+Chances = list[float]
+"""How often each task is solved."""
+Draw = Callable[[random.Random], float]
+
+
+def terminal_bench(rng: random.Random) -> float:
+    return rng.betavariate(0.5, 0.7)
+
+
+@dataclass(frozen=True)
+class Setting:
+    """What is simulated: a benchmark of so many tasks, run with so many seeds, that drops at `dropped_at`."""
+
+    points: float = 0.0
+    seeds: int = 1
+    tasks: int = 89
+    nights: int = 60
+    dropped_at: int = 30
+    rule: GateRule = field(default_factory=GateRule)
+    draw: Draw = terminal_bench
+    weather: float = 0.0
+    """Standard deviation of what moves all tasks of a night at once, in log odds."""
+    broken: bool = False
+    """Whether some tasks are lost altogether, instead of all being solved less often."""
+
+
+@dataclass(frozen=True)
+class Seen:
+    """What the gate saw in many histories."""
+
+    false_alarms_per_100: float
+    """First alarms without a drop per 100 nights that were judged until then."""
+    alarmed_per_100: float
+    """Nights with an alarm without a drop, per 100 that were judged."""
+    share: float | None
+    """Drops with an alarm within the nights that follow."""
+    median_nights: float
+    """Nights until then, the first included; of all drops, where those not seen take forever."""
+    median_of_seen: float
+
+
+def lowered(chances: Chances, points: float, rng: random.Random, *, broken: bool) -> Chances:
+    """The chances after a drop of the expected score by so many points, or to 0."""
+    loss = points / 100 * len(chances)
+    if not broken:
+        left = max(0.0, 1.0 - loss / sum(chances))
+        return [chance * left for chance in chances]
+    lower = list(chances)
+    for place in rng.sample(range(len(chances)), len(chances)):
+        lost = min(loss, lower[place])
+        lower[place] -= lost
+        loss -= lost
+    return lower
+
+
+def moved(chances: Chances, log_odds: float) -> Chances:
+    """The chances on a better or worse night."""
+    odds = math.exp(log_odds)
+    return [chance * odds / (1.0 - chance + chance * odds) for chance in chances] if log_odds else chances
+
+
+def history(setting: Setting, rng: random.Random) -> list[Night]:
+    names, seeds = tuple(f"task-{t}" for t in range(setting.tasks)), tuple(range(setting.seeds))
+    before = [setting.draw(rng) for _ in names]
+    after = lowered(before, setting.points, rng, broken=setting.broken)
+    nights = []
+    for number in range(setting.nights):
+        chances = moved(before if number < setting.dropped_at else after, rng.gauss(0.0, 1.0) * setting.weather)
+        rows = tuple(tuple(float(rng.random() < chance) for _ in seeds) for chance in chances)
+        nights.append(Night(f"night-{number}", f"2026-01-01T{number:05}", RewardTable(names, seeds, rows), {}))
+    return nights
+
+
+def seen(setting: Setting, histories: int, seed: int = 0) -> Seen:
+    """Judge so many histories. The verdicts of all nights are in the path of the last one's."""
+    rng = random.Random(seed)
+    quiet_nights = false_alarms = alarmed = judged = 0
+    waits: list[float] = []
+    for _ in range(histories):
+        alarms = [night.alarm for night in judge(history(setting, rng), setting.rule).path]
+        end = setting.dropped_at if setting.points else setting.nights
+        before = alarms[setting.rule.base_nights : end]
+        judged += len(before)
+        alarmed += sum(before)
+        false = next((at for at, alarm in enumerate(before) if alarm), None)
+        quiet_nights += len(before) if false is None else false + 1
+        if false is not None:
+            false_alarms += 1
+        elif setting.points:
+            after = alarms[setting.dropped_at :]
+            waits.append(next((at + 1.0 for at, alarm in enumerate(after) if alarm), float("inf")))
+    found = [wait for wait in waits if wait < float("inf")]
+    return Seen(
+        100 * false_alarms / quiet_nights,
+        100 * alarmed / judged,
+        len(found) / len(waits) if waits else None,
+        median(waits) if waits else float("nan"),
+        median(found) if found else float("nan"),
+    )
+
+
+POINTS = (0.0, 3.0, 6.0, 10.0)
+
+
+def nights_shown(nights: float) -> str:
+    return f"{nights:g}" if nights < float("inf") else "–"
+
+
+def row(name: str, histories: int, **known: Any) -> str:
+    """A row of a table: false alarms per 100 nights / drops seen / median nights, for no drop and each drop."""
+    cells = []
+    for points in POINTS:
+        found = seen(Setting(points=points, **known), histories)
+        rate = f"{found.false_alarms_per_100:.2f}"
+        if found.share is None:
+            cells.append(f"{rate} ({found.alarmed_per_100:.1f})")
+        else:
+            cells.append(f"{rate} / {100 * found.share:.0f} % / {nights_shown(found.median_nights)}")
+    return f"| {name} | {' | '.join(cells)} |"
+
+
+def rows() -> dict[str, dict[str, Any]]:
+    """What is simulated, by the name of its row."""
+    rule = GateRule
+    return {
+        "89 tasks, 1 seed": {},
+        "89 tasks, 3 seeds": {"seeds": 3},
+        "89 tasks, 1 seed, some tasks lost": {"broken": True},
+        "89 tasks, 1 seed, h = 4": {"rule": rule(h=4.0)},
+        "89 tasks, 1 seed, C alone (min_se = 0)": {"rule": rule(min_se=0.0)},
+        "89 tasks, 1 seed, 5 nights of baseline": {"rule": rule(base_nights=5)},
+        "20 tasks, 1 seed": {"tasks": 20},
+        "20 tasks, 5 seeds": {"tasks": 20, "seeds": 5},
+        "89 tasks, 1 seed, a year": {"nights": 365, "dropped_at": 335},
+        "89 tasks, 1 seed, nights differ 1.4 times as much": {"weather": 0.29},
+    }
+
+
+def steady() -> dict[str, dict[str, Any]]:
+    """Benchmarks that hardly vary, or are small: only false alarms are counted."""
+    return {
+        "89 tasks, each solved 1,999 times in 2,000": {"draw": lambda _: 0.9995},
+        "89 tasks, each solved 199 times in 200": {"draw": lambda _: 0.995},
+        "89 tasks, 70 % of them always or never solved": {
+            "draw": lambda rng: rng.choice((0.0, 1.0)) if rng.random() < 0.7 else rng.betavariate(0.5, 0.7)
+        },
+        "11 tasks": {"tasks": 11},
+        "11 tasks, each solved 97 times in 100": {"tasks": 11, "draw": lambda _: 0.97},
+        "2 tasks": {"tasks": 2},
+    }
+
+
+def main() -> None:
+    """Print the tables; the first argument is the number of histories for each cell."""
+    histories = int(sys.argv[1]) if len(sys.argv) > 1 else 1000
+    print(f"| {histories} histories of 60 nights | no drop | 3 points | 6 points | 10 points |\n|---|---|---|---|---|")
+    for name, known in rows().items():
+        print(row(name, histories // 5 if "nights" in known else histories, **known), flush=True)
+    print("\n| no drop | false alarms per 100 nights | nights with an alarm per 100 |\n|---|---|---|")
+    for name, known in steady().items():
+        found = seen(Setting(**known), histories)
+        print(f"| {name} | {found.false_alarms_per_100:.2f} | {found.alarmed_per_100:.1f} |", flush=True)
+
+
+if __name__ == "__main__":
+    main()

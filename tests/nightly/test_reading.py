@@ -1,0 +1,100 @@
+"""The file of a nightly benchmark, and what is said of a bad one."""
+
+from __future__ import annotations
+
+import dataclasses
+from pathlib import Path
+
+import pytest
+from nightly_bench import ENDPOINT, PROXIES, NightlyBench
+
+from tbench.config.layers import Layers
+from tbench.config.settings import RunConfig
+from tbench.errors import UsageError
+from tbench.nightly.reading import as_settings_file, read_benchmark
+from tbench.nightly.settings import GateSection
+from tbench.scores.gate.nights import GateRule
+
+
+def test_the_gates_settings_are_those_of_its_rule() -> None:
+    fields = {field.name: field.default for field in dataclasses.fields(GateRule)}
+    assert {name: field.default for name, field in GateSection.model_fields.items() if name != "enabled"} == fields
+    assert GateSection(h=4.0).rule == GateRule(h=4.0)
+
+
+def test_a_run_is_told_what_the_file_says_and_the_environment_speaks_for_itself(
+    bench: NightlyBench, tmp_path: Path
+) -> None:
+    bench.write(ENDPOINT + 'extra_body = { top_k = 20, "a b" = [1, "x"] }\n[run.limits]\nsteps = "none"\n')
+    found = bench.read(TBENCH_MODEL_TEMPERATURE="0.25", TBENCH_LIMITS_STEPS="7")
+    assert (found.run.model.temperature, found.run.limits.steps, found.run.tasks.seeds) == (0.25, None, 2)
+    (tmp_path / "run.toml").write_text(as_settings_file(found.run_values))
+    layers = Layers(RunConfig)
+    told = layers.resolve(layers.file(tmp_path / "run.toml")).config
+    assert told == found.run.with_values(model={"temperature": 0.7})
+
+
+def test_the_benchmark_has_its_files_name_unless_it_says_another(bench: NightlyBench) -> None:
+    bench.write()
+    assert bench.read().name == "bench"
+    bench.write(name="main")
+    assert bench.read().name == "main"
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("[servee]\n", "servee: no such section; did you mean serve?"),
+        ("[rnu]\n", "rnu: no such section; did you mean run?"),
+        ("[serve]\ncomand = ['x']\n", "serve.comand: no such setting; did you mean serve.command?"),
+        ("[serve]\ncommand = 'vllm serve'\n", "serve.command: Input should be a valid"),
+        ("[serve]\ncommand = ['vllm', '{model}']\n", "{model} stands for nothing; there are {checkpoint}, {name}"),
+        ("[serve]\ncommand = ['vllm']\nport = 0\n", "port 0 is chosen at the start, so command needs a {port}"),
+        ("[serve]\ncommand = ['vllm']\nenv = { A = 1 }\n", "serve.env: A needs a text for its value"),
+        (f"[serve]\ncommand = ['vllm']\n{ENDPOINT}", "model.base_url: [serve] starts the server"),
+        ("", "no endpoint; give [serve] command, or [run.model] base_url, or set OPENAI_BASE_URL"),
+        (f"{ENDPOINT}name = 'm'\n", "[run.model] name and nightly.checkpoints both say the model"),
+        (f"{ENDPOINT}temprature = 1\n", "[run]: model.temprature: no such setting; did you mean model.temperature?"),
+        (f"{ENDPOINT}[run.output]\ndirectory = 'x'\n", "output.directory: is the night's to decide"),
+        (f"{ENDPOINT}[run.agent]\nprotocol = 1\n", "[run]: agent.protocol: Input should be a valid string (got 1)"),
+        (f"{ENDPOINT}[[proxy]]\nkind = 'reply'\n", "[[proxy]] 1: kind: is one of replay, extract (got 'reply')"),
+        (f"{ENDPOINT}[[proxy]]\nkind = 'replay'\n[proxy.datset]\n", "datset: no such section; did you mean dataset?"),
+        (f"{ENDPOINT}[[proxy]]\nkind = 'extract'\n[[proxy]]\nkind = 'extract'\n", "another proxy is called extract"),
+        (f"{ENDPOINT}[[proxy]]\nkind = 'extract'\nname = '../x'\n", "name: letters, digits, dots and dashes"),
+        ("[run]\nseeds = 3\n", "seeds: no such section"),
+    ],
+)
+def test_a_mistake_is_one_line(bench: NightlyBench, text: str, words: str) -> None:
+    bench.write(text)
+    with pytest.raises(UsageError) as told:
+        bench.read()
+    assert str(told.value).startswith(str(bench.folder / "bench.toml")) or words.startswith("port")
+    assert words in str(told.value) and "\n" not in str(told.value)
+
+
+@pytest.mark.parametrize(
+    ("content", "words"),
+    [
+        (None, "cannot be read: No such file"),
+        (b"\xff", "is not text in UTF-8"),
+        (b"[nightly", "is no TOML"),
+        (b"run = 3", "run: is a section"),
+        (b"proxy = 3\n[run.model]\nbase_url='http://h/v1'", "proxy: is a list; write [[proxy]]"),
+        (b"[run.model]\nbase_url = 'http://h/v1'\n", "no model to run; list nightly.checkpoints"),
+        (b"[nightly]\ncheckpoints=['a','a']\n[serve]\ncommand=['x']", "checkpoints: a: is listed twice"),
+    ],
+)
+def test_a_file_that_cannot_be_used_is_one_line(tmp_path: Path, content: bytes | None, words: str) -> None:
+    file = tmp_path / "bench.toml"
+    if content is not None:
+        file.write_bytes(content)
+    with pytest.raises(UsageError) as told:
+        read_benchmark(file, {}, PROXIES)
+    assert str(file) in str(told.value) and words in str(told.value)
+
+
+def test_without_checkpoints_the_model_that_the_run_names_is_run(bench: NightlyBench) -> None:
+    bench.write(f"{ENDPOINT}name = 'org/m'\n", checkpoints=[])
+    assert bench.read().entries == ("org/m",)
+    bench.write("[run.agent]\nname = 'oracle'\n", checkpoints=[])
+    assert bench.read().entries == ("oracle",)
