@@ -63,7 +63,10 @@ def runs(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def test_two_processes_may_bring_it_up_to_date_at_once(runs: Path) -> None:
+@pytest.mark.parametrize("before", ["nothing", "a damaged one"])
+def test_two_processes_may_bring_it_up_to_date_at_once(runs: Path, before: str) -> None:
+    if before != "nothing":
+        (runs / INDEX_NAME).write_bytes(b"damage" * 1000)
     processes = [updating(runs) for _ in range(2)]
     for process in processes:
         process.wait(timeout=60)
