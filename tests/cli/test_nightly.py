@@ -22,7 +22,7 @@ from tbench.nightly.settings import NightlyConfig
 from tbench.sandbox.docker.engine import Engine
 from tbench.sandbox.docker.labels import LABEL_RUN
 
-BOUND_SEC = 600
+BOUND_SEC = 1200
 TBENCH = [sys.executable, "-m", "tbench"]
 
 
@@ -114,6 +114,18 @@ def test_a_mistake_is_one_line_and_exit_code_2(bench: NightlyBench) -> None:
     done = subprocess.run([*TBENCH, "nightly", str(file)], capture_output=True, text=True, timeout=60)
     assert (done.returncode, done.stdout) == (2, "")
     assert done.stderr == f"tbench: {file}: serv: no such section; did you mean serve?\n"
+
+
+def test_a_reader_that_has_gone_away_hides_no_alarm(bench: NightlyBench, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("FAKE_TBENCH", str(bench.folder))
+    file = bench.write()
+    bench.night("n1")
+    record = bench.directory / "nights" / "n1" / "night.json"
+    record.write_text(json.dumps({**json.loads(record.read_text()), "exit_code": 5}))
+    with subprocess.Popen([*TBENCH, "nightly", str(file), "--night", "n1"], stdout=subprocess.PIPE) as night:
+        assert night.stdout is not None
+        night.stdout.close()
+        assert night.wait(60) == 5
 
 
 @pytest.mark.engine
