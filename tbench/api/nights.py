@@ -34,14 +34,15 @@ def night_of(run: StoredRun) -> Night:
     Raises StillRunning for a run that has not come to its end, RunUnreadable for results of several models or agents,
     which are no one run, and for a run without tasks or seeds.
     """
+    where = run.path if run.path.name == run.name else f"{run.path} ({run.name})"
     if run.document is not None and run.document.status == "running":
         raise StillRunning(
-            f"{run.path}: is still going on, or was cut; wait for its end, `tbench resume` it, or leave it out"
+            f"{where}: is still going on, or was cut; wait for its end, `tbench resume` it, or leave it out"
         )
     if len({(result.model, result.agent) for result in run.results}) > 1:
-        raise RunUnreadable(f"{run.path}: holds results of several models or agents; give each a run of its own")
+        raise RunUnreadable(f"{where}: holds results of several models or agents; give each a run of its own")
     if not run.planned_tasks or not run.planned_seeds:
-        raise RunUnreadable(f"{run.path}: has no tasks or no seeds; leave it out")
+        raise RunUnreadable(f"{where}: has no tasks or no seeds; leave it out")
     table = reward_table(run.results, run.planned_tasks, run.planned_seeds)
     return Night(run.name, begun_at(run), table, task_hashes(run), fingerprint(run))
 

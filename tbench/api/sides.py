@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from itertools import combinations
 from pathlib import Path
 
 from tbench.errors import UsageError
 from tbench.scores.comparing.side import Side
-from tbench.scores.summarise import refuse_mixed, reward_table
-from tbench.storage.comparable import differing_settings, task_hashes
+from tbench.scores.summarise import MixedResults, refuse_mixed, reward_table
+from tbench.storage.comparable import differing_settings, fingerprint, task_hashes
 from tbench.storage.read_run import StoredRun, read_run
-from tbench.storage.run_files import CONFIG_NAME
+from tbench.storage.run_files import CONFIG_NAME, RESULTS_NAME
 from tbench.text import counted
 
 _KEYS_SHOWN = 8
@@ -36,7 +37,8 @@ def read_runs(paths: Sequence[Path]) -> list[StoredRun]:
     """
     seen: dict[Path, Path] = {}
     for path in paths:
-        if (other := seen.setdefault(path.resolve(), path)) is not path:
+        results = path / RESULTS_NAME if path.is_dir() else path
+        if (other := seen.setdefault(results.resolve(), path)) is not path:
             raise UsageError(f"{path}: the same run as {other}; give different runs")
         for file, what in _NOT_A_RUN.items():
             if (path / file).is_file():
@@ -54,7 +56,14 @@ def sides_of(paths: Sequence[Path], runs: Sequence[StoredRun]) -> list[Side]:
     """The runs under names that differ: their own, or their paths where those are alike."""
     names = [run.name for run in runs]
     alike = len(set(names)) < len(names)
-    return [reward_side(run, str(path) if alike else run.name) for path, run in zip(paths, runs, strict=True)]
+    return [_side(path, run, str(path) if alike else run.name) for path, run in zip(paths, runs, strict=True)]
+
+
+def _side(path: Path, run: StoredRun, name: str) -> Side:
+    try:
+        return reward_side(run, name)
+    except MixedResults as error:
+        raise MixedResults(f"{path}: {error}") from None
 
 
 def obstacles(paths: Sequence[Path], runs: Sequence[StoredRun], sides: Sequence[Side]) -> Iterator[str]:
@@ -89,7 +98,7 @@ def unfinished(run: StoredRun, side: Side) -> str:
 def remarks(paths: Sequence[Path], runs: Sequence[StoredRun]) -> Iterator[str]:
     """What a reader of a comparison should know, one line each: it does not keep from it."""
     for path, run in zip(paths, runs, strict=True):
-        yield from (f"{path}: {note}" for note in run.notes if CONFIG_NAME not in note or run.document is not None)
+        yield from (f"{path}: {note}" for note in run.notes)
     for path, run in zip(paths, runs, strict=True):
         if run.document is None:
             missing = "" if run.imported else " of tbench's own"
@@ -101,3 +110,25 @@ def remarks(paths: Sequence[Path], runs: Sequence[StoredRun]) -> Iterator[str]:
     }
     if len(set(windows.values())) > 1:
         yield f"contexts differ: {', '.join(f'{path} {tokens:,} tokens' for path, tokens in windows.items())}"
+
+
+@dataclass(frozen=True, slots=True)
+class Repeats:
+    """Runs of one model with one configuration: their trials are further trials of the same."""
+
+    name: str
+    model: str | None
+    sides: tuple[Side, ...]
+
+
+def repeats(runs: Sequence[StoredRun], sides: Sequence[Side]) -> tuple[Repeats, ...]:
+    """Put runs of one model and configuration together; imported runs, of which neither is known, stay alone."""
+    found: dict[tuple[str, ...], list[tuple[StoredRun, Side]]] = {}
+    for run, side in zip(runs, sides, strict=True):
+        is_known = run.document is not None
+        key = (run.model or "", fingerprint(run)) if is_known else (str(run.path), side.name, "imported")
+        found.setdefault(key, []).append((run, side))
+    return tuple(
+        Repeats(" + ".join(side.name for _, side in group), group[0][0].model, tuple(side for _, side in group))
+        for group in found.values()
+    )

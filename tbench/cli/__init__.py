@@ -35,9 +35,19 @@ COMMANDS = {
     ),
     "summary": Lazy("tbench.cli.summary", "summary", "Print the score of a run from its directory."),
     "compare": Lazy(
-        "tbench.cli.compare",
+        "tbench.cli.comparing.compare",
         "compare",
         "Compare runs, paired by task and seed: the difference, its error, an exact p, and which tasks changed.",
+    ),
+    "flaky": Lazy(
+        "tbench.cli.comparing.flaky",
+        "flaky",
+        "List the tasks that are solved sometimes, with Wilson intervals; runs of one model and configuration as one.",
+    ),
+    "power": Lazy(
+        "tbench.cli.comparing.power",
+        "power",
+        "Say how many seeds see a difference, on these very tasks and on others of their kind, and when none can.",
     ),
     "report": Lazy("tbench.cli.report", "report", "Write one self-contained HTML page and print its path."),
     "gate": Lazy(

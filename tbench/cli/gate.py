@@ -77,7 +77,7 @@ def gate(
     rule = GateRule(base_nights, k, h, min_se, base_from, min_coverage, min_shared)
     nights, left_out = read_nights(runs)
     verdict = judge([each.night for each in nights], rule)
-    verdict = replace(verdict, notes=(*verdict.notes, *_differences(nights), *left_out))
+    verdict = replace(verdict, notes=(*verdict.notes, *_differences(nights), *_models(nights), *left_out))
     if as_json:
         print_text(json.dumps(verdict.as_json(), indent=2, ensure_ascii=False))
     else:
@@ -98,3 +98,11 @@ def _differences(nights: list[StoredNight]) -> list[str]:
         f"{each.night.name}: {names_shown(differing_keys(each.run, last.run)) or 'other settings'}"
         for each in list(others.values())[-_DIFFERENCES_SHOWN:]
     ]
+
+
+def _models(nights: list[StoredNight]) -> list[str]:
+    """A line where the nights are of several models: of one that is trained on, or of what does not belong together."""
+    from tbench.text import names_shown
+
+    models = sorted({each.run.model for each in nights if each.run.model is not None})
+    return [f"nights of {len(models)} models: {names_shown(models)}"] if len(models) > 1 else []

@@ -15,6 +15,9 @@ from rich.text import Text
 from tbench.scores.tables import HEAD_RULE, print_table
 from tbench.text import plain
 
+_NARROWEST = 12
+"""Characters of text that are on one line also where there is little room."""
+
 
 @dataclass(frozen=True, slots=True)
 class Column:
@@ -69,7 +72,8 @@ class Sheet:
         table = Table(box=HEAD_RULE, show_edge=False, padding=(0, 1, 0, 0), header_style="bold")
         for column in self._visible:
             if column.is_text:
-                table.add_column(column.head or "", overflow="fold")
+                longest = max((len(str(row[column.name])) for row in self.rows), default=0)
+                table.add_column(column.head or "", overflow="fold", min_width=min(longest, _NARROWEST))
             else:
                 table.add_column(column.head or "", justify="right", no_wrap=True)
         for row in self.rows:

@@ -142,9 +142,9 @@ def test_ten_demo_nights_with_a_kill_in_the_sixth_are_gated_rightly(engine: Engi
     assert done.returncode == 5, done.stdout + done.stderr
     records = [json.loads((nights / f"night-{number:02}" / "night.json").read_text()) for number in range(1, 11)]
     states = [next(iter(record["gates"].values()))["state"] for record in records]
-    assert states[:6] == ["learning"] * 4 + ["quiet"] * 2 and states[-1] == "alarm"
+    assert set(states[:6]) == {"learning", "quiet"} and states[-1] == "alarm"
     drop = next(iter(records[-1]["gates"].values()))["drop"]
-    assert drop["since"] in ("night-07", "night-08") and drop["tasks"][0]["task"] in WORSE
+    assert drop["since"] == "night-07" and drop["tasks"][0]["task"] in WORSE
     assert [record["first_seed"] for record in records] == list(range(0, 20, 2))
     finals = [trial(line) for line in sixth.read_text().splitlines() if json.loads(line)["final"]]
     assert len(finals) == len(set(finals)) == 16 and first <= set(finals), "what had a verdict is not measured again"

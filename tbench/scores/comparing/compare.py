@@ -66,15 +66,15 @@ class TaskChange(Frozen):
 class LeftOut(Frozen):
     """What two runs do not have in common."""
 
-    only_first: tuple[str, ...]
+    only_first: tuple[str, ...] = ()
     """Tasks that only the first run has."""
-    only_second: tuple[str, ...]
-    changed: tuple[str, ...]
+    only_second: tuple[str, ...] = ()
+    changed: tuple[str, ...] = ()
     """Tasks whose content is another in each run."""
-    renamed: tuple[tuple[str, str], ...]
+    renamed: tuple[tuple[str, str], ...] = ()
     """Tasks of `only_first` with one of `only_second` that has the same content."""
-    first_seeds: tuple[int, ...]
-    second_seeds: tuple[int, ...]
+    first_seeds: tuple[int, ...] = ()
+    second_seeds: tuple[int, ...] = ()
 
 
 class Comparison(PairedDifference):
@@ -90,7 +90,7 @@ class Comparison(PairedDifference):
     p_holm: float
     """`p` adjusted for all comparisons that were made together."""
     worst: float
-    """The difference if the second run's trials without a verdict had failed, and the first's passed."""
+    """The difference if the second run's trials without a verdict had failed, and the first's passed, of 0 to 1."""
     best: float
     scored_only: PairedDifference | None
     """The same over the pairs that both runs have scored; None where that is all of them, or none."""

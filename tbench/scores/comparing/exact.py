@@ -16,7 +16,8 @@ from fractions import Fraction
 from typing import Literal
 
 DRAWS = 99_999
-"""Random choices of signs where all of them are too many."""
+"""Random choices of signs where all of them are too many; fewer where that took more than _MOST_LOOKUPS."""
+_FEWEST_DRAWS, _MOST_LOOKUPS = 9_999, 10_000_000
 _MOST_WORK_BYTES, _WIDEST = 1 << 31, 1 << 20
 """Bytes to shift and add, and sums to count, in which all sums are counted: about a second."""
 _FEW, _HALVED = 20, 36
@@ -33,7 +34,7 @@ class PValue:
 
     p: float
     way: Way = "exact"
-    """Whether every choice of signs was counted, or DRAWS of them with a fixed seed."""
+    """Whether every choice of signs was counted, or many random ones that are the same each time."""
 
 
 def as_fraction(reward: float) -> Fraction:
@@ -45,8 +46,7 @@ def as_fraction(reward: float) -> Fraction:
 def sign_test(better: int, worse: int) -> float:
     """The exact two-sided p of a sign test; differences of 0 are not counted. 1 where there are no others."""
     total = better + worse
-    tail = sum(math.comb(total, k) for k in range(max(better, worse), total + 1))
-    return min(1.0, float(Fraction(2 * tail, 2**total)))
+    return min(1.0, float(Fraction(2 * _binomial_tail(total, max(better, worse)), 2**total)))
 
 
 def sign_flip_test(differences: Iterable[Fraction]) -> PValue:
@@ -63,6 +63,8 @@ def sign_flip_test(differences: Iterable[Fraction]) -> PValue:
         return PValue(1.0)
     # With X the sum of the sizes that get a plus, the sum of all is 2 X - total, as often above 0 as below.
     least = (total + far + 1) // 2
+    if total == len(sizes):
+        return PValue(float(Fraction(2 * _binomial_tail(total, least), 2**total)))
     is_narrow = total <= _WIDEST and total * _digit_bytes(sizes) * len(sizes) <= _MOST_WORK_BYTES
     if len(sizes) <= (_FEW if is_narrow else _HALVED):
         count = _count_by_halves(sizes, least)
@@ -90,6 +92,15 @@ def _whole_numbers(differences: Sequence[Fraction]) -> list[int]:
     whole = [int(each * scale) for each in differences]
     common = math.gcd(*whole)
     return [each // common for each in whole]
+
+
+def _binomial_tail(total: int, least: int) -> int:
+    """How many subsets of `total` things have `least` or more of them."""
+    count, tail = math.comb(total, least), 0
+    for number in range(least, total + 1):
+        tail += count
+        count = count * (total - number) // (number + 1)
+    return tail
 
 
 def _digit_bytes(sizes: Sequence[int]) -> int:
@@ -131,9 +142,10 @@ def _sampled(sizes: Sequence[int], total: int, far: int) -> float:
     tables = [_subset_sums(sizes[start : start + 8]) for start in range(0, len(sizes), 8)]
     masks = [len(table) - 1 for table in tables]
     draw = random.Random(0).randbytes
+    draws = max(_FEWEST_DRAWS, min(DRAWS, _MOST_LOOKUPS // len(tables)))
     farther = 0
-    for _ in range(DRAWS):
+    for _ in range(draws):
         drawn = draw(len(tables))
         chosen = sum(table[byte & mask] for table, byte, mask in zip(tables, drawn, masks, strict=True))
         farther += abs(2 * chosen - total) >= far
-    return (farther + 1) / (DRAWS + 1)
+    return (farther + 1) / (draws + 1)

@@ -56,7 +56,8 @@ def pair(first: Side, second: Side) -> Pairing:
     Where no seed is common, seeds stand for each other in their order, as many as both have. Raises NothingInCommon.
     """
     changed = tuple(task for task in first.table.tasks if _is_changed(task, first, second))
-    common = [task for task in first.table.tasks if task in set(second.table.tasks) - set(changed)]
+    same = set(second.table.tasks) - set(changed)
+    common = [task for task in first.table.tasks if task in same]
     if not common:
         raise NothingInCommon(_no_task(first, second, len(changed)))
     seeds, others, paired_by = _seeds(first.table.seeds, second.table.seeds)

@@ -6,10 +6,9 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from tbench.scores.comparing.compare import Comparison, LeftOut, PairedDifference
-from tbench.scores.comparing.exact import DRAWS
 from tbench.scores.comparing.side import Side
 from tbench.scores.sheet import Column, Sheet
-from tbench.scores.statistics import Row, bounds, coverage, mean_std, per_seed_scores
+from tbench.scores.statistics import Row, coverage, mean_std, per_seed_scores
 from tbench.scores.tables import reward_text
 from tbench.text import counted, names_shown
 
@@ -19,10 +18,10 @@ _TESTS = {"mcnemar": "McNemar's test", "permutation": "permutation test over tas
 _SEEDS_SHOWN = 20
 _IN_ROWS = (
     *("first", "second", "tasks", "difference", "se", "better", "worse", "equal"),
-    *("p", "p_holm", "sign_p", "pairs_p"),
+    *("p", "p_holm"),
 )
 _ONLY_IN_CSV = (
-    *("first_score", "second_score", "first_coverage", "second_coverage", "worst", "best"),
+    *("sign_p", "pairs_p", "first_score", "second_score", "first_coverage", "second_coverage", "worst", "best"),
     *("test", "p_way", "interval_method", "paired_by"),
 )
 
@@ -61,12 +60,10 @@ def side_sheet(sides: Sequence[Side], models: Sequence[str | None]) -> Sheet:
         Column("tasks", "tasks"),
         Column("seeds", "seeds"),
         Column("coverage", "coverage %", _percent),
-        Column("worst", "worst %", _percent),
-        Column("best", "best %", _percent),
     )
     rows = []
     for letter, side, model in zip(letters(len(sides)), sides, models, strict=True):
-        over_seeds, extremes = mean_std(per_seed_scores(side.table)), bounds(side.table)
+        over_seeds = mean_std(per_seed_scores(side.table))
         rows.append(
             {
                 "letter": letter,
@@ -77,8 +74,6 @@ def side_sheet(sides: Sequence[Side], models: Sequence[str | None]) -> Sheet:
                 "tasks": len(side.table.tasks),
                 "seeds": len(side.table.seeds),
                 "coverage": coverage(side.table),
-                "worst": extremes.worst,
-                "best": extremes.best,
             }
         )
     return Sheet(columns, rows)
@@ -99,10 +94,8 @@ def pair_sheet(comparisons: Sequence[Comparison], names: Sequence[tuple[str, str
         Column("better", "better"),
         Column("worse", "worse"),
         Column("equal", "equal"),
-        Column("p", "p", p_text),
-        Column("p_holm", "p (Holm)", p_text),
-        Column("sign_p", "p (signs)", p_text),
-        Column("pairs_p", "p (these tasks)", p_text),
+        Column("p", "p", "{:.3g}".format),
+        Column("p_holm", "p (Holm)", "{:.3g}".format),
         *(Column(name, None) for name in _ONLY_IN_CSV),
     )
     rows = [_pair_row(each, *pair) for each, pair in zip(comparisons, names, strict=True)]
@@ -187,10 +180,16 @@ def lines(comparison: Comparison, names: tuple[str, str], *, together: int = 1) 
     yield f"{second} - {first}: {_difference(comparison)}"
     yield f"  {_verdict(comparison, first, second, together)}"
     yield f"  {_p_line(comparison, together)}"
-    yield f"  tasks: {comparison.better} better, {comparison.worse} worse, {comparison.equal} equal"
+    yield f"  {_counts(comparison)}"
     yield from (f"  {line}" for line in variance_lines(comparison))
     yield from (f"  {line}" for line in _unscored_lines(comparison, first, second))
-    yield from (f"  {line}" for line in _left_out_lines(comparison.left_out, first, second))
+    yield from (f"  {line}" for line in _left_out_lines(comparison, first, second))
+
+
+def _counts(comparison: Comparison) -> str:
+    counts = f"tasks: {comparison.better} better, {comparison.worse} worse, {comparison.equal} equal"
+    solved, failed = len(comparison.newly_solved), len(comparison.newly_failed)
+    return f"{counts}; {solved} newly solved, {failed} newly failed" if solved or failed else counts
 
 
 def _difference(paired: PairedDifference) -> str:
@@ -214,8 +213,7 @@ def _verdict(comparison: Comparison, first: str, second: str, together: int) -> 
 
 def _p_line(comparison: Comparison, together: int) -> str:
     """All p values, the one that decides first."""
-    way = "exact" if comparison.p_way == "exact" else f"{DRAWS:,} random choices of signs"
-    parts = [f"{_TESTS[comparison.test]} p = {p_text(comparison.p)} ({way}; it decides)"]
+    parts = [f"{_TESTS[comparison.test]} p = {p_text(comparison.p)} ({comparison.p_way}; it decides)"]
     parts.append(f"sign test p = {p_text(comparison.sign_p)}")
     if len(comparison.seeds) > 1:
         parts.append(f"on these tasks alone p = {p_text(comparison.pairs_p)}")
@@ -262,7 +260,14 @@ def _unscored_lines(comparison: Comparison, first: str, second: str) -> Iterator
             yield f"tasks that {where} could score: {len(tasks)} ({names_shown(tasks)})"
 
 
-def _left_out_lines(left: LeftOut, first: str, second: str) -> Iterator[str]:
+def _left_out_lines(comparison: Comparison, first: str, second: str) -> Iterator[str]:
+    left = comparison.left_out
+    if comparison.paired_by == "position":
+        yield f"no seed in common: the first {len(comparison.seeds)} of either run are paired in their order"
+    if left != LeftOut():
+        common = f"{counted(comparison.tasks, 'common task')} and {counted(len(comparison.seeds), 'seed')}"
+        scores = f"{first} {_percent(comparison.first_score)} %, {second} {_percent(comparison.second_score)} %"
+        yield f"over the {common}: {scores}"
     for tasks, name in ((left.only_first, first), (left.only_second, second)):
         if tasks:
             yield f"left out, only in {name}: {counted(len(tasks), 'task')} ({names_shown(tasks)})"

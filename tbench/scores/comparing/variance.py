@@ -22,14 +22,15 @@ class VarianceParts(Frozen):
     between: float
     """Variance over tasks of the true difference, var_t(D_t) - within / S, not below 0: only more tasks help."""
 
-    def se(self, seeds: float | None = None) -> float:
-        """The standard error over other tasks of the same kind, with so many seeds instead."""
-        return math.sqrt((self.between + self.within / (seeds or self.seeds)) / self.tasks)
+    def se(self, seeds: float | None = None, *, between: bool = True) -> float:
+        """The standard error with so many seeds: over other tasks of their kind, or without `between` over these."""
+        of_tasks = self.between if between else 0.0
+        return math.sqrt((of_tasks + self.within / (seeds or self.seeds)) / self.tasks)
 
     @property
     def se_these_tasks(self) -> float:
         """The standard error for these very tasks: how far another run of both over them would move."""
-        return math.sqrt(self.within / (self.seeds * self.tasks))
+        return self.se(between=False)
 
     @property
     def se_any_seeds(self) -> float:

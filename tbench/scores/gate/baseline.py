@@ -49,6 +49,7 @@ class Baseline:
         """The tasks that are compared, by their place among those of the nights."""
         zeros = [0.0] * len(self.places)
         self._nights, self._trials, self._totals, self._squares = ([*zeros] for _ in range(4))
+        self.size = 0
         self.unrest = 1.0
         self._errors_squared, self._degrees = 0.0, 0
         own = [night.at(self.places) for night in nights]
@@ -74,6 +75,7 @@ class Baseline:
         self.unrest = math.sqrt(ratio) if exceeds else 1.0
 
     def _add(self, nights: Sequence[Tally]) -> None:
+        self.size += len(nights)
         for night in nights:
             for at, (trials, total) in enumerate(zip(night.trials, night.totals, strict=True)):
                 if trials:

@@ -32,11 +32,11 @@ class Cusum:
         if self.alarm:
             self._recovery = max(0.0, self._recovery + z + self._drop / 2.0)
             if self._drop * self._recovery > 2.0 * self._k * self._h:
-                self._forget()
+                self.forget()
                 return
         self.value = self.after(z)
         if self.value == 0.0:
-            self._forget()
+            self.forget()
             return
         if self.since is None:
             self.since = number
@@ -54,7 +54,8 @@ class Cusum:
         """Whether C is above its limit."""
         return self.value > self._h
 
-    def _forget(self) -> None:
+    def forget(self) -> None:
+        """Begin anew."""
         self.value, self.since, self.alarm = 0.0, None, False
         self._drops.clear()
 

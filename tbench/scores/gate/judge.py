@@ -14,6 +14,9 @@ from tbench.scores.gate.tally import Tally, together
 from tbench.scores.gate.verdict import GateVerdict, JudgedNight, Role, Shift, State
 from tbench.text import counted, names_shown
 
+_SAME_SE = 2.0
+"""Standard errors below which as many nights as the baseline has are not different from it."""
+
 
 def judge(nights: Sequence[Night], rule: GateRule) -> GateVerdict:
     """The verdict on the last of `nights`, which are given oldest first, with all that speaks for it.
@@ -81,22 +84,35 @@ class _Direction:
     def __init__(self, rule: GateRule, sign: float) -> None:
         self.cusum = Cusum(rule.k, rule.h)
         self.nights: list[int] = []
+        self.errors = 0.0
+        """Standard errors between them and the baseline, where C is beyond its limit."""
         self._sign, self._least = sign, rule.min_se
 
     def add(self, at: int, z: float, tallies: Sequence[Tally], baseline: Baseline) -> list[int]:
-        """Take in a night. Returns the nights since C was 0 where it is 0 again, unless there was an alarm."""
+        """Take in a night. Returns the nights since C was 0 where it is 0 again, unless there was an alarm.
+
+        C grows without end where the baseline itself had a few good nights. It is therefore 0 also when the nights
+        since it was are as many as the baseline's, and not different from them.
+        """
         alarm = self.cusum.alarm
         self.cusum.add(at, self._sign * z)
         self.nights.append(at)
         if self.cusum.since is None:
-            ended, self.nights = self.nights, []
+            ended = self._ended()
             return [] if alarm else ended
         confirmed = False
-        if self.cusum.beyond:
-            found = baseline.against(together([tallies[at] for at in self.nights]))
-            confirmed = found is not None and -self._sign * found.errors >= self._least
+        if self.cusum.beyond and (found := baseline.against(together([tallies[at] for at in self.nights]))):
+            self.errors = -self._sign * found.errors
+            confirmed = self.errors >= self._least
+            if not confirmed and len(self.nights) >= baseline.size and self.errors < _SAME_SE:
+                self.cusum.forget()
+                return self._ended()
         self.cusum.settle(confirmed=confirmed)
         return []
+
+    def _ended(self) -> list[int]:
+        ended, self.nights, self.errors = self.nights, [], 0.0
+        return ended
 
 
 class _Walk:
@@ -126,9 +142,9 @@ class _Walk:
     def verdict(self) -> GateVerdict:
         path = tuple(self._step(at) for at in range(self._last + 1))
         night = path[-1]
-        covered: State = "quiet" if night.role != "uncovered" else "uncovered"
+        otherwise: dict[Role, State] = {"baseline": "learning", "judged": "quiet", "uncovered": "uncovered"}
         return GateVerdict(
-            state="alarm" if night.alarm else covered,
+            state="alarm" if night.alarm else otherwise[night.role],
             rule=self._rule,
             night=self._series.nights[-1],
             score=night.score,
@@ -137,6 +153,7 @@ class _Walk:
             sd=night.sd,
             z=night.z,
             c=self._down.cusum.value,
+            below_se=self._down.errors,
             tasks=len(self._places),
             drop=self._shift(self._down, downwards=True),
             rise=self._shift(self._up, downwards=False),
@@ -214,7 +231,8 @@ class _Walk:
         names = [task for at, task in enumerate(self._series.tasks) if at not in set(self._places)]
         if not names:
             return []
-        return [f"{counted(len(names), 'task')} new or changed since the baseline, not compared: {names_shown(names)}"]
+        why = "new, changed or without verdicts in the baseline"
+        return [f"{counted(len(names), 'task')} not compared, {why}: {names_shown(names)}"]
 
     def _restless(self) -> list[str]:
         unrest = self._baseline.unrest

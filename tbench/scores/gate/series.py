@@ -5,7 +5,7 @@ A task whose content has changed is another task. Nothing here knows what a base
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from datetime import date
@@ -98,21 +98,24 @@ def _from_base(nights: Sequence[Night], base_from: str | None) -> Sequence[Night
 
 
 def _without_repeats(nights: Sequence[Night]) -> tuple[list[Night], list[str]]:
-    """Each run once, where it stands last: one run has one name, or one beginning and the same rewards."""
+    """Each run once, where it stands last, and the names of what came twice."""
     kept: list[Night] = []
     repeated: list[str] = []
-    names: set[str] = set()
-    begun: dict[str, Night] = {}
+    begun: defaultdict[str, list[Night]] = defaultdict(list)
     for night in reversed(nights):
-        twin = begun.get(night.begun)
-        copied = twin is not None and "T" in night.begun and twin.table == night.table
-        if night.name in names or copied:
+        if any(_is_same(night, other) for other in begun[night.begun]):
             repeated.append(night.name)
             continue
-        names.add(night.name)
-        begun[night.begun] = night
+        begun[night.begun].append(night)
         kept.append(night)
     return kept[::-1], repeated
+
+
+def _is_same(night: Night, other: Night) -> bool:
+    """Whether two nights that began at the same time are one run: by name, or copied under another."""
+    if "T" in night.begun:
+        return night.name == other.name or night.table == other.table
+    return night.name == other.name and night.table == other.table
 
 
 def _cells(night: Night, last: Night, renamed: dict[str, str]) -> Cells:

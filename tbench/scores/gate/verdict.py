@@ -85,6 +85,8 @@ class GateVerdict:
     """Standard deviation of a night's score minus the baseline's, where nothing changes."""
     z: float | None = None
     c: float = 0.0
+    below_se: float = 0.0
+    """Standard errors by which the nights since C was 0 are below the baseline, where C is beyond its limit."""
     tasks: int = 0
     """Tasks that are compared."""
     drop: Shift | None = None
@@ -120,6 +122,7 @@ class GateVerdict:
             "sd": self.sd,
             "z": self.z,
             "c": self.c,
+            "below_se": self.below_se,
             "tasks": self.tasks,
             "drop": _shift_json(self.drop),
             "rise": _shift_json(self.rise),
@@ -133,13 +136,16 @@ class GateVerdict:
 
     def _reason(self) -> str:
         needed = counted(self.rule.base_nights, "night")
-        if self.base_mean is None:
+        if self.state == "learning" or self.base_mean is None:
             return f": {self.base_nights} of {needed}{' have enough verdicts' * (self.state == 'uncovered')}"
         if self.state == "uncovered":
             covered = f"{100 * self.path[-1].coverage:.0f} % of its trials have a verdict"
             return f": {covered}, so C stays {self.c:.1f}"
         if self.drop is not None and self.alarm:
             return f": C = {self.c:.1f} > {self.rule.h:g} since {self.drop.since.when}"
+        if self.c > self.rule.h:
+            sure = f"{self.below_se:.1f} of {self.rule.min_se:g} standard errors below the baseline"
+            return f": C = {self.c:.1f} > {self.rule.h:g}, but the nights since are {sure}"
         return f": C = {self.c:.1f} of {self.rule.h:g}"
 
     def _score(self) -> str:
@@ -170,7 +176,8 @@ class GateVerdict:
     def _good_news(self) -> tuple[str, ...]:
         lines = []
         if self.over:
-            lines.append("the alarm is over: the score is back at the baseline's level")
+            why = "no more than chance" if self.c else "the score is back at the baseline's level"
+            lines.append(f"the alarm is over: {why}")
         if self.rise is not None and self.rise.beyond:
             since = self.rise.since
             lines.append(

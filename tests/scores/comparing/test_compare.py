@@ -61,6 +61,12 @@ def test_the_published_pair_is_told_apart_as_computed_independently() -> None:
     assert found.se == pytest.approx(expected["paired_se_over_tasks"], abs=5e-7)
     assert (found.better, found.worse, found.equal) == (24, 8, 57)
     assert found.p == pytest.approx(float(p_by_convolution(differences)), rel=1e-12)
+    by_trial = {(line["model"], line["task"], line["seed"]): int(line["reward"] or 0) for line in lines}
+    flips = Counter(
+        by_trial["tmax-9b", task, seed] - by_trial["Qwen3.5-9B", task, seed] for task in tasks for seed in range(5)
+    )
+    tail = sum(math.comb(flips[1] + flips[-1], k) for k in range(max(flips[1], flips[-1]), flips[1] + flips[-1] + 1))
+    assert found.pairs_p == pytest.approx(2 * tail / 2 ** (flips[1] + flips[-1]), rel=1e-12)
     signs = [Fraction((each > 0) - (each < 0)) for each in differences]
     assert found.sign_p == pytest.approx(float(p_by_convolution(signs)), rel=1e-12)
     assert (round(found.p, 6), round(found.sign_p, 6), round(found.pairs_p, 6)) == (0.030883, 0.007, 0.00155)

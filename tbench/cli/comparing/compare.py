@@ -11,13 +11,13 @@ from typing import TYPE_CHECKING
 import click
 
 from tbench.cli.common import json_option
+from tbench.cli.comparing.sheets import Form, format_option, print_blocks
 from tbench.cli.parsing.commands import Argument, TbenchCommand
 from tbench.cli.parsing.values import A_PATH
 from tbench.cli.printing import print_line, print_text
-from tbench.cli.sheets import Form, format_option, print_blocks
 
 if TYPE_CHECKING:
-    from tbench.cli.sheets import Block
+    from tbench.cli.comparing.sheets import Block
     from tbench.scores.comparing.compare import Comparison
     from tbench.scores.comparing.side import Side
     from tbench.storage.read_run import StoredRun
@@ -53,7 +53,7 @@ def compare(runs: tuple[Path, ...], anyway: bool, all_tasks: bool, form: Form, a
     comparisons = compare_all(sides)
     notes = [*doubts, *remarks(runs, stored)]
     if as_json or form == "json":
-        print_text(_as_json(stored, sides, comparisons, notes))
+        print_text(_as_json(runs, stored, sides, comparisons, notes))
         return
     for note in notes:
         print_line(f"note: {note}", err=True)
@@ -91,13 +91,22 @@ def _as_csv(sides: Sequence[Side], comparisons: Sequence[Comparison], all_tasks:
 
 
 def _as_json(
-    stored: Sequence[StoredRun], sides: Sequence[Side], comparisons: Sequence[Comparison], notes: Sequence[str]
+    paths: Sequence[Path],
+    stored: Sequence[StoredRun],
+    sides: Sequence[Side],
+    comparisons: Sequence[Comparison],
+    notes: Sequence[str],
 ) -> str:
     from tbench.storage.comparable import fingerprint
 
     runs = [
-        {"name": side.name, "path": str(run.path), "model": run.model, "fingerprint": fingerprint(run)}
-        for side, run in zip(sides, stored, strict=True)
+        {
+            "name": side.name,
+            "path": str(path),
+            "model": run.model,
+            "fingerprint": None if run.document is None else fingerprint(run),
+        }
+        for path, side, run in zip(paths, sides, stored, strict=True)
     ]
     found = [each.model_dump(mode="json") for each in comparisons]
     document = {"schema_version": 1, "runs": runs, "comparisons": found, "notes": list(notes)}
