@@ -31,6 +31,7 @@ MORE = {
     "tbench export": "exchange.md#export",
     "tbench export atif": "exchange.md#atif",
     "tbench export sft": "exchange.md#training-data",
+    "tbench export harbor": "exchange.md#jobs-of-harbor",
     "tbench extract": "extraction.md",
     "tbench replay": "replay.md",
     "tbench replay run": "replay.md",

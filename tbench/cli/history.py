@@ -16,6 +16,7 @@ from tbench.cli.parsing.commands import Argument, TbenchCommand
 from tbench.cli.parsing.values import A_PATH, Integer
 from tbench.cli.printing import print_line, print_text
 from tbench.errors import UsageError
+from tbench.text import visible_line
 
 if TYPE_CHECKING:
     from tbench.history.index import RunHistory
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
 _SCHEMA_VERSION = 1
 _TELL_EVERY_SEC = 5.0
 _HASH_SHOWN = 12
+_REMARKS_SHOWN = 10
 _PROXY_HEADS = ("proxy", "begun", "model", "kind", ">score", ">answered", "measure")
 
 
@@ -124,8 +126,7 @@ def _show_runs(
         print_line("")
         for line in _aligned(_PROXY_HEADS, [_proxy_cells(row, roots) for row in proxies]):
             print_line(line)
-    for remark in remarks:
-        print_line(f"note: {remark}")
+    _print_remarks(remarks)
 
 
 def _cells(row: RunRow, roots: Sequence[Path]) -> tuple[str, ...]:
@@ -213,8 +214,7 @@ def _show_task(history: RunHistory, task: str, rows: Sequence[RunRow], as_json: 
     heads = ("run", "begun", "model", "content", ">mean", ">solved", ">steps", "by seed")
     for line in _aligned(heads, [_task_cells(point) for point in points]):
         print_line(line)
-    for remark in remarks:
-        print_line(f"note: {remark}")
+    _print_remarks(remarks)
 
 
 def _task_cells(point: TaskPoint) -> tuple[str, ...]:
@@ -243,12 +243,20 @@ def _nearest(name: str, known: Sequence[str]) -> str:
 # -- both ----------------------------------------------------------------------------------------
 
 
+def _print_remarks(remarks: Sequence[str]) -> None:
+    """Print what is to be known beside the scores; of many remarks the newest."""
+    for remark in remarks[-_REMARKS_SHOWN:]:
+        print_line(f"note: {remark}")
+    if len(remarks) > _REMARKS_SHOWN:
+        print_line(f"note: {len(remarks) - _REMARKS_SHOWN:,} more of earlier runs; --json has them all")
+
+
 def _aligned(heads: Sequence[str], rows: Sequence[Sequence[str]]) -> Iterator[str]:
     """Lines of a table; columns whose head begins with > are numbers."""
     if not rows:
         return
     right = [head.startswith(">") for head in heads]
-    table = [[head.removeprefix(">") for head in heads], *rows]
+    table = [[head.removeprefix(">") for head in heads], *([visible_line(cell) for cell in row] for row in rows)]
     widths = [max(map(len, column)) for column in zip(*table, strict=True)]
     for row in table:
         cells = zip(row, widths, right, strict=True)

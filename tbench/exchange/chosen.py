@@ -5,7 +5,7 @@ Nothing is written. A trial whose files are cut or missing costs itself, not the
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
 from pathlib import Path
@@ -19,6 +19,8 @@ from tbench.storage.run_files import trial_directory
 from tbench.text import counted
 
 Only = Literal["all", "scored", "passed", "failed"]
+_SHOWN = 5
+"""Files that cannot be read, of which each has its line."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,11 +82,13 @@ class ExportedTrial:
 
 
 @dataclass(slots=True)
-class LeftOut:
-    """Number of trials that are left out, by reason, with an example of what could not be read."""
+class LeftOutTrials:
+    """What is left out of an export."""
 
     reasons: dict[str, int] = field(default_factory=dict)
+    """Number of trials by reason, in words that follow it."""
     unreadable: list[str] = field(default_factory=list)
+    """Why trials whose files cannot be read are not there, a line each."""
 
     def add(self, why: str) -> None:
         self.reasons[why] = self.reasons.get(why, 0) + 1
@@ -93,14 +97,18 @@ class LeftOut:
         """What is left out and why, a line per reason."""
         for why, count in self.reasons.items():
             yield f"left out: {counted(count, 'trial')} {why}"
-        for problem in self.unreadable:
+        for problem in self.unreadable[:_SHOWN]:
             yield f"left out: {problem}"
+        if (more := len(self.unreadable) - _SHOWN) > 0:
+            yield f"left out: {counted(more, 'more trial')} with files that cannot be read"
 
 
-def exported_trials(run: StoredRun, choice: TrialChoice, left_out: LeftOut) -> Iterator[ExportedTrial]:
+def exported_trials(
+    run: StoredRun, choice: TrialChoice, left_out: LeftOutTrials, *, needs_trajectory: bool = True
+) -> Iterator[ExportedTrial]:
     """The chosen trials of a run in the order of its results, each read when it is asked for.
 
-    Adds to `left_out` what is not among them.
+    Adds to `left_out` what is not among them: also, with `needs_trajectory`, those that have none.
     """
     for result in run.results:
         if not result.final:
@@ -114,10 +122,10 @@ def exported_trials(run: StoredRun, choice: TrialChoice, left_out: LeftOut) -> I
         except RunUnreadable as error:
             left_out.unreadable.append(str(error))
             continue
-        if parts:
-            yield ExportedTrial(run, result, directory, parts)
-        else:
+        if needs_trajectory and (not parts or _lacks_a_step(result, parts)):
             left_out.add(_why_without_steps(run, result, directory))
+        else:
+            yield ExportedTrial(run, result, directory, parts)
 
 
 def _parts(directory: Path, result: TrialResult) -> Iterator[ExportedPart]:
@@ -131,17 +139,23 @@ def _parts(directory: Path, result: TrialResult) -> Iterator[ExportedPart]:
             yield ExportedPart(place, trajectory, step)
 
 
+def _lacks_a_step(result: TrialResult, parts: Sequence[ExportedPart]) -> bool:
+    """Whether a step of the task in which something was said is not among the parts."""
+    there = [part.task_step for part in parts]
+    return any(step.steps and step not in there for step in result.task_steps)
+
+
 def _why_without_steps(run: StoredRun, result: TrialResult, directory: Path) -> str:
     if run.imported:
         return "without a trajectory: results alone were imported"
     if result.steps:
-        return "whose trajectory.json is missing"
+        return "with a trajectory.json missing"
     if not directory.is_dir():
         return "whose directory is missing"
     return f"without a trajectory: {result.agent} makes none, or never began"
 
 
-def require_trials(count: int, left_out: LeftOut) -> None:
+def require_trials(count: int, left_out: LeftOutTrials) -> None:
     """Refuse an export of nothing. Raises UsageError."""
     if not count:
         raise UsageError(f"nothing to export: {'; '.join(left_out.lines()) or 'no trial has a result yet'}")

@@ -54,8 +54,8 @@ def contexts_of(trajectory: Trajectory, protocol: RunProtocol) -> Contexts:
     if made is not None:
         return Contexts(tuple(made), is_whole=True)
     last = tuple(_matched(trajectory))
-    said = sum(turn.step is not None for turn in last)
-    return Contexts((last,), is_whole=said == len(trajectory.steps))
+    usable = [step for step in trajectory.steps if step.format_error != "context_full"]
+    return Contexts((last,), is_whole=sum(turn.step is not None for turn in last) >= len(usable))
 
 
 def _matched(trajectory: Trajectory) -> Iterator[ContextTurn]:

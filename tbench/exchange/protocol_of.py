@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -34,6 +35,11 @@ class RunProtocol:
         """Whether replies act by calls of functions."""
         return self.protocol is not None and bool(self.protocol.tools)
 
+    @property
+    def types_commands(self) -> bool:
+        """Whether actions are shell text, not keys."""
+        return self.protocol is not None and self.protocol.types_commands
+
     def parsed(self, reply: Reply) -> Parsed | None:
         """What the protocol understands of a reply; None where that is nothing."""
         if self.protocol is None or reply.cut:
@@ -53,18 +59,24 @@ class RunProtocol:
 
 def protocol_of(run: StoredRun, name: str) -> RunProtocol:
     """The protocol called `name`, with the prompts and the shell state of the run where they are to be had."""
-    if name not in PROTOCOLS:
-        return RunProtocol(None, same_prompts=False)
     document = run.document
     if document is None:
-        return RunProtocol(load_protocol(name), same_prompts=False)
-    protocol = _with_prompts(name, document.config.agent.prompt)
+        return _protocol(name, None, None, None)
+    locked = document.locked
+    return _protocol(name, document.config.agent.prompt, locked.prompt_hash, locked.shell_state)
+
+
+@lru_cache(maxsize=64)
+def _protocol(name: str, prompt: str | None, prompt_hash: str | None, shell_state: str | None) -> RunProtocol:
+    if name not in PROTOCOLS:
+        return RunProtocol(None, same_prompts=False)
+    protocol = _with_prompts(name, prompt)
     if isinstance(protocol, BashProtocol):
-        protocol = protocol.in_shell("fresh" if document.locked.shell_state == "fresh" else "persistent")
-    return RunProtocol(protocol, same_prompts=protocol.prompt_hash == document.locked.prompt_hash)
+        protocol = protocol.in_shell("fresh" if shell_state == "fresh" else "persistent")
+    return RunProtocol(protocol, same_prompts=protocol.prompt_hash == prompt_hash)
 
 
-def _with_prompts(name: str, file: str | Path | None) -> ActionProtocol:
+def _with_prompts(name: str, file: str | None) -> ActionProtocol:
     """The protocol with a user's prompts, or with the shipped ones where these cannot be used any more."""
     try:
         return load_protocol(name, None if file is None else Path(file))

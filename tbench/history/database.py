@@ -26,7 +26,8 @@ _APPLICATION_ID = 0x7462_6831
 """What SQLite's header says of whose file it is: `tbh1`."""
 _MAGIC, _APPLICATION_ID_AT = b"SQLite format 3\0", 68
 _BUSY_SEC = 60.0
-_CACHE_KIB = 32 * 1024
+_PRAGMAS = ("synchronous = NORMAL", "foreign_keys = ON", "cache_size = -32768", "temp_store = MEMORY")
+"""With synchronous = NORMAL a machine that fails costs the last transactions at most, never the file."""
 
 
 def index_of(folders: Sequence[Path]) -> Path:
@@ -36,7 +37,7 @@ def index_of(folders: Sequence[Path]) -> Path:
     return (first.resolve().parent if is_run else first) / INDEX_NAME
 
 
-class Damaged(Exception):
+class Damaged(UsageError):
     """The file is no sound SQLite database any more."""
 
 
@@ -111,23 +112,31 @@ def _is_known(file: Path, head: bytes) -> bool:
 def replace_damaged(file: Path) -> None:
     """Remove a damaged file, unless another process has already made a sound one of it. Raises UsageError."""
     try:
-        directory = os.open(file.parent, os.O_RDONLY)
-        try:
-            fcntl.flock(directory, fcntl.LOCK_EX)  # two processes may have found the same damage
+        with _alone_in(file.parent):  # two processes may have found the same damage
             if _is_damaged(file):
                 for suffix in ("", "-wal", "-shm", "-journal"):
                     file.with_name(file.name + suffix).unlink(missing_ok=True)
-        finally:
-            os.close(directory)
     except OSError as error:
         raise UsageError(f"{file}: damaged, and cannot be replaced: {error.strerror or error}") from None
 
 
-def _is_damaged(file: Path) -> bool:
+@contextlib.contextmanager
+def _alone_in(folder: Path) -> Iterator[None]:
+    """One process at a time is in such a block. Raises OSError."""
+    directory = os.open(folder, os.O_RDONLY)
     try:
-        connection, _ = _open(file)
-        with contextlib.closing(connection), told(file):
-            return bool(connection.execute("PRAGMA quick_check(1)").fetchone() != ("ok",))
+        fcntl.flock(directory, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(directory)
+
+
+def _is_damaged(file: Path) -> bool:
+    if not file.exists():
+        return False
+    try:
+        with told(file), contextlib.closing(sqlite3.connect(file, timeout=_BUSY_SEC)) as connection:
+            return bool(connection.execute("PRAGMA integrity_check(1)").fetchone() != ("ok",))
     except Damaged:
         return True
 
@@ -137,12 +146,11 @@ def _open(file: Path) -> tuple[sqlite3.Connection, tuple[str, ...]]:
         connection = sqlite3.connect(file, timeout=_BUSY_SEC, isolation_level=None)
         try:
             _refuse_strangers(connection, file)
-            for pragma in (
-                # Of a killed process or machine at most the last transactions are lost, never the file.
-                *("journal_mode = WAL", "synchronous = NORMAL"),
-                *("foreign_keys = ON", f"cache_size = -{_CACHE_KIB}", "temp_store = MEMORY"),
-            ):
+            for pragma in _PRAGMAS:
                 connection.execute(f"PRAGMA {pragma}")
+            if connection.execute("PRAGMA journal_mode").fetchone() != ("wal",):
+                with _alone_in(file.parent):  # nobody waits for this change of SQLite's: it fails where others read
+                    connection.execute("PRAGMA journal_mode = WAL")
             return connection, _with_tables(connection, file)
         except BaseException:
             connection.close()
@@ -151,8 +159,11 @@ def _open(file: Path) -> tuple[sqlite3.Connection, tuple[str, ...]]:
 
 def _refuse_strangers(connection: sqlite3.Connection, file: Path) -> None:
     """Raise UsageError for a database of something else. One without tables may become an index."""
+    connection.execute("BEGIN")  # both as of one moment: another process may be making the tables
     (application_id,) = connection.execute("PRAGMA application_id").fetchone()
-    if application_id != _APPLICATION_ID and connection.execute("SELECT 1 FROM sqlite_master").fetchone():
+    has_tables = connection.execute("SELECT 1 FROM sqlite_master").fetchone() is not None
+    connection.execute("COMMIT")
+    if has_tables and application_id != _APPLICATION_ID:
         words = "is an SQLite database of something else (nothing is overwritten)"
         raise UsageError(f"{file}: {words}; name another file with --index")
 

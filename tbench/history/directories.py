@@ -46,15 +46,28 @@ def find_runs(roots: list[Path]) -> FoundRuns:
     seen: set[tuple[int, int]] = set()
     while pending or linked:
         folder = pending.pop() if pending else linked.pop()
+        if not _is_text(folder):
+            found.unread[folder] = "its name is no text; rename it"
+            continue
         try:
             status = folder.stat()
             if (status.st_dev, status.st_ino) in seen:
                 continue
             seen.add((status.st_dev, status.st_ino))
             pending += sorted(_look_into(folder, status.st_dev, found, linked), reverse=True)
+        except FileNotFoundError:  # removed just now
+            continue
         except OSError as error:
             found.unread[folder] = error.strerror or str(error)
     return found
+
+
+def _is_text(path: Path) -> bool:
+    try:
+        str(path).encode()
+    except UnicodeEncodeError:
+        return False
+    return True
 
 
 def _look_into(folder: Path, device: int, found: FoundRuns, linked: list[Path]) -> Iterator[Path]:

@@ -17,7 +17,8 @@ _ELSEWHERE = {
     "dataset": "datasets.name",
     "dataset_version": "datasets.version",
 }
-_COLUMNS = ", ".join(_ELSEWHERE.get(field.name, f"runs.{field.name}") for field in fields(RunRow))
+_FIELDS = tuple(field.name for field in fields(RunRow))
+_COLUMNS = ", ".join(_ELSEWHERE.get(name, f"runs.{name}") for name in _FIELDS)
 _RUNS = """runs LEFT JOIN models ON models.id = runs.model_id LEFT JOIN datasets ON datasets.id = runs.dataset_id"""
 NEWEST_FIRST = "runs.begun_at IS NULL, runs.begun_at DESC, runs.path DESC"
 """Runs whose begin is not known come last."""
@@ -64,7 +65,7 @@ class Where:
 
 def run_row(folder: Path, values: Sequence[Any]) -> RunRow:
     """A row of `_COLUMNS` as an object; paths are relative to `folder`."""
-    known = dict(zip((field.name for field in fields(RunRow)), values, strict=True))
+    known = dict(zip(_FIELDS, values, strict=True))
     known["path"] = folder / known["path"]
     known["imported"] = bool(known["imported"])
     known["seeds"] = tuple(json.loads(known["seeds"]))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sqlite3
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -84,12 +85,11 @@ class Update:
         stale = []
         for each in directories:
             before = known.get(self._places.place(each.path))
-            if before is None or before.stamp != each.stamp:
+            # What could not be read is tried again: permissions and disks leave no trace in a stamp.
+            if before is None or before.stamp != each.stamp or before.problem:
                 stale.append((each, before))
                 continue
-            self._counts["unreadable" if before.problem else "unchanged"] += 1
-            if before.problem:
-                self._notes.append(before.problem)
+            self._counts["unchanged"] += 1
             if before.device != each.device:
                 self._set_device(each)
         for number, (each, before) in enumerate(stale, start=1):
@@ -163,4 +163,4 @@ class Update:
 
 def _is_unmounted(path: Path, device: int) -> bool:
     """Whether what lies at a path that is gone, or was found another way, may be on a disk that is not there."""
-    return not path.exists() and device_of_nearest(path) != device
+    return not os.path.exists(path) and device_of_nearest(path) != device  # noqa: PTH110 - no exception for any path

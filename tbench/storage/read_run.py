@@ -125,12 +125,14 @@ def read_steps(trial_dir: Path) -> list[Step]:
 def read_trajectory(trial_dir: Path) -> Trajectory | None:
     """The trajectory in a trial's directory; None where there is none, as while it runs. Raises RunUnreadable."""
     file = trial_dir / TRAJECTORY_NAME
-    if not file.exists():
-        return None
     try:
-        return Trajectory.model_validate_json(_read_bytes(file))
+        return Trajectory.model_validate_json(file.read_bytes())
     except ValidationError as error:
         raise RunUnreadable(f"{file}: {first_problem(error, 'file')}; restore it or delete it") from None
+    except (FileNotFoundError, NotADirectoryError, ValueError):  # ValueError: a name that no file can have
+        return None
+    except OSError as error:
+        raise _unreadable(file, error) from None
 
 
 def _read_own(run_dir: Path, config_file: Path, results_file: Path) -> StoredRun:

@@ -36,7 +36,7 @@ def seconds(work: Callable[[], object]) -> float:
 
 
 async def index_and_pages(place: Place, figures: Figures, scratch: Path) -> None:
-    """Of each shape: the index of all runs beside reading their files and no more, an update with nothing new, pages."""
+    """Of each shape: an index of all runs beside reading their files, an update with nothing new, pages."""
     for name, (runs, tasks, seeds) in SHAPES.items():
         folder = scratch / name
         write_nights(folder, runs, tasks, seeds, models=5)

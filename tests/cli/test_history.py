@@ -92,6 +92,16 @@ def test_all_of_it_is_json_for_programs(history: Here, runs: Path) -> None:
     assert task["points"][1]["rewards"] == {"0": 0.0, "1": None}
 
 
+def test_of_many_remarks_the_newest_are_printed(history: Here, tmp_path: Path) -> None:
+    for number in range(13):
+        begun = FIRST_NIGHT + timedelta(days=number)
+        results = [a_result("a", 0, 1.0, begun)]
+        write_run(tmp_path / f"night-{number:02}", results, {"a": str(number)}, (0,), begun=begun)
+    notes = [line for line in history(tmp_path)[1].splitlines() if line.startswith("note: ")]
+    assert len(notes) == 11 and "tasks of night-12 " in notes[9]
+    assert notes[10] == "note: 2 more of earlier runs; --json has them all"
+
+
 def test_what_cannot_be_read_is_noted_beside_the_list(history: Here, runs: Path) -> None:
     (runs / "night-1" / "run.json").write_text("{")
     code, out, err = history(runs)

@@ -16,10 +16,11 @@ from hypothesis import strategies as st
 from stored_runs import BEGAN, LISTED, SCRIPTS, StoredTrial, called, conversation, keys, store_run
 
 from harness.chat import Rendering
+from harness.overflow import DROPPED
 from harness.protocols import PROTOCOLS
 from harness.trajectory import Compaction, Message, Reply, Step, ToolCall, Trajectory, Usage
 from tbench.cli import app
-from tbench.exchange.atif.document import atif_document
+from tbench.exchange.atif.document import atif_document, linear_documents
 from tbench.exchange.atif.session_cast import cast_times
 from tbench.exchange.chosen import ExportedPart, ExportedTrial
 from tbench.results import TaskStepResult, TrialResult
@@ -116,10 +117,13 @@ NO_RUN = StoredRun(path=Path("/nowhere"), name="r", planned_tasks=[], planned_se
 
 
 @given(TRAJECTORY, st.none() | st.builds(TaskStepResult, name=TEXT))
-@settings(max_examples=150)
+@settings(max_examples=100)
 def test_whatever_a_trajectory_holds_its_document_is_valid(trajectory: Trajectory, step: TaskStepResult | None) -> None:
     part = ExportedPart(Path("/nowhere"), trajectory, step)
-    made = atif_document(ExportedTrial(NO_RUN, RESULT, Path("/nowhere"), (part,)), part)
+    trial = ExportedTrial(NO_RUN, RESULT, Path("/nowhere"), (part,))
+    for linear in linear_documents(trial, part):
+        AtifDocument.model_validate_json(json.dumps(linear, allow_nan=False))
+    made = atif_document(trial, part)
     if made is None:
         assert not trajectory.steps and not trajectory.compactions
         return
@@ -214,6 +218,40 @@ def test_a_history_that_was_made_shorter_says_so_between_the_replies(tmp_path: P
     summary, told = made["steps"][2:4]
     assert summary["reasoning_content"] == "so"
     assert (summary["extra"]["context_management"], told["extra"]["compaction"]["step"]) == ("summary", 2)
+
+
+async def test_linear_documents_hold_a_context_each_and_name_the_next(tmp_path: Path) -> None:
+    facts = {"messages_before": 3, "messages_after": 3, "tokens_before": 900, "tokens_after": 100}
+    done = Compaction(step=3, policy="drop-oldest-outputs", outputs_dropped=1, **facts)
+    outputs = ["o" * 99, "p" * 99, "q"]
+    steps = [
+        Step(
+            index=n,
+            reply=Reply(content=f"r{n}", usage=Usage(prompt_tokens=n)),
+            observation=output,
+            warnings=("context_compacted: x",) if n == 3 else (),
+        )
+        for n, output in enumerate(outputs, start=1)
+    ]
+    words = ["Do it.", "r1", DROPPED, "r2", outputs[1], "r3", outputs[2]]
+    messages = tuple(Message(role="assistant" if n % 2 else "user", content=text) for n, text in enumerate(words))
+    trajectory = Trajectory(protocol="bash-block", messages=messages, steps=tuple(steps), compactions=(done,))
+    run = store_run(tmp_path / "run", [StoredTrial(trajectory)])
+    assert export(run, "-o", tmp_path / "out", "--linear").exit_code == 0
+    place = tmp_path / "out" / "trials" / "list-notes" / "seed-0"
+    first, second = (document(place / name) for name in ("trajectory.json", "trajectory.cont-1.json"))
+    assert sorted(path.name for path in place.iterdir()) == ["trajectory.cont-1.json", "trajectory.json"]
+    assert (first["continued_trajectory_ref"], "continued_trajectory_ref" in second) == (
+        "trajectory.cont-1.json",
+        False,
+    )
+    assert second["trajectory_id"] == f"{first['trajectory_id']}/cont-1"
+    assert [step["message"] for step in first["steps"]] == ["Do it.", "r1", "r2"]
+    assert not any("is_copied_context" in step for step in first["steps"])
+    copied = [(step["message"], step.get("is_copied_context", False)) for step in second["steps"]]
+    assert copied == [("Do it.", True), ("r1", True), ("r2", True), ("r3", False)]
+    assert second["steps"][1]["observation"]["results"][0]["content"] == DROPPED
+    assert second["final_metrics"]["total_prompt_tokens"] == 3
 
 
 def test_a_document_tells_what_the_benchmark_says_of_the_trial(tmp_path: Path) -> None:

@@ -15,6 +15,7 @@ from stored_runs import SCRIPTS, StoredTrial, called, conversation, keys, store_
 from harness.chat import Rendering
 from harness.trajectory import Message, Outcome, Reply, Step, Trajectory
 from tbench.cli import app
+from tbench.results import TaskStepResult
 
 Fields = dict[str, Any]
 
@@ -186,6 +187,14 @@ def test_steps_of_a_task_are_rows_of_their_own(tmp_path: Path) -> None:
     ]
 
 
+def test_a_trial_that_lacks_a_step_of_its_task_is_left_out(tmp_path: Path) -> None:
+    steps = tuple(TaskStepResult(name=name, reward=1.0, steps=1) for name in ("one", "two"))
+    half = StoredTrial(steps={"one": talk("u", "a")}, fields={"task_steps": steps, "steps": 2})
+    run = store_run(tmp_path / "run", [half, StoredTrial(talk("u", "b"), task="whole")])
+    assert export(run, "-o", tmp_path / "out").output.startswith("left out: 1 trial with a trajectory.json missing\n")
+    assert [row["task"] for row in rows(tmp_path / "out")] == ["whole"]
+
+
 def test_user_messages_in_a_row_become_one_and_what_follows_the_last_reply_goes(tmp_path: Path) -> None:
     messages = tuple(
         Message(role=role, content=text)  # type: ignore[arg-type]
@@ -256,7 +265,7 @@ def cut(tmp_path: Path) -> Path:
     ("make", "said"),
     [
         (imported, "nothing to export: left out: 1 trial without a trajectory: results alone were imported"),
-        (without_files, "nothing to export: left out: 1 trial whose trajectory.json is missing"),
+        (without_files, "nothing to export: left out: 1 trial with a trajectory.json missing"),
         (cut, "trajectory.json: file: Invalid JSON: "),
         (lambda tmp_path: tmp_path / "nowhere", "no such run directory; check the path"),
     ],

@@ -145,6 +145,24 @@ def test_a_run_that_cannot_be_read_any_more_keeps_its_figures(runs: Path, histor
     assert history.runs()[0].score == 0.0
 
 
+def test_a_run_that_could_not_be_read_is_tried_again(runs: Path, history: RunHistory) -> None:
+    file = night(runs, 1) / "results.jsonl"
+    whole, before = file.read_bytes(), file.stat()
+    for content, words in ((whole.replace(b"{", b"[", 1), "1 unreadable"), (whole, "1 changed"), (b"", "1 unchanged")):
+        file.write_bytes(content.ljust(len(whole), b"\n"))
+        os.utime(file, ns=(before.st_atime_ns, before.st_mtime_ns))
+        assert history.update(runs).words == words
+
+
+def test_a_name_that_is_no_text_is_a_note(runs: Path, history: RunHistory) -> None:
+    night(runs, 1)
+    (runs / "night-1").rename(runs / os.fsdecode(b"night-\xff"))
+    night(runs, 2)
+    (note,) = history.update(runs).notes
+    assert note.endswith("cannot be looked into (its name is no text; rename it)")
+    assert names(history) == ["night-2"]
+
+
 def test_a_run_that_is_gone_is_forgotten(runs: Path, history: RunHistory) -> None:
     night(runs, 1)
     night(runs, 2, model="gone")

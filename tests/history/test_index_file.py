@@ -11,6 +11,7 @@ from contextlib import closing
 from pathlib import Path
 
 import pytest
+from full_disk import files_end_at
 from run_trees import write_nights
 
 from tbench.errors import UsageError
@@ -62,7 +63,10 @@ def runs(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def test_two_processes_may_bring_it_up_to_date_at_once(runs: Path) -> None:
+@pytest.mark.parametrize("before", ["nothing", "a damaged one"])
+def test_two_processes_may_bring_it_up_to_date_at_once(runs: Path, before: str) -> None:
+    if before != "nothing":
+        (runs / INDEX_NAME).write_bytes(b"damage" * 1000)
     processes = [updating(runs) for _ in range(2)]
     for process in processes:
         process.wait(timeout=60)
@@ -160,6 +164,18 @@ def test_a_file_of_something_else_is_not_touched(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="Is a directory; name another"):
         (tmp_path / "folder").mkdir()
         RunHistory.open(tmp_path / "folder")
+
+
+def test_a_full_disk_is_one_line_and_costs_nothing_but_what_was_not_written(runs: Path) -> None:
+    with RunHistory.open(runs / INDEX_NAME) as history:
+        with files_end_at(60_000), pytest.raises(UsageError, match=r"sqlite: cannot be written"):
+            history.update(runs)
+        there = len(history.runs())
+        assert there < 6
+        assert history.update(runs).words == ", ".join(
+            filter(None, (f"{6 - there} added", f"{there} unchanged" if there else ""))
+        )
+    assert len(content(runs)) == 36
 
 
 def test_a_new_index_says_in_its_header_whose_it_is(tmp_path: Path) -> None:

@@ -13,6 +13,11 @@ COMMANDS = {
         "sft",
         "Write conversations as training data: OpenAI's messages, with a flag on each that is to be learnt.",
     ),
+    "harbor": Lazy(
+        "tbench.cli.export.harbor",
+        "harbor",
+        "Write runs as jobs of Harbor, with what its viewer and its other commands read.",
+    ),
     "sqlite": Lazy(
         "tbench.cli.export.sqlite", "sqlite", "Write runs, tasks and trials as the tables of one SQLite file."
     ),

@@ -9,12 +9,12 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import click
 
 from tbench.cli.parsing.commands import Argument
-from tbench.cli.parsing.values import A_PATH, Number, OneOf
+from tbench.cli.parsing.values import A_PATH, OneOf
 from tbench.cli.printing import print_line
 from tbench.errors import UsageError
 
 if TYPE_CHECKING:
-    from tbench.exchange.chosen import LeftOut
+    from tbench.exchange.chosen import LeftOutTrials
     from tbench.storage.read_run import StoredRun
 
 Decorated = TypeVar("Decorated", bound=Callable[..., Any])
@@ -33,7 +33,7 @@ task_option = click.option(
     "--task", "-t", "tasks", metavar="GLOB", multiple=True, help="Only tasks whose name matches this glob; repeatable."
 )
 min_reward_option = click.option(
-    "--min-reward", metavar="NUMBER", type=Number(), help="Only trials with at least this reward."
+    "--min-reward", metavar="NUMBER", type=float, help="Only trials with at least this reward."
 )
 
 
@@ -65,15 +65,17 @@ def target_of(runs: Sequence[Path], output: Path | None, form: str) -> Path:
 
 
 def read_runs(paths: Sequence[Path]) -> dict[str, StoredRun]:
-    """The runs by their names. Raises UsageError where two have the same, or one cannot be read."""
+    """The runs by their names as files have them. Raises UsageError where two have one, or one cannot be read."""
+    from tbench.files import safe_relative
     from tbench.storage.read_run import read_run
 
     runs: dict[str, StoredRun] = {}
     for path in paths:
         run = read_run(path)
-        if run.name in runs:
-            raise UsageError(f"{path}: is called {run.name}, as is {runs[run.name].path}; export them one by one")
-        runs[run.name] = run
+        name = str(safe_relative(run.name.replace("/", "-")))
+        if name in runs:
+            raise UsageError(f"{path}: is called {name}, as is {runs[name].path}; export them one by one")
+        runs[name] = run
         for note in run.notes:
             print_line(f"note: {path}: {note}")
         if run.document is not None and run.document.status == "running":
@@ -81,7 +83,7 @@ def read_runs(paths: Sequence[Path]) -> dict[str, StoredRun]:
     return runs
 
 
-def print_left_out(left_out: LeftOut) -> None:
+def print_left_out(left_out: LeftOutTrials) -> None:
     """Print what is not in an export, and why."""
     for line in left_out.lines():
         print_line(line)

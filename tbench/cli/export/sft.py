@@ -52,13 +52,13 @@ def sft(
     with_human: bool,
 ) -> None:
     """Write conversations as training data: OpenAI's messages, with a flag on each that is to be learnt."""
-    from tbench.exchange.chosen import LeftOut, TrialChoice, exported_trials, require_trials
+    from tbench.exchange.chosen import LeftOutTrials, TrialChoice, exported_trials, require_trials
     from tbench.exchange.sft.export import TrainingData
     from tbench.exchange.staging import new_directory
 
     target = target_of(runs, output, "sft")
     choice = TrialChoice(only, min_reward, tasks, with_flagged=with_flagged, with_human=with_human)
-    stored, left_out = read_runs(runs), LeftOut()
+    stored, left_out = read_runs(runs), LeftOutTrials()
     with new_directory(target) as directory:
         data = TrainingData(directory, thinking)
         for run in stored.values():

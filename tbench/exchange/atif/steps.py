@@ -6,22 +6,17 @@ hold a key of ours, but for those named `extra`.
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
-from harness.protocols.base import Action, Command
 from harness.rendering import without_thinking
-from harness.trajectory import Compaction, Message, Reply, Step, ToolCall, Trajectory, Usage
+from harness.trajectory import Compaction, Message, Reply, Step, Trajectory, Usage
+from tbench.exchange.atif.calls import calls_of
 from tbench.exchange.atif.session_cast import CastTimes
-from tbench.exchange.contexts import compactions_before, opening_of
+from tbench.exchange.contexts import ContextTurn, compactions_before, opening_of
 from tbench.exchange.protocol_of import RunProtocol
 
-TYPED = "bash_command"
-"""The function by which text protocols act, as Harbor's own agents name it: no request offered it."""
-COMPLETED = "mark_task_complete"
-"""The function that stands for a claim of completion, as in Terminus-2."""
 _TAGS = ("<think>", "</think>", "<|channel>thought", "<channel|>")
 
 Fields = dict[str, Any]
@@ -29,8 +24,31 @@ Fields = dict[str, Any]
 
 def document_steps(trajectory: Trajectory, protocol: RunProtocol, times: CastTimes) -> list[Fields]:
     """All steps of a trajectory in order, numbered from 1."""
-    found = list(_steps(trajectory, protocol, times))
-    return [{"step_id": number, **fields} for number, fields in enumerate(found, start=1)]
+    return _numbered(_steps(trajectory, protocol, times))
+
+
+def context_steps(turns: Sequence[ContextTurn], protocol: RunProtocol, times: CastTimes) -> list[Fields]:
+    """The steps of one context, numbered from 1: what came back is what the history had for it then."""
+    return _numbered(_of_turns(turns, protocol, times))
+
+
+def _numbered(steps: Iterable[Fields]) -> list[Fields]:
+    return [{"step_id": number, **fields} for number, fields in enumerate(steps, start=1)]
+
+
+def _of_turns(turns: Sequence[ContextTurn], protocol: RunProtocol, times: CastTimes) -> Iterator[Fields]:
+    is_answered = False
+    for turn, following in zip(turns, (*turns[1:], None), strict=False):
+        if is_answered:
+            is_answered = False
+            continue
+        fields = _of_message(turn.message)
+        if turn.step is not None:
+            answer = following.message if following is not None and following.message.role in ("user", "tool") else None
+            is_answered = answer is not None
+            observation = "" if answer is None else answer.content
+            fields = _of_step(turn.step.model_copy(update={"observation": observation}), protocol, times)
+        yield {**fields, "is_copied_context": True} if turn.is_copied else fields
 
 
 def _steps(trajectory: Trajectory, protocol: RunProtocol, times: CastTimes) -> Iterator[Fields]:
@@ -53,7 +71,7 @@ def _of_message(message: Message) -> Fields:
 
 def _of_step(step: Step, protocol: RunProtocol, times: CastTimes) -> Fields:
     reply = step.reply
-    calls, others = _calls(step, protocol)
+    calls, not_run = calls_of(step, protocol)
     cast_time = times.of(step)
     moment = None if cast_time is None else times.at(cast_time)
     return _given(
@@ -75,7 +93,8 @@ def _of_step(step: Step, protocol: RunProtocol, times: CastTimes) -> Fields:
                     "reply_cut": reply.cut or None,
                     "command_sec": finite(step.command_sec),
                     "cast_time_sec": None if cast_time is None else finite(cast_time),
-                    "calls_not_run": others or None,
+                    "actions": None if protocol.protocol is not None else list(step.actions) or None,
+                    "calls_not_run": not_run or None,
                 }
             ),
         }
@@ -95,69 +114,6 @@ def _without_tags(thinking: str) -> str:
     for tag in _TAGS:
         text = text.removeprefix(tag).removesuffix(tag).strip()
     return text
-
-
-def _calls(step: Step, protocol: RunProtocol) -> tuple[list[Fields], list[Fields]]:
-    """The calls that stand for what was typed, and those of the reply that were not run."""
-    reply, known = step.reply, protocol.protocol
-    if known is None and reply.tool_calls:
-        return [_of_tool_call(call) for call in reply.tool_calls], []
-    if protocol.tools_offered:
-        parsed = protocol.parsed(reply) if step.actions and step.format_error is None else None
-        ran = reply.tool_calls[:1] if parsed is None else [parsed.tool_call] if parsed.tool_call else []
-        ran = list(ran) if step.actions else []
-        return [_of_tool_call(call) for call in ran], [_raw(call) for call in reply.tool_calls[len(ran) :]]
-    calls = [_call(step, number, each) for number, each in enumerate(_arguments(step, protocol), start=1)]
-    parsed = protocol.parsed(reply) if step.format_error is None else None
-    if parsed is not None and parsed.complete and known is not None and not known.types_commands:
-        calls.append(_call(step, len(calls) + 1, {}, COMPLETED))
-    return calls, [_raw(call) for call in reply.tool_calls]
-
-
-def _arguments(step: Step, protocol: RunProtocol) -> Iterable[Fields]:
-    """The arguments of a call for each action, with durations in seconds where the reply gave them."""
-    actions = protocol.actions(step)
-    if actions:
-        return map(_arguments_of, actions)
-    name = "command" if protocol.protocol is not None and protocol.protocol.types_commands else "keystrokes"
-    return ({name: typed} for typed in step.actions)
-
-
-def _arguments_of(action: Action) -> Fields:
-    if isinstance(action, Command):
-        return {"command": action.command}
-    typed = action.key if action.key is not None else action.keystrokes
-    return {"keystrokes": typed, "duration": action.duration_sec}
-
-
-def _call(step: Step, number: int, arguments: Fields, function: str = TYPED) -> Fields:
-    return {"tool_call_id": f"call-{step.index}-{number}", "function_name": function, "arguments": arguments}
-
-
-def _of_tool_call(call: ToolCall) -> Fields:
-    """A call of the model's own; arguments that are no JSON object stand as text beside it."""
-    fields: Fields = {"tool_call_id": call.id, "function_name": call.name, "arguments": {}}
-    arguments = json_object(call.arguments)
-    return (
-        {**fields, "extra": {"arguments": call.arguments}} if arguments is None else fields | {"arguments": arguments}
-    )
-
-
-def _raw(call: ToolCall) -> Fields:
-    return {"id": call.id, "name": call.name, "arguments": call.arguments}
-
-
-def json_object(text: str) -> Fields | None:
-    """The JSON object in a text; None where it holds something else, or what JSON itself has no word for."""
-    try:
-        value = json.loads(text, parse_constant=_refuse)
-    except (ValueError, RecursionError):
-        return None
-    return value if isinstance(value, dict) else None
-
-
-def _refuse(constant: str) -> None:
-    raise ValueError(constant)
 
 
 def _observation(step: Step, calls: Sequence[Fields]) -> Fields | None:

@@ -14,10 +14,10 @@ from harness.model import Rendering
 from harness.rendering import wire_messages, without_thinking
 from harness.text import without_lone_surrogates
 from harness.trajectory import Message
-from tbench.exchange.atif.steps import json_object
 from tbench.exchange.chosen import ExportedPart, ExportedTrial
 from tbench.exchange.contexts import ContextTurn, contexts_of
 from tbench.exchange.protocol_of import RunProtocol, protocol_of
+from tbench.exchange.tool_arguments import json_object
 
 Thinking = Literal["keep", "inline", "drop"]
 """Thinking stays where it came (`keep`), stands in `<think>` tags in front of the text (`inline`), or goes (`drop`)."""
