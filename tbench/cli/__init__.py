@@ -29,7 +29,7 @@ COMMANDS = {
         "Verify trials again that were run with --keep or --snapshot, and print what changed.",
     ),
     "nightly": Lazy(
-        "tbench.cli.nightly",
+        "tbench.cli.nights.nightly",
         "nightly",
         "Run a benchmark every night: serve, run, index, compare, judge, notify; goes on where it was cut.",
     ),
@@ -51,13 +51,13 @@ COMMANDS = {
     ),
     "report": Lazy("tbench.cli.report", "report", "Write one self-contained HTML page and print its path."),
     "gate": Lazy(
-        "tbench.cli.gate",
+        "tbench.cli.nights.gate",
         "gate",
         "Judge whether the last of many runs lies below those before it, by more than chance; exit with 5 if it does.",
     ),
     "export": Lazy("tbench.cli.export", "export", "Write stored runs in formats of others."),
     "history": Lazy(
-        "tbench.cli.history", "history", "List the runs of a folder, newest first, or follow one task over them."
+        "tbench.cli.nights.history", "history", "List the runs of a folder, newest first, or follow one task over them."
     ),
     "extract": Lazy(
         "tbench.cli.proxies.extract",
