@@ -1,4 +1,5 @@
-"""The tables of settings in docs/configuration.md, made of the configuration. As a program, it writes them there."""
+"""The tables of settings in docs/configuration.md and docs/nightly.md, made of the configurations. As a program, it
+writes them there."""
 
 from __future__ import annotations
 
@@ -9,9 +10,11 @@ from pathlib import Path
 from tbench.config.setting import Setting, panels_of
 from tbench.config.settings import RunConfig
 from tbench.config.text import as_toml
+from tbench.nightly.settings import NightlyConfig
 
 PAGE = Path(__file__).parents[1] / "docs" / "configuration.md"
-_TABLES = re.compile(r"(?<=\n)### tasks\n.*?(?=\n## )", re.DOTALL)
+NIGHTLY = PAGE.with_name("nightly.md")
+_TABLES = re.compile(r"(?<=\n)### (?:tasks|nightly)\n.*?(?=\n## )", re.DOTALL)
 
 
 def tables() -> str:
@@ -23,10 +26,20 @@ def tables() -> str:
     return "\n".join(lines)
 
 
+def nightly_tables() -> str:
+    """The same of a nightly benchmark, whose settings have no flags, with the whole help of each."""
+    lines: list[str] = []
+    for section, title, settings in panels_of(NightlyConfig):
+        lines += [f"### {section}", "", f"{title}.", "", "| setting | default | |", "|---|---|---|"]
+        lines += [f"| `{each.name}` | `{as_toml(each.default)}` | {each.help} |" for each in settings]
+        lines.append("")
+    return "\n".join(lines)
+
+
 def written(page: str) -> str:
     """The tables that are on the page."""
     found = _TABLES.search(page)
-    assert found, "docs/configuration.md has no tables of settings"
+    assert found, "the page has no tables of settings"
     return found[0]
 
 
@@ -52,5 +65,6 @@ def _words(setting: Setting) -> str:
 
 
 if __name__ == "__main__":
-    text = PAGE.read_text(encoding="utf-8")
-    PAGE.write_text(_TABLES.sub(lambda _: tables(), text), encoding="utf-8")
+    for page, made in ((PAGE, tables), (NIGHTLY, nightly_tables)):
+        text = page.read_text(encoding="utf-8")
+        page.write_text(_TABLES.sub(lambda _, made=made: made(), text), encoding="utf-8")  # type: ignore[misc]

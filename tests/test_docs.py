@@ -16,8 +16,9 @@ import click
 import command_tables
 import pytest
 from click.testing import CliRunner
+from nightly_bench import PROXIES
 from pydantic import BaseModel
-from settings_tables import tables, written
+from settings_tables import NIGHTLY, nightly_tables, tables, written
 
 from harness.limits import Limits
 from harness.protocols import PROTOCOLS
@@ -30,6 +31,7 @@ from tbench.config.settings import RunConfig
 from tbench.errors import KINDS
 from tbench.events import RunEnded, RunStarted, TrialFinished, TrialPhase, TrialTaskStep, TrialVerdict
 from tbench.history.database import make_tables
+from tbench.nightly.reading import read_benchmark
 from tbench.origin import DatasetOrigin
 from tbench.results import ErrorInfo, HostSample, TaskStepResult, Timings, TrialResult
 from tbench.sandbox.docker import labels
@@ -192,6 +194,17 @@ def test_every_option_of_run_is_in_some_page() -> None:
 
 def test_configuration_md_has_the_settings_of_the_configuration() -> None:
     assert written(text(CONFIGURATION)) == tables(), "make docs writes them"
+
+
+def test_nightly_md_has_the_settings_of_a_nightly_benchmark() -> None:
+    assert written(text(NIGHTLY)) == nightly_tables(), "make docs writes them"
+
+
+def test_the_file_in_nightly_md_is_valid(tmp_path: Path) -> None:
+    (file,) = [body for _, language, body in _FENCE.findall(text(NIGHTLY)) if language == "toml"]
+    (tmp_path / "bench.toml").write_text(file)
+    found = read_benchmark(tmp_path / "bench.toml", {}, PROXIES)
+    assert (found.config.nightly.keep, found.run.output.min_coverage, found.proxies[0].kind) == (30, 0.95, "replay")
 
 
 def test_the_file_in_configuration_md_is_valid(tmp_path: Path) -> None:

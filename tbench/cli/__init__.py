@@ -29,7 +29,7 @@ COMMANDS = {
         "Verify trials again: run with --keep or --snapshot, or with verifiers of their own.",
     ),
     "nightly": Lazy(
-        "tbench.cli.nightly",
+        "tbench.cli.nights.nightly",
         "nightly",
         "Run a benchmark every night: serve, run, index, compare, judge, notify; goes on where it was cut.",
     ),
@@ -53,10 +53,10 @@ COMMANDS = {
     "import": Lazy("tbench.cli.import_", "import_", "Write results of others (Harbor, bare lines) as run directories."),
     "export": Lazy("tbench.cli.export", "export", "Write stored runs in formats of others."),
     "history": Lazy(
-        "tbench.cli.history", "history", "List the runs of a folder, newest first, or follow one task over them."
+        "tbench.cli.nights.history", "history", "List the runs of a folder, newest first, or follow one task over them."
     ),
     "gate": Lazy(
-        "tbench.cli.gate",
+        "tbench.cli.nights.gate",
         "gate",
         "Judge whether the last of many runs lies below those before it, by more than chance; exit with 5 if it does.",
     ),

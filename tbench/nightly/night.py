@@ -75,13 +75,13 @@ def planned(benchmark: Benchmark, nights: Nights, name: str) -> tuple[NightRecor
             seeds=benchmark.run.tasks.seeds,
         )
     earlier = [each for each in others if each.number < record.number]
-    return _with_what_is_due(record, earlier, benchmark), earlier
+    return _with_what_is_due(record, others, benchmark), earlier
 
 
-def _with_what_is_due(record: NightRecord, earlier: Sequence[NightRecord], benchmark: Benchmark) -> NightRecord:
+def _with_what_is_due(record: NightRecord, others: Sequence[NightRecord], benchmark: Benchmark) -> NightRecord:
     """The record with what is to be run tonight and is not in it yet; ready to go on where something is left to do."""
     there = [Checkpoint(each.lane, each.checkpoint) for each in record.checkpoints]
-    done = {(each.lane, each.checkpoint) for night in earlier for each in night.checkpoints if each.has_run}
+    done = {(each.lane, each.checkpoint) for night in others for each in night.checkpoints if each.has_run}
     listed = due(benchmark.entries, done, repeat=benchmark.config.nightly.repeat)
     everything = [*there, *(each for each in listed if each not in there and (not there or is_glob(each.lane)))]
     added = tuple(

@@ -14,7 +14,7 @@ from tbench.text import one_line
 ATTEMPTS = 3
 
 
-class _Refused(Exception):
+class _RejectedNews(Exception):
     """A status that another attempt will not change."""
 
 
@@ -38,7 +38,7 @@ async def post(
         async for attempt in tries:
             with attempt:
                 await _once(url, news, deadline_sec)
-    except (Unanswered, _Refused) as why:
+    except (Unanswered, _RejectedNews) as why:
         return f"webhook of {variable} at {host}: {one_line(str(why), 200)}"
     return ""
 
@@ -48,4 +48,4 @@ async def _once(url: str, news: Mapping[str, Any], deadline_sec: float) -> None:
     if status >= 500 or status == 429:
         raise Unanswered(f"HTTP {status}, {ATTEMPTS} times")
     if not 200 <= status < 300:
-        raise _Refused(f"HTTP {status}")
+        raise _RejectedNews(f"HTTP {status}")

@@ -74,18 +74,19 @@ def _lines(name: str, nights: Nights, record: NightRecord) -> Iterator[str]:
 
 
 def _table(nights: Nights, record: NightRecord) -> Iterator[str]:
-    yield "| checkpoint | score | ± std | coverage | solved | tokens | hours | report |"
+    yield "| checkpoint | score | ± std | coverage | solved | tokens | trial hours | run |"
     yield "|---|--:|--:|--:|--:|--:|--:|---|"
     for each in record.checkpoints:
-        yield f"| {' | '.join([_escaped(each.checkpoint), *_cells(nights.runs / each.run)])} |"
+        cells = [_escaped(each.slug), *_cells(nights.runs / each.run), _escaped(each.run)]
+        yield f"| {' | '.join(cells)} |"
 
 
 def _cells(run: Path) -> list[str]:
     try:
         found = score_of(run)
     except TbenchError:  # never begun, or damaged: the failures say more
-        return ["–"] * 7
-    score, counts, report = found.score, found.counts, run / "report.html"
+        return ["–"] * 6
+    score, counts = found.score, found.counts
     return [
         "–" if score is None else f"{percent(score.mean)} %",
         "–" if score is None or score.std is None else percent(score.std),
@@ -93,7 +94,6 @@ def _cells(run: Path) -> list[str]:
         str(counts.solved),
         f"{found.usage.prompt_tokens + found.usage.completion_tokens:,}",
         f"{found.time.total_sec / 3600:.2f}",
-        f"`{report}`" if report.exists() else "–",
     ]
 
 

@@ -22,7 +22,7 @@ from tbench.nightly.settings import NightlyConfig
 from tbench.sandbox.docker.engine import Engine
 from tbench.sandbox.docker.labels import LABEL_RUN
 
-BOUND_SEC = 600
+BOUND_SEC = 1200
 TBENCH = [sys.executable, "-m", "tbench"]
 
 
@@ -116,6 +116,18 @@ def test_a_mistake_is_one_line_and_exit_code_2(bench: NightlyBench) -> None:
     assert done.stderr == f"tbench: {file}: serv: no such section; did you mean serve?\n"
 
 
+def test_a_reader_that_has_gone_away_hides_no_alarm(bench: NightlyBench, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("FAKE_TBENCH", str(bench.folder))
+    file = bench.write()
+    bench.night("n1")
+    record = bench.directory / "nights" / "n1" / "night.json"
+    record.write_text(json.dumps({**json.loads(record.read_text()), "exit_code": 5}))
+    with subprocess.Popen([*TBENCH, "nightly", str(file), "--night", "n1"], stdout=subprocess.PIPE) as night:
+        assert night.stdout is not None
+        night.stdout.close()
+        assert night.wait(60) == 5
+
+
 @pytest.mark.engine
 @pytest.mark.slow
 def test_ten_demo_nights_with_a_kill_in_the_sixth_are_gated_rightly(engine: Engine, tmp_path: Path) -> None:
@@ -130,9 +142,9 @@ def test_ten_demo_nights_with_a_kill_in_the_sixth_are_gated_rightly(engine: Engi
     assert done.returncode == 5, done.stdout + done.stderr
     records = [json.loads((nights / f"night-{number:02}" / "night.json").read_text()) for number in range(1, 11)]
     states = [next(iter(record["gates"].values()))["state"] for record in records]
-    assert states[:6] == ["learning"] * 4 + ["quiet"] * 2 and states[-1] == "alarm"
+    assert set(states[:6]) == {"learning", "quiet"} and states[-1] == "alarm"
     drop = next(iter(records[-1]["gates"].values()))["drop"]
-    assert drop["since"] in ("night-07", "night-08") and drop["tasks"][0]["task"] in WORSE
+    assert drop["since"] == "night-07" and drop["tasks"][0]["task"] in WORSE
     assert [record["first_seed"] for record in records] == list(range(0, 20, 2))
     finals = [trial(line) for line in sixth.read_text().splitlines() if json.loads(line)["final"]]
     assert len(finals) == len(set(finals)) == 16 and first <= set(finals), "what had a verdict is not measured again"

@@ -100,7 +100,7 @@ def test_text_of_others_is_no_markdown(bench: NightlyBench) -> None:
     bench.write(checkpoints=["a|b_<x>(y)\n"])
     bench.night("n1")
     summary = (bench.directory / "nights" / "n1" / "summary.md").read_text()
-    assert r"| a\|b\_\<x\>(y)\\u000a |" in summary
+    assert "\nGate of a\\|b\\_\\<x\\>(y)\\\\u000a:\n" in summary
 
 
 def test_a_request_leaves_nothing_to_wait_for(endpoint: FaultServer) -> None:

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
+import os
+import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -66,8 +69,6 @@ def today() -> str:
 
 
 def _read(file: Path) -> Benchmark:
-    import os
-
     from tbench.nightly.reading import read_benchmark
     from tbench.proxies.extraction.settings import ExtractConfig
     from tbench.proxies.replay.asking.settings import ReplayConfig
@@ -82,17 +83,19 @@ def _run(benchmark: Benchmark, name: str) -> NightRecord:
     from tbench.nightly.summary import headline
 
     record = run_interruptibly(run_night(benchmark, name, _say), stopping=_STOPPING)
-    print_line(headline(benchmark.name, record))
-    for lane, gate in record.gates.items():
-        print_line(lane)
-        for line in gate["lines"]:
-            print_line(f"  {line}")
+    evidence = [
+        line for lane, gate in record.gates.items() for line in (lane, *(f"  {line}" for line in gate["lines"]))
+    ]
+    try:
+        for line in (headline(benchmark.name, record), *evidence):
+            print_line(line)
+    except OSError:
+        # A reader that went away must not cost the exit code: what is still to be flushed goes nowhere.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     return record
 
 
 def _say(words: str) -> None:
-    import contextlib
-
     with contextlib.suppress(OSError):  # a reader that went away must not cost a night
         print_line(words, err=True)
 

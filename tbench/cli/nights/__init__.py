@@ -1,0 +1,1 @@
+"""Commands about many nights: doing one, judging the last, and the history of all."""
