@@ -435,7 +435,6 @@ async def test_what_each_step_handed_over_is_judged_again_without_the_agents_san
 ) -> None:
     path = step_task(make_task, "one", "two", "three", **APART | {"two": f"min_reward = 1.0\n{APART['two']}"})
     tasks, directory = read_tasks(str(path)), tmp_path / "done"
-    nothing = FakeSandbox({"verifier/reward.txt": b"?"})
     sandboxes = iter([FakeSandbox(), *(FakeSandbox(text(each)) for each in (1, 0, 0.5, 1))])
     backend = FakeBackend(lambda _: next(sandboxes))
     plan = a_plan(agent="nop", source=str(path))
