@@ -125,9 +125,7 @@ def originals(make_task: MakeTask) -> Path:
 # -- original tasks ------------------------------------------------------------------------------
 
 
-async def test_the_oracle_solves_every_step(
-    engine: Engine, execute: Execute, make_task: MakeTask, tmp_path: Path
-) -> None:
+async def test_the_oracle_solves_every_step(execute: Execute, make_task: MakeTask, tmp_path: Path) -> None:
     results = await execute(originals(make_task), OracleAgent)
     assert {name: [step.reward for step in result.task_steps] for name, result in results.items()} == {
         "ledger": [1.0, 1.0, 1.0],
@@ -138,7 +136,13 @@ async def test_the_oracle_solves_every_step(
     assert [sign for result in results.values() for sign in result.integrity.tamper if not is_weak(sign)] == []
     setup = trial(tmp_path, "ledger") / "steps" / "balance" / "agent" / "setup.txt"
     assert setup.read_text() == "made /app/figures\n"
-    # What each step of the survey handed over is judged again without the agent's container.
+
+
+@pytest.mark.slow
+async def test_what_steps_handed_over_is_judged_again_without_the_agents_container(
+    engine: Engine, execute: Execute, make_task: MakeTask, tmp_path: Path
+) -> None:
+    await execute(originals(make_task) / "survey", OracleAgent)
     (change,) = await regrade(partial(DockerBackend, engine), tmp_path / "run", (), None, print)
     after = change.after
     assert after is not None, change.why_not

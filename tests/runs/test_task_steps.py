@@ -426,3 +426,31 @@ async def test_steps_that_were_judged_in_the_agents_own_container_are_not_verifi
     assert (change.after, change.why_not) == (None, why_not)
     (result,) = read_run(directory).results
     assert [step.reward for step in result.task_steps] == [1.0, 1.0]
+
+
+APART = dict.fromkeys(("one", "two", "three"), 'verifier = { environment_mode = "separate" }\n')
+
+
+async def test_what_each_step_handed_over_is_judged_again_without_the_agents_sandbox(
+    tmp_path: Path, make_task: MakeTask
+) -> None:
+    path = step_task(make_task, "one", "two", "three", **APART | {"two": f"min_reward = 1.0\n{APART['two']}"})
+    tasks, directory = read_tasks(str(path)), tmp_path / "done"
+    sandboxes = iter([FakeSandbox(), *(FakeSandbox(text(each)) for each in (1, 0, 0.5, 1))])
+    backend = FakeBackend(lambda _: next(sandboxes))
+    plan = a_plan(agent="nop", source=str(path))
+    await execute_run(plan, tasks, directory, lambda: Worker([]), Events(), backend=backend)
+    (before,) = read_run(directory).results
+    assert [(step.reward, step.begun) for step in before.task_steps] == [(1.0, True), (0.0, True), (None, False)]
+    (change,) = await regrade(lambda _: backend, directory, (), None, print)
+    after = change.after
+    assert after is not None, change.why_not
+    # The step that was never come to stays so.
+    assert [(step.reward, step.begun) for step in after.task_steps] == [(0.5, True), (1.0, True), (None, False)]
+    assert (after.reward, after.reward_all_steps, after.integrity.regrades) == (0.75, 0.5, 1)
+    trial = directory / "trials" / "small-task" / "seed-0"
+    assert [(trial / "steps/one" / name / "reward.txt").read_text() for name in ("verifier", "verifier-1")] == [
+        "0.5",
+        "1",
+    ]
+    assert [result.reward for result in read_run(directory).results if result.final] == [0.75]
