@@ -7,7 +7,9 @@ and goes on with the first messages, that summary and the last output.
 from __future__ import annotations
 
 import time
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Sequence
+from itertools import islice
+from operator import ne
 
 from harness.errors import ContextLimitReached
 from harness.history import History, size_bytes
@@ -50,16 +52,18 @@ async def make_room(
     if policy == "summarize":
         summary = await _ask_for_summary(history, context, min(max_tokens, SUMMARY_TOKENS, context // 4), ask)
     model_sec = time.monotonic() - started
-    notes = strip_thinking(summary.content).strip() if summary else ""
+    notes = notes_in(summary)
     done: OnOverflow = "summarize" if notes else "drop-oldest-outputs"
-    shorter = _with_notes(history, notes) if notes else _drop_to(history, int(context * KEPT_SHARE))
-    if history.estimate(shorter) < history.estimate(history.messages):
+    longer = history.messages
+    shorter = with_notes(history.opening, longer, notes) if notes else _drop_to(history, int(context * KEPT_SHARE))
+    if history.estimate(shorter) < history.estimate(longer):
         history.replace(shorter)
     elif summary is None:
         return None
     return Compaction(
         step=step,
         policy=done,
+        outputs_dropped=0 if notes else sum(map(ne, longer, history.messages)),
         messages_before=messages_before,
         messages_after=len(history.messages),
         tokens_before=before,
@@ -75,15 +79,33 @@ def drop_oldest_outputs(messages: Sequence[Message], keep_first: int, bytes_to_s
     Roles and call ids stay, so every tool call keeps its answer.
     """
     shorter = list(messages)
+    for index, saved in _outputs(messages, keep_first):
+        if bytes_to_save <= 0:
+            break
+        shorter[index] = _dropped(messages[index])
+        bytes_to_save -= saved
+    return shorter
+
+
+def drop_number_of_outputs(messages: Sequence[Message], keep_first: int, number: int) -> list[Message]:
+    """`messages` with that many outputs replaced, the ones that `drop_oldest_outputs` begins with."""
+    shorter = list(messages)
+    for index, _ in islice(_outputs(messages, keep_first), number):
+        shorter[index] = _dropped(messages[index])
+    return shorter
+
+
+def _outputs(messages: Sequence[Message], keep_first: int) -> Iterator[tuple[int, int]]:
+    """The outputs that may be dropped, oldest first: the place of each, and the bytes that this saves."""
     outputs = [index for index, message in enumerate(messages) if message.role in ("user", "tool")]
     for index in outputs[:-1]:
         saved = size_bytes(messages[index]) - len(DROPPED)
-        if bytes_to_save <= 0:
-            break
         if index >= keep_first and saved > 0:
-            shorter[index] = messages[index].model_copy(update={"content": DROPPED})
-            bytes_to_save -= saved
-    return shorter
+            yield index, saved
+
+
+def _dropped(message: Message) -> Message:
+    return message.model_copy(update={"content": DROPPED})
 
 
 def drop_oldest_turns(messages: Sequence[Message], keep_first: int, bytes_to_save: int) -> list[Message]:
@@ -132,11 +154,27 @@ def _appended(messages: Sequence[Message], text: str) -> list[Message]:
     last = messages[-1]
     if last.role == "assistant":
         return [*messages, Message(role="user", content=text)]
-    return [*messages[:-1], last.model_copy(update={"content": f"{last.content}\n\n{text}"})]
+    return [*messages[:-1], last.model_copy(update={"content": _appended_text(last.content, text)})]
 
 
-def _with_notes(history: History, notes: str) -> list[Message]:
-    """The first messages, the last of them continued by the summary and the last output."""
-    answers = [message for message in history.messages[len(history.opening) :] if message.role in ("user", "tool")]
+def _appended_text(content: str, text: str) -> str:
+    return f"{content}\n\n{text}"
+
+
+def with_notes(opening: Sequence[Message], messages: Sequence[Message], notes: str) -> list[Message]:
+    """The opening of `messages`, the last of it continued by the summary and the last output."""
+    answers = [message for message in messages[len(opening) :] if message.role in ("user", "tool")]
     output = answers[-1].content if answers else "(none)"
-    return _appended(history.opening, _NOTES.format(notes=notes, output=output))
+    return _appended(opening, _NOTES.format(notes=notes, output=output))
+
+
+def without_notes(opening: Sequence[Message], notes: str) -> tuple[Message, ...]:
+    """The opening as it was before `with_notes`; unchanged where it does not hold these notes."""
+    before = _appended_text("", _NOTES.partition("{notes}")[0] + notes)
+    last = opening[-1]
+    return (*opening[:-1], last.model_copy(update={"content": last.content.partition(before)[0]}))
+
+
+def notes_in(summary: Reply | None) -> str:
+    """The notes that a summary holds; empty where there is none that can be used."""
+    return strip_thinking(summary.content).strip() if summary else ""

@@ -5,7 +5,9 @@ from __future__ import annotations
 import ast
 import re
 import shlex
+import sqlite3
 from collections.abc import Iterator
+from contextlib import closing
 from functools import cache
 from itertools import pairwise
 from pathlib import Path
@@ -27,6 +29,7 @@ from tbench.config.layers import Layers
 from tbench.config.settings import RunConfig
 from tbench.errors import KINDS
 from tbench.events import RunEnded, RunStarted, TrialFinished, TrialPhase, TrialTaskStep, TrialVerdict
+from tbench.history.database import make_tables
 from tbench.origin import DatasetOrigin
 from tbench.results import ErrorInfo, HostSample, TaskStepResult, Timings, TrialResult
 from tbench.sandbox.docker import labels
@@ -39,6 +42,7 @@ PAGES = [ROOT / "README.md", ROOT / "CHANGELOG.md", *sorted((ROOT / "docs").glob
     ROOT / folder / "README.md" for folder in ("images", "tasks", "reports")
 ]
 ERRORS, RESULTS = ROOT / "docs" / "errors.md", ROOT / "docs" / "results.md"
+HISTORY = ROOT / "docs" / "history.md"
 CONFIGURATION = ROOT / "docs" / "configuration.md"
 COMMANDS = command_tables.PAGE
 FROM_HARBOR = ROOT / "docs" / "from-harbor.md"
@@ -310,6 +314,18 @@ def test_results_md_has_a_row_for_every_field_of_a_result(field: str) -> None:
 def test_results_md_has_every_kind_of_journal_event() -> None:
     kinds = {event.model_fields["kind"].default for event in EVENTS}
     assert kinds <= code_words(section(RESULTS, "journal.jsonl"))
+
+
+def test_history_md_has_every_column_of_every_table() -> None:
+    with closing(sqlite3.connect(":memory:")) as database:
+        make_tables(database)
+        names = [name for (name,) in database.execute("SELECT name FROM sqlite_master WHERE type = 'table'")]
+        columns = {name: {row[1] for row in database.execute(f"PRAGMA table_info({name})")} for name in names}
+    told = {}
+    for part in section(HISTORY, "The tables").split("\n### ")[1:]:
+        cells = [line.split("|")[1] for line in part.splitlines() if line[:1] == "|"]
+        told[part.partition("\n")[0]] = {word for cell in cells for word in code_words(cell)}
+    assert told == columns
 
 
 @pytest.mark.parametrize("protocol", PROTOCOLS)

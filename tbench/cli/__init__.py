@@ -29,8 +29,27 @@ COMMANDS = {
         "Verify trials again that were run with --keep or --snapshot, and print what changed.",
     ),
     "summary": Lazy("tbench.cli.summary", "summary", "Print the score of a run from its directory."),
+    "compare": Lazy(
+        "tbench.cli.comparing.compare",
+        "compare",
+        "Compare runs, paired by task and seed: the difference, its error, an exact p, and which tasks changed.",
+    ),
+    "flaky": Lazy(
+        "tbench.cli.comparing.flaky",
+        "flaky",
+        "List the tasks that are solved sometimes, with Wilson intervals; runs of one model and configuration as one.",
+    ),
+    "power": Lazy(
+        "tbench.cli.comparing.power",
+        "power",
+        "Say how many seeds see a difference, on these very tasks and on others of their kind, and when none can.",
+    ),
     "report": Lazy("tbench.cli.report", "report", "Write one self-contained HTML page and print its path."),
     "import": Lazy("tbench.cli.import_", "import_", "Write results of others (Harbor, bare lines) as run directories."),
+    "export": Lazy("tbench.cli.export", "export", "Write stored runs in formats of others."),
+    "history": Lazy(
+        "tbench.cli.history", "history", "List the runs of a folder, newest first, or follow one task over them."
+    ),
     "extract": Lazy(
         "tbench.cli.proxies.extract",
         "extract",

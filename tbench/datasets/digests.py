@@ -72,7 +72,7 @@ class Publication(BaseModel):
 
 
 @dataclass(frozen=True)
-class Comparison:
+class DigestComparison:
     """Tasks by name, beside their published digests."""
 
     same: tuple[str, ...]
@@ -107,10 +107,10 @@ def publication_beside(directory: Path) -> Publication | None:
     return read_publication(path) if path.is_file() and not path.is_symlink() else None
 
 
-def compare(hashes: Mapping[str, str], published: Mapping[str, str], *, whole: bool = False) -> Comparison:
+def compare(hashes: Mapping[str, str], published: Mapping[str, str], *, whole: bool = False) -> DigestComparison:
     """Compare hashes of tasks with digests, both by name; with `whole` they are of all tasks of the dataset."""
     known = [name for name in sorted(hashes) if name in published]
-    return Comparison(
+    return DigestComparison(
         same=tuple(name for name in known if hashes[name] == published[name]),
         differing=tuple(name for name in known if hashes[name] != published[name]),
         unpublished=tuple(sorted(hashes.keys() - published.keys())),

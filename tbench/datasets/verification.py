@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from tbench.datasets.cache import Entry
-from tbench.datasets.digests import MANIFEST, Comparison, compare, publication_beside, read_publication
+from tbench.datasets.digests import MANIFEST, DigestComparison, compare, publication_beside, read_publication
 from tbench.errors import UsageError
 from tbench.tasks.sources import ALL_TASKS, TaskSet, read_paths, read_tasks
 from tbench.text import counted
@@ -55,7 +55,7 @@ def _verified(tasks: TaskSet, published: Mapping[str, str], pulled: Mapping[str,
 def _lines(
     hashes: Mapping[str, str],
     invalid: Mapping[str, str],
-    found: Comparison,
+    found: DigestComparison,
     published: Mapping[str, str],
     pulled: Mapping[str, str | None],
 ) -> Iterator[str]:
@@ -72,7 +72,7 @@ def _lines(
             yield f"changed since it was pulled: {name}"
 
 
-def _words(tasks: int, found: Comparison) -> str:
+def _words(tasks: int, found: DigestComparison) -> str:
     if not found.compared and not found.missing:
         return f"{counted(tasks, 'task')}; no digests are published to compare them with"
     extra = f"; without one: {', '.join(found.unpublished)}" if found.unpublished else ""

@@ -64,18 +64,19 @@ def summarise(
     overrides: Sequence[str] = (),
     dataset: DatasetOrigin | None = None,
     broken_rules: Sequence[str] = (),
+    intervals: bool = True,
 ) -> Summary:
     """Sum up the final results of a run over its plan. `population` makes the +- a population std.
 
     `overrides` says in words what the run did otherwise than its tasks say; it is passed on.
     Of several final results of one trial (a resumed or regraded run) the highest attempt counts, then the
-    last line. `dataset` and the `broken_rules` of its leaderboard are taken over. Raises MixedResults, and ValueError
-    for a plan that names a task or a seed twice.
+    last line. `dataset` and the `broken_rules` of its leaderboard are taken over. Without `intervals` the summary has
+    none: they take longer than all the rest. Raises MixedResults, and ValueError for a plan that names a task or a
+    seed twice.
     """
     everything = list(results)
-    model, agent = _only("model", everything), _only("agent", everything)
-    _only("run", everything)
-    finals = _finals(everything)
+    model, agent = refuse_mixed(everything)
+    finals = final_results(everything)
     planned = {(task, seed) for task in planned_tasks for seed in planned_seeds}
     if len(planned) < len(planned_tasks) * len(planned_seeds):
         raise ValueError("a task or a seed is planned twice")
@@ -90,7 +91,7 @@ def summarise(
         seeds=tuple(planned_seeds),
         overrides=tuple(overrides),
         counts=_counts(rows, len(everything) - len(finals), len(finals) - len(counted), ended, flags),
-        score=_score(ended, planned_tasks, planned_seeds, population),
+        score=_score(ended, planned_tasks, planned_seeds, population, intervals),
         tasks=rows,
         errors=_error_groups(ended),
         outcomes=_outcomes(ended),
@@ -111,9 +112,15 @@ def reward_table(
 ) -> RewardTable:
     """The rewards that `summarise` counts, laid out over the plan. Raises ValueError as `RewardTable.of` does."""
     planned = {(task, seed) for task in planned_tasks for seed in planned_seeds}
-    finals = _finals(results)
+    finals = final_results(results)
     verdicts = [TrialReward(*trial, finals[trial].reward) for trial in finals.keys() & planned]
     return RewardTable.of(verdicts, planned_tasks, planned_seeds)
+
+
+def refuse_mixed(results: Sequence[TrialResult]) -> tuple[str | None, str | None]:
+    """The model and the agent that all results are of, None where none says. Raises MixedResults for several."""
+    _only("run", results)
+    return _only("model", results), _only("agent", results)
 
 
 def time_split(results: Iterable[TrialResult]) -> TimeSplit:
@@ -143,7 +150,8 @@ def time_split(results: Iterable[TrialResult]) -> TimeSplit:
     return TimeSplit(**named, waiting_sec=waited, other_sec=other, total_sec=total, queue_sec=queue_sec)
 
 
-def _finals(results: Iterable[TrialResult]) -> dict[tuple[str, int], TrialResult]:
+def final_results(results: Iterable[TrialResult]) -> dict[tuple[str, int], TrialResult]:
+    """The result that counts for each task and seed: of several final ones the highest attempt, then the last line."""
     finals: dict[tuple[str, int], TrialResult] = {}
     for result in results:
         trial = (result.task, result.seed)
@@ -181,7 +189,7 @@ def _started_at(results: Iterable[TrialResult]) -> datetime | None:
 
 
 def _score(
-    results: Iterable[TrialResult], tasks: Sequence[str], seeds: Sequence[int], population: bool
+    results: Iterable[TrialResult], tasks: Sequence[str], seeds: Sequence[int], population: bool, intervals: bool
 ) -> Score | None:
     verdicts = [TrialReward(result.task, result.seed, result.reward) for result in results]
     if all(verdict.reward is None for verdict in verdicts):
@@ -192,9 +200,9 @@ def _score(
     scored_only = score_scored_only(table)
     assert scored_only is not None  # some reward exists, or we had returned
     means, scored_only_means = task_means(table), task_means_scored_only(table)
-    interval, solved = interval_95(means), chances(table)
-    scored_only_seeds = per_seed_scores_scored_only(table)
-    scored_only_interval = interval if scored_only_means == means else interval_95(scored_only_means)
+    interval = interval_95(means) if intervals else None
+    scored_only_interval = interval if scored_only_means == means or not intervals else interval_95(scored_only_means)
+    solved, scored_only_seeds = chances(table), per_seed_scores_scored_only(table)
     return Score(
         mean=over_seeds.mean,
         std=over_seeds.std,

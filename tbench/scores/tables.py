@@ -5,7 +5,7 @@ Texts from models, endpoints and tasks are printed without markup and without co
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from datetime import UTC
 from io import StringIO
 
@@ -34,7 +34,8 @@ _TASKS_SHOWN = 5
 PIPED_WIDTH = 100
 """Smallest width of tables in a file or a pipe, where there is no terminal to fit into."""
 
-_HEAD_RULE = Box("    \n    \n -- \n    \n    \n    \n    \n    \n", ascii=True)
+HEAD_RULE = Box("    \n    \n -- \n    \n    \n    \n    \n    \n", ascii=True)
+"""A line under the head, and none elsewhere."""
 
 _STYLES = {
     Status.PASS: "green",
@@ -53,45 +54,47 @@ _METHODS = {"bootstrap": "bootstrap", "korn-graubard": "Korn-Graubard"}
 
 def render(summary: Summary, console: Console) -> None:
     """Print the summary. Score lines are never wrapped, so `grep '^score'` finds them at any width."""
-    _print_table(summary, console)
+    print_table(lambda width: _task_table(summary, width), console)
     again = f", {AGAIN} after another attempt" if any(c.attempt > 1 for row in summary.tasks for c in row.cells) else ""
-    _print_line(LEGEND + again, console)
-    _print_line("", console)
-    _print_line(_about(summary), console)
+    print_line(LEGEND + again, console)
+    print_line("", console)
+    print_line(_about(summary), console)
     for line in (*summary.score_lines, *summary.metric_lines, *summary.dataset_lines):
-        _print_line(line, console)
+        print_line(line, console)
     if summary.overrides:
-        _print_line(f"overridden: {', '.join(summary.overrides)}", console)
+        print_line(f"overridden: {', '.join(summary.overrides)}", console)
     for line in _detail_lines(summary):
-        _print_line(line, console)
+        print_line(line, console)
     for line in _flag_lines(summary):
-        _print_line(line, console)
+        print_line(line, console)
     for line in _error_lines(summary):
-        _print_line(line, console)
+        print_line(line, console)
 
 
-def _print_line(line: str, console: Console) -> None:
+def print_line(line: str, console: Console) -> None:
+    """Print one line, never wrapped, with escapes for what the console cannot show."""
     printable = visible(line).encode(console.encoding, "backslashreplace").decode(console.encoding)
     console.print(Text(printable), soft_wrap=True)
 
 
-def _print_table(summary: Summary, console: Console) -> None:
+def print_table(table_for: Callable[[int], Table], console: Console) -> None:
+    """Print the table that fits into a width; in a file or a pipe, where there is none, in a wide one."""
     if console.is_terminal:
-        console.print(_task_table(summary, console.width))
+        console.print(table_for(console.width))
         return
     # A console clips to its own width, which is 80 in a pipe: lay out on a wider one, then print the lines.
     width = max(console.width, PIPED_WIDTH)
     wide = Console(width=width, file=StringIO(), color_system=None, force_terminal=False)
     with wide.capture() as captured:
-        wide.print(_task_table(summary, width))
+        wide.print(table_for(width))
     for line in captured.get().splitlines():
-        _print_line(line.rstrip(), console)
+        print_line(line.rstrip(), console)
 
 
 def _task_table(summary: Summary, width: int) -> Table:
     """The table of tasks; it has outcomes only where there is room for them."""
     roomy = width >= PIPED_WIDTH
-    table = Table(box=_HEAD_RULE, show_edge=False, padding=(0, 1, 0, 0), header_style="bold")
+    table = Table(box=HEAD_RULE, show_edge=False, padding=(0, 1, 0, 0), header_style="bold")
     table.add_column("task", overflow="fold", min_width=8, max_width=40)
     for name in ("mean", "solved"):
         table.add_column(name, justify="right", no_wrap=True)

@@ -16,16 +16,17 @@ def differences(old: Mapping[str, Any], new: Mapping[str, Any], *, apart_from: C
 
     Keys of nested objects have dots; `apart_from` names keys that may differ.
     """
-    found = [words for key, words in _differing(old, new) if key not in apart_from]
+    found = [words for key, words in each_difference(old, new) if key not in apart_from]
     more = [f"and {len(found) - _SHOWN} more"] if len(found) > _SHOWN else []
     return "; ".join(found[:_SHOWN] + more)
 
 
-def _differing(old: Mapping[str, Any], new: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, str]]:
+def each_difference(old: Mapping[str, Any], new: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, str]]:
+    """The key of each value that differs, and `key: old → new`, in the order of the keys."""
     for key in sorted(old.keys() | new.keys()):
         before, after = old.get(key), new.get(key)
         if isinstance(before, dict) and isinstance(after, dict):
-            yield from _differing(before, after, f"{prefix}{key}.")
+            yield from each_difference(before, after, f"{prefix}{key}.")
         elif before != after:
             yield f"{prefix}{key}", f"{prefix}{key}: {_shown(old, key)} → {_shown(new, key)}"
 

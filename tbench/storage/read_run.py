@@ -126,7 +126,8 @@ def read_steps(trial_dir: Path) -> list[Step]:
     """
     file = trial_dir / STEPS_NAME
     if not file.exists():
-        return _steps_of_trajectory(trial_dir / TRAJECTORY_NAME)
+        trajectory = read_trajectory(trial_dir)
+        return [] if trajectory is None else list(trajectory.steps)
     whole = _read_bytes(file).rpartition(b"\n")[0]
     problems: list[str] = []
     steps = [step for _, step in read_lines(file, whole, Step, problems)]
@@ -135,11 +136,13 @@ def read_steps(trial_dir: Path) -> list[Step]:
     return steps
 
 
-def _steps_of_trajectory(file: Path) -> list[Step]:
+def read_trajectory(trial_dir: Path) -> Trajectory | None:
+    """The trajectory in a trial's directory; None where there is none, as while it runs. Raises RunUnreadable."""
+    file = trial_dir / TRAJECTORY_NAME
     if not file.exists():
-        return []
+        return None
     try:
-        return list(Trajectory.model_validate_json(_read_bytes(file)).steps)
+        return Trajectory.model_validate_json(_read_bytes(file))
     except ValidationError as error:
         raise RunUnreadable(f"{file}: {first_problem(error, 'file')}; restore it or delete it") from None
 

@@ -16,6 +16,7 @@ sys.path.append(str(Path(__file__).resolve().parents[1]))  # the fakes that the 
 
 import commands
 import datasets
+import history
 import lives
 import memory
 import replay
@@ -40,10 +41,11 @@ GROUPS: dict[str, Callable[..., Awaitable[None]]] = {
     "services": services.two_services,
     "help": lives.command_line,
     "datasets": datasets.by_name,
+    "history": history.index_and_pages,
     "replay": scoring.replay,
     "replay_client": replay.client_speed,
 }
-WITHOUT_ENGINE = {"help", "datasets", "replay", "replay_client"}
+WITHOUT_ENGINE = {"help", "datasets", "history", "replay", "replay_client"}
 
 
 async def measure(engine: Engine | None, names: list[str], directory: Path) -> Figures:

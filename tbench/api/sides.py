@@ -1,0 +1,126 @@
+"""Stored runs made ready to be compared: what they are called, what they hold, and what keeps them apart."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from itertools import combinations
+from pathlib import Path
+
+from tbench.errors import UsageError
+from tbench.scores.comparing.side import Side
+from tbench.scores.summarise import refuse_mixed, reward_table
+from tbench.storage.comparable import differing_settings, fingerprint, task_hashes
+from tbench.storage.read_run import StoredRun, read_run
+from tbench.storage.run_files import CONFIG_NAME
+from tbench.text import counted
+
+_KEYS_SHOWN = 8
+_NOT_A_RUN = {
+    "replay.json": "a replay, which `tbench leaderboard` compares with others",
+    "extraction.json": "an extraction, which has no rewards to compare",
+}
+"""Files by which a directory of another kind is known."""
+
+
+def reward_side(run: StoredRun, name: str | None = None) -> Side:
+    """A stored run as comparisons see it. Raises MixedResults for results of several models, agents or runs."""
+    refuse_mixed(run.results)
+    table = reward_table(run.results, run.planned_tasks, run.planned_seeds)
+    return Side(name or run.name, table, task_hashes(run))
+
+
+def read_runs(paths: Sequence[Path]) -> list[StoredRun]:
+    """The runs in directories or .jsonl files.
+
+    Raises UsageError for what is no run, for one that is given twice, and for one without any verdict.
+    """
+    seen: dict[Path, Path] = {}
+    for path in paths:
+        if (other := seen.setdefault(path.resolve(), path)) is not path:
+            raise UsageError(f"{path}: the same run as {other}; give different runs")
+        for file, what in _NOT_A_RUN.items():
+            if (path / file).is_file():
+                raise UsageError(f"{path}: {what}")
+    runs = [read_run(path) for path in paths]
+    for path, run in zip(paths, runs, strict=True):
+        if all(result.reward is None for result in run.results):
+            raise UsageError(
+                f"{path}: no trial has a verdict, so there is nothing to compare; see tbench summary {path}"
+            )
+    return runs
+
+
+def sides_of(paths: Sequence[Path], runs: Sequence[StoredRun]) -> list[Side]:
+    """The runs under names that differ: their own, or their paths where those are alike."""
+    names = [run.name for run in runs]
+    alike = len(set(names)) < len(names)
+    return [reward_side(run, str(path) if alike else run.name) for path, run in zip(paths, runs, strict=True)]
+
+
+def obstacles(paths: Sequence[Path], runs: Sequence[StoredRun], sides: Sequence[Side]) -> Iterator[str]:
+    """One line for each thing that makes a comparison of these runs doubtful: it needs the user's word to go on."""
+    for path, run, side in zip(paths, runs, sides, strict=True):
+        if words := unfinished(run, side):
+            yield f"{path}: {words}; wait for it, or finish it with: tbench resume {path}"
+    told = set()
+    for (path, run, side), (other_path, other, other_side) in combinations(zip(paths, runs, sides, strict=True), 2):
+        differing = differing_settings(run, other)
+        if differing and differing not in told:
+            told.add(differing)
+            more = f"; and {len(differing) - _KEYS_SHOWN} more" if len(differing) > _KEYS_SHOWN else ""
+            yield f"{path} and {other_path} have other settings: {'; '.join(differing[:_KEYS_SHOWN])}{more}"
+        if not set(side.table.seeds) & set(other_side.table.seeds):
+            yield f"{path} and {other_path} have no seed in common, so no trials are pairs"
+
+
+def unfinished(run: StoredRun, side: Side) -> str:
+    """What is still to come of a run of tbench's own; empty where every trial has a result."""
+    if run.document is None:
+        return ""
+    ended = {(result.task, result.seed) for result in run.results if result.final}
+    missing = sum((task, seed) not in ended for task in side.table.tasks for seed in side.table.seeds)
+    if not missing:
+        return ""
+    status = "still going on, or killed" if run.document.status == "running" else run.document.status
+    trials = len(side.table.tasks) * len(side.table.seeds)
+    return f"{status}: {missing:,} of {counted(trials, 'trial')} have no result"
+
+
+def remarks(paths: Sequence[Path], runs: Sequence[StoredRun]) -> Iterator[str]:
+    """What a reader of a comparison should know, one line each: it does not keep from it."""
+    for path, run in zip(paths, runs, strict=True):
+        yield from (f"{path}: {note}" for note in run.notes if CONFIG_NAME not in note or run.document is not None)
+    for path, run in zip(paths, runs, strict=True):
+        if run.document is None:
+            missing = "" if run.imported else " of tbench's own"
+            yield f"{path}: no {CONFIG_NAME}{missing}, so its settings and the content of its tasks are not compared"
+    windows = {
+        str(path): served.context_tokens
+        for path, run in zip(paths, runs, strict=True)
+        if run.document is not None and (served := run.document.locked.served) is not None and served.context_tokens
+    }
+    if len(set(windows.values())) > 1:
+        yield f"contexts differ: {', '.join(f'{path} {tokens:,} tokens' for path, tokens in windows.items())}"
+
+
+@dataclass(frozen=True, slots=True)
+class Repeats:
+    """Runs of one model with one configuration: their trials are further trials of the same."""
+
+    name: str
+    model: str | None
+    sides: tuple[Side, ...]
+
+
+def repeats(runs: Sequence[StoredRun], sides: Sequence[Side]) -> tuple[Repeats, ...]:
+    """Put runs of one model and configuration together; imported runs, of which neither is known, stay alone."""
+    found: dict[tuple[str, ...], list[tuple[StoredRun, Side]]] = {}
+    for run, side in zip(runs, sides, strict=True):
+        is_known = run.document is not None
+        key = (run.model or "", fingerprint(run)) if is_known else (str(run.path), side.name, "imported")
+        found.setdefault(key, []).append((run, side))
+    return tuple(
+        Repeats(" + ".join(side.name for _, side in group), group[0][0].model, tuple(side for _, side in group))
+        for group in found.values()
+    )

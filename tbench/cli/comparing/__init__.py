@@ -1,0 +1,1 @@
+"""Commands that compare runs, and say what noise leaves to be seen."""

@@ -1,0 +1,59 @@
+"""`tbench export atif`: trajectories as Harbor, its viewers and its converters read them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from tbench.cli.export.choosing import (
+    min_reward_option,
+    only_option,
+    output_option,
+    print_left_out,
+    read_runs,
+    runs_argument,
+    target_of,
+    task_option,
+)
+from tbench.cli.parsing.commands import TbenchCommand
+from tbench.cli.printing import print_line
+from tbench.text import counted
+
+if TYPE_CHECKING:
+    from tbench.exchange.chosen import Only
+
+
+@click.command(cls=TbenchCommand)
+@runs_argument
+@output_option("atif")
+@only_option("all")
+@min_reward_option
+@task_option
+@click.option(
+    "--linear", is_flag=True, help="A document for each context, where the history was made shorter on the way."
+)
+def atif(
+    runs: tuple[Path, ...],
+    output: Path | None,
+    only: Only,
+    min_reward: float | None,
+    tasks: tuple[str, ...],
+    linear: bool,
+) -> None:
+    """Write trajectories as ATIF 1.8 documents, one for each trial."""
+    from tbench.exchange.atif.export import write_atif
+    from tbench.exchange.chosen import LeftOut, TrialChoice, require_trials
+    from tbench.exchange.staging import new_directory
+
+    target = target_of(runs, output, "atif")
+    choice = TrialChoice(only=only, min_reward=min_reward, tasks=tasks)
+    stored, left_out, count = read_runs(runs), LeftOut(), 0
+    with new_directory(target) as directory:
+        for name, run in stored.items():
+            below = directory / name if len(stored) > 1 else directory
+            count += write_atif(run, choice, below, left_out, linear=linear)
+        require_trials(count, left_out)
+    print_left_out(left_out)
+    print_line(f"{counted(count, 'trial')} written to {target}")

@@ -1,0 +1,51 @@
+"""`tbench export harbor`: runs as jobs of Harbor."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from tbench.cli.export.choosing import (
+    min_reward_option,
+    only_option,
+    output_option,
+    print_left_out,
+    read_runs,
+    runs_argument,
+    target_of,
+    task_option,
+)
+from tbench.cli.parsing.commands import TbenchCommand
+from tbench.cli.printing import print_line
+from tbench.text import counted
+
+if TYPE_CHECKING:
+    from tbench.exchange.chosen import Only
+
+
+@click.command(cls=TbenchCommand)
+@runs_argument
+@output_option("harbor")
+@only_option("all")
+@min_reward_option
+@task_option
+def harbor(
+    runs: tuple[Path, ...], output: Path | None, only: Only, min_reward: float | None, tasks: tuple[str, ...]
+) -> None:
+    """Write runs as jobs of Harbor, with what its viewer and its other commands read."""
+    from tbench.exchange.chosen import LeftOut, TrialChoice, require_trials
+    from tbench.exchange.harbor.export import write_harbor_job
+    from tbench.exchange.staging import new_directory
+
+    target = target_of(runs, output, "harbor")
+    choice = TrialChoice(only=only, min_reward=min_reward, tasks=tasks)
+    stored, left_out, count = read_runs(runs), LeftOut(), 0
+    with new_directory(target) as directory:
+        for name, run in stored.items():
+            below = Path(name) if len(stored) > 1 else Path()
+            count += write_harbor_job(run, choice, directory / below, target / below, left_out)
+        require_trials(count, left_out)
+    print_left_out(left_out)
+    print_line(f"{counted(count, 'trial')} written to {target}")

@@ -1,0 +1,217 @@
+"""Reads a run directory and lays it out as the rows that an index holds of it."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path, PurePath
+from typing import Any
+
+from tbench.results import UNKNOWN_TIME, TrialResult
+from tbench.scores.summarise import final_results, summarise
+from tbench.scores.summary import Cell, Score, Summary
+from tbench.storage.comparable import fingerprint, task_hashes
+from tbench.storage.read_run import RunUnreadable, StoredRun, read_run
+
+Row = dict[str, Any]
+"""Values by column."""
+
+
+@dataclass(frozen=True, slots=True)
+class RunRecord:
+    """All rows about one run; who stores them adds path and ids."""
+
+    run: Row
+    model: str | None
+    dataset: Row | None
+    tasks: list[Row]
+    trials: list[Row]
+
+
+def read_record(path: Path) -> RunRecord:
+    """Read a run directory, and sum it up as `tbench summary` does. Raises UsageError."""
+    stored = read_run(path)
+    if not stored.planned_tasks or not stored.planned_seeds:
+        raise RunUnreadable(f"{path}: its plan has no task or no seed")
+    summary = summarise(
+        stored.results,
+        stored.planned_tasks,
+        stored.planned_seeds,
+        overrides=stored.overrides,
+        dataset=stored.dataset,
+        broken_rules=stored.broken_rules,
+        intervals=False,
+    )
+    finals = final_results(stored.results)
+    trials = list(_trials(summary, finals))
+    return RunRecord(
+        run=_about(stored, summary, trials) | _figures(summary),
+        model=stored.model or summary.model,
+        dataset=_dataset(stored),
+        tasks=list(_tasks(stored, summary)),
+        trials=trials,
+    )
+
+
+def _about(stored: StoredRun, summary: Summary, trials: list[Row]) -> Row:
+    document = stored.document
+    begun_at = utc(document.created_at if document else None) or min(_told(trials, "started_at"), default=None)
+    ended_at = utc(document.ended_at if document else None) or max(_told(trials, "finished_at"), default=None)
+    return {
+        "name": stored.name,
+        "agent": document.locked.agent if document else summary.agent,
+        "fingerprint": fingerprint(stored),
+        "plan": _plan(stored),
+        "imported": stored.document is None,
+        "status": document.status if document else None,
+        "stopped": document.stopped if document else None,
+        "tbench_version": document.tbench_version if document else None,
+        "begun_at": begun_at,
+        "ended_at": ended_at,
+        "wall_sec": _seconds_between(begun_at, ended_at),
+        "overrides": _json(summary.overrides),
+        "broken_rules": _json(summary.broken_rules),
+        "notes": _json(stored.notes),
+    }
+
+
+def _plan(stored: StoredRun) -> str:
+    """A hash of the planned tasks and their content."""
+    hashes = task_hashes(stored)
+    planned = sorted((name, hashes.get(name)) for name in stored.planned_tasks)
+    return hashlib.sha256(_json(planned).encode("utf-8", "replace")).hexdigest()[:16]
+
+
+def _figures(summary: Summary) -> Row:
+    return {
+        "seeds": _json(summary.seeds),
+        "tasks": len(summary.tasks),
+        **summary.counts.model_dump(),
+        **_score(summary.score),
+        **summary.usage.model_dump(),
+        **summary.time.model_dump(),
+        "metrics": _json([each.model_dump() for each in summary.metrics]),
+        "outcomes": _json(summary.outcomes),
+        "error_groups": _json([each.model_dump(mode="json") for each in summary.errors]),
+        "flags": _json([each.model_dump() for each in summary.flags]),
+    }
+
+
+def _score(score: Score | None) -> Row:
+    if score is None:
+        return {}
+    return {
+        "score": score.mean,
+        "score_std": score.std,
+        "score_se": score.se_over_tasks,
+        "per_seed": _json(score.per_seed),
+        "scored_per_seed": _json(score.scored_per_seed),
+        "completed": None if score.completed is None else _json(score.completed.model_dump()),
+        "scored_only": score.scored_only,
+        "scored_only_std": score.scored_only_std,
+        "worst": score.worst,
+        "best": score.best,
+        "expected_std": score.expected_std,
+        "solved_rate": score.solved_rate,
+        "pass_at_k": _json(score.pass_at_k),
+        "pass_hat_k": _json(score.pass_hat_k),
+    }
+
+
+def _dataset(stored: StoredRun) -> Row | None:
+    """The dataset of a run; of tasks without one, where they were found."""
+    origin = stored.dataset
+    if origin is not None:
+        known = {"name": origin.name, "version": origin.version, "source": origin.source, "url": origin.url}
+        return known | {"commit": origin.commit, "digest": origin.digest, "tasks": origin.tasks}
+    if stored.document is None:
+        return None
+    source = stored.document.config.tasks.source
+    return {"name": PurePath(source).name or source, "source": source}
+
+
+def _tasks(stored: StoredRun, summary: Summary) -> Iterator[Row]:
+    hashes = task_hashes(stored)
+    for position, row in enumerate(summary.tasks):
+        yield {
+            "task": row.task,
+            "position": position,
+            "hash": hashes.get(row.task),
+            "mean_reward": row.mean_reward,
+            "scored": row.scored,
+            "solved": row.solved,
+            "mean_steps": row.mean_steps,
+            "mean_wall_sec": row.mean_wall_sec,
+        }
+
+
+def _trials(summary: Summary, finals: Mapping[tuple[str, int], TrialResult]) -> Iterator[Row]:
+    for row in summary.tasks:
+        for cell in row.cells:
+            if (result := finals.get((row.task, cell.seed))) is not None:
+                yield _trial(result, cell)
+
+
+def _trial(result: TrialResult, cell: Cell) -> Row:
+    error = result.error if result.reward is None else None
+    return {
+        "task": result.task,
+        "seed": result.seed,
+        "trial": result.trial,
+        "attempt": result.attempt,
+        "status": str(cell.status),
+        "reward": result.reward,
+        "reward_all_steps": result.reward_all_steps,
+        "error_stage": error and str(error.stage),
+        "error": cell.error,
+        "error_blame": error and str(error.blame),
+        "outcome": result.outcome and str(result.outcome),
+        "steps": result.steps,
+        "prompt_tokens": result.usage.prompt_tokens,
+        "completion_tokens": result.usage.completion_tokens,
+        "cached_tokens": result.usage.cached_tokens,
+        "wall_sec": result.timings.wall_sec,
+        "model_sec": result.timings.model_sec,
+        "agent_sec": result.timings.agent_sec,
+        "started_at": utc(result.started_at),
+        "finished_at": utc(result.finished_at),
+        "human_touched": result.human_touched,
+        "out_of_memory": result.out_of_memory,
+        "tamper": _json(result.integrity.tamper) if result.integrity.tamper else None,
+        "metrics": _json(result.metrics) if result.metrics else None,
+    }
+
+
+def _told(trials: list[Row], column: str) -> Iterator[str]:
+    return (time for trial in trials if (time := trial[column]) is not None)
+
+
+def utc(time: datetime | str | None) -> str | None:
+    """A time as ISO 8601 in UTC with milliseconds, so that times order as text; None for one that is not known."""
+    if isinstance(time, str):
+        try:
+            time = datetime.fromisoformat(time)
+        except ValueError:
+            return None
+    if time is None:
+        return None
+    try:
+        aware = time.replace(tzinfo=UTC) if time.tzinfo is None else time.astimezone(UTC)
+    except OverflowError:  # the year 0
+        return None
+    if aware == UNKNOWN_TIME:
+        return None
+    return aware.replace(tzinfo=None).isoformat(timespec="milliseconds") + "Z"
+
+
+def _seconds_between(begin: str | None, end: str | None) -> float | None:
+    if begin is None or end is None:
+        return None
+    return max(0.0, (datetime.fromisoformat(end) - datetime.fromisoformat(begin)).total_seconds())
+
+
+def _json(value: object) -> str:
+    return json.dumps(value, ensure_ascii=False, separators=(",", ":"))

@@ -1,0 +1,179 @@
+"""What a history answers with: runs, tasks over runs, models, days. Data only."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from tbench.text import counted
+
+
+@dataclass(frozen=True, slots=True)
+class RunRow:
+    """One run. Scores are fractions, as in its summary; times are ISO 8601 in UTC, None where they are not known."""
+
+    path: Path
+    """The run directory."""
+    name: str
+    model: str | None
+    agent: str | None
+    dataset: str | None
+    """Name of the dataset, or of the folder that the tasks are of."""
+    dataset_version: str | None
+    fingerprint: str
+    """Runs that have it alike are one series: only the model may differ."""
+    plan: str
+    """Runs that have it alike planned the same tasks with the same content."""
+    begun_at: str | None
+    ended_at: str | None
+    wall_sec: float | None
+    """Seconds from begin to end, pauses before a resume included."""
+    status: str | None
+    """As in run.json; None for imported results."""
+    imported: bool
+    tbench_version: str | None
+    seeds: tuple[int, ...]
+    tasks: int
+    planned: int
+    scored: int
+    solved: int
+    errors: int
+    missing: int
+    flagged: int
+    weakly_flagged: int
+    score: float | None
+    """None without any verdict."""
+    score_std: float | None
+    """Sample std over the per-seed scores; None for one seed."""
+    score_se: float | None
+    """Standard error clustered by task; None for one task."""
+    scored_only: float | None
+    per_seed: tuple[float, ...]
+    prompt_tokens: int
+    completion_tokens: int
+    total_sec: float
+    """Seconds of all trials together."""
+    metrics: Mapping[str, float]
+    """Mean by name of each number that verifiers write beside the reward."""
+
+    @property
+    def coverage(self) -> float:
+        """Share of the planned trials that were scored."""
+        return self.scored / self.planned
+
+    @property
+    def day(self) -> str | None:
+        """The UTC date on which it began."""
+        return None if self.begun_at is None else self.begun_at[:10]
+
+    @property
+    def words(self) -> str:
+        """What it is called, and its day."""
+        return _name_and_day(self.name, self.begun_at)
+
+    @property
+    def dataset_title(self) -> str | None:
+        """Name and version of the dataset."""
+        return f"{self.dataset}@{self.dataset_version}" if self.dataset_version else self.dataset
+
+
+@dataclass(frozen=True, slots=True)
+class TaskPoint:
+    """One task in one run."""
+
+    run: Path
+    name: str
+    """The run's name."""
+    model: str | None
+    fingerprint: str
+    begun_at: str | None
+    hash: str | None
+    """Of the task's content in that run."""
+    mean_reward: float | None
+    """The mean over all planned seeds, unscored = 0; None when no trial of the task was scored."""
+    planned: int
+    scored: int
+    solved: int
+    mean_steps: float | None
+    mean_wall_sec: float | None
+    rewards: Mapping[int, float | None] = field(default_factory=dict)
+    """Reward by seed; None without a verdict, missing where the trial has not ended."""
+
+    @property
+    def words(self) -> str:
+        """What the run is called, and its day."""
+        return _name_and_day(self.name, self.begun_at)
+
+
+@dataclass(frozen=True, slots=True)
+class ModelRow:
+    """A model in one series of runs that differ in nothing else: the best and the last run of it."""
+
+    model: str | None
+    fingerprint: str
+    runs: int
+    best: RunRow
+    """The highest score; the newer one of two that are equal."""
+    last: RunRow
+
+
+@dataclass(frozen=True, slots=True)
+class DayRow:
+    """The runs that began on one day (UTC)."""
+
+    day: str
+    """ISO date."""
+    runs: int
+    planned: int
+    scored: int
+    errors: int
+    prompt_tokens: int
+    completion_tokens: int
+
+
+@dataclass(frozen=True, slots=True)
+class ProxyRow:
+    """A replay or an extraction, and what it came to."""
+
+    path: Path
+    name: str
+    kind: str
+    """`replay` or `extraction`."""
+    model: str | None
+    measure: str
+    """The key of its result that `score` is."""
+    score: float | None
+    """A fraction; None where it has not been scored."""
+    planned: int | None
+    answered: int | None
+    metric_revision: str | None
+    data: str | None
+    """Hash of what it was asked about: other scores are on another scale."""
+    protocol: str | None
+    begun_at: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class Changes:
+    """What an update of the index has come to, in directories of runs and proxies."""
+
+    added: int = 0
+    changed: int = 0
+    unchanged: int = 0
+    forgotten: int = 0
+    """What had a directory that is gone."""
+    unreadable: int = 0
+    """Directories that cannot be read; the notes say why."""
+    notes: tuple[str, ...] = ()
+    """One sentence each."""
+
+    @property
+    def words(self) -> str:
+        """The numbers in one line."""
+        counts = ("added", "changed", "unchanged", "forgotten", "unreadable")
+        return ", ".join(f"{count:,} {name}" for name in counts if (count := getattr(self, name))) or counted(0, "run")
+
+
+def _name_and_day(name: str, begun_at: str | None) -> str:
+    return name if begun_at is None or begun_at[:10] in name else f"{name} ({begun_at[:10]})"

@@ -1,0 +1,251 @@
+"""Compares runs by their paired differences: how large, how sure, and on which tasks.
+
+D_t is the mean over common seeds of r_b[t,s] - r_a[t,s], so a difference is the second run less the first. A trial
+without a verdict counts as 0; what its verdict could have changed stands beside it. All scores are fractions.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from fractions import Fraction
+from itertools import combinations
+from statistics import fmean
+from typing import Literal
+
+from harness.trajectory import Frozen
+from tbench.scores.comparing.exact import Way, as_fraction, holm, sign_flip_test, sign_test
+from tbench.scores.comparing.interval import Method, difference_interval_95
+from tbench.scores.comparing.side import PairedBy, Pairing, Side, pair
+from tbench.scores.comparing.variance import VarianceParts, variance_parts
+from tbench.scores.statistics import Row, mean_std
+
+Test = Literal["mcnemar", "permutation"]
+Fractions = tuple[tuple[Fraction, ...], ...]
+
+
+class PairedDifference(Frozen):
+    """A difference paired by task, its error and its tests."""
+
+    tasks: int
+    first_score: float
+    second_score: float
+    difference: float
+    """Mean over tasks of D_t."""
+    se: float | None
+    """Its standard error over tasks: sample sd of D_t / sqrt(T). None for a single task."""
+    interval_95: tuple[float, float] | None
+    interval_method: Method | None
+    better: int
+    """Tasks with D_t > 0."""
+    worse: int
+    equal: int
+    test: Test
+    """What `p` is of: McNemar's test for rewards of 0 and 1 at one seed, else the permutation of the signs of D_t."""
+    p: float
+    """Two-sided; it decides."""
+    p_way: Way
+    sign_p: float
+    """Two-sided p of the exact sign test over tasks, which knows whether a task got better, not by how much."""
+    pairs_p: float
+    """Two-sided p over (task, seed) pairs, McNemar's where rewards are 0 or 1: about these very tasks alone."""
+    pairs_way: Way
+
+
+class TaskChange(Frozen):
+    """A task on which two runs differ."""
+
+    task: str
+    first_rate: float
+    """Mean reward over the compared seeds."""
+    second_rate: float
+    first_scored: int
+    """Compared trials with a verdict."""
+    second_scored: int
+
+
+class LeftOut(Frozen):
+    """What two runs do not have in common."""
+
+    only_first: tuple[str, ...]
+    """Tasks that only the first run has."""
+    only_second: tuple[str, ...]
+    changed: tuple[str, ...]
+    """Tasks whose content is another in each run."""
+    renamed: tuple[tuple[str, str], ...]
+    """Tasks of `only_first` with one of `only_second` that has the same content."""
+    first_seeds: tuple[int, ...]
+    second_seeds: tuple[int, ...]
+
+
+class Comparison(PairedDifference):
+    """Two runs over their common tasks and seeds. `difference` is that of the second less the first."""
+
+    first: str
+    second: str
+    seeds: tuple[int, ...]
+    paired_by: PairedBy
+    first_coverage: float
+    """Compared trials with a verdict / compared trials."""
+    second_coverage: float
+    p_holm: float
+    """`p` adjusted for all comparisons that were made together."""
+    worst: float
+    """The difference if the second run's trials without a verdict had failed, and the first's passed."""
+    best: float
+    scored_only: PairedDifference | None
+    """The same over the pairs that both runs have scored; None where that is all of them, or none."""
+    variance: VarianceParts | None
+    """None for a single seed or task, where the two parts cannot be told apart."""
+    newly_solved: tuple[TaskChange, ...]
+    """Tasks that the second run solves at some seed, and the first at none, though it has a verdict."""
+    newly_failed: tuple[TaskChange, ...]
+    changes: tuple[TaskChange, ...]
+    """Every task with D_t other than 0, from the most gained to the most lost."""
+    only_first_unscored: tuple[str, ...]
+    """Tasks without any verdict in the first run, but with one in the second."""
+    only_second_unscored: tuple[str, ...]
+    both_unscored: tuple[str, ...]
+    left_out: LeftOut
+
+
+def compare(first: Side, second: Side) -> Comparison:
+    """Compare two runs over their common tasks and seeds. Raises NothingInCommon, a ValueError."""
+    pairing = pair(first, second)
+    old, new = _filled(pairing.first, 0), _filled(pairing.second, 0)
+    paired = paired_difference(old, new)
+    changes = _changes(pairing, old, new)
+    trials = len(pairing.tasks) * len(pairing.seeds)
+    return Comparison(
+        **dict(paired),
+        first=first.name,
+        second=second.name,
+        seeds=pairing.seeds,
+        paired_by=pairing.paired_by,
+        first_coverage=sum(_scored(pairing.first)) / trials,
+        second_coverage=sum(_scored(pairing.second)) / trials,
+        p_holm=paired.p,
+        worst=_difference(_filled(pairing.first, 1), new),
+        best=_difference(old, _filled(pairing.second, 1)),
+        scored_only=_scored_only(pairing),
+        variance=variance_parts(_floats(_pairs(old, new))),
+        newly_solved=tuple(each for each in changes if _is_new(each, pairing.first, pairing.second, pairing.tasks)),
+        newly_failed=tuple(each for each in changes if _is_new(each, pairing.second, pairing.first, pairing.tasks)),
+        changes=changes,
+        only_first_unscored=_tasks_where(pairing, lambda a, b: not a and b > 0),
+        only_second_unscored=_tasks_where(pairing, lambda a, b: not b and a > 0),
+        both_unscored=_tasks_where(pairing, lambda a, b: not a and not b),
+        left_out=LeftOut(
+            only_first=pairing.only_first,
+            only_second=pairing.only_second,
+            changed=pairing.changed,
+            renamed=pairing.renamed,
+            first_seeds=pairing.first_seeds_left,
+            second_seeds=pairing.second_seeds_left,
+        ),
+    )
+
+
+def compare_all(sides: Sequence[Side]) -> tuple[Comparison, ...]:
+    """Compare every pair of runs, in their order; `p_holm` is adjusted for all of them. Raises NothingInCommon."""
+    found = [compare(first, second) for first, second in combinations(sides, 2)]
+    adjusted = holm([each.p for each in found])
+    return tuple(each.model_copy(update={"p_holm": p}) for each, p in zip(found, adjusted, strict=True))
+
+
+def paired_difference(first: Fractions, second: Fractions) -> PairedDifference:
+    """The difference of two tables of the same shape, whose rows (tasks) may have different lengths."""
+    pairs = _pairs(first, second)
+    exact = [_mean(row) for row in pairs]
+    differences = [float(each) for each in exact]
+    interval = difference_interval_95(tuple(differences))
+    single = all(len(row) == 1 for row in pairs)
+    is_binary = all(reward in (0, 1) for rows in (first, second) for row in rows for reward in row)
+    over_tasks = sign_flip_test(exact)
+    # At one seed a task is a pair.
+    over_pairs = over_tasks if single else sign_flip_test(each for row in pairs for each in row)
+    better, worse = sum(each > 0 for each in exact), sum(each < 0 for each in exact)
+    return PairedDifference(
+        tasks=len(pairs),
+        first_score=float(_mean([_mean(row) for row in first])),
+        second_score=float(_mean([_mean(row) for row in second])),
+        difference=float(_mean(exact)),
+        se=mean_std(differences).sem,
+        interval_95=(interval.low, interval.high) if interval is not None else None,
+        interval_method=interval.method if interval is not None else None,
+        better=better,
+        worse=worse,
+        equal=len(pairs) - better - worse,
+        test="mcnemar" if single and is_binary else "permutation",
+        p=over_tasks.p,
+        p_way=over_tasks.way,
+        sign_p=sign_test(better, worse),
+        pairs_p=over_pairs.p,
+        pairs_way=over_pairs.way,
+    )
+
+
+def _filled(rows: Sequence[Row], value: int) -> Fractions:
+    return tuple(tuple(Fraction(value) if each is None else as_fraction(each) for each in row) for row in rows)
+
+
+def _pairs(first: Fractions, second: Fractions) -> list[list[Fraction]]:
+    return [[b - a for a, b in zip(old, new, strict=True)] for old, new in zip(first, second, strict=True)]
+
+
+def _mean(values: Sequence[Fraction]) -> Fraction:
+    return sum(values, Fraction()) / len(values)
+
+
+def _difference(first: Fractions, second: Fractions) -> float:
+    return float(_mean([_mean(row) for row in _pairs(first, second)]))
+
+
+def _floats(rows: Sequence[Sequence[Fraction]]) -> list[list[float]]:
+    return [[float(each) for each in row] for row in rows]
+
+
+def _scored(rows: Sequence[Row]) -> list[int]:
+    return [sum(each is not None for each in row) for row in rows]
+
+
+def _scored_only(pairing: Pairing) -> PairedDifference | None:
+    """The difference over the pairs with a verdict on both sides, where some lack one; their tasks weigh the same."""
+    first, second = [], []
+    for old, new in zip(pairing.first, pairing.second, strict=True):
+        both = [(a, b) for a, b in zip(old, new, strict=True) if a is not None and b is not None]
+        if both:
+            first.append(tuple(as_fraction(a) for a, _ in both))
+            second.append(tuple(as_fraction(b) for _, b in both))
+    if not first or sum(map(len, first)) == len(pairing.tasks) * len(pairing.seeds):
+        return None
+    return paired_difference(tuple(first), tuple(second))
+
+
+def _changes(pairing: Pairing, first: Fractions, second: Fractions) -> tuple[TaskChange, ...]:
+    changes = {
+        TaskChange(
+            task=task,
+            first_rate=fmean(map(float, old)),
+            second_rate=fmean(map(float, new)),
+            first_scored=a,
+            second_scored=b,
+        ): _mean(new) - _mean(old)
+        for task, old, new, a, b in zip(
+            pairing.tasks, first, second, _scored(pairing.first), _scored(pairing.second), strict=True
+        )
+        if sum(old) != sum(new)
+    }
+    return tuple(sorted(changes, key=lambda each: (-changes[each], each.task)))
+
+
+def _is_new(change: TaskChange, never: Sequence[Row], some: Sequence[Row], tasks: Sequence[str]) -> bool:
+    """Whether a task is solved at a seed of `some`, and at none of `never`, though there is a verdict."""
+    index = tasks.index(change.task)
+    verdicts = [each for each in never[index] if each is not None]
+    return bool(verdicts) and max(verdicts) < 1.0 and any(each is not None and each >= 1.0 for each in some[index])
+
+
+def _tasks_where(pairing: Pairing, is_wanted: Callable[[int, int], bool]) -> tuple[str, ...]:
+    """The tasks whose numbers of verdicts in either run are wanted."""
+    scored = zip(pairing.tasks, _scored(pairing.first), _scored(pairing.second), strict=True)
+    return tuple(task for task, old, new in scored if is_wanted(old, new))

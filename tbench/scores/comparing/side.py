@@ -1,0 +1,109 @@
+"""A run as a comparison sees it, and what two of them have in common."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Literal
+
+from tbench.errors import UsageError
+from tbench.scores.statistics import RewardTable, Row
+
+PairedBy = Literal["seed", "position"]
+
+
+@dataclass(frozen=True, slots=True)
+class Side:
+    """One run as a comparison sees it."""
+
+    name: str
+    """What tables call it."""
+    table: RewardTable
+    """Planned tasks x planned seeds; None where there is no verdict."""
+    hashes: Mapping[str, str]
+    """The hash of each task's content by its name, without those that are not known."""
+
+
+class NothingInCommon(UsageError, ValueError):
+    """Two runs have no task of the same content, so there is nothing to compare."""
+
+
+@dataclass(frozen=True, slots=True)
+class Pairing:
+    """The trials of two runs that are compared with each other."""
+
+    tasks: tuple[str, ...]
+    seeds: tuple[int, ...]
+    """Seeds of the first run; those of the second are the same, or stand for them where paired by position."""
+    paired_by: PairedBy
+    first: tuple[Row, ...]
+    """Rewards of the first run, one row per task, one column per pair."""
+    second: tuple[Row, ...]
+    only_first: tuple[str, ...]
+    """Tasks that only the first run has."""
+    only_second: tuple[str, ...]
+    changed: tuple[str, ...]
+    """Tasks of both runs whose content differs: other tasks of the same name, which are left out."""
+    renamed: tuple[tuple[str, str], ...]
+    """Tasks of one run whose content the other has under another name."""
+    first_seeds_left: tuple[int, ...]
+    second_seeds_left: tuple[int, ...]
+
+
+def pair(first: Side, second: Side) -> Pairing:
+    """Put the common tasks and seeds of two runs side by side.
+
+    Where no seed is common, seeds stand for each other in their order, as many as both have. Raises NothingInCommon.
+    """
+    changed = tuple(task for task in first.table.tasks if _is_changed(task, first, second))
+    common = [task for task in first.table.tasks if task in set(second.table.tasks) - set(changed)]
+    if not common:
+        raise NothingInCommon(_no_task(first, second, len(changed)))
+    seeds, others, paired_by = _seeds(first.table.seeds, second.table.seeds)
+    only_first = tuple(task for task in first.table.tasks if task not in second.table.tasks)
+    only_second = tuple(task for task in second.table.tasks if task not in first.table.tasks)
+    return Pairing(
+        tasks=tuple(common),
+        seeds=seeds,
+        paired_by=paired_by,
+        first=_rows(first.table, common, seeds),
+        second=_rows(second.table, common, others),
+        only_first=only_first,
+        only_second=only_second,
+        changed=changed,
+        renamed=_renamed(first, second, only_first, only_second),
+        first_seeds_left=tuple(seed for seed in first.table.seeds if seed not in seeds),
+        second_seeds_left=tuple(seed for seed in second.table.seeds if seed not in others),
+    )
+
+
+def _is_changed(task: str, first: Side, second: Side) -> bool:
+    old, new = first.hashes.get(task), second.hashes.get(task)
+    return old is not None and new is not None and old != new
+
+
+def _no_task(first: Side, second: Side, changed: int) -> str:
+    why = f"; the content of {changed} tasks has changed" if changed else ""
+    return f"{first.name} and {second.name} have no task in common{why}; compare runs over the same tasks"
+
+
+def _seeds(first: tuple[int, ...], second: tuple[int, ...]) -> tuple[tuple[int, ...], tuple[int, ...], PairedBy]:
+    common = tuple(seed for seed in first if seed in second)
+    if common:
+        return common, common, "seed"
+    both = min(len(first), len(second))
+    return first[:both], second[:both], "position"
+
+
+def _rows(table: RewardTable, tasks: list[str], seeds: tuple[int, ...]) -> tuple[Row, ...]:
+    by_task = dict(zip(table.tasks, table.rows, strict=True))
+    columns = [table.seeds.index(seed) for seed in seeds]
+    return tuple(tuple(by_task[task][column] for column in columns) for task in tasks)
+
+
+def _renamed(
+    first: Side, second: Side, only_first: tuple[str, ...], only_second: tuple[str, ...]
+) -> tuple[tuple[str, str], ...]:
+    by_hash = {second.hashes[task]: task for task in only_second if task in second.hashes}
+    found = ((task, by_hash.get(first.hashes.get(task, ""))) for task in only_first)
+    return tuple((task, other) for task, other in found if other is not None)

@@ -1,0 +1,273 @@
+"""Comparisons in words and tables. Runs are A, B, C in the order in which they were given."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+from tbench.scores.comparing.compare import Comparison, LeftOut, PairedDifference
+from tbench.scores.comparing.exact import DRAWS
+from tbench.scores.comparing.side import Side
+from tbench.scores.sheet import Column, Sheet
+from tbench.scores.statistics import Row, bounds, coverage, mean_std, per_seed_scores
+from tbench.scores.tables import reward_text
+from tbench.text import counted, names_shown
+
+ALPHA = 0.05
+_METHODS = {"bootstrap": "bootstrap over tasks", "bonett-price": "Bonett-Price"}
+_TESTS = {"mcnemar": "McNemar's test", "permutation": "permutation test over tasks"}
+_SEEDS_SHOWN = 20
+_IN_ROWS = (
+    *("first", "second", "tasks", "difference", "se", "better", "worse", "equal"),
+    *("p", "p_holm"),
+)
+_ONLY_IN_CSV = (
+    *("sign_p", "pairs_p", "first_score", "second_score", "first_coverage", "second_coverage", "worst", "best"),
+    *("test", "p_way", "interval_method", "paired_by"),
+)
+
+
+def points(fraction: float) -> str:
+    """A difference in percentage points, with its sign."""
+    return f"{100 * fraction:+.2f}"
+
+
+def size(fraction: float) -> str:
+    """A standard error in percentage points."""
+    return f"{100 * fraction:.2f}"
+
+
+def p_text(p: float) -> str:
+    """A p value with six digits that count."""
+    return f"{p:.6g}"
+
+
+def letters(count: int) -> list[str]:
+    """A, B, C and so on; with numbers where the alphabet ends."""
+    return [chr(ord("A") + index % 26) + (str(index // 26 + 1) if index >= 26 else "") for index in range(count)]
+
+
+# -- tables --------------------------------------------------------------------------------------
+
+
+def side_sheet(sides: Sequence[Side], models: Sequence[str | None]) -> Sheet:
+    """The runs, each over all of its own tasks and seeds."""
+    columns = (
+        Column("letter", "", is_text=True),
+        Column("run", "run", is_text=True),
+        Column("model", "model", is_text=True),
+        Column("score", "score %", _percent),
+        Column("std", "± seeds", size),
+        Column("tasks", "tasks"),
+        Column("seeds", "seeds"),
+        Column("coverage", "coverage %", _percent),
+        Column("worst", "worst %", _percent),
+        Column("best", "best %", _percent),
+    )
+    rows = []
+    for letter, side, model in zip(letters(len(sides)), sides, models, strict=True):
+        over_seeds, extremes = mean_std(per_seed_scores(side.table)), bounds(side.table)
+        rows.append(
+            {
+                "letter": letter,
+                "run": side.name,
+                "model": model,
+                "score": over_seeds.mean,
+                "std": over_seeds.std,
+                "tasks": len(side.table.tasks),
+                "seeds": len(side.table.seeds),
+                "coverage": coverage(side.table),
+                "worst": extremes.worst,
+                "best": extremes.best,
+            }
+        )
+    return Sheet(columns, rows)
+
+
+def pair_sheet(comparisons: Sequence[Comparison], names: Sequence[tuple[str, str]]) -> Sheet:
+    """One row for each pair of runs, which are called by these names."""
+    columns = (
+        Column("pair", "pair", is_text=True),
+        Column("first", None),
+        Column("second", None),
+        Column("tasks", None),
+        Column("seeds", None),
+        Column("difference", "points", points),
+        Column("se", "SE", size),
+        Column("low", "95 % from", points),
+        Column("high", "to", points),
+        Column("better", "better"),
+        Column("worse", "worse"),
+        Column("equal", "equal"),
+        Column("p", "p", p_text),
+        Column("p_holm", "p (Holm)", p_text),
+        *(Column(name, None) for name in _ONLY_IN_CSV),
+    )
+    rows = [_pair_row(each, *pair) for each, pair in zip(comparisons, names, strict=True)]
+    return Sheet(columns, rows)
+
+
+def _pair_row(comparison: Comparison, first: str, second: str) -> dict[str, Any]:
+    low, high = comparison.interval_95 or (None, None)
+    return {
+        **{name: getattr(comparison, name) for name in (*_IN_ROWS, *_ONLY_IN_CSV)},
+        "seeds": len(comparison.seeds),
+        "pair": f"{second} - {first}",
+        "low": low,
+        "high": high,
+    }
+
+
+def task_sheet(comparison: Comparison, first: Side, second: Side, names: tuple[str, str], *, every: bool) -> Sheet:
+    """The tasks on which two runs differ, from the most gained to the most lost; `every` common task if wanted."""
+    columns = (
+        Column("first", None),
+        Column("second", None),
+        Column("task", "task", is_text=True),
+        Column("first_rate", f"{names[0]} %", _percent),
+        Column("second_rate", f"{names[1]} %", _percent),
+        Column("difference", "points", points),
+        Column("first_seeds", f"{names[0]} by seed", is_text=True),
+        Column("second_seeds", f"{names[1]} by seed", is_text=True),
+        Column("what", "", is_text=True),
+    )
+    changed = [each.task for each in comparison.changes]
+    equal = [task for task in first.table.tasks if task in second.table.tasks and task not in changed]
+    kept = [task for task in equal if every and task not in comparison.left_out.changed]
+    news = {each.task: "newly solved" for each in comparison.newly_solved}
+    news |= {each.task: "newly failed" for each in comparison.newly_failed}
+    rows = []
+    for task in changed + kept:
+        old, new = _compared(comparison, first, task), _compared(comparison, second, task)
+        rows.append(
+            {
+                "first": comparison.first,
+                "second": comparison.second,
+                "task": task,
+                "first_rate": _rate(old),
+                "second_rate": _rate(new),
+                "difference": _rate(new) - _rate(old),
+                "first_seeds": _tokens(old),
+                "second_seeds": _tokens(new),
+                "what": news.get(task, ""),
+            }
+        )
+    return Sheet(columns, rows)
+
+
+def _compared(comparison: Comparison, side: Side, task: str) -> Row:
+    """The compared rewards of a task, in the order of the pairs."""
+    row = side.table.rows[side.table.tasks.index(task)]
+    if comparison.paired_by == "position":
+        return row[: len(comparison.seeds)]
+    return tuple(row[side.table.seeds.index(seed)] for seed in comparison.seeds)
+
+
+def _tokens(rewards: Sequence[float | None]) -> str:
+    shown = ["-" if each is None else reward_text(each) for each in rewards[:_SEEDS_SHOWN]]
+    return " ".join(shown) + (" ..." if len(rewards) > _SEEDS_SHOWN else "")
+
+
+def _rate(rewards: Sequence[float | None]) -> float:
+    return sum(each or 0.0 for each in rewards) / len(rewards)
+
+
+def _percent(fraction: float) -> str:
+    return f"{100 * fraction:.1f}"
+
+
+# -- lines ---------------------------------------------------------------------------------------
+
+
+def lines(comparison: Comparison, names: tuple[str, str], *, together: int = 1) -> Iterator[str]:
+    """What a comparison says, line by line; `together` is the number of comparisons that were made at once."""
+    first, second = names
+    yield f"{second} - {first}: {_difference(comparison)}"
+    yield f"  {_verdict(comparison, first, second, together)}"
+    yield f"  {_p_line(comparison, together)}"
+    yield f"  tasks: {comparison.better} better, {comparison.worse} worse, {comparison.equal} equal"
+    yield from (f"  {line}" for line in variance_lines(comparison))
+    yield from (f"  {line}" for line in _unscored_lines(comparison, first, second))
+    yield from (f"  {line}" for line in _left_out_lines(comparison.left_out, first, second))
+
+
+def _difference(paired: PairedDifference) -> str:
+    if paired.se is None:
+        return f"{points(paired.difference)} points; no standard error of a single task"
+    text = f"{points(paired.difference)} points, standard error {size(paired.se)}"
+    if paired.interval_95 is None or paired.interval_method is None:
+        return f"{text}; no interval: few tasks with rewards outside of 0 to 1"
+    low, high = paired.interval_95
+    return f"{text}, 95 % interval {points(low)} to {points(high)} ({_METHODS[paired.interval_method]})"
+
+
+def _verdict(comparison: Comparison, first: str, second: str, together: int) -> str:
+    p = comparison.p_holm
+    adjusted = f", adjusted for {together} comparisons" if together > 1 else ""
+    if p > ALPHA:
+        return f"may well be noise: p = {p_text(p)}{adjusted}"
+    better, worse = (second, first) if comparison.difference > 0 else (first, second)
+    return f"{better} is better than {worse}: p = {p_text(p)}{adjusted}"
+
+
+def _p_line(comparison: Comparison, together: int) -> str:
+    """All p values, the one that decides first."""
+    way = "exact" if comparison.p_way == "exact" else f"{DRAWS:,} random choices of signs"
+    parts = [f"{_TESTS[comparison.test]} p = {p_text(comparison.p)} ({way}; it decides)"]
+    parts.append(f"sign test p = {p_text(comparison.sign_p)}")
+    if len(comparison.seeds) > 1:
+        parts.append(f"on these tasks alone p = {p_text(comparison.pairs_p)}")
+    return "; ".join(parts)
+
+
+def variance_lines(comparison: Comparison) -> Iterator[str]:
+    """What more seeds would buy, and what only more tasks would."""
+    parts = comparison.variance
+    if parts is None:
+        if len(comparison.seeds) == 1:
+            yield "one seed: noise within tasks and differences between tasks cannot be told apart; run several seeds"
+        return
+    share = parts.share_within
+    if share is None:
+        return
+    within = round(100 * share)
+    yield (
+        f"of the squared error {within} % is noise within tasks, which more seeds take away, and {100 - within} % that "
+        "tasks change by different amounts, where only more tasks help"
+    )
+    yield (
+        f"standard error with {2 * parts.seeds} seeds {size(parts.se(2 * parts.seeds))}, with any number "
+        f"{size(parts.se_any_seeds)}; for these very tasks {size(parts.se_these_tasks)}"
+    )
+
+
+def _unscored_lines(comparison: Comparison, first: str, second: str) -> Iterator[str]:
+    if comparison.first_coverage == comparison.second_coverage == 1.0:
+        return
+    yield (
+        f"coverage {_percent(comparison.first_coverage)} % and {_percent(comparison.second_coverage)} %; a trial "
+        f"without a verdict counts as 0, with verdicts the difference is within {points(comparison.worst)} to "
+        f"{points(comparison.best)}"
+    )
+    if (scored := comparison.scored_only) is not None:
+        yield (f"scored by both alone ({counted(scored.tasks, 'task')}): {_difference(scored)}, p = {p_text(scored.p)}")
+    for tasks, where in (
+        (comparison.only_first_unscored, f"only {second}"),
+        (comparison.only_second_unscored, f"only {first}"),
+        (comparison.both_unscored, "none"),
+    ):
+        if tasks:
+            yield f"tasks that {where} could score: {len(tasks)} ({names_shown(tasks)})"
+
+
+def _left_out_lines(left: LeftOut, first: str, second: str) -> Iterator[str]:
+    for tasks, name in ((left.only_first, first), (left.only_second, second)):
+        if tasks:
+            yield f"left out, only in {name}: {counted(len(tasks), 'task')} ({names_shown(tasks)})"
+    if left.renamed:
+        yield f"of these the same under another name: {names_shown(f'{old} = {new}' for old, new in left.renamed)}"
+    if left.changed:
+        yield f"left out, their content has changed: {counted(len(left.changed), 'task')} ({names_shown(left.changed)})"
+    for seeds, name in ((left.first_seeds, first), (left.second_seeds, second)):
+        if seeds:
+            yield f"left out, only in {name}: {counted(len(seeds), 'seed')} ({names_shown(map(str, seeds))})"

@@ -1,0 +1,124 @@
+"""What makes two stored runs comparable: every setting that may move a score and is no property of the model.
+
+A setting counts where its `Option` says that another value measures something else; when and where a run went, how
+many tasks and seeds it took and what its model is called do not. Imported results have what they tell.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping
+from pathlib import PurePath
+from typing import Any
+
+from tbench.config.document import Locked, RunDocument
+from tbench.config.setting import Setting, settings_of
+from tbench.config.settings import RunConfig
+from tbench.results import UNKNOWN_AGENT
+from tbench.storage.differences import each_difference
+from tbench.storage.read_run import StoredRun
+from tbench.text import counted, names_shown
+
+TASK_PREFIX = "tasks."
+"""What the keys of tasks begin with; the name follows."""
+_LOCKED = {
+    "agent.name": "agent",
+    "agent.sha256": "agent_sha256",
+    "agent.prompt": "prompt_hash",
+    "agent.shell_state": "shell_state",
+}
+"""Keys whose values are what a name or a path stood for when the run began."""
+_OWN_LOOP = {"agent.protocol", "agent.observation_bytes", "agent.neutralise_special_tokens"}
+"""Settings that only tbench's own agent has a use for."""
+_SETTINGS = [each for each in settings_of(RunConfig) if each.is_measured and each.path not in _LOCKED]
+
+
+def score_keys(run: StoredRun) -> dict[str, Any]:
+    """Value by name of all that may move a run's score, such as `agent.protocol`, with `tasks.NAME` for task hashes.
+
+    A setting without effect, as sampling without a model, is left out, and so is whatever is not known.
+    """
+    document = run.document
+    if document is None:
+        agents = {result.agent for result in run.results} - {UNKNOWN_AGENT}
+        return {"agent.name": agents.pop()} if len(agents) == 1 else {}
+    locked = {key: getattr(document.locked, name) for key, name in _LOCKED.items()}
+    settings = {
+        setting.path: setting.adapter.dump_python(setting.value_in(document.config), mode="json")
+        for setting in _SETTINGS
+        if _has_effect(setting, document.locked)
+    }
+    known = {"dataset": _dataset(document), "tbench": _series(document.tbench_version), **locked}
+    hashes = {f"{TASK_PREFIX}{name}": digest for name, digest in task_hashes(run).items()}
+    return {key: value for key, value in known.items() if value} | settings | hashes
+
+
+def task_hashes(run: StoredRun) -> dict[str, str]:
+    """The hash of each task's content by its name, without tasks whose content is not known."""
+    tasks = run.document.tasks if run.document is not None else ()
+    return {task.name: task.hash for task in tasks if task.hash is not None}
+
+
+def differing_keys(first: StoredRun, second: StoredRun) -> tuple[str, ...]:
+    """What keeps two runs from being compared, `agent.protocol: a → b` each; empty where nothing does.
+
+    Only what is known of both counts. Tasks that only one of them has are no difference; the name of the dataset is
+    none where all common tasks have the same content.
+    """
+    old, new = task_hashes(first), task_hashes(second)
+    common = [name for name in old if name in new]
+    changed = [name for name in common if old[name] != new[name]]
+    settings = differing_settings(first, second)
+    if not changed:
+        return settings
+    return (*settings, f"content of {len(changed)} of {counted(len(common), 'common task')}: {names_shown(changed)}")
+
+
+def differing_settings(first: StoredRun, second: StoredRun) -> tuple[str, ...]:
+    """The same without the content of tasks: a task that has changed is another task, and others can be compared."""
+    old, new = (_without_tasks(score_keys(run)) for run in (first, second))
+    if first.document is None or second.document is None:
+        old, new = ({key: keys[key] for key in old.keys() & new.keys()} for keys in (old, new))
+    if _same_tasks(first, second):
+        old.pop("dataset", None)
+        new.pop("dataset", None)
+    return tuple(words for _, words in each_difference(old, new))
+
+
+def fingerprint(run: StoredRun) -> str:
+    """The first 16 digits of sha256 over `score_keys` without the tasks: equal for runs of one series of nights."""
+    keys = _without_tasks(score_keys(run))
+    return hashlib.sha256(json.dumps(keys, sort_keys=True).encode()).hexdigest()[:16]
+
+
+def _has_effect(setting: Setting, locked: Locked) -> bool:
+    is_own_loop = locked.prompt_hash is not None
+    if setting.section == "model":
+        return locked.model is not None
+    if setting.path in _OWN_LOOP:
+        return is_own_loop
+    return setting.section not in ("agent", "limits") or is_own_loop or ":" in locked.agent
+
+
+def _dataset(document: RunDocument) -> str:
+    """The dataset with its version; of tasks from a path, the name of the folder."""
+    if document.dataset is not None:
+        return document.dataset.title
+    return PurePath(document.config.tasks.source).name
+
+
+def _series(version: str) -> str:
+    """`1.2` of `1.2.3`: later patches of a release measure the same."""
+    return ".".join(version.split(".")[:2])
+
+
+def _same_tasks(first: StoredRun, second: StoredRun) -> bool:
+    """Whether there are common tasks, and all of them are known to have the same content."""
+    common = set(first.planned_tasks) & set(second.planned_tasks)
+    old, new = task_hashes(first), task_hashes(second)
+    return bool(common) and all(name in old and old[name] == new.get(name) for name in common)
+
+
+def _without_tasks(keys: Mapping[str, Any]) -> dict[str, Any]:
+    return {key: value for key, value in keys.items() if not key.startswith(TASK_PREFIX)}
