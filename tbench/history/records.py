@@ -57,16 +57,16 @@ def read_record(path: Path) -> RunRecord:
 
 
 def _about(stored: StoredRun, summary: Summary, trials: list[Row]) -> Row:
-    document = stored.document
-    begun_at = utc(document.created_at if document else None) or min(_told(trials, "started_at"), default=None)
-    ended_at = utc(document.ended_at if document else None) or max(_told(trials, "finished_at"), default=None)
+    document, about = stored.document, stored.document or stored.plan
+    begun_at = utc(about.created_at if about else None) or min(_told(trials, "started_at"), default=None)
+    ended_at = utc(about.ended_at if about else None) or max(_told(trials, "finished_at"), default=None)
     return {
         "name": stored.name,
         "agent": document.locked.agent if document else summary.agent,
         "fingerprint": fingerprint(stored),
         "plan": _plan(stored),
         "imported": stored.document is None,
-        "status": document.status if document else None,
+        "status": about.status if about else None,
         "stopped": document.stopped if document else None,
         "tbench_version": document.tbench_version if document else None,
         "begun_at": begun_at,
