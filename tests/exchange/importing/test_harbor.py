@@ -188,6 +188,7 @@ def test_an_unknown_exception_before_the_agent_is_of_the_sandbox(tmp_path: Path)
     found = one(result("a__1", "a", None, exception_info=raised("RuntimeError"), **early), tmp_path)
     assert found.error is not None and found.outcome is None
     assert (found.error.stage, found.error.blame) == (Stage.SANDBOX, Blame.INFRA)
+    assert (found.error.type, found.error.message) == ("sandbox_failed", "RuntimeError: it went wrong")
 
 
 def test_a_reward_beside_an_exception_stands_with_a_remark(tmp_path: Path) -> None:

@@ -38,6 +38,13 @@ def test_an_agents_steps_are_replies_with_what_was_typed_and_shown(tmp_path: Pat
     assert not is_submission(step)
 
 
+def test_what_atif_has_no_place_for_is_taken_from_where_an_export_put_it(tmp_path: Path) -> None:
+    aside = {"metrics": {"extra": {"model_sec": 1.5}}, "extra": {"command_sec": 2, "exit_code": 1}}
+    found = read(tmp_path, atif(did("", "ls\n", shown="", **aside), did("", extra={"command_sec": "x"})))
+    assert [(step.model_sec, step.command_sec, step.exit_code) for step in found.steps] == [(1.5, 2, 1), (0, 0, None)]
+    assert (found.model_sec, found.command_sec) == (1.5, 2)
+
+
 def test_a_reply_that_could_not_be_read_is_a_format_error(tmp_path: Path) -> None:
     wrong = did("no json", shown="Previous response had parsing errors:\nERROR: no JSON")
     found = read(tmp_path, atif(said("Do it."), wrong, did("", done=True, shown="")))

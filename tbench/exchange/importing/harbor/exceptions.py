@@ -66,11 +66,16 @@ def words(raised: Raised) -> str:
 
 
 def error_of(raised: Raised, record: HarborTrial | StepRecord) -> ErrorInfo:
-    """The error that an exception is here; one that is not known keeps its name, with the stage that it fell in."""
-    known = KINDS.get(_TYPE_OF.get(raised.exception_type, ""))
-    if known is not None:
-        return error(_TYPE_OF[raised.exception_type], words(raised))
+    """The error that an exception is here.
+
+    One that is not known keeps its name, with the stage that it fell in; before the agent began it is the sandbox's, as
+    what engines raise has no name of its own.
+    """
+    if (type_ := _TYPE_OF.get(raised.exception_type)) is not None:
+        return error(type_, words(raised))
     stage = _stage(record)
+    if stage is Stage.SANDBOX and raised.exception_type != _CANCELLED:
+        return error("sandbox_failed", words(raised))
     blame = Blame.USER if raised.exception_type == _CANCELLED else _BLAMES[stage]
     return ErrorInfo(stage=stage, type=raised.exception_type, blame=blame, retryable=True, message=words(raised))
 

@@ -39,7 +39,7 @@ def usage_of(contexts: Sequence[Context], trajectory: Trajectory | None) -> Usag
     return sum(counts, Usage())
 
 
-def timings_of(record: HarborTrial, steps: Sequence[TaskStepResult]) -> Timings:
+def timings_of(record: HarborTrial, steps: Sequence[TaskStepResult], trajectory: Trajectory | None) -> Timings:
     """Seconds by phase. The agent's installation is part of the sandbox's time, as nothing was tried yet."""
     whole = Span(started_at=record.started_at, finished_at=record.finished_at).seconds
     of_steps = [step.timings for step in steps]
@@ -49,7 +49,8 @@ def timings_of(record: HarborTrial, steps: Sequence[TaskStepResult]) -> Timings:
     return Timings(
         sandbox_sec=sandbox,
         agent_sec=agent,
-        model_sec=min(agent, model_sec(record.contexts)),
+        model_sec=min(agent, model_sec(record.contexts) or (trajectory.model_sec if trajectory is not None else 0.0)),
+        command_sec=min(agent, trajectory.command_sec if trajectory is not None else 0.0),
         verifier_sec=verifier,
         wall_sec=whole or sandbox + agent + verifier,
     )

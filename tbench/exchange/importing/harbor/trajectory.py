@@ -66,6 +66,9 @@ class _AgentTurn:
         """The call that is answered, and the text."""
         self.said: list[Message] = []
         """Messages before the reply that nothing before had asked for."""
+        self.model_sec = 0.0
+        self.command_sec = 0.0
+        self.exit_code: int | None = None
 
 
 def _turns_of_chat(messages: Iterable[object]) -> tuple[list[_AgentTurn], list[Message]]:
@@ -145,11 +148,27 @@ def _atif_turn(step: Mapping[str, Any]) -> _AgentTurn:
             model=_string(step.get("model_name")),
         )
     )
+    _take_own_figures(turn, step)
     observation = step.get("observation")
     for result in _objects(observation.get("results") if isinstance(observation, dict) else None):
         if result.get("content") is not None:
             turn.answers.append((_string(result.get("source_call_id")), _text(result["content"])))
     return turn
+
+
+def _take_own_figures(turn: _AgentTurn, step: Mapping[str, Any]) -> None:
+    """Take what tbench's own export has put aside, as ATIF has no place for it."""
+    metrics, extra = step.get("metrics"), step.get("extra")
+    aside = metrics.get("extra") if isinstance(metrics, dict) else None
+    turn.model_sec = _positive(aside, "model_sec")
+    turn.command_sec = _positive(extra, "command_sec")
+    if isinstance(extra, dict) and type(code := extra.get("exit_code")) is int:
+        turn.exit_code = code
+
+
+def _positive(values: object, name: str) -> float:
+    value = values.get(name) if isinstance(values, dict) else None
+    return float(value) if isinstance(value, int | float) and 0 <= value < 1e9 else 0.0
 
 
 # -- our form ------------------------------------------------------------------------------------
@@ -173,6 +192,8 @@ def _of_turns(agent: str, found: tuple[list[_AgentTurn], list[Message]]) -> Traj
         steps=tuple(steps),
         usage=sum((step.reply.usage for step in steps), Usage()),
         warnings=dict(counts),
+        model_sec=sum(step.model_sec for step in steps),
+        command_sec=sum(step.command_sec for step in steps),
     )
 
 
@@ -186,6 +207,9 @@ def _step(number: int, turn: _AgentTurn, *, has_calls: bool, is_last: bool) -> S
         format_error=_format_error(turn, observation, has_calls=has_calls),
         warnings=warnings,
         observation=observation,
+        exit_code=turn.exit_code,
+        model_sec=turn.model_sec,
+        command_sec=turn.command_sec,
     )
 
 

@@ -175,7 +175,7 @@ class TrialWriter:
             error=verdict.error,
             steps=count,
             usage=usage_of(record.contexts, trajectory),
-            timings=timings_of(record, [step for step, _ in steps]),
+            timings=timings_of(record, [step for step, _ in steps], trajectory),
             started_at=begun,
             finished_at=ended,
             integrity=Integrity(remarks=verdict.remarks, verify=_where(record)),
