@@ -100,9 +100,12 @@ def remarks(paths: Sequence[Path], runs: Sequence[StoredRun]) -> Iterator[str]:
     for path, run in zip(paths, runs, strict=True):
         yield from (f"{path}: {note}" for note in run.notes)
     for path, run in zip(paths, runs, strict=True):
-        if run.document is None:
+        if run.document is None and run.plan is None:
             missing = "" if run.imported else " of tbench's own"
             yield f"{path}: no {CONFIG_NAME}{missing}, so its settings and the content of its tasks are not compared"
+        elif run.document is None:
+            hashes = "" if run.task_hashes else ", and the content of its tasks is not known"
+            yield f"{path}: imported: only what it tells of its settings is compared{hashes}"
     windows = {
         str(path): served.context_tokens
         for path, run in zip(paths, runs, strict=True)

@@ -41,8 +41,7 @@ def score_keys(run: StoredRun) -> dict[str, Any]:
     """
     document = run.document
     if document is None:
-        agents = {result.agent for result in run.results} - {UNKNOWN_AGENT}
-        return {"agent.name": agents.pop()} if len(agents) == 1 else {}
+        return _of_an_import(run)
     locked = {key: getattr(document.locked, name) for key, name in _LOCKED.items()}
     settings = {
         setting.path: setting.adapter.dump_python(setting.value_in(document.config), mode="json")
@@ -56,8 +55,20 @@ def score_keys(run: StoredRun) -> dict[str, Any]:
 
 def task_hashes(run: StoredRun) -> dict[str, str]:
     """The hash of each task's content by its name, without tasks whose content is not known."""
-    tasks = run.document.tasks if run.document is not None else ()
-    return {task.name: task.hash for task in tasks if task.hash is not None}
+    return run.task_hashes
+
+
+def _of_an_import(run: StoredRun) -> dict[str, Any]:
+    """What imported results tell; settings of other programs have their own names."""
+    agents = {result.agent for result in run.results} - {UNKNOWN_AGENT}
+    known: dict[str, Any] = {"agent.name": agents.pop()} if len(agents) == 1 else {}
+    if (plan := run.plan) is None:
+        return known
+    dataset = plan.dataset.title if plan.dataset is not None else None
+    about = {"dataset": dataset, "agent.version": plan.agent_version}
+    settings = {f"{plan.imported.format}.{name}": value for name, value in plan.settings.items()}
+    hashes = {f"{TASK_PREFIX}{name}": digest for name, digest in task_hashes(run).items()}
+    return known | {key: value for key, value in about.items() if value} | settings | hashes
 
 
 def differing_keys(first: StoredRun, second: StoredRun) -> tuple[str, ...]:
