@@ -45,6 +45,7 @@ COMMANDS = {
         "Say how many seeds see a difference, on these very tasks and on others of their kind, and when none can.",
     ),
     "report": Lazy("tbench.cli.report", "report", "Write one self-contained HTML page and print its path."),
+    "import": Lazy("tbench.cli.import_", "import_", "Write results of others (Harbor, bare lines) as run directories."),
     "export": Lazy("tbench.cli.export", "export", "Write stored runs in formats of others."),
     "history": Lazy(
         "tbench.cli.history", "history", "List the runs of a folder, newest first, or follow one task over them."

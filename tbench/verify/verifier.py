@@ -16,10 +16,11 @@ from tbench.results import NOTHING_SEEN, Integrity
 from tbench.sandbox.archive import FileEntry, pack, tree_at
 from tbench.sandbox.backend import NOT_STAGED, ExecResult, Sandbox
 from tbench.tasks.task import Task
+from tbench.verifier_logs import Logs
 from tbench.verify.proof import prove
 from tbench.verify.pytest_calls import calls_pytest
 from tbench.verify.report import NO_FACTS, Facts, read_report
-from tbench.verify.reward import Logs, read_metrics, read_reward, remarks
+from tbench.verify.reward import read_metrics, read_reward, remarks
 from tbench.verify.script import FORGED, VerifierScript
 from tbench.verify.witness import reward_lines, writes_alone
 

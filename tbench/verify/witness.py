@@ -11,7 +11,8 @@ import re
 import shlex
 from collections.abc import Iterable, Iterator, Sequence
 
-from tbench.verify.reward import Logs, parse_reward
+from tbench.verifier_logs import Logs
+from tbench.verify.reward import parse_reward
 
 _WRITES = re.compile(
     r"""(?:^|[;&|(){]|\b(?:then|else|do)\b) \s* (?:echo|printf) \b [^;&|\n]*?
