@@ -27,7 +27,7 @@ Command = TypeVar("Command", bound=Callable[..., object])
 
 @click.group("import", cls=LazyGroup, table=COMMANDS)
 def import_() -> None:
-    """Write results of others as run directories, which all other commands read."""
+    """Write results of others (Harbor, bare lines) as run directories."""
 
 
 def importing_options(command: Command) -> Command:
