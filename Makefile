@@ -36,13 +36,13 @@ lint: $(STAMP)
 	@$(BIN)/ruff format --check .
 	@$(BIN)/mypy
 
-# Three workers: one has all that starts containers, one all that types into them, which mostly wait; one has the rest
-# (tests/conftest.py).
+# Four workers for two cores: two begin with what starts containers, one with what types into them, which mostly wait; one
+# begins with the rest, and each goes on with what is left (tests/conftest.py).
 test: setup lint
-	@$(BIN)/python -m pytest -m "not slow" -n 3
+	@$(BIN)/python -m pytest -m "not slow" -n 4
 
 test-all: setup lint
-	@$(BIN)/python -m pytest --hypothesis-profile=explore -n 3
+	@$(BIN)/python -m pytest --hypothesis-profile=explore -n 4
 
 # The tables of settings in docs/configuration.md, and docs/commands.md.
 docs: $(STAMP)

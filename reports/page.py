@@ -164,8 +164,8 @@ def _visible(value: Any) -> Any:
 
 def _config_text(run: StoredRun) -> str:
     """The content of run.json; of imported results, the plan that they make."""
-    if run.document is not None:
-        content = run.document.model_dump(mode="json")
+    if (about := run.document or run.plan) is not None:
+        content = about.model_dump(mode="json")
     else:
         content = {"run": run.name, "tasks": run.planned_tasks, "seeds": run.planned_seeds}
     return json.dumps(content, indent=2, ensure_ascii=False)
@@ -185,6 +185,13 @@ def _facts(run: StoredRun, model: object) -> dict[str, str]:
 
 
 def _settings(run: StoredRun) -> dict[str, Any]:
+    if run.plan is not None:
+        origin = run.plan.imported
+        return {
+            "Agent": " ".join(filter(None, [run.plan.agent, run.plan.agent_version])),
+            "Imported from": " ".join(filter(None, [origin.format, origin.version, origin.source])),
+            "Settings": run.plan.settings,
+        }
     if run.document is None:
         return {}
     config, locked = run.document.config, run.document.locked
@@ -199,6 +206,8 @@ def _settings(run: StoredRun) -> dict[str, Any]:
 
 
 def _times(run: StoredRun) -> dict[str, Any]:
+    if run.plan is not None:
+        return {"Status": run.plan.status, "Created": run.plan.created_at[:19].replace("T", " ")}
     document = run.document
     if document is None:
         return {}

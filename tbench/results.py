@@ -95,7 +95,8 @@ class Integrity(Frozen):
     regrades: int = 0
     """How often the verifier was run again, because no test had run or because somebody asked for it."""
     rewards: dict[str, float] = Field(default={})
-    """Reward by where the verifier ran; filled in with `both`."""
+    """Reward by where the verifier ran; filled in with `both`, and where a verifier of its own container
+    ran with what turns the tests (`separate`) and `without` it."""
     remarks: tuple[str, ...] = ()
     """What makes the reward doubtful though it stands, `kind: what was seen` each: a 0 beside a failed download."""
 

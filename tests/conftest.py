@@ -39,23 +39,41 @@ MakeTask = Callable[..., Path]
 StartSandbox = Callable[..., "asyncio.Future[Sandbox]"]
 
 
-class TwoWorkersOnTheEngine(LoadScopeScheduling):  # type: ignore[misc]
-    """Of several workers one runs all that starts and judges containers, one all that types into a few of them."""
+OF_ONE = re.compile(r"^from (?:internet|own_\w+) import|^def host_addresses", re.MULTILINE)
+"""In files that one worker has to itself: addresses of the host, or a registry whose images all have one label."""
+
+
+class EngineFirst(LoadScopeScheduling):  # type: ignore[misc]
+    """Of four workers two begin with what starts and judges containers, which mostly waits, one with what types into a
+    few of them, and one with the rest; each goes on with what the others have not begun."""
 
     def _split_scope(self, nodeid: str) -> str:
         file = nodeid.partition("::")[0]
-        if not needs_engine(file):
-            return file
-        return "terminals" if file.startswith("tests/harness/") else "containers"
+        return "host" if OF_ONE.search(text_of(file)) else file
+
+    def _assign_work_unit(self, node: Any) -> None:
+        begins_with = ("containers", "terminals", "rest", "containers")[int(node.gateway.id.removeprefix("gw")) % 4]
+        first = next((scope for scope in self.workqueue if kind(scope) == begins_with), None)
+        if first is not None:
+            self.workqueue.move_to_end(first, last=False)
+        super()._assign_work_unit(node)
 
 
 @cache
-def needs_engine(file: str) -> bool:
-    return re.search(r"\bmark\.(engine|podman)\b", (ROOT / file).read_text()) is not None
+def text_of(file: str) -> str:
+    return (ROOT / file).read_text()
 
 
-def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> TwoWorkersOnTheEngine:
-    return TwoWorkersOnTheEngine(config, log)
+def kind(scope: str) -> str:
+    if scope == "host":
+        return "containers"
+    if not re.search(r"\bmark\.(engine|podman)\b", text_of(scope)):
+        return "rest"
+    return "terminals" if scope.startswith("tests/harness/") else "containers"
+
+
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> EngineFirst:
+    return EngineFirst(config, log)
 
 
 @pytest.fixture
@@ -122,11 +140,17 @@ def make_task(tmp_path: Path) -> MakeTask:
 
 
 @pytest.fixture
-async def start_sandbox(engine: Engine, tools_volume: str) -> AsyncIterator[Callable[[Path], object]]:
+def run_name() -> str:
+    """The run that a test's containers are of; other workers count those of their own."""
+    return f"tests-{uuid.uuid4().hex[:12]}"
+
+
+@pytest.fixture
+async def start_sandbox(engine: Engine, tools_volume: str, run_name: str) -> AsyncIterator[Callable[[Path], object]]:
     """Starts real containers for task directories; removes them at the end."""
     started: list[Sandbox] = []
 
-    async with opened(DockerBackend(engine, SandboxSettings("tests"))) as backend:
+    async with opened(DockerBackend(engine, SandboxSettings(run_name))) as backend:
 
         async def start(directory: Path, allowed: Sequence[str] = ()) -> Sandbox:
             started.append(await backend.sandbox(agent_environment(Task.read(directory).allowing(allowed)), "tests"))

@@ -24,7 +24,7 @@ from harness.limits import Limits
 from harness.protocols import PROTOCOLS
 from harness.trajectory import Compaction, Outcome, Reply, Step, Trajectory, Usage
 from tbench import errors
-from tbench.cli import app
+from tbench.cli import SETTINGS, app
 from tbench.config.document import Locked, PlannedTask, RunDocument
 from tbench.config.layers import Layers
 from tbench.config.settings import RunConfig
@@ -129,7 +129,7 @@ def options_of(command: tuple[str, ...], *, with_off: bool = True) -> set[str]:
         inner = found.get_command(click.Context(found), word)
         assert inner is not None
         found = inner
-    options = [each for each in found.get_params(click.Context(found)) if isinstance(each, click.Option)]
+    options = [each for each in found.get_params(click.Context(found, **SETTINGS)) if isinstance(each, click.Option)]
     off = {name for option in options for name in option.secondary_opts} if with_off else set()
     return {name for option in options for name in option.opts} | off | {"-h", "--help"}
 

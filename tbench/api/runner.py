@@ -27,7 +27,8 @@ from tbench.runs.overrides import as_configured
 from tbench.runs.plan import sandbox_settings, stored_config, trial_id
 from tbench.runs.redaction import hiding
 from tbench.runs.run import demand_of, planned_tasks, require_capabilities, run_document
-from tbench.runs.trial import Trial, TrialPlan
+from tbench.runs.trial import Trial
+from tbench.runs.trial_progress import TrialPlan
 from tbench.sandbox.backend import MakeBackend
 from tbench.sandbox.docker.backend import DockerBackend
 from tbench.storage.read_run import read_steps

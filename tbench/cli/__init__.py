@@ -26,7 +26,7 @@ COMMANDS = {
     "regrade": Lazy(
         "tbench.cli.regrade",
         "regrade",
-        "Verify trials again that were run with --keep or --snapshot, and print what changed.",
+        "Verify trials again: run with --keep or --snapshot, or with verifiers of their own.",
     ),
     "nightly": Lazy(
         "tbench.cli.nights.nightly",
@@ -50,14 +50,15 @@ COMMANDS = {
         "Say how many seeds see a difference, on these very tasks and on others of their kind, and when none can.",
     ),
     "report": Lazy("tbench.cli.report", "report", "Write one self-contained HTML page and print its path."),
+    "import": Lazy("tbench.cli.import_", "import_", "Write results of others (Harbor, bare lines) as run directories."),
+    "export": Lazy("tbench.cli.export", "export", "Write stored runs in formats of others."),
+    "history": Lazy(
+        "tbench.cli.nights.history", "history", "List the runs of a folder, newest first, or follow one task over them."
+    ),
     "gate": Lazy(
         "tbench.cli.nights.gate",
         "gate",
         "Judge whether the last of many runs lies below those before it, by more than chance; exit with 5 if it does.",
-    ),
-    "export": Lazy("tbench.cli.export", "export", "Write stored runs in formats of others."),
-    "history": Lazy(
-        "tbench.cli.nights.history", "history", "List the runs of a folder, newest first, or follow one task over them."
     ),
     "extract": Lazy(
         "tbench.cli.proxies.extract",

@@ -1,4 +1,4 @@
-"""`tbench regrade`: run the verifier again where a sandbox was kept."""
+"""`tbench regrade`: run the verifier again where a sandbox was kept, or what was handed over is stored."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 @task_option
 @click.option("--seed", type=int, help="Only trials with this seed.")
 def regrade(run: str, task: tuple[str, ...], seed: int | None) -> None:
-    """Verify trials again that were run with --keep or --snapshot, and print what changed."""
+    """Verify trials again: run with --keep or --snapshot, or with verifiers of their own."""
     from pathlib import Path
 
     from tbench.cli.execute import print_summary

@@ -26,7 +26,6 @@ from tbench.compose.services import ReadService, ServiceReader
 from tbench.compose.yaml_tree import YamlNode, parse
 from tbench.errors import TaskInvalid
 
-COMPOSE_FILE = "docker-compose.yaml"
 _LOGS = {f"{LOGS_OF_MAIN}-{below}": below for below in SHARED_LOGS}
 """Names of volumes for folders of logs."""
 

@@ -6,6 +6,8 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Literal
 
+COMPOSE_FILE = "docker-compose.yaml"
+"""Name of the file that makes a folder one of several containers."""
 MAIN = "main"
 """Name of the service in which the agent works."""
 DEFAULT_NETWORK = "default"

@@ -13,7 +13,7 @@ from typing import Any
 from tbench.results import UNKNOWN_TIME, TrialResult
 from tbench.scores.summarise import final_results, summarise
 from tbench.scores.summary import Cell, Score, Summary
-from tbench.storage.comparable import fingerprint, task_hashes
+from tbench.storage.comparable import fingerprint
 from tbench.storage.read_run import RunUnreadable, StoredRun, read_run
 
 Row = dict[str, Any]
@@ -57,16 +57,16 @@ def read_record(path: Path) -> RunRecord:
 
 
 def _about(stored: StoredRun, summary: Summary, trials: list[Row]) -> Row:
-    document = stored.document
-    begun_at = utc(document.created_at if document else None) or min(_told(trials, "started_at"), default=None)
-    ended_at = utc(document.ended_at if document else None) or max(_told(trials, "finished_at"), default=None)
+    document, about = stored.document, stored.document or stored.plan
+    begun_at = utc(about.created_at if about else None) or min(_told(trials, "started_at"), default=None)
+    ended_at = utc(about.ended_at if about else None) or max(_told(trials, "finished_at"), default=None)
     return {
         "name": stored.name,
-        "agent": document.locked.agent if document else summary.agent,
+        "agent": document.locked.agent if document else stored.plan.agent if stored.plan else summary.agent,
         "fingerprint": fingerprint(stored),
         "plan": _plan(stored),
         "imported": stored.document is None,
-        "status": document.status if document else None,
+        "status": about.status if about else None,
         "stopped": document.stopped if document else None,
         "tbench_version": document.tbench_version if document else None,
         "begun_at": begun_at,
@@ -80,7 +80,7 @@ def _about(stored: StoredRun, summary: Summary, trials: list[Row]) -> Row:
 
 def _plan(stored: StoredRun) -> str:
     """A hash of the planned tasks and their content."""
-    hashes = task_hashes(stored)
+    hashes = stored.task_hashes
     planned = sorted((name, hashes.get(name)) for name in stored.planned_tasks)
     return hashlib.sha256(_json(planned).encode("utf-8", "replace")).hexdigest()[:16]
 
@@ -134,7 +134,7 @@ def _dataset(stored: StoredRun) -> Row | None:
 
 
 def _tasks(stored: StoredRun, summary: Summary) -> Iterator[Row]:
-    hashes = task_hashes(stored)
+    hashes = stored.task_hashes
     for position, row in enumerate(summary.tasks):
         yield {
             "task": row.task,

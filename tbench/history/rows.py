@@ -30,7 +30,7 @@ class RunRow:
     wall_sec: float | None
     """Seconds from begin to end, pauses before a resume included."""
     status: str | None
-    """As in run.json; None for imported results."""
+    """As in run.json; None for bare results."""
     imported: bool
     tbench_version: str | None
     seeds: tuple[int, ...]

@@ -36,7 +36,7 @@ from tbench.runs.overrides import as_configured
 from tbench.runs.plan import sandbox_settings, trial_id
 from tbench.runs.redaction import hiding
 from tbench.runs.run import Run
-from tbench.runs.trial import TrialPlan
+from tbench.runs.trial_progress import TrialPlan
 from tbench.sandbox.backend import MakeBackend, opened
 from tbench.sandbox.docker.backend import DockerBackend
 from tbench.storage.run_store import RunStore

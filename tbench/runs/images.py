@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 
 from tbench.config.settings import RunConfig
 from tbench.errors import TrialError
-from tbench.runs.trial import TrialPlan
+from tbench.runs.trial_progress import TrialPlan
 from tbench.sandbox.backend import Backend, HoldsImages, Say
 from tbench.tasks.environment import Environment, agent_environment, verifier_environment
 from tbench.tasks.task import Task

@@ -18,7 +18,7 @@ from tbench.datasets.reference import stored_place, stored_source
 from tbench.errors import UsageError
 from tbench.runs.overrides import as_configured
 from tbench.runs.resume import EarlierRun
-from tbench.runs.trial import TrialPlan
+from tbench.runs.trial_progress import TrialPlan
 from tbench.sandbox.backend import SandboxSettings
 from tbench.storage.differences import differences
 from tbench.tasks.sources import TaskSet

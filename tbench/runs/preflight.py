@@ -6,7 +6,6 @@ from collections import Counter
 from collections.abc import Iterable
 
 from tbench.agents.trial_agent import OracleAgent
-from tbench.compose.file import COMPOSE_FILE
 from tbench.config.settings import RunConfig
 from tbench.errors import TrialError, UsageError
 from tbench.runs.admission import Demand
@@ -26,12 +25,9 @@ def refusal(task: Task | None, invalid: str, agent: str, gpus: int | None = None
     if task.unsupported:
         return TrialError("task_unsupported", f"needs {', '.join(task.unsupported)}, which tbench does not have")
     if task.host_access:
-        wanted = "; ".join(task.host_access)
-        return TrialError("trust_missing", f"{task.path / 'environment' / COMPOSE_FILE}: {wanted}; --trust allows it")
-    needed = task.file.environment.gpus
-    if gpus is not None and needed > gpus:
-        has = f"the engine has {counted(gpus, 'GPU')}" if gpus else "the engine has no nvidia runtime"
-        why = f"needs environment.gpus = {needed}, and {has}; run it where there are, with NVIDIA's container toolkit"
+        wanted = "; ".join(f"{path}: {'; '.join(keys)}" for path, keys in task.host_access.items())
+        return TrialError("trust_missing", f"{wanted}; --trust allows it")
+    if gpus is not None and (why := _too_many_gpus(task, gpus)):
         return TrialError("task_unsupported", why)
     tables = ("environment", "solution", "verifier") if agent == OracleAgent.name else ("environment", "verifier")
     if missing := task.missing_variables(tables):
@@ -40,6 +36,20 @@ def refusal(task: Task | None, invalid: str, agent: str, gpus: int | None = None
         script = next(part.solve_script for part in task.parts if not part.has_oracle)
         return TrialError("oracle_missing", f"{script}: missing, so there is no oracle")
     return None
+
+
+def _too_many_gpus(task: Task, gpus: int) -> str:
+    """Why a machine with so many GPUs has too few for the agent or a verifier of its own; empty where it has enough."""
+    asked = {"environment.gpus": task.file.environment.gpus}
+    for part in task.parts:
+        of_step = "" if part.step is None else f" (step {part.step.name})"
+        if part.file.verifier.is_separate and (own := part.file.verifier.environment) is not None:
+            asked[f"verifier.environment.gpus{of_step}"] = own.gpus
+    has = f"the engine has {counted(gpus, 'GPU')}" if gpus else "the engine has no nvidia runtime"
+    for key, needed in asked.items():
+        if needed > gpus:
+            return f"needs {key} = {needed}, and {has}; run it where there are, with NVIDIA's container toolkit"
+    return ""
 
 
 def refusals(tasks: TaskSet, agent: str, gpus: int | None = None) -> dict[str, TrialError]:

@@ -1,4 +1,8 @@
-"""Runs the verifier of stored trials once more: in a sandbox that was kept, one of a snapshot, or one of its own."""
+"""Runs the verifier of stored trials once more: in a sandbox that was kept, one of a snapshot, or one of its own.
+
+Of a task of several steps all verifiers have to have containers of their own: nothing else is left of what earlier ones
+judged.
+"""
 
 from __future__ import annotations
 
@@ -15,14 +19,15 @@ from tbench.config.document import RunDocument
 from tbench.config.settings import Verify
 from tbench.datasets.reading import read_again
 from tbench.errors import TrialError, UsageError
-from tbench.results import ImageOrigin, Integrity, TrialResult
+from tbench.results import ImageOrigin, Integrity, TaskStepResult, TrialResult
 from tbench.runs.overrides import as_configured
 from tbench.runs.plan import sandbox_settings
+from tbench.runs.task_steps import integrity_of, metrics_of, reward_of, reward_of_all
 from tbench.sandbox.backend import Backend, MakeBackend, Reopens, Sandbox, Say, opened, use_network
 from tbench.storage.read_run import read_run
-from tbench.storage.run_files import trial_directory
+from tbench.storage.run_files import step_directory, trial_directory
 from tbench.storage.run_store import RunStore
-from tbench.storage.trial_files import write_trial
+from tbench.storage.trial_files import write_files, write_trial
 from tbench.tasks.environment import Environment, agent_environment, verifier_environment
 from tbench.tasks.task import Task
 from tbench.verify.policy import verify_by
@@ -92,9 +97,8 @@ async def _changes(
         if task is None or task.hash != hashes.get(task.name):
             yield Change(each.result, why_not="its task is gone or has changed since")
             continue
-        if task.steps:
-            why_not = "its task has steps, and what was judged between them is gone; run it again"
-            yield Change(each.result, why_not=why_not)
+        if task.steps and (name := _lost_step(each, task)):
+            yield Change(each.result, why_not=f"what its step {name} was judged by is gone; run it again")
             continue
         say(f"{task.name} seed {each.result.seed}: verifying again")
         yield await _verify_again(backend, store, each, task, config.verify.mode)
@@ -113,10 +117,23 @@ def kept_of(run: Path, result: TrialResult) -> Kept | None:
 def _stored_of(run: Path, result: TrialResult) -> Kept | None:
     """A trial whose directory has what a verifier's own container needs; None where it has not."""
     directory = trial_directory(run, result.task, result.seed, result.attempt)
-    return Kept(result, directory) if is_stored(directory) else None
+    steps = [step_directory(directory, step.name) for step in result.task_steps if step.begun]
+    return Kept(result, directory) if any(map(is_stored, steps or [directory])) else None
+
+
+def _lost_step(kept: Kept, task: Task) -> str:
+    """The first step that an agent worked on of which nothing is left to judge; empty where there is none."""
+    views = {view.step.name: view for view in task.steps if view.step is not None}
+    for step in kept.result.task_steps:
+        is_apart = step.name in views and verifier_environment(views[step.name]) is not None
+        if step.begun and not (is_apart and is_stored(step_directory(kept.directory, step.name))):
+            return step.name
+    return ""
 
 
 async def _verify_again(backend: Backend, store: RunStore, kept: Kept, task: Task, verify_in: Verify) -> Change:
+    if task.steps:
+        return await _verify_steps(backend, store, kept, task)
     environment = verifier_environment(task)
     if environment is not None:
         return await _verify_apart(backend, store, kept, environment)
@@ -160,6 +177,67 @@ async def _verify_apart(backend: Backend, store: RunStore, kept: Kept, environme
     return _changed(store, kept, update, integrity, files)
 
 
+@dataclass(frozen=True)
+class _JudgedStep:
+    """A step that was judged once more."""
+
+    task: Task
+    result: TaskStepResult
+    integrity: Integrity
+    files: Mapping[str, bytes]
+    image_id: str | None
+    image_origin: ImageOrigin | None
+
+    @property
+    def reward(self) -> float | None:
+        return self.result.reward
+
+    @property
+    def metrics(self) -> Mapping[str, float]:
+        return self.result.metrics
+
+
+async def _verify_steps(backend: Backend, store: RunStore, kept: Kept, task: Task) -> Change:
+    """Verify what each step handed over once more. Which steps were begun stays as it was, whatever they earn now."""
+    result, steps = kept.result, list[_JudgedStep]()
+    views = {view.step.name: view for view in task.steps if view.step is not None}
+    try:
+        for step in result.task_steps:
+            if step.begun:
+                steps.append(await _verify_step(backend, kept, step, views[step.name]))
+    except TrialError as error:
+        return Change(result, why_not=str(error))
+    for judged in steps:
+        directory = step_directory(kept.directory, judged.result.name)
+        _set_verifier_aside(directory)
+        write_files(directory, None, judged.files)
+    by_name = {judged.result.name: judged.result for judged in steps}
+    reward = reward_of(task, steps)
+    update = {
+        "reward": reward,
+        "metrics": {} if reward is None else metrics_of(task, steps),
+        "error": next((judged.result.error for judged in steps if judged.result.error), None),
+        "task_steps": tuple(by_name.get(step.name, step) for step in result.task_steps),
+        "reward_all_steps": reward_of_all(task, steps),
+        "verifier_image_id": steps[-1].image_id,
+        "verifier_image_origin": steps[-1].image_origin,
+    }
+    return _changed(store, kept, update, integrity_of(steps), {})
+
+
+async def _verify_step(backend: Backend, kept: Kept, step: TaskStepResult, view: Task) -> _JudgedStep:
+    environment = verifier_environment(view)
+    assert environment is not None
+    verifier = SeparateVerifier(environment, lambda: backend.sandbox(environment, kept.result.trial))
+    try:
+        handed = read_handover(step_directory(kept.directory, step.name))
+        update, integrity, files = await _judged(verifier.verify(handed))
+    finally:
+        await verifier.remove()
+    image, origin = backend.image_ids.get(environment.name), backend.image_origins.get(environment.name)
+    return _JudgedStep(view, step.model_copy(update=update), integrity, files, image, origin)
+
+
 async def _judged(judging: Awaitable[Verdict]) -> tuple[dict[str, Any], Integrity, Mapping[str, bytes]]:
     """What a verifier changes in the result of its trial, what that rests on, and its files.
 
@@ -199,12 +277,17 @@ async def kept_sandbox(backend: Reopens, kept: Kept, task: Task) -> tuple[Sandbo
 
 def _store(store: RunStore, directory: Path, after: TrialResult, files: Mapping[str, bytes]) -> None:
     """Store a new verdict; the old verifier's files are kept beside the new ones."""
-    if (directory / "verifier").is_dir():
-        number = 1
-        while (directory / f"verifier-{number}").exists():
-            number += 1
-        (directory / "verifier").rename(directory / f"verifier-{number}")
+    _set_verifier_aside(directory)
     fresh = {name: data for name, data in files.items() if not (directory / name).exists()}
     write_trial(directory, after, None, fresh)
     store.supersede({after.trial})
     store.append_result(after)
+
+
+def _set_verifier_aside(directory: Path) -> None:
+    if not (directory / "verifier").is_dir():
+        return
+    number = 1
+    while (directory / f"verifier-{number}").exists():
+        number += 1
+    (directory / "verifier").rename(directory / f"verifier-{number}")

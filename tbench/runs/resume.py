@@ -15,7 +15,7 @@ from pydantic import ValidationError
 from tbench.config.document import RunDocument
 from tbench.errors import KINDS, UsageError
 from tbench.results import ErrorInfo, TrialResult
-from tbench.runs.trial import TrialPlan
+from tbench.runs.trial_progress import TrialPlan
 from tbench.storage.read_run import read_results, read_run_document
 from tbench.storage.run_files import CONFIG_NAME, RESULTS_NAME, attempts
 from tbench.storage.run_store import RunStore

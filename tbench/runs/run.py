@@ -28,7 +28,8 @@ from tbench.runs.preflight import refusal, refusal_words, refusals, words_about_
 from tbench.runs.redaction import hiding
 from tbench.runs.resume import EarlierRun, RetryErrors, resume
 from tbench.runs.stopping import Gate, Stopping
-from tbench.runs.trial import Trial, TrialPlan
+from tbench.runs.trial import Trial
+from tbench.runs.trial_progress import TrialPlan
 from tbench.sandbox.backend import Backend, Capacity, Compares, Copies, HoldsImages, Keeps, Snapshots, opened, require
 from tbench.storage.run_store import RunStore
 from tbench.tasks.consent import about_withheld

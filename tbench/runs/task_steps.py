@@ -6,6 +6,7 @@ import shlex
 from collections.abc import Mapping, Sequence
 from functools import cache
 from pathlib import Path
+from typing import Protocol
 
 from tbench.errors import TrialError
 from tbench.results import Integrity, TaskStepResult
@@ -103,7 +104,23 @@ def why_stopped(part: TrialPart) -> str:
     return ""
 
 
-def reward_of(task: Task, parts: Sequence[TrialPart]) -> float | None:
+class Judged(Protocol):
+    """A part of a trial as far as its verdict goes."""
+
+    @property
+    def task(self) -> Task: ...
+
+    @property
+    def reward(self) -> float | None: ...
+
+    @property
+    def metrics(self) -> Mapping[str, float]: ...
+
+    @property
+    def integrity(self) -> Integrity: ...
+
+
+def reward_of(task: Task, parts: Sequence[Judged]) -> float | None:
     """The reward of a trial: the mean over the steps that were begun, or that of the last of them.
 
     None where one of them has no verdict.
@@ -114,7 +131,7 @@ def reward_of(task: Task, parts: Sequence[TrialPart]) -> float | None:
     return rewards[-1] if _is_final(task) else sum(rewards) / len(rewards)
 
 
-def reward_of_all(task: Task, parts: Sequence[TrialPart]) -> float | None:
+def reward_of_all(task: Task, parts: Sequence[Judged]) -> float | None:
     """The same with 0 for each step that was never begun; None also for a task without steps."""
     reward, count = reward_of(task, parts), len(task.steps)
     if reward is None or not count:
@@ -124,7 +141,7 @@ def reward_of_all(task: Task, parts: Sequence[TrialPart]) -> float | None:
     return reward * len(parts) / count
 
 
-def metrics_of(task: Task, parts: Sequence[TrialPart]) -> dict[str, float]:
+def metrics_of(task: Task, parts: Sequence[Judged]) -> dict[str, float]:
     """The metrics of a trial: of each the mean over the steps that were begun, or those of the last of them.
 
     As in Harbor a step that does not tell a metric counts as 0.
@@ -147,7 +164,7 @@ def _is_final(task: Task) -> bool:
     return task.file.multi_step_reward_strategy == "final"
 
 
-def integrity_of(parts: Sequence[TrialPart]) -> Integrity:
+def integrity_of(parts: Sequence[Judged]) -> Integrity:
     """What the verdict about all steps rests on: of each what speaks against it, with its name."""
     if not parts:
         return Integrity()

@@ -11,30 +11,22 @@ import json
 import time
 import traceback
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from harness.trajectory import Usage
 from tbench.agents.trial_agent import TrialAgent, Workplace
 from tbench.errors import TrialError
 from tbench.events import Events, Phase, TrialFinished, TrialPhase, TrialStep, TrialTaskStep, TrialVerdict
-from tbench.results import NOTHING_SEEN, ErrorInfo, ImageOrigin, Timings, TrialResult
+from tbench.results import ErrorInfo, TrialResult
 from tbench.runs.host import HostWatch, Observation
 from tbench.runs.part import TrialPart
 from tbench.runs.preflight import refusal
 from tbench.runs.redaction import hiding
-from tbench.runs.task_steps import (
-    integrity_of,
-    metrics_of,
-    prepare_step,
-    reward_of,
-    reward_of_all,
-    task_steps,
-    why_stopped,
-)
+from tbench.runs.task_steps import prepare_step, why_stopped
+from tbench.runs.trial_progress import TrialPlan, TrialProgress
 from tbench.sandbox.backend import Backend, HasLogs, Keeps, Sandbox, Snapshots, use_network
+from tbench.storage.run_files import step_directory
 from tbench.storage.run_store import RunStore
 from tbench.storage.trial_files import write_files, write_trial
 from tbench.tasks.environment import agent_environment, verifier_environment
@@ -47,34 +39,6 @@ from tbench.verify.verifier import Verdict, VerifierFailed
 
 _NOT_THERE = frozenset({"sandbox_lost", "engine_unreachable"})
 """Types of errors after which there is nothing to collect from."""
-
-
-@dataclass(frozen=True)
-class TrialPlan:
-    """One trial to be done: a task and a seed. `task` is None for a directory that could not be read."""
-
-    trial: str
-    task_name: str
-    seed: int
-    task: Task | None
-    invalid: str = ""
-    attempt: int = 1
-    """The number of the next attempt: above 1 where earlier ones were cut short or had an error."""
-
-
-@dataclass
-class _Progress:
-    """What a trial has yielded so far besides its parts; an error leaves the rest as it is."""
-
-    error: ErrorInfo | None = None
-    image_id: str | None = None
-    image_origin: ImageOrigin | None = None
-    verifier_image_id: str | None = None
-    verifier_image_origin: ImageOrigin | None = None
-    out_of_memory: bool = False
-    kept: dict[str, str] = field(default_factory=dict)
-    files: dict[str, bytes] = field(default_factory=dict)
-    sandbox_sec: float = 0.0
 
 
 class Trial:
@@ -113,10 +77,8 @@ class Trial:
         self._observed: Observation | None = None
         self._sandbox: Sandbox | None = None
         self._verifier: SeparateVerifier | None = None
-        self._parts: list[TrialPart] = []
-        """The steps of the task that were begun, or all of the trial as one."""
         self._hide = hiding([plan.task])
-        self._progress = _Progress()
+        self._progress = TrialProgress(plan)
 
     async def run(self, queue_sec: float) -> Callable[[], Awaitable[TrialResult]]:
         """Work until the verdict is on disk. The returned function tears down, off the caller's concurrency slot."""
@@ -126,14 +88,14 @@ class Trial:
             await self._reach_verdict()
         except TrialError as error:
             self._fail(error)
-            self._evidence.update(error.files)
+            self._progress.evidence.update(error.files)
             self._hide_secrets_in_traceback()
         except asyncio.CancelledError:
             await self._remove()
             raise
         except Exception as error:  # noqa: BLE001 - a bug costs its trial, is shown, and makes the run exit with 1
             self._fail(TrialError("internal", f"{type(error).__name__}: {error}"))
-            self._evidence["traceback.txt"] = traceback.format_exc().encode("utf-8", "replace")
+            self._progress.evidence["traceback.txt"] = traceback.format_exc().encode("utf-8", "replace")
             self._hide_secrets_in_traceback()
         try:
             return await self._conclude(started_at, started, queue_sec)
@@ -142,15 +104,10 @@ class Trial:
             await self._remove()
             raise
 
-    @property
-    def _evidence(self) -> dict[str, bytes]:
-        """The files of the part that is under way; before the first, those of the trial."""
-        return self._parts[-1].files if self._parts else self._progress.files
-
     def _fail(self, error: TrialError) -> None:
         self._progress.error = self._public(error)
-        if self._parts:
-            self._parts[-1].error = self._progress.error
+        if self._progress.parts:
+            self._progress.parts[-1].error = self._progress.error
 
     def _public(self, error: TrialError) -> ErrorInfo:
         # Before the message is cut: half a secret is still one.
@@ -158,9 +115,9 @@ class Trial:
         return error.info().model_copy(update={"message": message})
 
     def _hide_secrets_in_traceback(self) -> None:
-        if text := self._evidence.get("traceback.txt"):
+        if text := self._progress.evidence.get("traceback.txt"):
             shown = self._hide(text.decode("utf-8", "replace"))
-            self._evidence["traceback.txt"] = shown.encode("utf-8", "replace")
+            self._progress.evidence["traceback.txt"] = shown.encode("utf-8", "replace")
 
     async def _reach_verdict(self) -> None:
         task = self._plan.task
@@ -174,20 +131,20 @@ class Trial:
                 await self._prepare(part)
             await self._work_and_prepare(part)
             await self._verify(part)
-            if len(self._parts) < len(task.parts) and (why := why_stopped(part)):
+            if len(self._progress.parts) < len(task.parts) and (why := why_stopped(part)):
                 part.stopped = why
                 break
 
     def _begin(self, task: Task) -> TrialPart:
         """The next part of the trial: what an agent of its own is to do."""
-        step, before = task.step, len(self._parts)
+        step, before = task.step, len(self._progress.parts)
         if before:
             self._agent = self._make_agent()
-        directory = self._directory if step is None else self._directory / "steps" / step.name
-        self._parts.append(TrialPart(task, self._agent, directory))
+        directory = self._directory if step is None else step_directory(self._directory, step.name)
+        self._progress.parts.append(TrialPart(task, self._agent, directory))
         if step is not None:
             self._tell_step(step.name)
-        return self._parts[-1]
+        return self._progress.parts[-1]
 
     def _tell_step(self, name: str) -> None:
         plan = self._plan
@@ -198,7 +155,7 @@ class Trial:
                 task=plan.task_name,
                 seed=plan.seed,
                 name=name,
-                number=len(self._parts),
+                number=len(self._progress.parts),
                 count=len(plan.task.steps),
             )
         )
@@ -209,7 +166,7 @@ class Trial:
         started = time.monotonic()
         try:
             await use_network(self._sandbox, agent_environment(part.task), "start")
-            await prepare_step(part.task, self._sandbox, len(self._parts) - 1)
+            await prepare_step(part.task, self._sandbox, len(self._progress.parts) - 1)
         finally:
             part.prepare_sec = time.monotonic() - started
 
@@ -291,7 +248,7 @@ class Trial:
         if environment is None:
             return await self._verdict_beside(part, sandbox)
         assert self._plan.task is not None
-        is_last = len(self._parts) == len(self._plan.task.parts)
+        is_last = len(self._progress.parts) == len(self._plan.task.parts)
         handed = await collect(part.task, sandbox, part.directory, most_mb=self._policy.artifacts_mb, is_last=is_last)
         part.files.update(handed.files)
         self._progress.out_of_memory = sandbox.ran_out_of_memory
@@ -321,7 +278,17 @@ class Trial:
     ) -> Callable[[], Awaitable[TrialResult]]:
         await self._collect_logs()
         await self._keep()
-        result = self._result(started_at, started, queue_sec)
+        result = self._progress.result(
+            run=self._run,
+            agent=self._agent.name,
+            model=self._model,
+            final=self._is_final(self._progress.error),
+            started_at=started_at,
+            queue_sec=queue_sec,
+            wall_sec=time.monotonic() - started,
+            host=self._observed.sample() if self._observed else None,
+            out_of_memory=any(each.ran_out_of_memory for each in self._left),
+        )
         try:
             self._write(result)
         except OSError as error:
@@ -349,8 +316,8 @@ class Trial:
 
     def _write(self, result: TrialResult) -> None:
         """Write what each part has left, and the result. Raises OSError."""
-        whole = next((part for part in self._parts if part.task.step is None), None)
-        for part in self._parts:
+        whole = next((part for part in self._progress.parts if part.task.step is None), None)
+        for part in self._progress.parts:
             if part is not whole:
                 write_files(part.directory, part.trajectory, part.files)
         files = {**self._progress.files, **(whole.files if whole else {})}
@@ -371,62 +338,14 @@ class Trial:
     async def _keep(self) -> None:
         """Keep the container, if the agent worked in it; kept.json says what of this trial is left on the engine."""
         progress = self._progress
-        worked = any(part.report is not None for part in self._parts)
-        wanted = worked and self._policy.keeps(self._reward)
+        worked = any(part.report is not None for part in self._progress.parts)
+        wanted = worked and self._policy.keeps(progress.reward)
         if wanted and isinstance(self._sandbox, Keeps):
             with contextlib.suppress(TrialError):
                 progress.kept["container"] = await self._sandbox.keep()
                 self._sandbox = None
         if progress.kept:
             progress.files["kept.json"] = (json.dumps(progress.kept) + "\n").encode()
-
-    @property
-    def _reward(self) -> float | None:
-        task = self._plan.task
-        return None if task is None or self._progress.error is not None else reward_of(task, self._parts)
-
-    def _result(self, started_at: datetime, started: float, queue_sec: float) -> TrialResult:
-        progress, parts, task = self._progress, self._parts, self._plan.task
-        has_steps = task is not None and bool(task.steps)
-        found = [trajectory for part in parts if (trajectory := part.trajectory) is not None]
-        reward = self._reward
-        return TrialResult(
-            run=self._run,
-            trial=self._plan.trial,
-            task=self._plan.task_name,
-            seed=self._plan.seed,
-            attempt=self._plan.attempt,
-            final=self._is_final(progress.error),
-            agent=self._agent.name,
-            model=self._model,
-            reward=reward,
-            metrics={} if task is None or reward is None else metrics_of(task, parts),
-            outcome=parts[-1].outcome if parts else None,
-            error=progress.error,
-            steps=sum(len(each.steps) for each in found),
-            usage=sum((each.usage for each in found[1:]), found[0].usage) if found else Usage(),
-            timings=Timings(
-                queue_sec=round(queue_sec, 4),
-                sandbox_sec=round(progress.sandbox_sec + sum(part.prepare_sec for part in parts), 4),
-                agent_sec=round(sum(part.agent_sec for part in parts), 4),
-                model_sec=round(sum(each.model_sec for each in found), 4),
-                waited_sec=round(sum(each.waited_sec for each in found), 4),
-                command_sec=round(sum(each.command_sec for each in found), 4),
-                verifier_sec=round(sum(part.verifier_sec for part in parts), 4),
-                wall_sec=round(time.monotonic() - started, 4),
-            ),
-            started_at=started_at,
-            finished_at=datetime.now(UTC),
-            host=self._observed.sample() if self._observed else None,
-            integrity=integrity_of(parts) if has_steps else (parts[0].integrity if parts else NOTHING_SEEN),
-            image_id=progress.image_id,
-            image_origin=progress.image_origin,
-            verifier_image_id=progress.verifier_image_id,
-            verifier_image_origin=progress.verifier_image_origin,
-            out_of_memory=progress.out_of_memory or any(each.ran_out_of_memory for each in self._left),
-            task_steps=task_steps(task, parts) if task is not None else (),
-            reward_all_steps=reward_of_all(task, parts) if task is not None and reward is not None else None,
-        )
 
     @property
     def _left(self) -> list[Sandbox | SeparateVerifier]:

@@ -94,6 +94,9 @@ ChangeKind = Literal["added", "changed", "removed"]
 class Compares(Protocol):
     """A sandbox whose files can be compared with those of its image."""
 
+    def name_servers(self) -> Collection[str]:
+        """Addresses of name servers that the backend gives this sandbox, and not to `original`."""
+
     async def changes(self) -> Mapping[str, ChangeKind]:
         """Every path that differs from the image, as the backend itself knows it: nobody inside is asked."""
 

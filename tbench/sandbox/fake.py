@@ -77,6 +77,9 @@ class FakeSandbox:
             raise TrialError("sandbox_failed", "this fake was given nothing to connect to")
         return await self._connect(argv, environment)
 
+    def name_servers(self) -> tuple[str, ...]:
+        return ()
+
     async def shell(
         self,
         script: str,

@@ -31,6 +31,7 @@ from tbench.results import (
     ImageOrigin,
     TrialResult,
 )
+from tbench.storage.imported_plan import ImportedPlan, imported_plan
 from tbench.storage.lines import first_problem, read_lines
 from tbench.storage.run_files import CONFIG_NAME, RESULTS_NAME, STEPS_NAME, TRAJECTORY_NAME
 from tbench.text import one_line
@@ -53,23 +54,34 @@ class StoredRun(Frozen):
     planned_seeds: list[int]
     results: list[TrialResult]
     document: RunDocument | None = None
-    """The content of run.json; None for results that were imported, with or without a plan beside them."""
+    """The content of run.json of tbench's own; None for results that were imported."""
     model: str | None = None
     """The model's id, where there is one for the whole run."""
+    plan: ImportedPlan | None = None
+    """The content of run.json of a run that `tbench import` wrote."""
     imported: bool = False
-    """Whether there is no run.json, so that tasks and seeds are those that occur in the results."""
+    """Whether it is not tbench's own: the results of others, with or without a plan that `tbench import` wrote."""
     notes: tuple[str, ...] = ()
     """What was tolerated while reading, one sentence each."""
 
     @property
     def overrides(self) -> tuple[str, ...]:
         """What the run did otherwise than its tasks say, a few words each; empty where that is not known."""
+        if self.plan is not None:
+            return self.plan.overrides
         return () if self.document is None else override_words(self.document.config)
 
     @property
     def dataset(self) -> DatasetOrigin | None:
         """The dataset that the tasks are of, where run.json names one."""
-        return self.document.dataset if self.document is not None else None
+        about = self.document or self.plan
+        return about.dataset if about is not None else None
+
+    @property
+    def task_hashes(self) -> dict[str, str]:
+        """Content hash by planned task, of those that have a known one."""
+        about = self.document or self.plan
+        return {task.name: task.hash for task in about.tasks if task.hash} if about is not None else {}
 
     @property
     def broken_rules(self) -> tuple[str, ...]:
@@ -80,7 +92,9 @@ class StoredRun(Frozen):
 FrozenT = TypeVar("FrozenT", bound=Frozen)
 
 
-class _Line(NamedTuple):
+class JsonLine(NamedTuple):
+    """A line of a file: `FILE:LINE` and the object that it holds."""
+
     where: str
     data: dict[str, Any]
 
@@ -101,7 +115,7 @@ def read_run(run_dir: Path) -> StoredRun:
 
 def read_results(file: Path) -> list[TrialResult]:
     """The results in a results.jsonl of tbench's own. Raises RunUnreadable."""
-    return [_own_result(line) for line in _lines(file, [])]
+    return [_own_result(line) for line in json_lines(file, [])]
 
 
 def read_steps(trial_dir: Path) -> list[Step]:
@@ -138,24 +152,26 @@ def read_trajectory(trial_dir: Path) -> Trajectory | None:
 def _read_own(run_dir: Path, config_file: Path, results_file: Path) -> StoredRun:
     notes: list[str] = []
     plan = _read_plan(config_file)
-    document = _document(config_file, plan)
+    document, imported = _document(config_file, plan), _imported_plan(config_file, plan)
     name = str(plan.get("run") or run_dir.resolve().name)
-    lines = _lines(results_file, notes) if results_file.exists() else ()
+    lines = json_lines(results_file, notes) if results_file.exists() else ()
     return StoredRun(
         path=run_dir,
         name=name,
         planned_tasks=[task["name"] for task in plan["tasks"]],
         planned_seeds=plan["seeds"],
-        results=_results(lines, name, notes),
+        results=results_in(lines, name, notes),
         document=document,
         model=document.locked.model if document is not None else _text_or_none(plan.get("model")),
+        plan=imported,
+        imported=imported is not None,
         notes=tuple(notes),
     )
 
 
 def _read_import(results_file: Path, run_dir: Path, name: str) -> StoredRun:
     notes: list[str] = []
-    results = _results(_lines(results_file, notes), name, notes)
+    results = results_in(json_lines(results_file, notes), name, notes)
     if not results:
         raise RunUnreadable(f"{results_file}: holds no result; each line needs task, seed and reward")
     models = {result.model for result in results}
@@ -174,7 +190,11 @@ def _read_import(results_file: Path, run_dir: Path, name: str) -> StoredRun:
 
 def read_run_document(file: Path) -> RunDocument:
     """The content of a run.json of tbench's own. Raises RunUnreadable."""
-    document = _document(file, _read_plan(file))
+    plan = _read_plan(file)
+    if (imported := _imported_plan(file, plan)) is not None:
+        what = imported.imported.source or imported.imported.format
+        raise RunUnreadable(f"{file}: was imported from {what!r}, so it cannot go on here; start a new run")
+    document = _document(file, plan)
     if document is None:
         raise RunUnreadable(f"{file}: does not say how the run was started, so it cannot go on; start a new run")
     return document
@@ -188,6 +208,14 @@ def _document(file: Path, plan: dict[str, Any]) -> RunDocument | None:
         return None
     except ValueError as error:
         raise RunUnreadable(f"{file}: {one_line(str(error))}; restore it or delete the run") from None
+
+
+def _imported_plan(file: Path, plan: dict[str, Any]) -> ImportedPlan | None:
+    """The typed content of run.json of an import; None for all others."""
+    try:
+        return imported_plan(plan)
+    except ValueError as error:
+        raise RunUnreadable(f"{file}: {error}; import it again") from None
 
 
 def _text_or_none(value: object) -> str | None:
@@ -216,9 +244,12 @@ def _names_a_task(task: object) -> bool:
     return isinstance(task, dict) and isinstance(task.get("name"), str)
 
 
-def _lines(file: Path, notes: list[str]) -> Iterator[_Line]:
-    """The JSON objects of a .jsonl file. A last line that is not JSON was torn: it is noted and left out."""
-    torn: tuple[str, ValueError] | None = None
+def json_lines(file: Path, notes: list[str]) -> Iterator[JsonLine]:
+    """The JSON objects of a .jsonl file. A last line that is not JSON was torn: it is noted and left out.
+
+    Raises RunUnreadable.
+    """
+    torn: tuple[str, Exception] | None = None
     for number, raw in _raw_lines(file):
         if torn is not None:
             where, problem = torn
@@ -226,12 +257,12 @@ def _lines(file: Path, notes: list[str]) -> Iterator[_Line]:
         where = f"{file}:{number}"
         try:
             data = json.loads(raw)
-        except ValueError as error:
+        except (ValueError, RecursionError) as error:
             torn = where, error
             continue
         if not isinstance(data, dict):
             raise RunUnreadable(f"{where}: not a JSON object; remove or repair this line")
-        yield _Line(where, data)
+        yield JsonLine(where, data)
     if torn is not None:
         notes.append(f"{torn[0]}: the last line is torn and was left out")
 
@@ -245,7 +276,11 @@ def _raw_lines(file: Path) -> Iterator[tuple[int, bytes]]:
         raise _unreadable(file, error) from None
 
 
-def _results(lines: Iterable[_Line], run: str, notes: list[str]) -> list[TrialResult]:
+def results_in(lines: Iterable[JsonLine], run: str, notes: list[str]) -> list[TrialResult]:
+    """The results that lines hold, of tbench's own or bare ones; what is left out of these is told in `notes`.
+
+    Raises RunUnreadable.
+    """
     left_out: Counter[str] = Counter()
     seen: dict[tuple[object, ...], str] = {}
     results = []
@@ -260,7 +295,7 @@ def _results(lines: Iterable[_Line], run: str, notes: list[str]) -> list[TrialRe
     return results
 
 
-def _own_result(line: _Line) -> TrialResult:
+def _own_result(line: JsonLine) -> TrialResult:
     version = line.data["schema_version"]
     if type(version) is int and version > RESULT_SCHEMA_VERSION:
         raise RunUnreadable(
@@ -270,7 +305,7 @@ def _own_result(line: _Line) -> TrialResult:
     return _validated(line.data, line.where)
 
 
-def _imported_result(line: _Line, run: str, left_out: Counter[str]) -> TrialResult:
+def _imported_result(line: JsonLine, run: str, left_out: Counter[str]) -> TrialResult:
     """The result in a line of other origin: values that fit our fields are kept, the rest is counted in `left_out`."""
     missing = sorted(_IMPORT_KEYS - line.data.keys())
     if missing:

@@ -17,6 +17,11 @@ def trial_directory(run: Path, task: str, seed: int, attempt: int = 1) -> Path:
     return first if attempt == 1 else first / f"attempt-{attempt}"
 
 
+def step_directory(trial: Path, name: str) -> Path:
+    """The directory of a step of a task that has several, in that of its trial."""
+    return trial / "steps" / name
+
+
 def attempts(run: Path, task: str, seed: int) -> dict[int, Path]:
     """Directories of all attempts that left any file, by number; one that was cut short has no result.json."""
     first = trial_directory(run, task, seed)

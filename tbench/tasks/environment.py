@@ -7,8 +7,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal
 
-from tbench.compose.file import COMPOSE_FILE
-from tbench.compose.project import IMAGE_OF_MAIN, MAIN, ImageBuild, Project, Service
+from tbench.compose.project import COMPOSE_FILE, IMAGE_OF_MAIN, MAIN, ImageBuild, Project, Service
 from tbench.errors import TrialError
 from tbench.tasks.format import EnvironmentSection, TaskFile
 from tbench.tasks.network import Networks

@@ -6,9 +6,9 @@ import os
 from collections.abc import Collection, Mapping
 from pathlib import Path
 
-from tbench.compose.file import COMPOSE_FILE, ComposeFile, read_compose
+from tbench.compose.file import ComposeFile, read_compose
 from tbench.compose.interpolation import Variables
-from tbench.compose.project import IMAGE_OF_MAIN, LOGS_OF_MAIN
+from tbench.compose.project import COMPOSE_FILE, IMAGE_OF_MAIN, LOGS_OF_MAIN
 from tbench.errors import TrialError
 from tbench.tasks.consent import resolve_env
 from tbench.tasks.format import EnvironmentSection

@@ -12,21 +12,23 @@ import tomllib
 from collections.abc import Collection, Iterator, Mapping
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from pydantic import ValidationError
 
-from tbench.compose.file import COMPOSE_FILE, ComposeFile
+from tbench.compose.project import COMPOSE_FILE
 from tbench.errors import TaskInvalid, TrialError
 from tbench.tasks.bounds import read_bounded, require_bounded
 from tbench.tasks.consent import Wish, missing_variables, resolve_env, wishes
 from tbench.tasks.features import missing_features
 from tbench.tasks.files import TaskFiles, TreeEntry
 from tbench.tasks.format import EnvironmentSection, StepSection, TaskFile, first_problem, unknown_keys
-from tbench.tasks.services import read_services
 from tbench.tasks.steps import step_file
 from tbench.tasks.terminal_bench_1 import is_of_terminal_bench_1
 from tbench.text import visible_line
+
+if TYPE_CHECKING:
+    from tbench.compose.file import ComposeFile
 
 _OF_ONE_STEP = ("instruction", "tests", "workdir", "solution", "has_oracle", "unsupported", "steps")
 """What was found out about a task, and is other for each of its steps."""
@@ -126,6 +128,8 @@ class Task:
             raise TaskInvalid(f"{self.path / 'task.toml'}: {what}, but there is no environment/{COMPOSE_FILE}")
         if not self._has_image():
             raise TaskInvalid(f"{self.dockerfile}: missing, and task.toml names no environment.docker_image")
+        for part in self.parts:
+            part._check_verifier_image()
 
     def _check_step(self, folder: Path, *, brings_tests: bool) -> None:
         if not folder.is_dir():
@@ -149,10 +153,34 @@ class Task:
         # What is not known for want of a variable cannot run without it either.
         return services is not None and (project is None or bool(project.main.image or project.main.build))
 
+    def _check_verifier_image(self) -> None:
+        """A compose file that brings the tests says what the verifier's container is made of, or stands beside it."""
+        folder, settings = self.path / self.tests_folder, self.file.verifier.environment
+        services = self.compose_files.get(self.tests_folder)
+        if services is None or (settings and settings.docker_image) or (folder / "Dockerfile").is_file():
+            return
+        if services.project is not None and not (services.project.main.image or services.project.main.build):
+            raise TaskInvalid(
+                f"{folder / COMPOSE_FILE}: services.main has no image and no build, and there is no Dockerfile"
+            )
+
     @property
     def services(self) -> ComposeFile | None:
         """The content of environment/docker-compose.yaml; None for a task of one container. Raises TaskInvalid."""
         return self.services_of("environment", self.file.environment)
+
+    @property
+    def compose_files(self) -> Mapping[str, ComposeFile]:
+        """All compose files that its containers are made of, by folder: the agent's, and those of verifiers' own.
+
+        Raises TaskInvalid.
+        """
+        found = {"environment": self.services}
+        for part in self.parts:
+            settings = part.file.verifier.environment or part.file.environment
+            if part.brings_tests and part.tests_folder not in found:
+                found[part.tests_folder] = self.services_of(part.tests_folder, settings)
+        return {folder: services for folder, services in found.items() if services is not None}
 
     def services_of(self, folder: str, settings: EnvironmentSection) -> ComposeFile | None:
         """The compose file in a folder of the task, with the consent that the task has.
@@ -162,10 +190,15 @@ class Task:
         known = self._services.get(folder)
         if known is None or known[0] != settings:
             text = self._compose_text(folder)
-            allowed = self._allowed_env
-            known = settings, None if text is None else read_services(self.path / folder, text, settings, allowed)
+            known = settings, None if text is None else self._read_services(folder, text, settings)
             self._services[folder] = known
         return known[1]
+
+    def _read_services(self, folder: str, text: bytes, settings: EnvironmentSection) -> ComposeFile:
+        # Few tasks have such a file, and what reads it takes its time to load.
+        from tbench.tasks.services import read_services
+
+        return read_services(self.path / folder, text, settings, self._allowed_env)
 
     def _compose_text(self, folder: str) -> bytes | None:
         if folder not in self._compose_texts:
@@ -285,13 +318,17 @@ class Task:
         return (*wishes(self.file), *self._wishes_of_services())
 
     def _wishes_of_services(self) -> Iterator[Wish]:
-        for asked in self.services.asked if self.services is not None else ():
-            yield Wish(asked.key, asked.name, asked.has_default, f"environment/{COMPOSE_FILE}")
+        for folder, services in self.compose_files.items():
+            for asked in services.asked:
+                yield Wish(asked.key, asked.name, asked.has_default, f"{folder}/{COMPOSE_FILE}")
 
     @property
-    def host_access(self) -> tuple[str, ...]:
-        """What its compose file asks for of the engine's machine and does not get, key and value each."""
-        return () if self.may_use_host or self.services is None else self.services.host_access
+    def host_access(self) -> Mapping[Path, tuple[str, ...]]:
+        """What its compose files ask for of the engine's machine and do not get: by file, key and value each."""
+        if self.may_use_host:
+            return {}
+        files = {self.path / folder / COMPOSE_FILE: each.host_access for folder, each in self.compose_files.items()}
+        return {file: asked for file, asked in files.items() if asked}
 
     def resolve_env(self, env: Mapping[str, str]) -> dict[str, str]:
         """A table of its environment with what it may take from tbench's own. Raises TrialError(env_missing)."""
@@ -398,9 +435,9 @@ class Task:
     @cached_property
     def unsupported(self) -> list[str]:
         """Features that this task needs and tbench does not have; empty for a task that can run."""
-        services = self.services
-        lacking = services.unsupported if services is not None else ()
-        return [*missing_features(self.file, self.path), *(f"{key} in environment/{COMPOSE_FILE}" for key in lacking)]
+        files = self.compose_files.items()
+        lacking = [f"{key} in {folder}/{COMPOSE_FILE}" for folder, each in files for key in each.unsupported]
+        return [*missing_features(self.file, self.path), *lacking]
 
     @cached_property
     def unknown_keys(self) -> list[str]:

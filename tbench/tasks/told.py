@@ -4,9 +4,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping
-from xml.etree import ElementTree
-
-import yaml
 
 from tbench.tasks.format import McpServer
 from tbench.tasks.task import Task
@@ -32,23 +29,26 @@ def skills_told(files: Mapping[str, str]) -> str:
     known = [(path, front) for path, text in files.items() if (front := _front_matter(text)) is not None]
     if not known:
         return ""
+    # Only of tasks with skills, so not before one is there.
+    from xml.etree import ElementTree
+
     root = ElementTree.Element("available_skills")
     for path, (name, description) in known:
-        _add_texts(ElementTree.SubElement(root, "skill"), {"name": name, "description": description, "location": path})
+        skill = ElementTree.SubElement(root, "skill")
+        for part, text in {"name": name, "description": description, "location": path}.items():
+            ElementTree.SubElement(skill, part).text = text
     ElementTree.indent(root, space="  ")
     return "\n" + ElementTree.tostring(root, encoding="unicode")
 
 
-def _add_texts(element: ElementTree.Element, texts: Mapping[str, str]) -> None:
-    for name, text in texts.items():
-        ElementTree.SubElement(element, name).text = text
-
-
 def _front_matter(text: str) -> tuple[str, str] | None:
     """Name and description at the head of a SKILL.md; None where it does not tell both."""
-    found = _FRONT_MATTER.match(text)
+    if (found := _FRONT_MATTER.match(text)) is None:
+        return None
+    import yaml
+
     try:
-        values = yaml.safe_load(found[1]) if found else None
+        values = yaml.safe_load(found[1])
     except (yaml.YAMLError, ValueError, RecursionError):
         return None
     if not isinstance(values, dict):

@@ -12,8 +12,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from tbench.text import plain
+from tbench.verifier_logs import Logs, tests_ran
 from tbench.verify.report import Facts
-from tbench.verify.reward import Logs, tests_ran
 from tbench.verify.witness import rewards_of_files, witnessed_reward
 
 _SUMMARY = re.compile(r"\b\d+ (?:passed|failed|errors?|skipped)\b.* in [\d.]+\s?s", re.IGNORECASE)

@@ -9,39 +9,20 @@ from __future__ import annotations
 import json
 import math
 import re
-from collections.abc import Mapping
 
 from tbench.errors import TrialError
 from tbench.results import is_reward
 from tbench.tasks.format import REWARD_RANGE, RewardRange
+from tbench.verifier_logs import Logs, last_line, tests_ran, tool_failure
 
 OPTION = "--metric NAME"
 DEFAULT_METRIC = "reward"
 """The metric that counts where several are told and none is chosen."""
 _NAMES_SHOWN = 8
-Logs = Mapping[str, bytes]
-"""Files of /logs/verifier by name."""
 
-_PYTEST_SUMMARY = re.compile(
-    r"\b\d+ (?:passed|failed|error(?:s)?|skipped|xfailed|xpassed)\b.* in [\d.]+\s?s", re.IGNORECASE
-)
-_OTHER_RUNNERS = re.compile(
-    r"^(?:ok|not ok) \d+|^Ran [1-9]\d* tests? in|\bcollected [1-9]\d* items?|^(?:PASS(?:ED)?|FAIL(?:ED)?)\b",
-    re.MULTILINE,
-)
 _DECIMAL_NUMBER = re.compile(rb"[+-]?(?:\d+(?:\.\d*)?|\.\d+)(?:[eE][+-]?\d+)?")
 _LONGEST_NUMBER = 1000
 """Most bytes of the number in reward.txt."""
-_TOOL_FAILURES = (
-    (re.compile(r"Could not get lock /var/lib/(?:dpkg|apt)"), "another process holds the dpkg lock"),
-    (re.compile(r"dpkg was interrupted"), "dpkg was interrupted and is half configured"),
-    (re.compile(r"No space left on device"), "the disk is full"),
-    (re.compile(r"Temporary failure (?:in name resolution|resolving)|Could not resolve"), "names cannot be resolved"),
-    (re.compile(r"(?i)certificate.verify.failed|SSL certificate problem"), "no trusted CA certificate"),
-    (re.compile(r"getcwd: cannot access parent directories|cannot access parent"), "the working directory was deleted"),
-    (re.compile(r"(?:curl|uvx?|pytest|python3?): (?:command )?not found"), "a tool of the verifier is missing"),
-    (re.compile(r"Unable to (?:fetch|locate)|Failed to (?:fetch|download)|error sending request"), "a download failed"),
-)  # fmt: skip
 
 
 def read_reward(
@@ -57,29 +38,22 @@ def read_reward(
     elif "reward.txt" in logs:
         reward, shown = _text_reward(logs, metric)
     else:
-        raise TrialError("verifier_no_reward", f"no reward.json or reward.txt; {_last_line(logs)}")
+        raise TrialError("verifier_no_reward", f"no reward.json or reward.txt; {last_line(logs)}")
     low, high = reward_range
     if not low <= reward <= high:
         where = f"the range from {low:g} to {high:g} ([verifier] reward_range in task.toml)"
         raise TrialError("verifier_bad_reward", f"{shown}, which is outside of {where}")
     if reward == 0.0 and calls_pytest and not tests_ran(logs):
-        why = _tool_failure(logs) or f"no ctrf.json and no pytest summary; {_last_line(logs)}"
+        why = tool_failure(logs) or f"no ctrf.json and no pytest summary; {last_line(logs)}"
         raise TrialError("verifier_never_ran", f"the reward is 0 but no test ran: {why}")
     return reward
 
 
 def remarks(logs: Logs, reward: float) -> tuple[str, ...]:
     """Doubts about a verdict that stands, `kind: what was seen` each: a 0 that a failed tool may have caused."""
-    if reward != 0.0 or tests_ran(logs) or (failure := _tool_failure(logs)) is None:
+    if reward != 0.0 or tests_ran(logs) or (failure := tool_failure(logs)) is None:
         return ()
     return (f"tool-failure: {failure}",)
-
-
-def tests_ran(logs: Logs) -> bool:
-    """Whether there is a sign that tests ran: a ctrf.json with tests, or a test runner's words in the output."""
-    output = _output(logs)
-    found = _PYTEST_SUMMARY.search(output) or _OTHER_RUNNERS.search(output)
-    return found is not None or _ctrf_has_tests(logs.get("ctrf.json"))
 
 
 def read_metrics(logs: Logs) -> dict[str, float]:
@@ -109,7 +83,7 @@ def _text_reward(logs: Logs, metric: str | None) -> tuple[float, str]:
         raise TrialError("verifier_bad_reward", f"reward.txt has no metric {metric!r}, only {DEFAULT_METRIC!r}")
     raw = logs["reward.txt"].strip()
     if not raw:
-        raise TrialError("verifier_no_reward", f"reward.txt is empty; {_last_line(logs)}")
+        raise TrialError("verifier_no_reward", f"reward.txt is empty; {last_line(logs)}")
     shown = f"reward.txt holds {raw[:60].decode('utf-8', 'replace')!r}"
     if len(raw) > _LONGEST_NUMBER or _DECIMAL_NUMBER.fullmatch(raw) is None:
         # More would be taken by float(): 1_0, nan, digits of other scripts.
@@ -132,7 +106,7 @@ def _json_metrics(logs: Logs) -> dict[str, float]:
     """The numbers of reward.json by name. Raises TrialError."""
     raw = logs["reward.json"]
     if not raw.strip():
-        raise TrialError("verifier_no_reward", f"reward.json is empty; {_last_line(logs)}")
+        raise TrialError("verifier_no_reward", f"reward.json is empty; {last_line(logs)}")
     try:
         rewards = json.loads(raw, parse_int=float)  # beyond every float it is infinite
     except (ValueError, RecursionError):
@@ -145,25 +119,3 @@ def _json_metrics(logs: Logs) -> dict[str, float]:
 def _is_finite_number(value: object) -> bool:
     # To Harbor, too, true is 1.
     return isinstance(value, bool) or (isinstance(value, float) and math.isfinite(value))
-
-
-def _tool_failure(logs: Logs) -> str | None:
-    output = _output(logs)
-    return next((meaning for pattern, meaning in _TOOL_FAILURES if pattern.search(output)), None)
-
-
-def _output(logs: Logs) -> str:
-    return logs.get("stdout.txt", b"").decode("utf-8", "replace")
-
-
-def _ctrf_has_tests(raw: bytes | None) -> bool:
-    try:
-        summary = json.loads(raw or b"{}")["results"]["summary"]
-        return int(summary["tests"]) > 0
-    except (ValueError, KeyError, TypeError, RecursionError, OverflowError):
-        return False
-
-
-def _last_line(logs: Logs) -> str:
-    last = next((line.strip() for line in reversed(_output(logs).split("\n")) if line.strip()), "")
-    return f"its last words: {last[:200]!r}" if last else "it printed nothing"

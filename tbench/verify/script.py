@@ -37,6 +37,8 @@ class VerifierScript:
     uses_apt: bool = False
     caches: Sequence[str] = ()
     """Installers that test.sh calls, and whose caches are to hold nothing of the agent's."""
+    modules: Sequence[str] = ()
+    """Directories of the work from which the tests may import Python's modules: bytecode there is made anew."""
     kept: Sequence[str] = ("verifier", "agent", "artifacts")
     """Folders of /logs that come out of the container."""
 
@@ -66,6 +68,7 @@ class VerifierScript:
             "AGAIN": "1" if self.again else "",
             "USES_APT": "1" if self.uses_apt else "",
             "CACHES": " ".join(self.caches),
+            "MODULES": "\n".join(self.modules),
             "CODE": "" if code is None else str(code),
             "LATE": str(int(late)),
             "TICKS": str(ticks),

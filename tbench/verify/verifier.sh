@@ -15,6 +15,7 @@ limit_sec=$TBENCH_VERIFIER_LIMIT_SEC # test.sh's
 again=$TBENCH_VERIFIER_AGAIN         # not empty: a verifier ran here before
 uses_apt=$TBENCH_VERIFIER_USES_APT   # not empty: test.sh mentions apt or dpkg
 caches=$TBENCH_VERIFIER_CACHES       # installers that test.sh calls
+modules=$TBENCH_VERIFIER_MODULES     # directories of the work with modules that the tests may import, a line each
 code=$TBENCH_VERIFIER_CODE           # collect: how test.sh ended
 late=$TBENCH_VERIFIER_LATE           # collect: 1 when it reached its limit
 brought=$TBENCH_VERIFIER_BROUGHT     # not empty: the image has the tests, and none arrive
@@ -22,7 +23,8 @@ kept=$TBENCH_VERIFIER_KEPT           # folders of /logs that are printed, a line
 began_ticks=$TBENCH_VERIFIER_TICKS   # collect: when it began, in ticks of the machine's clock
 unset TBENCH_VERIFIER_PART TBENCH_VERIFIER_STAGE TBENCH_VERIFIER_DIGEST TBENCH_VERIFIER_LINES TBENCH_VERIFIER_WORKDIR \
     TBENCH_VERIFIER_LIMIT_SEC TBENCH_VERIFIER_AGAIN TBENCH_VERIFIER_USES_APT TBENCH_VERIFIER_CODE TBENCH_VERIFIER_LATE \
-    TBENCH_VERIFIER_TICKS TBENCH_VERIFIER_CACHES TBENCH_VERIFIER_BROUGHT TBENCH_VERIFIER_KEPT
+    TBENCH_VERIFIER_TICKS TBENCH_VERIFIER_CACHES TBENCH_VERIFIER_BROUGHT TBENCH_VERIFIER_KEPT \
+    TBENCH_VERIFIER_MODULES
 
 busybox=/opt/tbench/bin/busybox
 logs=/logs/verifier
@@ -278,6 +280,16 @@ remove_changed() {
     $busybox find "$1" -depth -type d -exec $busybox rmdir {} + 2>/dev/null
 }
 
+# Removes the bytecode that came in this container for modules of the work: python makes it anew of the source. That of
+# packages stays, as it takes long to make.
+forget_bytecode() {
+    [ -n "$modules" ] || return 0
+    local IFS="$newline"
+    # shellcheck disable=SC2086 # a word per directory
+    /opt/tbench/bin/changed $begun $modules 2>/dev/null | $busybox grep '/__pycache__/[^/]*\.pyc$' |
+        $busybox grep -v '/\(site\|dist\)-packages/' | $busybox tr '\n' '\0' | $busybox xargs -0 $busybox rm -f
+}
+
 # Notes what was changed before the tests where tools, Python's modules and settings lie, and removes bytecode that is
 # newer than its source there: a source of the image's own has none that this container made. Change times cannot be set
 # from inside, and the container has no power over the clock.
@@ -292,6 +304,7 @@ note_changes() {
     done
     unset IFS
     forget_caches
+    forget_bytecode
     # Of the caches of installers it is enough that they are there.
     for directory in .cache/uv .cache/pip .local/share/uv; do
         directory=${HOME:-/root}/$directory

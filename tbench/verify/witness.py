@@ -11,13 +11,16 @@ import re
 import shlex
 from collections.abc import Iterable, Iterator, Sequence
 
-from tbench.verify.reward import Logs, parse_reward
+from tbench.verifier_logs import Logs
+from tbench.verify.reward import parse_reward
 
 _WRITES = re.compile(
     r"""(?:^|[;&|(){]|\b(?:then|else|do)\b) \s* (?:echo|printf) \b [^;&|\n]*?
+    (?: ; \s* (?:fi|done|esac|\}) \s* | ; \s* else \s+ (?:echo|printf) \b [^;&|\n]*? ; \s* fi \s* )?
     (?<![>&\d]) >\|? \s* ["']? [^\s;&|"']* reward [^\s;&|"']*""",
     re.VERBOSE | re.IGNORECASE,
 )
+"""A write of one command, or of one at the end of a compound command in the same line: `if …; fi > reward.txt`."""
 _HERE_DOCUMENT = re.compile(r"<<-?\s*[\"'\\]?(\w+)")
 _SILENCED = re.compile(r"\bset\s+\+\w*x|\bset\s+\+o\s+xtrace|\bBASH_XTRACEFD\b|\bPS4=")
 _TOLD = re.compile(r"\+*/tests/test\.sh:(\d+) (.*)")

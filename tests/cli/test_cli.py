@@ -13,6 +13,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import in_process
 import pexpect
 import pytest
 
@@ -90,7 +91,7 @@ def test_help_lists_every_command() -> None:
     ],
 )  # fmt: skip
 def test_a_user_s_mistake_is_one_clear_line_and_exit_code_2(arguments: list[str], said: str) -> None:
-    done = tbench(*arguments)
+    done = in_process.tbench(*arguments)
     assert done.returncode == 2, done
     assert said in only_line(done.stderr)
     assert done.stdout == ""
@@ -100,7 +101,7 @@ def test_a_user_s_mistake_is_one_clear_line_and_exit_code_2(arguments: list[str]
 def test_results_that_no_score_can_be_made_of_are_one_clear_line(tmp_path: Path, command: str) -> None:
     results = tmp_path / "results.jsonl"
     results.write_text("".join(f'{{"task": "a", "seed": {seed}, "reward": 1e308}}\n' for seed in (0, 1)))
-    done = tbench(command, str(results))
+    done = in_process.tbench(command, str(results))
     assert (done.returncode, done.stdout) == (2, "")
     assert only_line(done.stderr).startswith(f"tbench: {results}:1: reward: ")
 
@@ -113,7 +114,7 @@ def test_no_engine_is_one_clear_line_and_exit_code_2() -> None:
 
 def test_a_malformed_task_given_alone_is_named_with_file_and_key(make_task: Any) -> None:
     directory = make_task(toml='[environment]\ncpus = "two"\n')
-    done = tbench("run", str(directory), "--agent", "nop")
+    done = in_process.tbench("run", str(directory), "--agent", "nop")
     assert done.returncode == 2
     line = only_line(done.stderr)
     assert str(directory / "task.toml") in line
@@ -121,7 +122,7 @@ def test_a_malformed_task_given_alone_is_named_with_file_and_key(make_task: Any)
 
 
 def test_a_model_that_the_server_does_not_have_is_refused_before_anything_starts(demo: DemoEndpoint) -> None:
-    done = tbench("run", "--base-url", demo.base_url, "--model", "gpt-17")
+    done = in_process.tbench("run", "--base-url", demo.base_url, "--model", "gpt-17")
     assert done.returncode == 2
     assert "does not serve 'gpt-17'; it lists scripted-demo" in only_line(done.stderr)
 
@@ -134,7 +135,7 @@ def test_a_malformed_task_among_others_costs_only_itself(make_task: Any, run_dir
     assert done.returncode == 3, done
     assert "coverage 1/2" in done.stdout
     assert "1 x task_invalid" in done.stdout
-    again = tbench("run", str(broken.parent), "--agent", "oracle", "-o", str(run_dir))
+    again = in_process.tbench("run", str(broken.parent), "--agent", "oracle", "-o", str(run_dir))
     assert again.returncode == 2
     assert "is not empty" in again.stderr
 
@@ -164,16 +165,16 @@ def test_a_run_against_an_endpoint_is_scored_stored_and_reported(
     assert "seed 2: reward" in done.stderr
     assert re.search(r"tidy-notes seed 0: step 2 .*\w", done.stderr)
 
-    from_disk = tbench("summary", str(run_dir))
+    from_disk = in_process.tbench("summary", str(run_dir))
     assert from_disk.stdout == done.stdout
-    summary = json.loads(tbench("summary", str(run_dir), "--json").stdout)
+    summary = json.loads(in_process.tbench("summary", str(run_dir), "--json").stdout)
     assert (
         summary["score"]["line"] == score[0]
         if "line" in summary.get("score", {})
         else score[0] in json.dumps(summary, ensure_ascii=False)
     )
 
-    report = tbench("report", str(run_dir))
+    report = in_process.tbench("report", str(run_dir))
     assert report.stdout.strip() == f"report: {run_dir / 'report.html'}"
     assert (run_dir / "report.html").stat().st_size > 5_000
 

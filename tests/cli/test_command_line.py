@@ -2,20 +2,20 @@
 
 from __future__ import annotations
 
-import os
 import re
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import get_args
 
 import click
 import pytest
+from in_process import tbench
 
 from harness.model import Rendering
 from harness.protocols import PROTOCOLS
-from tbench.cli import app, main
+from tbench.cli import SETTINGS, app
 from tbench.cli.parsing.commands import LazyGroup
 from tbench.cli.parsing.retry_errors import CommandWithRetryErrors
 from tbench.cli.resume import resume
@@ -28,34 +28,6 @@ from tbench.rewards.texts import Counting, Shape
 
 EARLIER_RUN = Path(__file__).parents[1] / "data" / "earlier-run" / "run"
 MODULE = [sys.executable, "-m", "tbench"]
-
-
-def tbench(*arguments: str, **variables: str) -> subprocess.CompletedProcess[str]:
-    environment = {**os.environ, "COLUMNS": "100", **variables}
-    environment.pop("OPENAI_BASE_URL", None)
-    return subprocess.run(
-        [*MODULE, *arguments], capture_output=True, text=True, timeout=60, check=False, env=environment
-    )
-
-
-Here = Callable[..., tuple[int, str, str]]
-
-
-@pytest.fixture
-def here(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Here:
-    """The command line within this process, which starts no other: code, output, errors."""
-    monkeypatch.delenv("OPENAI_BASE_URL", raising=False)
-
-    def call(*arguments: str, **variables: str) -> tuple[int, str, str]:
-        monkeypatch.setattr(sys, "argv", ["tbench", *arguments])
-        for name, value in variables.items():
-            monkeypatch.setenv(name, value)
-        with pytest.raises(SystemExit) as end:
-            main()
-        assert isinstance(end.value.code, int)
-        return end.value.code, *capsys.readouterr()
-
-    return call
 
 
 def groups(group: LazyGroup, name: str = "tbench") -> Iterator[tuple[str, LazyGroup]]:
@@ -99,7 +71,7 @@ def test_help_says_which_options_may_be_repeated_and_no_default_where_there_is_n
 ) -> None:
     command = group.get_command(click.Context(group), word)
     assert command is not None
-    context = click.Context(command, info_name=word)
+    context = click.Context(command, info_name=word, **SETTINGS)
     said = " ".join(command.get_help(context).split())
     assert "UNSET" not in said and "default: None" not in said
     for option in command.get_params(context):
@@ -231,11 +203,11 @@ def test_a_reader_that_goes_away_is_no_error(words: str) -> None:
         *((f"run --agent {name}", f"--agent {name}: is a preset; give --preset {name} instead") for name in PRESETS),
     ],
 )
-def test_a_mistake_is_one_line(here: Here, arguments: str, said: str) -> None:
-    code, out, err = here(*arguments.split())
-    assert (code, out) == (2, "")
-    assert err.count("\n") == 1 and err.strip().endswith(said)
-    assert err.startswith("tbench")
+def test_a_mistake_is_one_line(arguments: str, said: str) -> None:
+    done = tbench(*arguments.split())
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr.count("\n") == 1 and done.stderr.strip().endswith(said)
+    assert done.stderr.startswith("tbench")
 
 
 # -- --retry-errors --------------------------------------------------------------------------------
@@ -304,12 +276,12 @@ def test_a_misspelled_type_is_named_with_its_nearest(words: str, said: str) -> N
 # -- completion ------------------------------------------------------------------------------------
 
 
-def completed(here: Here, line: str) -> set[str]:
+def completed(line: str) -> set[str]:
     """What bash is told of for the last word of the line."""
     words = line.split(" ")
-    _, out, err = here(_TBENCH_COMPLETE="bash_complete", COMP_WORDS=line, COMP_CWORD=str(len(words) - 1))
-    assert err == ""
-    return {each.partition(",")[2] for each in out.splitlines()}
+    done = tbench(_TBENCH_COMPLETE="bash_complete", COMP_WORDS=line, COMP_CWORD=str(len(words) - 1))
+    assert done.stderr == ""
+    return {each.partition(",")[2] for each in done.stdout.splitlines()}
 
 
 @pytest.mark.parametrize(
@@ -335,5 +307,5 @@ def completed(here: Here, line: str) -> set[str]:
         ("tbench run --temp", {"--temperature"}),
     ],
 )
-def test_a_shell_completes(here: Here, line: str, words: set[str]) -> None:
-    assert completed(here, line) == words
+def test_a_shell_completes(line: str, words: set[str]) -> None:
+    assert completed(line) == words

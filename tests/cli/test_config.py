@@ -7,11 +7,11 @@ import json
 import os
 import re
 import subprocess
-import sys
 import tomllib
 from pathlib import Path
 from typing import Any
 
+import in_process
 import pytest
 from click.testing import CliRunner
 from run_plans import a_document
@@ -22,7 +22,6 @@ from tbench.config.settings import RunConfig
 from tbench.errors import UsageError
 from tbench.storage.run_store import RunStore
 
-TBENCH = str(Path(sys.executable).with_name("tbench"))
 URL = "http://127.0.0.1:9/v1"
 """Nobody listens there; no test gets so far."""
 COMMANDS = {
@@ -33,17 +32,7 @@ COMMANDS = {
 
 
 def tbench(directory: Path, *arguments: str, **variables: str) -> subprocess.CompletedProcess[str]:
-    """A process in `directory`, with no settings in its environment but these."""
-    environment = {name: value for name, value in os.environ.items() if not name.startswith(("TBENCH_", "OPENAI_"))}
-    return subprocess.run(
-        [TBENCH, *arguments],
-        capture_output=True,
-        text=True,
-        timeout=60,
-        check=False,
-        cwd=directory,
-        env={**environment, **variables},
-    )
+    return in_process.tbench(*arguments, directory=directory, **variables)
 
 
 def shown(directory: Path, *arguments: str, **variables: str) -> dict[str, tuple[Any, str]]:

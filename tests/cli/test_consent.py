@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import in_process
 import pytest
 
 from tbench.sandbox.docker.engine import Engine
@@ -85,7 +86,7 @@ def test_with_consent_every_table_gets_it_also_when_the_run_is_resumed(make_task
     assert demands["error"]["message"].endswith("set OPENAI_API_KEY in the environment of tbench")
     assert results(run_dir)["asks", 0]["reward"] == 0.0  # the variable was allowed, but is not set
 
-    refused = tbench(*command[:-1], "OTHER", "--resume", OPENAI_API_KEY=KEY)
+    refused = in_process.tbench(*command[:-1], "OTHER", "--resume", OPENAI_API_KEY=KEY)
     assert refused.returncode == 2 and 'sandbox.allow_env: ["OPENAI_API_KEY"] → ["OTHER"]' in refused.stderr
     resumed = tbench("resume", str(run_dir), "--retry-errors", "env_missing", OPENAI_API_KEY=KEY)
     assert resumed.returncode == 0, resumed
@@ -100,7 +101,7 @@ def test_a_dry_run_says_who_asks_for_what_and_who_gets_it(make_task: Any) -> Non
     make_task("demands", toml=DEMANDS)
     tasks = make_task("asks", toml=ASKS + 'X = "${SURELY_UNSET:-}"\n').parent
     command = ("run", str(tasks), "-a", "nop", "--dry-run", "--allow-env", "SURELY_UNSET")
-    lines = tbench(*command, OPENAI_API_KEY=KEY).stdout.splitlines()
+    lines = in_process.tbench(*command, OPENAI_API_KEY=KEY, COLUMNS="200").stdout.splitlines()
     assert [line.split(maxsplit=1)[1] for line in lines if line.startswith("variables")] == [
         "OPENAI_API_KEY is not given; --allow-env OPENAI_API_KEY allows it: asks, demands",
         "SURELY_UNSET (not set here) is allowed: asks",
@@ -109,7 +110,7 @@ def test_a_dry_run_says_who_asks_for_what_and_who_gets_it(make_task: Any) -> Non
 
 def test_a_shell_takes_consent_and_capabilities_as_a_run_does(make_task: Any, tools_volume: str) -> None:
     path = make_task(toml=DEMANDS.replace("OPENAI_API_KEY", "FOR_SHELL"))
-    refused = tbench("shell", str(path), FOR_SHELL="given")
+    refused = in_process.tbench("shell", str(path), FOR_SHELL="given")
     assert refused.returncode == 2
     assert "though set here: FOR_SHELL; --allow-env FOR_SHELL" in refused.stderr
     assert "env_missing: K = ${FOR_SHELL}" in refused.stderr
@@ -118,5 +119,5 @@ def test_a_shell_takes_consent_and_capabilities_as_a_run_does(make_task: Any, to
     )
     assert allowed.returncode == 0 and "got=given=" in allowed.stdout, allowed
     assert "not given" not in allowed.stderr
-    mistaken = tbench("shell", str(path), "--cap-add", "net-raw")
+    mistaken = in_process.tbench("shell", str(path), "--cap-add", "net-raw")
     assert mistaken.returncode == 2 and "'net-raw' is no Linux capability; did you mean NET_RAW?" in mistaken.stderr

@@ -10,6 +10,7 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
+import in_process
 import pytest
 from conftest import MakeTask
 from git_mirrors import Mirror, registry, row
@@ -37,10 +38,14 @@ def tbench(directory: Path, *arguments: str) -> subprocess.CompletedProcess[str]
     )
 
 
+def dry_run(directory: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
+    return in_process.tbench("run", "--dry-run", *arguments, directory=directory, COLUMNS="200")
+
+
 def plan(directory: Path, *arguments: str) -> dict[str, list[str]]:
     """What is printed, by the first word of its lines; nothing is left in the directory by it."""
     before = sorted(directory.rglob("*"))
-    done = tbench(directory, "run", "--dry-run", *arguments)
+    done = dry_run(directory, *arguments)
     assert (done.returncode, done.stderr) == (0, ""), done
     assert sorted(directory.rglob("*")) == before
     lines = done.stdout.splitlines()
@@ -138,7 +143,7 @@ def test_a_dataset_is_told_with_its_digests_and_the_rules_that_would_be_broken(
     place = registry(tmp_path / "registry.json", row("terminal-bench", "2.0", mirror, mirror.head, ["alpha", "beta"]))
     monkeypatch.setenv("TBENCH_CACHE", str(tmp_path / "cache"))
     chosen = ("terminal-bench@2.0", "--registry", str(place))
-    done = tbench(tmp_path, "run", "--dry-run", *chosen, "-t", "alpha", "-a", "oracle")
+    done = dry_run(tmp_path, *chosen, "-t", "alpha", "-a", "oracle")
     said = " ".join(done.stdout.split())
     assert f"dataset terminal-bench@2.0 (commit {mirror.head[:12]}): 1 of 1 task matches the published digests" in said
     assert "rules its leaderboard's are broken: 1 trial per task instead of 5; 1 of 2 tasks; tasks of another" in said
@@ -159,7 +164,7 @@ def test_what_would_keep_the_run_from_starting_keeps_the_dry_run(
     arguments: tuple[str, ...], said: str, tmp_path: Path
 ) -> None:
     shutil.copytree(Path(__file__).parents[1] / "data" / "earlier-run" / "run", tmp_path / "earlier")
-    done = tbench(tmp_path, "run", "--dry-run", *arguments)
+    done = dry_run(tmp_path, *arguments)
     assert (done.returncode, done.stdout, len(done.stderr.splitlines())) == (2, "", 1), done
     assert said in done.stderr
 

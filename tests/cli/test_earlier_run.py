@@ -10,6 +10,7 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
+import in_process
 import pytest
 
 from tbench.demo.server import DemoEndpoint
@@ -39,9 +40,7 @@ def demo(earlier: Path) -> Iterator[str]:
 
 
 def tbench(*arguments: str | Path) -> subprocess.CompletedProcess[str]:
-    environment = {**os.environ, "COLUMNS": "120"}
-    environment.pop("OPENAI_BASE_URL", None)
-    done = subprocess.run([TBENCH, *arguments], capture_output=True, text=True, timeout=300, env=environment)
+    done = in_process.tbench(*map(str, arguments), COLUMNS="120")
     assert done.returncode == 0, done
     return done
 
@@ -73,7 +72,10 @@ def test_its_trajectories_make_a_dataset(earlier: Path, tmp_path: Path) -> None:
 @pytest.mark.engine
 def test_it_goes_on_where_it_was_killed(earlier: Path, demo: str) -> None:
     before = (earlier / "run" / "results.jsonl").read_text().splitlines()
-    told = tbench("resume", earlier / "run", "--base-url", demo)
+    environment = {name: value for name, value in os.environ.items() if name != "OPENAI_BASE_URL"} | {"COLUMNS": "120"}
+    command = [TBENCH, "resume", earlier / "run", "--base-url", demo]
+    told = subprocess.run(command, capture_output=True, text=True, timeout=300, env=environment)
+    assert told.returncode == 0, told
     assert "3 of 4 trials stand, 1 are left" in told.stderr
     assert "score 100.0 ± 0.0 % (sample std over 2 seeds; coverage 4/4)" in told.stdout
     lines = (earlier / "run" / "results.jsonl").read_text().splitlines()

@@ -9,6 +9,7 @@ import sys
 import unicodedata
 from pathlib import Path
 
+import in_process
 import pytest
 from conftest import MakeTask
 
@@ -62,14 +63,23 @@ def hostile(make_task: MakeTask) -> Path:
 
 
 def tbench(directory: Path, *arguments: str) -> tuple[int, str]:
+    done = in_process.tbench(*arguments, directory=directory)
+    return done.returncode, harmless(done.stdout + done.stderr, arguments)
+
+
+def run_of(directory: Path, *arguments: str) -> None:
+    """A run in a process of its own."""
     environment = {name: value for name, value in os.environ.items() if not name.startswith(("TBENCH_", "OPENAI_"))}
     done = subprocess.run(
-        [TBENCH, *arguments], capture_output=True, timeout=600, check=False, cwd=directory, env=environment
+        [TBENCH, "run", *arguments], capture_output=True, timeout=600, check=False, cwd=directory, env=environment
     )
-    said = done.stdout.decode() + done.stderr.decode()
+    harmless(done.stdout.decode() + done.stderr.decode(), arguments)
+
+
+def harmless(said: str, arguments: tuple[str, ...]) -> str:
     assert "Traceback" not in said, said
     assert_harmless(said, arguments)
-    return done.returncode, said
+    return said
 
 
 def test_tasks_are_listed_and_checked_without_obeying_them(hostile: Path, tmp_path: Path) -> None:
@@ -94,7 +104,7 @@ def test_a_name_that_cannot_be_shown_is_shown_escaped_and_cannot_run(hostile: Pa
 @pytest.mark.engine
 def test_a_run_of_them_leaves_and_shows_nothing_that_steers(hostile: Path, tmp_path: Path) -> None:
     tbench(tmp_path, "run", str(hostile), "-a", "nop", "--dry-run")
-    tbench(tmp_path, "run", str(hostile), "-a", "nop", "-o", "r", "--retries", "0", "--log-level", "debug")
+    run_of(tmp_path, str(hostile), "-a", "nop", "-o", "r", "--retries", "0", "--log-level", "debug")
     run = tmp_path / "r"
     results = {
         result.task: result

@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import in_process
 import pytest
 from conftest import MakeTask
 
@@ -55,7 +56,7 @@ def test_containers_have_what_is_overridden_and_it_stands_beside_the_score(
     assert done.returncode == 0, done
     words = ["agent timeout x60", "0.5 cpus instead of each task's", "300 MB of memory instead of each task's"]
     assert f"\noverridden: {', '.join(words)}\n" in done.stdout
-    assert json.loads(tbench("summary", str(run_dir), "--json").stdout)["overrides"] == words
+    assert json.loads(in_process.tbench("summary", str(run_dir), "--json").stdout)["overrides"] == words
     document, (result,) = stored(run_dir)
     assert result["reward"] == 1.0 and result["outcome"] == "finished"
     assert document["config"]["overrides"]["cpus"] == 0.5
@@ -69,7 +70,7 @@ def test_containers_have_what_is_overridden_and_it_stands_beside_the_score(
 
 def test_a_task_larger_than_the_machine_is_told_once_and_scored(make_task: MakeTask, run_dir: Path) -> None:
     path = make_task(toml="[environment]\ncpus = 9999\nmemory_mb = 1e9\nallow_internet = false\n")
-    dry = tbench("run", str(path), "-a", "oracle", "--dry-run").stdout
+    dry = in_process.tbench("run", str(path), "-a", "oracle", "--dry-run", COLUMNS="200").stdout
     assert "room" in dry and "small-task (9999 cpus, 976,562.5 GB)" in " ".join(dry.split())
     done = tbench("run", str(path), "-a", "oracle", "-k", "2", "-o", str(run_dir))
     assert done.stderr.count("larger than the machine, which has ") == 1
@@ -79,7 +80,7 @@ def test_a_task_larger_than_the_machine_is_told_once_and_scored(make_task: MakeT
 def test_a_run_goes_on_with_more_time_for_its_builds(engine: Engine, make_task: MakeTask, run_dir: Path) -> None:
     toml = "[environment]\nbuild_timeout_sec = 1\nmemory_mb = 256\nallow_internet = false\n"
     path = make_task(
-        toml=toml, dockerfile=f"FROM debian:bookworm-slim\nRUN sleep 4; echo {uuid.uuid4()}\nWORKDIR /app\n"
+        toml=toml, dockerfile=f"FROM debian:bookworm-slim\nRUN sleep 2; echo {uuid.uuid4()}\nWORKDIR /app\n"
     )
     done = tbench("run", str(path), "-a", "oracle", "--retries", "0", "-o", str(run_dir))
     assert done.returncode == 3 and "image_build_timeout" in done.stdout, done
@@ -92,5 +93,5 @@ def test_a_run_goes_on_with_more_time_for_its_builds(engine: Engine, make_task: 
     assert [(result["reward"], result["final"]) for result in results] == [(None, False), (1.0, True)]
     assert results[0]["trial"] == results[1]["trial"]
     assert document["config"]["overrides"]["build_timeout_multiplier"] == 120
-    refused = tbench("resume", str(run_dir), "--timeout-multiplier", "2")
+    refused = in_process.tbench("resume", str(run_dir), "--timeout-multiplier", "2")
     assert refused.returncode == 2 and "--timeout-multiplier" in refused.stderr

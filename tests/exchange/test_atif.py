@@ -13,7 +13,7 @@ from click.testing import CliRunner, Result
 from fault_server import FaultServer
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from stored_runs import BEGAN, LISTED, SCRIPTS, StoredTrial, called, conversation, keys, store_run
+from stored_conversations import BEGAN, LISTED, SCRIPTS, StoredTrial, called, conversation, keys, store_run
 
 from harness.chat import Rendering
 from harness.overflow import DROPPED

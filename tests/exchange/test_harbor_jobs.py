@@ -10,7 +10,7 @@ import pytest
 from click.testing import CliRunner, Result
 from exported_jobs import needs_harbor, read_by_harbor
 from fault_server import FaultServer
-from stored_runs import SCRIPTS, StoredTrial, conversation, store_run
+from stored_conversations import SCRIPTS, StoredTrial, conversation, store_run
 
 from harness.trajectory import Outcome, Reply, Step, Trajectory, Usage
 from tbench.cli import app

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from click.testing import CliRunner, Result
 from fault_server import FaultServer
-from stored_runs import SCRIPTS, StoredTrial, called, conversation, keys, store_run
+from stored_conversations import SCRIPTS, StoredTrial, called, conversation, keys, store_run
 
 from harness.chat import Rendering
 from harness.trajectory import Message, Outcome, Reply, Step, Trajectory

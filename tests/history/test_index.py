@@ -116,6 +116,29 @@ def test_a_run_of_an_earlier_version_and_imported_results_are_runs_like_others(r
     }
 
 
+def test_what_an_import_says_of_its_run_is_known(runs: Path, history: RunHistory) -> None:
+    (runs / "job").mkdir()
+    (runs / "job" / "results.jsonl").write_text('{"task": "a", "seed": 0, "reward": 1}\n')
+    plan = {
+        "run": "job",
+        "imported": {"format": "harbor"},
+        "model": "m",
+        "agent": "theirs",
+        "status": "interrupted",
+        "seeds": [0, 1],
+        "tasks": [{"name": "a", "hash": "h"}],
+        "created_at": "2026-01-01T00:00:00Z",
+        "ended_at": "2026-01-01T00:01:00+00:00",
+        "dataset": {"name": "d", "version": "1", "source": "s", "tasks": 9},
+    }
+    (runs / "job" / "run.json").write_text(json.dumps(plan))
+    history.update(runs)
+    (row,) = history.runs(dataset="d@1")
+    assert (row.imported, row.status, row.model, row.agent) == (True, "interrupted", "m", "theirs")
+    assert (row.begun_at, row.wall_sec, row.planned, row.score) == ("2026-01-01T00:00:00.000Z", 60.0, 2, 0.5)
+    assert history.hashes("job") == {"a": "h"}
+
+
 def test_a_directory_that_is_no_readable_run_is_a_note(runs: Path, history: RunHistory) -> None:
     night(runs, 1)
     (runs / "broken").mkdir()

@@ -55,6 +55,55 @@ if [ -n "$word" ] && [ "$(cat /app/letter)" = "$word" ]; then echo 1; else echo 
     return path
 
 
+JUDGE = """
+services:
+  main:
+    build: {context: .}
+    depends_on: [store]
+  store:
+    image: debian:bookworm-slim
+    command:
+      - perl
+      - -MIO::Socket::INET
+      - -e
+      - |
+        $$server = IO::Socket::INET->new(LocalPort => 7000, Listen => 5, ReuseAddr => 1) or die;
+        while ($$client = $$server->accept) { print $$client "tangerine\\n"; close $$client }
+"""
+
+
+@pytest.fixture
+def judged(make_task: Any) -> Path:
+    """A task whose verifier's own container has a service beside it, which knows the answer."""
+    path: Path = make_task(
+        "judged",
+        toml='artifacts = ["/app/letter"]\n[environment]\nmemory_mb = 256\nallow_internet = false\n'
+        '[verifier]\nenvironment_mode = "separate"\n',
+        instruction="Write the name of a small citrus fruit, smaller than an orange, to /app/letter.\n",
+        dockerfile="FROM debian:bookworm-slim\nWORKDIR /app\n",
+        solve="echo tangerine > letter\n",
+        test="""for _ in 1 2 3 4 5 6 7 8 9; do word=$(cat </dev/tcp/store/7000) && break; sleep 0.2; done
+if [ "$(cat /app/letter)" = "$word" ]; then echo 1; else echo 0; fi >/logs/verifier/reward.txt
+""",
+    )
+    (path / "tests" / "docker-compose.yaml").write_text(JUDGE)
+    (path / "tests" / "Dockerfile").write_text("FROM debian:bookworm-slim\nCOPY . /tests/\nWORKDIR /app\n")
+    return path
+
+
+@pytest.mark.parametrize(("agent", "reward"), [("oracle", 1.0), ("nop", 0.0)])
+async def test_a_verifier_of_its_own_may_have_services_beside_it(
+    judged: Path, tmp_path: Path, engine: Engine, agent: str, reward: float
+) -> None:
+    config = tbench.RunConfig.model_validate({"agent": {"name": agent}})
+    async with tbench.Runner(config, directory=tmp_path / "run") as runner:
+        record = await runner.trial(judged)
+    assert (record.reward, record.result.error) == (reward, None)
+    assert (record.result.integrity.verify, record.result.integrity.tamper) == ("separate", ())
+    of_run = {"label": f"{LABEL_RUN}={record.result.run}"}
+    assert [*engine.api.containers(all=True, filters=of_run), *engine.api.networks(filters=of_run)] == []
+
+
 @pytest.mark.parametrize(
     ("agent", "verify", "reward"),
     [
@@ -71,6 +120,7 @@ async def test_a_task_of_two_containers_is_run_and_judged(
     async with tbench.Runner(config, directory=tmp_path / "run") as runner:
         record = await runner.trial(letter)
     assert (record.reward, record.result.error) == (reward, None)
+    assert record.result.integrity.tamper == ()
     assert (record.directory / "services" / "mailbox.log").read_text() == "open\n"
     of_run = {"label": f"{LABEL_RUN}={record.result.run}"}
     api = engine.api

@@ -235,3 +235,11 @@ def test_a_task_that_needs_more_gpus_than_there_are_is_refused(
     error = refusal(task, "", "nop", gpus)
     assert (error is None) == (words is None)
     assert error is None or (error.type == "task_unsupported" and str(error).startswith(str(words)))
+
+
+def test_a_verifier_of_its_own_is_refused_gpus_by_its_key(make_task: MakeTask) -> None:
+    task = Task.read(make_task(toml="[verifier.environment]\ngpus = 1\n"))
+    error = refusal(task, "", "nop", 0)
+    assert error is not None
+    assert str(error).startswith("needs verifier.environment.gpus = 1, and the engine has no nvidia runtime; ")
+    assert refusal(task, "", "nop", 1) is None

@@ -21,7 +21,8 @@ from tbench.results import TrialResult
 from tbench.runs.admission import Demand
 from tbench.runs.overrides import as_configured
 from tbench.runs.run import demand_of_task
-from tbench.runs.trial import Trial, TrialPlan
+from tbench.runs.trial import Trial
+from tbench.runs.trial_progress import TrialPlan
 from tbench.sandbox.backend import ExecResult, Sandbox
 from tbench.sandbox.fake import FakeBackend, FakeSandbox
 from tbench.storage.run_store import RunStore

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import Callable, Iterable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +25,7 @@ from tbench.agents.trial_agent import AgentReport, NopAgent, OracleAgent, TrialA
 from tbench.events import Events
 from tbench.results import TrialResult, is_weak
 from tbench.runs.plan import sandbox_settings
+from tbench.runs.regrade import regrade
 from tbench.runs.run import execute_run
 from tbench.runs.task_steps import prepare_step
 from tbench.sandbox.backend import ExecResult, Sandbox
@@ -72,7 +74,23 @@ KEEPER: dict[str, Any] = {
         "steps/use/solution/solve.sh": "echo hello > door\nwhile [ ! -s said ]; do sleep 0.1; done\n",
     },
 }
-ORIGINALS = {"ledger": LEDGER, "keeper": KEEPER}
+# Both steps are judged in containers of the verifier's own, which get what the step hands over; the agent's goes on.
+SURVEY: dict[str, Any] = {
+    "names": ("count", "sum"),
+    "top": 'artifacts = ["/app/counts"]',
+    "count": 'min_reward = 1.0\n[steps.verifier]\nenvironment_mode = "separate"\n',
+    "sum": 'artifacts = ["/app/total"]\n[steps.verifier]\nenvironment_mode = "separate"\n'
+    "[steps.verifier.environment]\nmemory_mb = 128\n",
+    "files": {
+        "steps/count/tests/test.sh": '[ "$(cat /app/counts)" = "3 4" ] && [ ! -e /app/notes ] && reward=1 || reward=0\n'
+        "echo $reward > /logs/verifier/reward.txt\n",
+        "steps/count/solution/solve.sh": "echo 3 4 > counts; echo left > notes\n",
+        "steps/sum/tests/test.sh": '[ "$(cat /app/total)" = 7 ] && [ ! -e /app/notes ] && reward=1 || reward=0\n'
+        "echo $reward > /logs/verifier/reward.txt\n",
+        "steps/sum/solution/solve.sh": "[ -e notes ] && set -- $(cat counts) && echo $(($1 + $2)) > total\n",
+    },
+}
+ORIGINALS = {"ledger": LEDGER, "keeper": KEEPER, "survey": SURVEY}
 Execute = Callable[..., Any]
 
 
@@ -81,7 +99,9 @@ def execute(engine: Engine, tmp_path: Path) -> Execute:
     """Runs all tasks of a directory; gives their results by name, and the directory of the run."""
 
     async def run(source: Path, make_agent: Callable[[], TrialAgent], **settings: Any) -> dict[str, TrialResult]:
-        plan = a_plan("test-steps", agent=make_agent().name, concurrency=2, cpu_overcommit=4, **settings)
+        plan = a_plan(
+            "test-steps", agent=make_agent().name, source=str(source), concurrency=2, cpu_overcommit=4, **settings
+        )
         backend = DockerBackend(engine, sandbox_settings(plan))
         async with asyncio.timeout(300):
             done = await execute_run(
@@ -105,16 +125,27 @@ def originals(make_task: MakeTask) -> Path:
 # -- original tasks ------------------------------------------------------------------------------
 
 
-async def test_the_oracle_solves_every_step(execute: Execute, make_task: MakeTask, tmp_path: Path) -> None:
+async def test_the_oracle_solves_every_step(
+    engine: Engine, execute: Execute, make_task: MakeTask, tmp_path: Path
+) -> None:
     results = await execute(originals(make_task), OracleAgent)
     assert {name: [step.reward for step in result.task_steps] for name, result in results.items()} == {
         "ledger": [1.0, 1.0, 1.0],
         "keeper": [0.5, 1.0],
+        "survey": [1.0, 1.0],
     }
     assert {result.reward for result in results.values()} == {1.0}
     assert [sign for result in results.values() for sign in result.integrity.tamper if not is_weak(sign)] == []
     setup = trial(tmp_path, "ledger") / "steps" / "balance" / "agent" / "setup.txt"
     assert setup.read_text() == "made /app/figures\n"
+    # What each step of the survey handed over is judged again without the agent's container.
+    (change,) = await regrade(partial(DockerBackend, engine), tmp_path / "run", (), None, print)
+    after = change.after
+    assert after is not None, change.why_not
+    assert (after.task, after.reward, after.reward_all_steps, after.integrity.regrades) == ("survey", 1.0, 1.0, 1)
+    assert [(step.name, step.reward) for step in after.task_steps] == [("count", 1.0), ("sum", 1.0)]
+    survey = trial(tmp_path, "survey") / "steps"
+    assert all((survey / name / "verifier-1" / "reward.txt").is_file() for name in ("count", "sum"))
 
 
 async def test_doing_nothing_scores_nothing(execute: Execute, make_task: MakeTask) -> None:
@@ -122,6 +153,7 @@ async def test_doing_nothing_scores_nothing(execute: Execute, make_task: MakeTas
     assert {name: (result.reward, result.reward_all_steps) for name, result in results.items()} == {
         "ledger": (0.0, 0.0),
         "keeper": (0.0, 0.0),
+        "survey": (0.0, 0.0),
     }
     assert [step.begun for step in results["ledger"].task_steps] == [True, False, False]
     assert results["ledger"].task_steps[0].stopped == "reward 0 is below min_reward 1"

@@ -29,7 +29,8 @@ from tbench.results import TrialResult
 from tbench.runs.regrade import regrade
 from tbench.runs.resume import EarlierRun
 from tbench.runs.run import execute_run
-from tbench.runs.trial import Trial, TrialPlan
+from tbench.runs.trial import Trial
+from tbench.runs.trial_progress import TrialPlan
 from tbench.sandbox.archive import FileEntry, pack
 from tbench.sandbox.backend import ExecResult
 from tbench.sandbox.fake import FakeBackend, FakeSandbox
@@ -412,13 +413,16 @@ class Reopening(FakeBackend):
         raise AssertionError
 
 
-async def test_a_trial_of_several_steps_is_not_verified_again(tmp_path: Path, make_task: MakeTask) -> None:
+async def test_steps_that_were_judged_in_the_agents_own_container_are_not_verified_again(
+    tmp_path: Path, make_task: MakeTask
+) -> None:
     path = step_task(make_task, "one", "two")
     tasks, directory = read_tasks(str(path)), tmp_path / "done"
     plan = a_plan(agent="nop", keep="all", source=str(path))
     backend = Reopening(lambda _: JudgedSandbox(text(1), text(1)))
     await execute_run(plan, tasks, directory, lambda: Worker([]), Events(), backend=backend)
     (change,) = await regrade(lambda _: backend, directory, (), None, print)
-    assert (change.after, change.why_not.partition(",")[0]) == (None, "its task has steps")
+    why_not = "what its step one was judged by is gone; run it again"
+    assert (change.after, change.why_not) == (None, why_not)
     (result,) = read_run(directory).results
     assert [step.reward for step in result.task_steps] == [1.0, 1.0]

@@ -22,7 +22,8 @@ from tbench.errors import KINDS, TrialError
 from tbench.events import Event, Events, TrialFinished, TrialPhase, TrialStep, TrialVerdict
 from tbench.results import TrialResult
 from tbench.runs.overrides import as_configured
-from tbench.runs.trial import Trial, TrialPlan
+from tbench.runs.trial import Trial
+from tbench.runs.trial_progress import TrialPlan
 from tbench.sandbox.backend import ExecResult
 from tbench.sandbox.fake import FakeBackend, FakeSandbox
 from tbench.storage.read_run import read_steps

@@ -160,6 +160,35 @@ def test_what_a_compose_file_lacks_is_unsupported_by_key_and_what_is_wrong_is_ma
         Task.read(with_compose(make_task, "services: {main: {iamge: x}}", name="wrong"))
 
 
+SEPARATE = "[verifier]\nenvironment_mode = 'separate'\n"
+
+
+def beside_tests(make_task: MakeTask, text: str, name: str = "apart") -> Path:
+    path: Path = make_task(name, toml=SEPARATE)
+    (path / "tests" / "docker-compose.yaml").write_text(text)
+    return path
+
+
+def test_the_compose_file_of_a_verifier_is_known_before_a_run(make_task: MakeTask) -> None:
+    with pytest.raises(TaskInvalid, match=r"tests/docker-compose\.yaml:1: services.main.iamge: unknown key"):
+        Task.read(beside_tests(make_task, "services: {main: {iamge: x}}", "wrong"))
+    with pytest.raises(TaskInvalid, match=r"tests/docker-compose\.yaml: services.main has no image and no build"):
+        Task.read(beside_tests(make_task, "services: {store: {image: x}}", "nothing"))
+    lacking = Task.read(beside_tests(make_task, "services: {main: {image: x, secrets: [s]}}", "lacking"))
+    assert lacking.unsupported == ["services.main.secrets in tests/docker-compose.yaml"]
+    path = beside_tests(make_task, "services: {main: {image: 'x:${TAG}', privileged: true}}")
+    task = Task.read(path)
+    assert task.wishes == (Wish("services.main.image", "TAG", False, "tests/docker-compose.yaml"),)
+    refused = refusal(task, "", "nop")
+    assert refused is not None
+    assert refused.type == "trust_missing"
+    file = path / "tests" / "docker-compose.yaml"
+    assert str(refused) == f"{file}: services.main.privileged; --trust allows it"
+    trusted = refusal(as_configured(task, a_config(trust=True)), "", "nop")
+    assert trusted is not None
+    assert trusted.type == "env_missing"
+
+
 def test_the_compose_file_of_a_verifier_is_read_in_its_own_folder(make_task: MakeTask) -> None:
     path = make_task()
     (path / "tests" / "docker-compose.yaml").write_text("services: {store: {image: x}}")

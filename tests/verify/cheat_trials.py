@@ -269,6 +269,8 @@ def problem(cheat: Cheat, seen: Seen) -> str:
             return ""
         believed = seen.reward == 1 and (not seen.strong or seen.mode in cheat.open)
         return "" if believed else "an honest agent is not believed"
+    if seen.mode == "separate" and seen.scores:
+        return "" if seen.mode in cheat.open else "scores in a container that it never was in"
     if seen.scores_unflagged:
         return "" if seen.mode in cheat.open else "scores without a strong flag"
     if cheat.breaks and seen.mode in cheat.shows:

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from cheat_trials import MODES, Cheat, Mode, Seen, catalogue, groups, kinds, problem, run_cheats
 
-ALL: tuple[Mode, ...] = ("shared", "isolated", "both")
+ALL: tuple[Mode, ...] = ("shared", "isolated", "both", "separate")
 
 
 async def problems(cheats: Sequence[Cheat], mode: Mode, directory: Path) -> list[str]:

@@ -58,7 +58,7 @@ async def left(engine: Engine, run: str) -> tuple[int, int]:
 
 
 async def test_a_copy_has_the_files_and_the_servers_but_not_the_daemons(
-    engine: Engine, make_task: MakeTask, start_sandbox: Start
+    engine: Engine, make_task: MakeTask, start_sandbox: Start, run_name: str
 ) -> None:
     path = make_task(test=ASKS, dockerfile=OWN_IMAGE)
     sandbox = await start_sandbox(path)
@@ -66,7 +66,7 @@ async def test_a_copy_has_the_files_and_the_servers_but_not_the_daemons(
     async with asyncio.timeout(BOUND_SEC):
         verdict = await verify_by("isolated", Task.read(path), sandbox)
     assert (verdict.reward, verdict.integrity.verify, verdict.integrity.tamper) == (1.0, "isolated", ())
-    assert (await left(engine, "tests"))[1] == 0
+    assert (await left(engine, run_name))[1] == 0
 
 
 @pytest.mark.slow
@@ -81,19 +81,19 @@ async def test_a_reward_that_only_a_daemon_gives_does_not_count(make_task: MakeT
 
 
 async def test_a_copy_that_is_cancelled_leaves_nothing(
-    engine: Engine, make_task: MakeTask, start_sandbox: Start
+    engine: Engine, make_task: MakeTask, start_sandbox: Start, run_name: str
 ) -> None:
     path = make_task(test="sleep 60\n")
     sandbox = await start_sandbox(path)
     verifying = asyncio.create_task(verify_by("isolated", Task.read(path), sandbox))
     async with asyncio.timeout(BOUND_SEC):
         # The agent's own, the image's, the copy.
-        while (await left(engine, "tests"))[0] < 3:  # noqa: ASYNC110 - the engine cannot call
+        while (await left(engine, run_name))[0] < 3:  # noqa: ASYNC110 - the engine cannot call
             await asyncio.sleep(0.1)
         verifying.cancel()
         with pytest.raises(asyncio.CancelledError):
             await verifying
-    assert (await left(engine, "tests"))[0] == 2
+    assert (await left(engine, run_name))[0] == 2
 
 
 # -- both ----------------------------------------------------------------------------------------

@@ -18,6 +18,8 @@ AT = "+/tests/test.sh:7 "
         "[ $ok ] && echo 1 > /logs/verifier/reward.txt || echo 0 > /logs/verifier/reward.txt",
         "  0) echo 1 > /logs/verifier/reward.txt ;;",
         "printf '%s\\n' \"$score\" > $REWARD_FILE",
+        "if [ $? -eq 0 ]; then echo 1; else echo 0; fi > /logs/verifier/reward.txt",
+        "if true; then echo 1; fi > /logs/verifier/reward.txt",
         "{ echo '{\"reward\": 1}' > /logs/verifier/reward.json; }",
     ],
 )
@@ -29,7 +31,7 @@ def test_lines_that_write_the_reward_are_known(line: str) -> None:
     "script",
     [
         "python3 /tests/score.py > /logs/verifier/reward.txt",
-        "if true; then echo 1; fi > /logs/verifier/reward.txt",
+        "if true; then score; fi > /logs/verifier/reward.txt",
         "cat > x <<END\necho 1 > /logs/verifier/reward.txt\nEND",
         "echo 1 >> /logs/verifier/reward.txt",
         "set +x\necho 1 > /logs/verifier/reward.txt",

@@ -172,8 +172,8 @@ def _score(row: RunRow) -> str:
 def _state(row: RunRow) -> str:
     """What is to be said of a run that is not simply finished."""
     flagged = f"{row.flagged} flagged" if row.flagged else ""
-    status = "imported" if row.imported else "" if row.status == "finished" else row.status
-    return ", ".join(filter(None, (status, flagged)))
+    status = "" if row.status == "finished" else row.status
+    return ", ".join(filter(None, ("imported" if row.imported else "", status, flagged)))
 
 
 def _short(path: Path, roots: Iterable[Path]) -> str:

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Literal
 
-from tbench.compose.file import COMPOSE_FILE
+from tbench.compose.project import COMPOSE_FILE
 from tbench.sandbox.docker.dockerfile import read_dockerfile, why_not_closed
 from tbench.tasks.format import nearest_key
 from tbench.tasks.lint.all_hints import hints_about
@@ -60,11 +60,9 @@ def findings_about(task: Task) -> Iterator[TaskFinding]:
 
 
 def _about_services(task: Task) -> Iterator[TaskFinding]:
-    """What of a task's compose file has no effect, and what it has with consent only."""
-    if (services := task.services) is None:
-        return
-    path = task.path / "environment" / COMPOSE_FILE
-    for key, why in services.ignored.items():
-        yield TaskFinding("note", "ignored", f"{path}: {key}: {why}")
-    for key in task.host_access:
+    """What of a task's compose files has no effect, and what they have with consent only."""
+    for folder, services in task.compose_files.items():
+        for key, why in services.ignored.items():
+            yield TaskFinding("note", "ignored", f"{task.path / folder / COMPOSE_FILE}: {key}: {why}")
+    for path, key in ((path, key) for path, keys in task.host_access.items() for key in keys):
         yield TaskFinding("note", "asks for the host", f"{path}: {key}; without --trust the task cannot run")

@@ -8,7 +8,7 @@ import hashlib
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from tbench.compose.project import MAIN, Project, Service
 from tbench.config.settings import PAST_CLOSED_ADDRESSES
@@ -18,9 +18,6 @@ from tbench.results import ImageOrigin
 from tbench.sandbox.backend import BUSYBOX, Capacity, SandboxSettings, Say
 from tbench.sandbox.docker.beside import Originals
 from tbench.sandbox.docker.cleaning import reap
-from tbench.sandbox.docker.compose.options import startup_of
-from tbench.sandbox.docker.compose.sandbox import ComposeContainer
-from tbench.sandbox.docker.compose.starting import Starting, find_made
 from tbench.sandbox.docker.container import Container, ContainerLimits, Recipe
 from tbench.sandbox.docker.create import lacks_quota, run_helper
 from tbench.sandbox.docker.engine import Engine, EngineError
@@ -37,6 +34,10 @@ from tbench.sandbox.docker.tools import base_images, ensure_tools
 from tbench.sandbox.loose_files import loose_files
 from tbench.sandbox.pinning import Lease, Shares, parse_ranges
 from tbench.tasks.environment import Environment
+
+if TYPE_CHECKING:
+    # Loaded for tasks of several containers only.
+    from tbench.sandbox.docker.compose.sandbox import ComposeContainer
 
 _GPUS = Path("/proc/driver/nvidia/gpus")
 _Made = TypeVar("_Made", bound=Container)
@@ -192,6 +193,9 @@ class DockerBackend:
         snapshot: Image | None = None,
     ) -> ComposeContainer:
         """Start all services of a compose file; with a snapshot, `main` has its files. Raises TrialError."""
+        from tbench.sandbox.docker.compose.sandbox import ComposeContainer
+        from tbench.sandbox.docker.compose.starting import Starting
+
         for service in project.services.values() if self._settings.block_host else ():
             if service.privileged or PAST_CLOSED_ADDRESSES & set(service.cap_add):
                 why = f"the service {service.name} has capabilities that go past what --block-host closes"
@@ -225,6 +229,8 @@ class DockerBackend:
         self, environment: Environment, part: Environment, service: Service, trial: str, image: Image
     ) -> Recipe:
         """The recipe of a service's container, but for what is known of its networks and volumes later."""
+        from tbench.sandbox.docker.compose.options import startup_of
+
         is_main = service.name == MAIN
         image = dataclasses.replace(image, user=service.user or image.user, startup=startup_of(service, image.startup))
         variables = {**service.environment, **environment.variables()} if is_main else service.environment
@@ -341,6 +347,9 @@ class DockerBackend:
 
     async def _with_services(self, main: Container, recipe: Recipe, project: str) -> ComposeContainer:
         """A kept container with the services that were kept with it. Raises TrialError."""
+        from tbench.sandbox.docker.compose.sandbox import ComposeContainer
+        from tbench.sandbox.docker.compose.starting import find_made
+
         try:
             made, images = await find_made(self._engine, project)
             inspect = self._engine.api.inspect_image

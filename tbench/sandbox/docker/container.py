@@ -5,12 +5,9 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import dataclasses
-import errno
 import io
 import re
-import shlex
 import tempfile
-import time
 import uuid
 from collections.abc import Awaitable, Collection, Mapping, Sequence
 from functools import partial
@@ -19,10 +16,10 @@ from typing import IO, Any
 
 from harness.stream import ByteStream
 from tbench.errors import TrialError
-from tbench.results import Stage
 from tbench.sandbox.archive import ChunkReader, FileEntry, pack, unpack
 from tbench.sandbox.backend import BUSYBOX, LOG_DIRECTORIES, ChangeKind, ExecResult, Sandbox, TtyStream
 from tbench.sandbox.docker.beside import Originals, compare, transfer
+from tbench.sandbox.docker.commands import OUTPUT_BYTES, Commands
 from tbench.sandbox.docker.compose.preparing import prepare
 from tbench.sandbox.docker.create import (
     REMOVE_SEC,
@@ -50,25 +47,23 @@ from tbench.sandbox.docker.labels import (
 from tbench.sandbox.docker.memory_watch import MemoryWatch
 from tbench.sandbox.docker.networking.bridge import closing_script
 from tbench.sandbox.docker.networking.router import Router
-from tbench.sandbox.docker.output import CommandOutput
 from tbench.sandbox.health import wait_until_healthy
 from tbench.sandbox.loose_files import pack_folder
 from tbench.sandbox.pinning import Lease
 from tbench.tasks.format import Healthcheck
 from tbench.tasks.network import NetworkPolicy
-from tbench.text import one_line
 
 __all__ = ["Container", "ContainerLimits", "Recipe"]
 
 _CHANGES: Mapping[int, ChangeKind] = {0: "changed", 1: "added", 2: "removed"}
 """Kinds of changes by the engine's numbers."""
 _COMMIT_SEC = 900.0
-_ENDS_SEC = 2
+_OF_NETWORKS = "127.0.0.11"
+"""The name server that the engine gives to containers on networks other than its default bridge."""
 _EXEC_SEC = 60.0
 _LOOSE_SEC = 600.0
 _CONNECT_SEC = 30.0
 """Deadline for connecting; shorter than a terminal waits for tmux, so that a hanging engine is told from it."""
-_OUTPUT_BYTES = 64 << 20
 _ROOT = "0:0"
 """Root by number: the accounts in the container may be gone, or changed."""
 _FULL = 0.9
@@ -99,6 +94,7 @@ class Container:
         self._limits = recipe.limits
         self._memory_watch = memory_watch
         self._originals = originals or Originals()
+        self._commands = Commands(engine, container_id)
         self._router: Router | None = None
         self._network = recipe.network
         self.lease = Lease()
@@ -191,8 +187,8 @@ class Container:
             argv = [BUSYBOX, "sh", "-c", f'{make}; exec "$@"', "sh", *argv]
         try:
             # Not waited for: a terminal does so itself, and is not charged for it.
-            return await self._open(
-                list(argv),
+            return await self._commands.open(
+                argv,
                 user=self._agent_user or "",
                 workdir=self.workdir,
                 environment=environment,
@@ -226,114 +222,28 @@ class Container:
         environment: Mapping[str, str] | None = None,
         source: IO[bytes] | None = None,
         sink: IO[bytes] | None = None,
-        limit_bytes: int = _OUTPUT_BYTES,
+        limit_bytes: int = OUTPUT_BYTES,
     ) -> ExecResult:
-        # The limit holds inside (there is no API to end an exec) and, with a margin, outside.
-        limit = max(1, round(timeout_sec))
-        script = f"printf '\\1'\n{script}"
-        argv = [BUSYBOX, "timeout", "-k", "5", str(limit), BUSYBOX, "sh", "-c", script]
-        output = CommandOutput(sink, limit_bytes)
         environment = dict(environment or {})
         if user in ("root", "0"):
             user = _ROOT
             if not self._image.has_home:
                 # Else the engine takes it from the accounts.
                 environment.setdefault("HOME", "/root")
-        stream = await self._open(argv, user=user or "", workdir="/", environment=environment)
-        started = time.monotonic()
-        try:
-            async with asyncio.timeout(limit + 30):
-                async with stream.fed(source or io.BytesIO()):
-                    while (data := await stream.read_output()) and await output.take(data):
-                        pass
-                if output.was_cut:
-                    return ExecResult(None, output.kept, was_cut=True)
-                code = await self._exit_code(stream.exec_id)
-        except TimeoutError:
-            return ExecResult(None, output.kept, timed_out=True)
-        except OSError as error:
-            if error.errno == errno.ENOSPC:
-                raise
-            raise TrialError("sandbox_lost", f"the stream of a command broke: {error}") from error
-        timed_out = time.monotonic() - started >= limit and code in (None, 124, 137, 143)
-        if (code in (None, 137) or not output.has_begun) and not timed_out and await self._has_ended():
-            raise TrialError("sandbox_lost", "the container ended under a command")
-        if not output.has_begun and not timed_out:
-            words = one_line((output.kept.decode("utf-8", "replace") + stream.errors).strip(), 200)
-            if "unable to find user" in words:
-                raise TrialError("task_invalid", f"{words}: the image has no user {user!r}", stage=Stage.SANDBOX)
-            raise TrialError("sandbox_failed", f"no command can be started in the container ({code}): {words}")
-        return ExecResult(code, output.kept, timed_out)
+        return await self._commands.run(
+            script,
+            timeout_sec=timeout_sec,
+            user=user or "",
+            environment=environment,
+            source=source or io.BytesIO(),
+            sink=sink,
+            limit_bytes=limit_bytes,
+        )
 
     async def open_tty(self, argv: Sequence[str], environment: Mapping[str, str], rows: int, columns: int) -> TtyStream:
-        stream = await self._open(
-            list(argv), user=self._agent_user or "", workdir=self.workdir, environment=environment, tty=True
-        )
-        tty = _Tty(self._engine, stream)
+        tty = await self._commands.tty(argv, environment, user=self._agent_user or "", workdir=self.workdir)
         await tty.resize(rows, columns)
         return tty
-
-    async def _exit_code(self, exec_id: str) -> int | None:
-        """Exit code of a command; None where it runs on with its output closed."""
-        # The stream may end a moment before the engine knows of the process's end.
-        ends_at = time.monotonic() + _ENDS_SEC
-        while True:
-            try:
-                state = await self._engine.call(self._engine.api.exec_inspect, exec_id)
-            except EngineError as error:
-                if error.status is None:
-                    raise unreachable(error) from error
-                # An exec is forgotten when its container is gone, and when the engine restarted.
-                raise TrialError("sandbox_lost", f"a command was lost with its container or engine: {error}") from error
-            if not state["Running"] or time.monotonic() > ends_at:
-                code: int | None = state["ExitCode"]
-                return code
-            await asyncio.sleep(0.02)
-
-    async def _has_ended(self) -> bool:
-        """Whether the container has just ended: its processes die a moment before the engine knows."""
-        try:
-            await self._engine.call(self._engine.api.wait, self.container_id, timeout=_ENDS_SEC)
-        except EngineError as error:
-            return error.status == 404
-        return True
-
-    async def _open(
-        self,
-        argv: list[str],
-        *,
-        user: str,
-        workdir: str,
-        environment: Mapping[str, str],
-        deadline_sec: float = _EXEC_SEC,
-        outage_sec: float | None = None,
-        tty: bool = False,
-    ) -> ExecStream:
-        engine = self._engine
-        outage_sec = engine.outage_sec if outage_sec is None else outage_sec
-        options: dict[str, Any] = {"user": user, "workdir": workdir, "environment": dict(environment), "tty": tty}
-        try:
-            async with asyncio.timeout(deadline_sec + outage_sec):
-                created = await engine.call(
-                    engine.api.exec_create, self.container_id, argv, stdin=True, **options,
-                    deadline_sec=deadline_sec, outage_sec=outage_sec,
-                )  # fmt: skip
-                stream = await engine.call(
-                    partial(_start_exec, engine.api, created["Id"], tty),
-                    deadline_sec=deadline_sec,
-                    outage_sec=outage_sec,
-                    dispose=ExecStream.release,
-                )
-                return await stream.attach()
-        except (EngineError, TimeoutError) as error:
-            status = getattr(error, "status", None)
-            if status in (404, 409) or "container state improper" in str(error):  # Podman's 500
-                raise TrialError("sandbox_lost", f"the container is gone or ended: {error}") from error
-            if status is None:
-                raise unreachable(error) from error
-            if await self._has_ended():  # in some moments of a removal it is a 500
-                raise TrialError("sandbox_lost", f"the container ended: {error}") from error
-            raise TrialError("sandbox_failed", f"starting {shlex.join(argv[:3])} failed: {error}") from error
 
     async def put(self, files: Mapping[str, FileEntry]) -> None:
         try:
@@ -372,6 +282,12 @@ class Container:
         """The recipe with the task's own image, also where this container was made of a snapshot."""
         return dataclasses.replace(self._recipe, image=self._recipe.original or self._image, original=None)
 
+    def name_servers(self) -> Collection[str]:
+        if self._recipe.network is not None:
+            return (ROUTER,)
+        options = self._recipe.options
+        return () if options is None else (_OF_NETWORKS, *(options.host.get("dns") or ()))
+
     async def changes(self) -> Mapping[str, ChangeKind]:
         if self._recipe.original is not None:
             # The engine would only tell what changed since the snapshot.
@@ -405,7 +321,7 @@ class Container:
         return await Container.start(self._engine, recipe, self._memory_watch, self._originals)
 
     async def _open_as_root(self, script: str) -> ExecStream:
-        return await self._open([BUSYBOX, "sh", "-c", script], user=_ROOT, workdir="/", environment={})
+        return await self._commands.open([BUSYBOX, "sh", "-c", script], user=_ROOT, workdir="/", environment={})
 
     async def wait_until_healthy(self, check: Healthcheck) -> None:
         """Wait for a healthcheck. Raises TrialError, with what entry point and services have written."""
@@ -503,10 +419,6 @@ async def _remove_image(engine: Engine, image_id: str) -> None:
         await engine.call(engine.api.remove_image, image_id, noprune=True, deadline_sec=REMOVE_SEC)
 
 
-def _start_exec(api: Any, exec_id: str, tty: bool) -> ExecStream:
-    return ExecStream(exec_id, api.exec_start(exec_id, socket=True, tty=tty), is_tty=tty)
-
-
 async def _is_running(sandbox: Sandbox) -> bool:
     assert isinstance(sandbox, Container)
     try:
@@ -516,28 +428,6 @@ async def _is_running(sandbox: Sandbox) -> bool:
             return False
         raise unreachable(error) from error
     return bool(state["State"]["Running"])
-
-
-class _Tty(TtyStream):
-    """A command on a terminal of its own."""
-
-    def __init__(self, engine: Engine, stream: ExecStream) -> None:
-        self._engine = engine
-        self._stream = stream
-
-    async def read(self) -> bytes:
-        return await self._stream.read_output()
-
-    async def write(self, data: bytes) -> None:
-        await self._stream.write(data)
-
-    async def resize(self, rows: int, columns: int) -> None:
-        # A process that has ended has no window: whoever reads hears of its end.
-        with contextlib.suppress(EngineError):
-            await self._engine.call(self._engine.api.exec_resize, self._stream.exec_id, height=rows, width=columns)
-
-    async def close(self) -> None:
-        await self._stream.close()
 
 
 def _held_mb(memory: Mapping[str, Any]) -> float:

@@ -9,18 +9,20 @@ import uuid
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from tbench.errors import TrialError
 from tbench.results import Stage
 from tbench.sandbox.backend import BUSYBOX, TOOLS
-from tbench.sandbox.docker.compose.options import ServiceOptions
 from tbench.sandbox.docker.engine import Engine, EngineError, EngineUnreachable, is_disk_full
 from tbench.sandbox.docker.image import Image
 from tbench.sandbox.docker.labels import LABEL_OWNER, LABEL_RUN, LABEL_TRIAL, NETWORK
 from tbench.sandbox.docker.owner import owner
 from tbench.sandbox.startup import NOTHING, Startup
 from tbench.tasks.network import NetworkPolicy
+
+if TYPE_CHECKING:
+    from tbench.sandbox.docker.compose.options import ServiceOptions
 
 REMOVE_SEC = 60.0
 ROUTER, TRIAL = "192.0.0.1", "192.0.0.2"

@@ -223,6 +223,8 @@ class Seen:
     """What lies in the image there."""
     mentions: tuple[str, ...] = ()
     """Files of the agent's work that speak of the verifier."""
+    name_servers: frozenset[str] = frozenset()
+    """Addresses of name servers that nobody inside has chosen, besides those of the image's container."""
     made_by_tests: frozenset[str] = frozenset()
     """Paths that were made while the tests ran."""
 

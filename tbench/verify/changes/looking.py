@@ -84,7 +84,7 @@ async def look(task: Task, sandbox: Sandbox, facts: Facts | None = None) -> tupl
     changes, original = await asyncio.gather(sandbox.changes(), sandbox.original())
     image = await _known_image(original)
     tests = _tests(task, sandbox.workdir)
-    seen = Seen(changes, image.tree, tests)
+    seen = Seen(changes, image.tree, tests, name_servers=frozenset(sandbox.name_servers()))
     sums, contents = _wanted(seen)
     mentioning = {path for path in changes if may_mention(seen, path)}
     (now, mentions, made, touched), then = await asyncio.gather(

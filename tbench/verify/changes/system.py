@@ -181,7 +181,7 @@ def _names(seen: Seen) -> Iterator[Sign]:
     then = set(seen.content_then("/etc/resolv.conf").split())
     text = seen.content("/etc/resolv.conf")
     servers = re.findall(r"^\s*nameserver\s+(\S+)", text or "", re.MULTILINE)
-    if then and any(server not in then for server in servers):
+    if then and any(server not in then | seen.name_servers for server in servers):
         yield Sign("hosts", "/etc/resolv.conf", "names another name server")
 
 

@@ -5,15 +5,16 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import dataclasses
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 
 from tbench.errors import TrialError
-from tbench.results import Integrity
+from tbench.results import Integrity, is_weak
 from tbench.sandbox.backend import Compares, Sandbox, removed_afterwards, use_network
 from tbench.tasks.environment import Environment
 from tbench.verify.changes.looking import look
 from tbench.verify.changes.signs import Sign, told
 from tbench.verify.policy import NOT_THE_AGENTS, broken_by_agent
+from tbench.verify.separate.earned import joined, turned_within, turning_paths, zero
 from tbench.verify.separate.handover import HandedOver
 from tbench.verify.separate.restoring import restore
 from tbench.verify.verifier import Verdict, VerifierFailed, verify
@@ -41,42 +42,64 @@ class SeparateVerifier:
         """The verdict about what was handed over. Raises TrialError; VerifierFailed has the integrity."""
         self._sandbox = await self._start()
         try:
-            verdict = await self._verdict(self._sandbox, handed)
+            verdict, turning = await self._verdict(self._sandbox, handed)
         except TrialError as error:
             if isinstance(error, VerifierFailed):
                 error.integrity = _seen(error.integrity, handed)
-            if error.type in NOT_THE_AGENTS or not await self._runs_without(handed):
+            if error.type in NOT_THE_AGENTS or await self._verdict_about_nothing(handed) is None:
                 raise
             broken = broken_by_agent(error)
             integrity = broken.integrity.model_copy(update={"verify": "separate"})
             return dataclasses.replace(broken, integrity=integrity)
+        verdict = await self._earned(verdict, turning, handed)
         return dataclasses.replace(verdict, integrity=_seen(verdict.integrity, handed))
 
-    async def _verdict(self, sandbox: Sandbox, handed: HandedOver) -> Verdict:
-        task, tests = self._environment.task, await restore(self._environment, sandbox, handed)
+    async def _verdict(
+        self, sandbox: Sandbox, handed: HandedOver, without: Sequence[str] = ()
+    ) -> tuple[Verdict, tuple[str, ...]]:
+        """The verdict from a sandbox; and the paths that turn the tests, of a pass. Raises TrialError."""
+        task, tests = self._environment.task, await restore(self._environment, sandbox, handed, without)
         await use_network(sandbox, self._environment, "verifier")
         verdict = await verify(task, sandbox, brought=tests, kept=_KEPT)
         if verdict.reward <= 0 or not isinstance(sandbox, Compares):
-            return verdict
+            return verdict, ()
         signs: tuple[Sign, ...] = ()
         # The tests of an image need not be in the task's directory.
         with contextlib.suppress(*[TrialError] if self._environment.brings_tests else []):
             # Tests that run what was handed over may be turned by it, here as anywhere.
             _, signs = await look(task, sandbox, verdict.facts)
         tamper = tuple(dict.fromkeys((*verdict.integrity.tamper, *told(signs))))
-        return dataclasses.replace(verdict, integrity=verdict.integrity.model_copy(update={"tamper": tamper}))
+        integrity = verdict.integrity.model_copy(update={"tamper": tamper})
+        return dataclasses.replace(verdict, integrity=integrity), turning_paths(signs, task.file.artifacts)
 
-    async def _runs_without(self, handed: HandedOver) -> bool:
-        """Whether the verifier comes to a verdict where nothing is handed over, so that the trouble lies in that."""
-        nothing = HandedOver(handed.archive, ())
+    async def _earned(self, verdict: Verdict, turning: Sequence[str], handed: HandedOver) -> Verdict:
+        """A pass that strong signs speak against counts as it does without what turns the tests. Raises TrialError."""
+        if turning:
+            again: Verdict | VerifierFailed
+            try:
+                again, _ = await self._in_another(handed, turning)
+            except VerifierFailed as failure:
+                again = failure
+            verdict = joined(verdict, again)
+        if verdict.reward <= 0 or all(map(is_weak, verdict.integrity.tamper)):
+            return verdict
+        control = await self._verdict_about_nothing(handed)
+        signs = () if control is None else turned_within(verdict, control)
+        return zero(verdict, *signs) if signs else verdict
+
+    async def _verdict_about_nothing(self, handed: HandedOver) -> Verdict | None:
+        """What the verifier says where nothing is handed over; None where it comes to no verdict there either."""
+        try:
+            return (await self._in_another(HandedOver(handed.archive, ())))[0]
+        except TrialError:
+            return None
+
+    async def _in_another(self, handed: HandedOver, without: Sequence[str] = ()) -> tuple[Verdict, tuple[str, ...]]:
+        """The same in a new sandbox, in place of the one before. Raises TrialError."""
         self._ran_out_of_memory = self.ran_out_of_memory
         await self.remove()
-        try:
-            async with removed_afterwards(await self._start()) as control:
-                await self._verdict(control, nothing)
-        except TrialError:
-            return False
-        return True
+        async with removed_afterwards(await self._start()) as another:
+            return await self._verdict(another, handed, without)
 
     async def remove(self) -> None:
         """Remove the sandbox, if it was started. Never raises."""

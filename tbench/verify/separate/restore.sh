@@ -25,6 +25,11 @@ unpack() {
     EXTRACT_UNSAFE_SYMLINKS=1 $busybox tar -xf - -C / || exit $exit_not_staged
 }
 
+# Removes python's caches below $1. Python writes them anew of the source; what lies there may be of another one.
+drop_caches() {
+    $busybox find "$1" -name __pycache__ -prune -exec $busybox rm -rf -- {} +
+}
+
 # Prints 1 where other files of the tests speak of a reward, else 0; then a line break and test.sh.
 show_tests() {
     [ -f /tests/test.sh ] || exit $exit_no_tests

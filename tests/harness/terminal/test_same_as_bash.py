@@ -284,14 +284,19 @@ async def several(box: Container) -> AsyncIterator[list[Twins]]:
 # -- one script after the other ------------------------------------------------------------------
 
 
+def examples(count: int) -> settings:
+    """Fewer where they are the same ones every time, as in `make test`; all where new ones are looked for."""
+    return settings(max_examples=count * 2 // 5 if settings.default.derandomize else count)
+
+
 @given(script=SCRIPTS)
-@settings(max_examples=250)
+@examples(250)
 async def test_a_delivered_script_does_what_bash_does_with_it(persistent: Twins, script: str) -> None:
     assert (difference := await persistent.difference(script)) is None, difference
 
 
 @given(script=SCRIPTS)
-@settings(max_examples=100)
+@examples(100)
 async def test_a_script_in_a_process_of_its_own_does_what_bash_does_with_it(fresh: Twins, script: str) -> None:
     assert (difference := await fresh.difference(script)) is None, difference
 
@@ -306,7 +311,7 @@ async def test_a_script_that_changes_nothing_leaves_the_shell_as_it_was(persiste
 
 
 @given(pieces=st.lists(script_lines(1).filter(is_whole), min_size=2, max_size=4))
-@settings(max_examples=50)
+@examples(50)
 async def test_a_script_that_is_delivered_in_pieces_does_what_the_whole_does(
     persistent: Twins, pieces: list[str]
 ) -> None:

@@ -50,7 +50,7 @@ async def test_a_program_that_waits_for_input_has_the_whole_duration(terminal: T
 
 
 async def test_text_without_a_newline_waits_and_can_be_ended_by_a_key(terminal: Terminal) -> None:
-    assert not (await terminal.send(Keys("echo half", 0.1))).at_prompt
+    assert not (await terminal.send(Keys("echo half", 0.5))).at_prompt
     assert (await terminal.view()).screen.endswith("echo half")
     assert await press(terminal, "Enter")
     assert body(await terminal.view()) == ["half"]
@@ -58,7 +58,7 @@ async def test_text_without_a_newline_waits_and_can_be_ended_by_a_key(terminal: 
 
 async def test_keys_are_pressed_by_name(terminal: Terminal) -> None:
     await type_in(terminal, "echo again\n")
-    assert not await press(terminal, "Up", 0.1)
+    assert not await press(terminal, "Up", 0.5)
     assert (await terminal.view()).screen.endswith("echo again")
     assert await press(terminal, "Enter")
     assert not (await terminal.send(Keys("sleep 100\n", 0.1))).at_prompt

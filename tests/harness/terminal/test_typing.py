@@ -237,7 +237,7 @@ async def test_keys_for_a_full_screen_program_need_no_newline(
     desk: Terminal, program: str, leave: str, is_full: bool
 ) -> None:
     assert not (await desk.send(Keys("echo ", 0.1, shell_warning="no_newline"))).full_screen
-    assert not (await desk.send(Keys(f"shown > /tmp/f; {program}\n", 0.5))).full_screen
+    assert not (await desk.send(Keys(f"shown > /tmp/f; {program}\n", 1.0))).full_screen
     assert (await desk.send(Keys("j", 0.1, shell_warning="no_newline"))).full_screen is is_full
     await desk.send(Keys("\x7f", 0.1))
     assert (await desk.send(Keys(leave, LONG))).at_prompt
@@ -245,7 +245,7 @@ async def test_keys_for_a_full_screen_program_need_no_newline(
 
 
 async def test_a_control_key_that_has_no_character_types_what_its_name_says(desk: Terminal) -> None:
-    await desk.send(Keys("cat -A\n", 0.2))
+    await desk.send(Keys("cat -A\n", 0.5))
     for key in ("C-;", "C-,", "C-.", "C-1", "C-=", "a"):
         await press(desk, key, 0.05)
     assert "\n;,.1=a$\n" in (await type_in(desk, f"\n{C_D}")).screen

@@ -7,6 +7,7 @@ import sys
 import uuid
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any
 
@@ -34,12 +35,18 @@ DEAD = replace(HERE, pid="4194305", start="1").label()
 ELSEWHERE = replace(HERE, boot="other", machine="0123456789ab", host="far").label()
 
 
-def dead_owner() -> str:
-    """The label of a process that was killed."""
-    script = (
-        "from tbench.sandbox.docker.owner import owner; print(owner(), flush=True); import os; os.kill(os.getpid(), 9)"
-    )
-    return subprocess.run([sys.executable, "-c", script], capture_output=True, text=True).stdout.strip()
+@contextmanager
+def killed_at_the_end() -> Iterator[str]:
+    """The label of a process that lives no longer than the block: until then no other run's start takes what it has."""
+    script = "from tbench.sandbox.docker.owner import owner; print(owner(), flush=True); input()"
+    with subprocess.Popen(
+        [sys.executable, "-c", script], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    ) as process:
+        assert process.stdout is not None
+        try:
+            yield process.stdout.readline().strip()
+        finally:
+            process.kill()
 
 
 class FakeApi:
@@ -268,10 +275,10 @@ def things(engine: Engine) -> Iterator[Things]:
 async def test_on_a_real_engine_the_reaper_takes_a_killed_run_s_things_and_no_others(
     engine: Engine, things: Things
 ) -> None:
-    whose = dead_owner()
-    dead, live, far = things.container(whose), things.container(owner()), things.container(ELSEWHERE)
-    kept = things.container(whose, kept=True)
-    snapshot, temporary = things.snapshot(kept, SNAPSHOT_KEPT), things.snapshot(kept, SNAPSHOT_VERIFYING)
+    with killed_at_the_end() as whose:
+        dead, live, far = things.container(whose), things.container(owner()), things.container(ELSEWHERE)
+        kept = things.container(whose, kept=True)
+        snapshot, temporary = things.snapshot(kept, SNAPSHOT_KEPT), things.snapshot(kept, SNAPSHOT_VERIFYING)
     said = await reap(engine)
     assert things.left() == {live, far, kept, snapshot}
     assert f"removed container {dead[:12]} of run {things.run}, whose process is gone" in said
@@ -280,8 +287,9 @@ async def test_on_a_real_engine_the_reaper_takes_a_killed_run_s_things_and_no_ot
 
 @pytest.mark.engine
 async def test_on_a_real_engine_a_run_s_kept_things_can_be_removed(engine: Engine, things: Things) -> None:
-    kept = things.container(dead_owner(), kept=True)
-    snapshot, live = things.snapshot(kept, SNAPSHOT_KEPT), things.container(owner())
+    with killed_at_the_end() as whose:
+        kept = things.container(whose, kept=True)
+        snapshot, live = things.snapshot(kept, SNAPSHOT_KEPT), things.container(owner())
     dry = await clean(engine, Scope(run=things.run, kept=True), dry_run=True)
     assert {kept, snapshot, live} == things.left()
     done = await clean(engine, Scope(run=things.run, kept=True))

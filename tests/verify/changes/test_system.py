@@ -211,3 +211,11 @@ def test_names_of_this_machine_that_the_instruction_asks_for_are_no_sign(
 ) -> None:
     seen = container({"/etc/hosts": hosts}, instruction=instruction, texts=(text,))
     assert strong(system_signs(seen)) == kinds
+
+
+def test_a_name_server_that_the_engine_gives_is_nobodys_choice() -> None:
+    image = {**IMAGE, "/etc/resolv.conf": b"nameserver 192.0.2.53\n"}
+    now = {"/etc/resolv.conf": b"nameserver 127.0.0.11\n"}
+    own = container(now, image=image, name_servers=frozenset({"127.0.0.11"}))
+    assert [sign.kind for sign in system_signs(container(now, image=image))] == ["hosts"]
+    assert list(system_signs(own)) == []

@@ -367,7 +367,7 @@ async def test_a_kept_sandbox_is_found_again_with_its_services(start: Start, eng
         assert await answer(again, "side") == "tangerine"
         assert await said(again.service("side"), "ls -d /data") == "/data"
         await again.remove()
-    assert as_configured(task, a_config()).host_access == ()
+    assert as_configured(task, a_config()).host_access == {}
 
 
 @pytest.mark.slow

@@ -1,0 +1,176 @@
+"""Imports bare results: lines with task, seed and reward (JSON or CSV), whatever made them, as runs.
+
+What else a line may say is what tbench/storage/read_run.py takes of one. Here come an error in a word, counts of tokens
+under their own names, and repeats without seeds.
+"""
+
+from __future__ import annotations
+
+import csv
+import json
+from collections import Counter
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import Any
+
+from tbench.errors import KINDS, UsageError
+from tbench.exchange.importing.choosing import ImportChoice, chosen
+from tbench.exchange.importing.report import Imported, score_of, size_line
+from tbench.exchange.importing.writing import NewRun, directories, now, write_runs
+from tbench.results import UNKNOWN_AGENT, UNKNOWN_TIME, Blame, Stage, TrialResult
+from tbench.storage.imported_plan import ImportedPlan, ImportedTask, ImportOrigin
+from tbench.storage.read_run import JsonLine, json_lines, results_in
+from tbench.text import one_line
+
+_TOKENS = ("prompt_tokens", "completion_tokens", "cached_tokens")
+_REWARD = "reward"
+"""The one column whose empty cell means something: no verdict."""
+_LONGEST_FIELD = 10_000_000
+"""Characters of the longest cell of a CSV file."""
+
+
+def import_results(
+    file: Path, output: Path | None, choice: ImportChoice, *, number_seeds: bool = False
+) -> list[Imported]:
+    """Import a file of results; it becomes a run, or one per model. Raises UsageError; then nothing was written.
+
+    With `number_seeds` the lines have no seeds: those of a task are numbered from 0 on, in the order of the file.
+    """
+    if not file.is_file():
+        raise UsageError(f"{file}: no such file; give JSON lines or CSV with task, seed and reward")
+    notes: list[str] = []
+    name = file.stem
+    lines = list(_csv_lines(file) if file.suffix.lower() == ".csv" else json_lines(file, notes))
+    results = results_in(_prepared(lines, number_seeds=number_seeds), name, notes)
+    if not results:
+        raise UsageError(f"{file}: holds no result; each line needs task, seed and reward")
+    if number_seeds:
+        notes.append("seeds were numbered from 0 on, in the order of the lines")
+    by_model = chosen(results, choice, lambda each: each.model, _agent, str(file))
+    places = directories([f"{name}-{model}" for model in by_model] if len(by_model) > 1 else [name], output)
+    runs = [
+        (_plan(file, place, of_model), place, of_model)
+        for place, of_model in zip(places, by_model.values(), strict=True)
+    ]
+    write_runs([NewRun(place, plan, _Results(plan.run, of_model)) for plan, place, of_model in runs])
+    return [Imported(place, _told(plan, of_model), tuple(notes)) for plan, place, of_model in runs]
+
+
+class _Results:
+    """The results of a run under its name; no trial has files."""
+
+    def __init__(self, run: str, results: Iterable[TrialResult]) -> None:
+        self._run, self._results = run, results
+
+    def __call__(self, _: Path) -> Iterator[TrialResult]:
+        return (result.model_copy(update={"run": self._run}) for result in self._results)
+
+
+def _agent(result: TrialResult) -> str | None:
+    return None if result.agent == UNKNOWN_AGENT else result.agent
+
+
+def _plan(file: Path, place: Path, results: list[TrialResult]) -> ImportedPlan:
+    begun = [result.started_at for result in results if result.started_at != UNKNOWN_TIME]
+    ended = [result.finished_at for result in results if result.finished_at != UNKNOWN_TIME]
+    return ImportedPlan(
+        run=place.resolve().name,
+        imported=ImportOrigin(format="results", source=file.name, at=now()),
+        model=results[0].model,
+        agent=_agent(results[0]),
+        seeds=tuple(sorted({result.seed for result in results})),
+        tasks=tuple(ImportedTask(name=task) for task in sorted({result.task for result in results})),
+        created_at=min(begun).isoformat() if begun else "",
+        ended_at=max(ended).isoformat() if ended else None,
+    )
+
+
+def _told(plan: ImportedPlan, results: list[TrialResult]) -> tuple[str, ...]:
+    planned = len(plan.tasks) * len(plan.seeds)
+    missing = f"; {planned - len(results):,} trials of the plan have no line, and count 0" * (len(results) < planned)
+    return size_line(plan, results), f"score {score_of(plan, results):.6f}{missing}"
+
+
+# -- lines ---------------------------------------------------------------------------------------
+
+
+def _csv_lines(file: Path) -> Iterator[JsonLine]:
+    """The rows of a CSV file with a head, as objects: numbers as such, an empty cell as null. Raises UsageError."""
+    csv.field_size_limit(_LONGEST_FIELD)
+    try:
+        with file.open(encoding="utf-8-sig", newline="") as opened:
+            rows = csv.reader(opened)
+            head = [name.strip() for name in next(rows, [])]
+            if "task" not in head:
+                raise UsageError(f"{file}:1: no column `task`; the first row names the columns: task, seed, reward, …")
+            for row in rows:
+                where = f"{file}:{rows.line_num}"
+                if not any(cell.strip() for cell in row):
+                    continue
+                if len(row) != len(head):
+                    raise UsageError(f"{where}: {len(row)} cells under {len(head)} columns; repair this line")
+                cells = zip(head, row, strict=True)
+                told = {name: _value(name, cell) for name, cell in cells}
+                yield JsonLine(
+                    where, {name: value for name, value in told.items() if value is not None or name == _REWARD}
+                )
+    except (csv.Error, UnicodeDecodeError) as error:
+        raise UsageError(f"{file}: not CSV in UTF-8 ({one_line(str(error))}); repair it") from None
+    except OSError as error:
+        raise UsageError(f"{file}: {error.strerror or error}; check the path and its permissions") from None
+
+
+def _value(name: str, cell: str) -> Any:
+    """The value of a cell; what is text elsewhere stays text, so that task `007` keeps its name."""
+    cell = cell.strip()
+    if not cell:
+        return None
+    if name in ("task", "model", "agent", "outcome", "trial"):
+        return cell
+    try:
+        return json.loads(cell)
+    except ValueError:
+        return cell
+
+
+def _prepared(lines: Iterable[JsonLine], *, number_seeds: bool) -> Iterator[JsonLine]:
+    """The lines with what can be told of them in tbench's own words. Raises UsageError."""
+    seen: Counter[tuple[str, ...]] = Counter()
+    for where, data in lines:
+        row = dict(data)
+        row.pop("schema_version", None)
+        if number_seeds:
+            if row.get("seed") is not None:
+                raise UsageError(f"{where}: has a seed; leave out --number-seeds")
+            key = (str(row.get("model")), str(row.get("agent")), str(row.get("task")))
+            row["seed"] = seen[key]
+            seen[key] += 1
+        elif row.get("seed") is None:
+            raise UsageError(f"{where}: no seed; number the lines of each task with --number-seeds")
+        if isinstance(word := row.get("error"), str):
+            row["error"] = _error(word)
+        if tokens := {name: row.pop(name) for name in _TOKENS if name in row}:
+            row.setdefault("usage", {name: count for name, count in tokens.items() if count is not None})
+        if "wall_sec" in row and "timings" not in row:
+            row["timings"] = {"wall_sec": row.pop("wall_sec")}
+        yield JsonLine(where, row)
+
+
+def _error(word: str) -> dict[str, Any]:
+    """An error of which only a word is known: one of tbench's own types, or whatever it was called elsewhere."""
+    if (kind := KINDS.get(word)) is not None:
+        return {
+            "stage": kind.stage,
+            "type": word,
+            "blame": kind.blame,
+            "retryable": kind.retryable,
+            "message": kind.meaning,
+        }
+    type_ = word.partition(":")[0].strip()[:80] or "error"
+    return {
+        "stage": Stage.RESULT,
+        "type": one_line(type_),
+        "blame": Blame.INFRA,
+        "retryable": False,
+        "message": one_line(word),
+    }

@@ -1,0 +1,294 @@
+"""What an agent of Harbor did, as our steps and conversation.
+
+Read are ATIF (`ATIF-v1.0` to `v1.8`: harbor/models/trajectories) with its continuations, and lists of OpenAI chat
+messages, which agents of users often write. What the format does not say (seconds, exit codes) stays 0 or empty.
+"""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+from harness.trajectory import Message, Outcome, Reply, Step, ToolCall, Trajectory, Usage
+from tbench.exchange.importing.foreign_files import UnusableFile, read_json
+
+NAME = "trajectory.json"
+_CONTINUED = "continued_trajectory_ref"
+_MOST_PARTS = 100
+_TYPED = ("keystrokes", "command", "cmd")
+"""Arguments of calls that are what was typed."""
+_PARSE_ERROR = "Previous response had parsing errors:"
+_COMPLETE_CALL = "mark_task_complete"
+_SUBMISSIONS = ("COMPLETE_TASK_AND_SUBMIT_FINAL_OUTPUT", "MINI_SWE_AGENT_FINAL_OUTPUT")
+_COMPLETE_TEXT = '"task_complete": true'
+
+
+def read_trajectory(folder: Path, agent: str) -> Trajectory | None:
+    """The trajectory in an agent's folder; None where there is none. Raises UnusableFile."""
+    file = folder / NAME
+    if not file.exists() and not file.is_symlink():
+        return None
+    value = read_json(file)
+    if isinstance(value, dict) and isinstance(value.get("messages"), list):
+        value = value["messages"]  # mini-swe-agent's own form
+    if isinstance(value, list):
+        return _of_turns(agent, _turns_of_chat(value))
+    if not isinstance(value, dict) or not isinstance(value.get("steps"), list):
+        raise UnusableFile("is neither ATIF nor a list of chat messages")
+    return _of_turns(agent, _turns_of_atif(value, folder))
+
+
+def is_submission(step: Step) -> bool:
+    """Whether the agent said with this step that it was done."""
+    if any(call.name == _COMPLETE_CALL for call in step.reply.tool_calls):
+        return True
+    if any(word in action for action in step.actions for word in _SUBMISSIONS):
+        return True
+    return not step.reply.tool_calls and _COMPLETE_TEXT in step.reply.content
+
+
+def with_outcome(trajectory: Trajectory, outcome: Outcome | None) -> Trajectory:
+    return trajectory.model_copy(update={"outcome": outcome})
+
+
+# -- turns ---------------------------------------------------------------------------------------
+
+
+class _AgentTurn:
+    """A reply, what its calls gave, and what was said behind it."""
+
+    def __init__(self, reply: Reply) -> None:
+        self.reply = reply
+        self.answers: list[tuple[str | None, str]] = []
+        """The call that is answered, and the text."""
+        self.said: list[Message] = []
+        """Messages before the reply that nothing before had asked for."""
+        self.model_sec = 0.0
+        self.command_sec = 0.0
+        self.exit_code: int | None = None
+
+
+def _turns_of_chat(messages: Iterable[object]) -> tuple[list[_AgentTurn], list[Message]]:
+    turns: list[_AgentTurn] = []
+    said: list[Message] = []
+    for message in messages:
+        if not isinstance(message, dict):
+            raise UnusableFile("holds a message that is no object")
+        role, text = message.get("role"), _text(message.get("content"))
+        if role == "assistant":
+            reasoning = message.get("reasoning") or message.get("reasoning_content")
+            calls = tuple(_chat_call(call) for call in _objects(message.get("tool_calls")))
+            turn = _AgentTurn(Reply(content=text, reasoning=_string(reasoning), tool_calls=calls))
+            turn.said, said = said, []
+            turns.append(turn)
+        elif role == "tool" and turns:
+            turns[-1].answers.append((_string(message.get("tool_call_id")), text))
+        elif role == "system" or not turns:
+            said.append(Message(role="system" if role == "system" else "user", content=text))
+        elif role != "exit":  # mini-swe-agent's last word, which no model ever read
+            turns[-1].answers.append((None, text))
+    return turns, said
+
+
+def _chat_call(call: Mapping[str, Any]) -> ToolCall:
+    function = call.get("function")
+    function = function if isinstance(function, dict) else {}
+    return _call(call.get("id"), function.get("name"), function.get("arguments"))
+
+
+def _turns_of_atif(root: Mapping[str, Any], folder: Path) -> tuple[list[_AgentTurn], list[Message]]:
+    turns: list[_AgentTurn] = []
+    said: list[Message] = []
+    for part in _parts(root, folder):
+        for step in _objects(part["steps"]):
+            if step.get("is_copied_context"):
+                continue
+            if step.get("source") != "agent":
+                role: Any = "system" if step.get("source") == "system" else "user"
+                said.append(Message(role=role, content=_text(step.get("message"))))
+                continue
+            turn = _atif_turn(step)
+            turn.said, said = said, []
+            turns.append(turn)
+    return turns, said
+
+
+def _parts(root: Mapping[str, Any], folder: Path) -> Iterable[Mapping[str, Any]]:
+    """The document and those that continue it; a file that is not there ends it."""
+    seen: set[str] = set()
+    while True:
+        yield root
+        name = root.get(_CONTINUED)
+        if not isinstance(name, str) or "/" in name or name in seen or len(seen) >= _MOST_PARTS:
+            return
+        seen.add(name)
+        try:
+            root = read_json(folder / name)
+        except UnusableFile as problem:
+            raise UnusableFile(f"continues in {name[:80]!r}, which {problem}") from None
+        if not isinstance(root, dict) or not isinstance(root.get("steps"), list):
+            raise UnusableFile(f"continues in {name[:80]!r}, which is no ATIF")
+
+
+def _atif_turn(step: Mapping[str, Any]) -> _AgentTurn:
+    calls = tuple(
+        _call(call.get("tool_call_id"), call.get("function_name"), call.get("arguments"))
+        for call in _objects(step.get("tool_calls"))
+    )
+    metrics = step.get("metrics")
+    turn = _AgentTurn(
+        Reply(
+            content=_text(step.get("message")),
+            reasoning=_string(step.get("reasoning_content")),
+            tool_calls=calls,
+            usage=_usage(metrics if isinstance(metrics, dict) else {}),
+            model=_string(step.get("model_name")),
+        )
+    )
+    _take_own_figures(turn, step)
+    observation = step.get("observation")
+    for result in _objects(observation.get("results") if isinstance(observation, dict) else None):
+        if result.get("content") is not None:
+            turn.answers.append((_string(result.get("source_call_id")), _text(result["content"])))
+    return turn
+
+
+def _take_own_figures(turn: _AgentTurn, step: Mapping[str, Any]) -> None:
+    """Take what tbench's own export has put aside, as ATIF has no place for it."""
+    metrics, extra = step.get("metrics"), step.get("extra")
+    aside = metrics.get("extra") if isinstance(metrics, dict) else None
+    turn.model_sec = _positive(aside, "model_sec")
+    turn.command_sec = _positive(extra, "command_sec")
+    if isinstance(extra, dict) and type(code := extra.get("exit_code")) is int:
+        turn.exit_code = code
+
+
+def _positive(values: object, name: str) -> float:
+    value = values.get(name) if isinstance(values, dict) else None
+    return float(value) if isinstance(value, int | float) and 0 <= value < 1e9 else 0.0
+
+
+# -- our form ------------------------------------------------------------------------------------
+
+
+def _of_turns(agent: str, found: tuple[list[_AgentTurn], list[Message]]) -> Trajectory:
+    turns, unanswered = found
+    has_calls = any(turn.reply.tool_calls for turn in turns)
+    messages: list[Message] = []
+    steps = []
+    for number, turn in enumerate(turns, start=1):
+        messages += turn.said
+        step = _step(number, turn, has_calls=has_calls, is_last=number == len(turns))
+        steps.append(step)
+        messages += _messages(turn)
+    counts = Counter(_kind(warning) for step in steps for warning in step.warnings)
+    counts.update(f"format_error:{step.format_error}" for step in steps if step.format_error)
+    return Trajectory(
+        protocol=agent,
+        messages=(*messages, *unanswered),
+        steps=tuple(steps),
+        usage=sum((step.reply.usage for step in steps), Usage()),
+        warnings=dict(counts),
+        model_sec=sum(step.model_sec for step in steps),
+        command_sec=sum(step.command_sec for step in steps),
+    )
+
+
+def _step(number: int, turn: _AgentTurn, *, has_calls: bool, is_last: bool) -> Step:
+    calls, warnings = _calls_made(turn, is_last=is_last)
+    observation = "\n".join(text for _, text in turn.answers)
+    return Step(
+        index=number,
+        reply=turn.reply,
+        actions=tuple(_typed(call) for call in calls if call.name != _COMPLETE_CALL),
+        format_error=_format_error(turn, observation, has_calls=has_calls),
+        warnings=warnings,
+        observation=observation,
+        exit_code=turn.exit_code,
+        model_sec=turn.model_sec,
+        command_sec=turn.command_sec,
+    )
+
+
+def _calls_made(turn: _AgentTurn, *, is_last: bool) -> tuple[list[ToolCall], tuple[str, ...]]:
+    """The calls that were run. Where answers name their calls, those without one were not, unless nothing came back."""
+    calls = list(turn.reply.tool_calls)
+    answered = {call_id for call_id, _ in turn.answers if call_id is not None}
+    if len(calls) < 2 or not answered or any(call_id is None for call_id, _ in turn.answers):
+        return calls if turn.answers or is_last else [], ()
+    if any(call.name == _COMPLETE_CALL for call in calls):  # of Terminus-2, whose commands share one answer
+        return calls, ()
+    made = [call for call in calls if call.id in answered]
+    left = len(calls) - len(made)
+    return made, (f"calls_not_run: {left} of {len(calls)} calls got no answer",) if left else ()
+
+
+def _format_error(turn: _AgentTurn, observation: str, *, has_calls: bool) -> str | None:
+    if observation.startswith(_PARSE_ERROR):
+        return "unreadable_reply"
+    if has_calls and not turn.reply.tool_calls and turn.answers:
+        return "no_tool_call"
+    return None
+
+
+def _messages(turn: _AgentTurn) -> list[Message]:
+    reply, names = turn.reply, {call.id for call in turn.reply.tool_calls}
+    own = Message(role="assistant", content=reply.content, reasoning=reply.reasoning, tool_calls=reply.tool_calls)
+    return [
+        own,
+        *(
+            Message(role="tool", content=text, tool_call_id=call_id)
+            if call_id in names
+            else Message(role="user", content=text)
+            for call_id, text in turn.answers
+        ),
+    ]
+
+
+def _kind(warning: str) -> str:
+    return warning.partition(":")[0]
+
+
+def _typed(call: ToolCall) -> str:
+    """What a call typed, or the call itself where it is no command."""
+    try:
+        arguments = json.loads(call.arguments)
+    except (ValueError, RecursionError):
+        arguments = None
+    if isinstance(arguments, dict):
+        for name in _TYPED:
+            if isinstance(text := arguments.get(name), str):
+                return text
+    return f"{call.name} {call.arguments}"
+
+
+def _call(call_id: object, name: object, arguments: object) -> ToolCall:
+    text = arguments if isinstance(arguments, str) else json.dumps(arguments, ensure_ascii=False)
+    return ToolCall(id=_string(call_id) or "", name=_string(name) or "", arguments=text)
+
+
+def _usage(metrics: Mapping[str, Any]) -> Usage:
+    prompt, completion, cached = (
+        value if type(value := metrics.get(f"{kind}_tokens")) is int and value >= 0 else None
+        for kind in ("prompt", "completion", "cached")
+    )
+    return Usage(prompt_tokens=prompt or 0, completion_tokens=completion or 0, cached_tokens=cached)
+
+
+def _objects(value: object) -> list[dict[str, Any]]:
+    return [each for each in value if isinstance(each, dict)] if isinstance(value, list) else []
+
+
+def _string(value: object) -> str | None:
+    return value if isinstance(value, str) and value else None
+
+
+def _text(content: object) -> str:
+    """The text of a content, which may be a list of parts; of pictures and sounds their kind is left."""
+    if isinstance(content, str):
+        return content
+    parts = _objects(content)
+    return "\n".join(str(part.get("text", f"[{part.get('type', 'part')}]")) for part in parts)

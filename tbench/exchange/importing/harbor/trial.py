@@ -1,0 +1,314 @@
+"""Turns a trial of Harbor into a result of ours, and writes its files."""
+
+from __future__ import annotations
+
+import re
+import shutil
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path, PurePosixPath
+from typing import Any
+
+from pydantic import ValidationError
+
+from harness.trajectory import Outcome, Trajectory
+from tbench.exchange.importing.foreign_files import (
+    LARGEST_BYTES,
+    UnusableFile,
+    files_below,
+    is_directory,
+    is_file,
+    object_or_none,
+    read_bytes,
+    read_object,
+)
+from tbench.exchange.importing.harbor.figures import (
+    USED_METADATA,
+    count_of,
+    model_sec,
+    seconds_of,
+    times_of,
+    timings_of,
+    usage_of,
+)
+from tbench.exchange.importing.harbor.places import CONFIG, LOCK, RESULT
+from tbench.exchange.importing.harbor.records import HarborTrial, StepRecord
+from tbench.exchange.importing.harbor.trajectory import is_submission, read_trajectory
+from tbench.exchange.importing.harbor.verdict import HarborVerdict, judge, numbers
+from tbench.exchange.importing.writing import trial_dir
+from tbench.files import safe_relative
+from tbench.results import Integrity, TaskStepResult, Timings, TrialResult
+from tbench.storage.lines import first_problem
+from tbench.storage.trial_files import StepLog, write_files, write_trial
+from tbench.text import counted
+from tbench.verifier_logs import Logs
+
+_RENAMED = {"test-stdout.txt": "stdout.txt", "test-stderr.txt": "stderr.txt"}
+_OUTPUT = "test-stdout.txt"
+_KEPT = ("exception.txt", "trial.log")
+_RECORDING, _OUR_RECORDING = "recording.cast", "session.cast"
+_STEP_LIMITS = ("max_turns", "max_episodes", "max_steps", "step_limit")
+_DIGEST = re.compile(r"sha256:([0-9a-f]{64})")
+_NO_MODEL_AGENTS = ("oracle", "nop")
+_STEPS = "steps"
+
+
+@dataclass(frozen=True, slots=True)
+class FoundTrial:
+    """A trial's directory, and what its result.json says."""
+
+    directory: Path
+    record: HarborTrial
+
+    @property
+    def order(self) -> tuple[float, str]:
+        """Trials of a task in the order of their start; those without a time come last."""
+        begun = self.record.started_at
+        return (begun.timestamp() if begun is not None else float("inf"), self.record.trial_name)
+
+    @property
+    def task_digest(self) -> str | None:
+        """The hash of the task's content, where the lock (0.25) has it: the same as tbench's own."""
+        return digest_of((object_or_none(self.directory / LOCK) or {}).get("task"))
+
+
+def read_trial(directory: Path) -> FoundTrial:
+    """Read a trial's result.json. Raises UnusableFile."""
+    content = read_object(directory / RESULT)
+    for holder in (content, *_objects(content.get("step_results"))):
+        _lighten(holder)
+    try:
+        return FoundTrial(directory, HarborTrial.model_validate(content))
+    except ValidationError as error:
+        raise UnusableFile(f"is no trial's: {first_problem(error, 'file')}") from None
+
+
+def _lighten(holder: dict[str, Any]) -> None:
+    """Take out what is large and not used here, as the trials of a job are held all together."""
+    if isinstance(raised := holder.get("exception_info"), dict):
+        raised.pop("exception_traceback", None)
+    if isinstance(context := holder.get("agent_result"), dict):
+        context.pop("rollout_details", None)
+        metadata = context.get("metadata")
+        known = metadata if isinstance(metadata, dict) else {}
+        context["metadata"] = {name: known[name] for name in USED_METADATA if name in known}
+
+
+def _objects(value: object) -> list[dict[str, Any]]:
+    return [each for each in value if isinstance(each, dict)] if isinstance(value, list) else []
+
+
+def task_without_result(directory: Path) -> str | None:
+    """The task of a trial that has no result.json; None where its config.json does not tell."""
+    task = (object_or_none(directory / CONFIG) or {}).get("task")
+    if not isinstance(task, dict):
+        return None
+    name = task.get("path") or task.get("name")
+    return last_part(name) if isinstance(name, str) else None
+
+
+def short_name(record: HarborTrial) -> str | None:
+    """The name of the task's directory, which is what tbench calls a task; None where it cannot be one."""
+    path = record.task_id.get("path")
+    return (last_part(path) if isinstance(path, str) else None) or last_part(record.task_name)
+
+
+def last_part(name: str) -> str | None:
+    """The last part of a path or of `ORG/NAME`, where a directory may have such a name."""
+    last = PurePosixPath(name.replace("\\", "/")).name
+    return last if last and last not in (".", "..") and last.isprintable() and len(last.encode()) <= 200 else None
+
+
+def digest_of(lock: Any) -> str | None:
+    """The hash in the lock of a task."""
+    found = _DIGEST.fullmatch(str(lock.get("digest"))) if isinstance(lock, dict) else None
+    return found[1] if found else None
+
+
+class TrialWriter:
+    """Converts the trials of one run, one after the other, and counts what could not be taken over."""
+
+    def __init__(self, run: str, directory: Path, metric: str | None) -> None:
+        self._run, self._directory, self._metric = run, directory, metric
+        self._left_out: Counter[str] = Counter()
+        """What was left out, a few words each, by how often."""
+        self._examples: dict[str, Path] = {}
+
+    def write(self, found: FoundTrial, task: str, seed: int) -> TrialResult:
+        """Write a trial's files, and return its result. Raises OSError."""
+        record = found.record
+        trajectory = self._trajectory(found.directory / "agent", record)
+        steps = self._steps(found, task, seed)
+        result = self._result(found, task, seed, trajectory, steps)
+        target = trial_dir(self._directory, result)
+        self._copy(found.directory, target)
+        write_trial(target, result, _logged(target, trajectory, result), {})
+        return result
+
+    def _result(
+        self,
+        found: FoundTrial,
+        task: str,
+        seed: int,
+        trajectory: Trajectory | None,
+        steps: Sequence[tuple[TaskStepResult, Trajectory | None]],
+    ) -> TrialResult:
+        record = found.record
+        raised = record.exception_info or next(
+            (step.exception_info for step in record.step_results or () if step.exception_info is not None), None
+        )
+        verdict = judge(record, raised, self._metric, _logs(found.directory))
+        count = sum(step.steps for step, _ in steps) or count_of(record.contexts, trajectory)
+        outcome = steps[-1][0].outcome if steps else _outcome(record, verdict, trajectory, count)
+        begun, ended = times_of(record)
+        return TrialResult(
+            run=self._run,
+            trial=record.trial_name,
+            task=task,
+            seed=seed,
+            agent=record.agent_info.name,
+            model=record.model,
+            reward=verdict.reward,
+            metrics=verdict.metrics,
+            outcome=outcome,
+            error=verdict.error,
+            steps=count,
+            usage=usage_of(record.contexts, trajectory),
+            timings=timings_of(record, [step for step, _ in steps], trajectory),
+            started_at=begun,
+            finished_at=ended,
+            integrity=Integrity(remarks=verdict.remarks, verify=_where(record)),
+            out_of_memory=verdict.out_of_memory,
+            task_steps=tuple(step for step, _ in steps),
+        )
+
+    # -- steps of a task ---------------------------------------------------------------------------
+
+    def _steps(self, found: FoundTrial, task: str, seed: int) -> list[tuple[TaskStepResult, Trajectory | None]]:
+        """The steps of the task, whose files are written at once."""
+        home = self._directory / "trials" / task / f"seed-{seed}" / _STEPS
+        made = []
+        for record in found.record.step_results or ():
+            name = safe_relative(record.step_name.replace("/", "_"))
+            source = found.directory / _STEPS / name
+            trajectory = self._trajectory(source / "agent", found.record)
+            step = self._step(record, found.record, source, str(name), trajectory)
+            self._copy(source, home / name)
+            write_files(home / name, _logged(home / name, trajectory, step), {})
+            made.append((step, trajectory))
+        return made
+
+    def _step(
+        self, record: StepRecord, of: HarborTrial, source: Path, name: str, trajectory: Trajectory | None
+    ) -> TaskStepResult:
+        verdict = judge(record, record.exception_info, self._metric, _logs(source))
+        contexts = (record.agent_result,) if record.agent_result is not None else ()
+        count = count_of(contexts, trajectory)
+        return TaskStepResult(
+            name=name,
+            reward=verdict.reward,
+            metrics=numbers((record.verifier_result and record.verifier_result.rewards) or {}),
+            outcome=_outcome(of, verdict, trajectory, count, began=record.agent_execution is not None),
+            error=verdict.error,
+            steps=count,
+            usage=usage_of(contexts, trajectory),
+            timings=Timings(
+                agent_sec=seconds_of(record.agent_execution),
+                model_sec=model_sec(contexts),
+                verifier_sec=seconds_of(record.verifier),
+                wall_sec=seconds_of(record.agent_execution) + seconds_of(record.verifier),
+            ),
+        )
+
+    # -- files -------------------------------------------------------------------------------------
+
+    def _trajectory(self, folder: Path, record: HarborTrial) -> Trajectory | None:
+        try:
+            return read_trajectory(folder, record.agent_info.name) if is_directory(folder) else None
+        except UnusableFile as problem:
+            self._leave_out(f"trajectory.json {problem}", folder)
+            return None
+
+    def _copy(self, source: Path, target: Path) -> None:
+        verifier = source / "verifier"
+        for file in files_below(verifier):
+            name = file.relative_to(verifier).as_posix()
+            self._copy_file(file, target / "verifier" / safe_relative(_RENAMED.get(name, name)))
+        for name in _KEPT:
+            self._copy_file(source / name, target / name)
+        self._copy_file(source / "agent" / _RECORDING, target / _OUR_RECORDING)
+
+    def _copy_file(self, source: Path, target: Path) -> None:
+        if not is_file(source) or not is_directory(source.parent):
+            return
+        if source.stat().st_size > LARGEST_BYTES:
+            self._leave_out(f"{source.name} is too large to be copied", source.parent)
+            return
+        target.parent.mkdir(parents=True, exist_ok=True)
+        shutil.copyfile(source, target)
+
+    def _leave_out(self, what: str, where: Path) -> None:
+        self._left_out[what] += 1
+        self._examples.setdefault(what, where)
+
+    def notes(self) -> list[str]:
+        """What was left out, a line for each kind."""
+        return [
+            f"{what}: left out of {counted(count, 'trial')}, as of {self._examples[what]}"
+            for what, count in self._left_out.items()
+        ]
+
+
+def _logged(target: Path, trajectory: Trajectory | None, of: TrialResult | TaskStepResult) -> Trajectory | None:
+    """The trajectory as it is stored: with how it ended, and with its steps in steps.jsonl by now."""
+    if trajectory is None:
+        return None
+    log = StepLog(target)
+    for step in trajectory.steps:
+        log.append(step)
+    log.close()
+    return trajectory.model_copy(update={"outcome": of.outcome, "usage": of.usage})
+
+
+# -- parts of a result ---------------------------------------------------------------------------
+
+
+def _logs(directory: Path) -> Logs:
+    """What a verifier left that tells whether tests ran."""
+    logs = {}
+    for name in (_OUTPUT, "ctrf.json"):
+        try:
+            logs[_RENAMED.get(name, name)] = read_bytes(directory / "verifier" / name)
+        except UnusableFile:
+            continue
+    return logs
+
+
+def _outcome(
+    record: HarborTrial, verdict: HarborVerdict, trajectory: Trajectory | None, count: int, *, began: bool | None = None
+) -> Outcome | None:
+    """How the agent ended, as far as it can be told: Harbor has no word for it."""
+    if verdict.outcome is not None:
+        return verdict.outcome
+    if not (record.agent_execution is not None if began is None else began):
+        return None
+    if verdict.error is not None and verdict.error.stage != "verifier":
+        return None
+    if trajectory is not None and trajectory.steps and is_submission(trajectory.steps[-1]):
+        return Outcome.SUBMITTED
+    if verdict.error is not None and verdict.error.type == "verifier_failed":
+        return None  # whatever ended the trial may have ended the agent, too
+    limit = _step_limit(record)
+    return Outcome.STEP_LIMIT if limit is not None and count >= limit else Outcome.FINISHED
+
+
+def _step_limit(record: HarborTrial) -> int | None:
+    agent = record.config.get("agent")
+    kwargs = agent.get("kwargs") if isinstance(agent, dict) else None
+    limits = [kwargs.get(name) for name in _STEP_LIMITS] if isinstance(kwargs, dict) else []
+    return next((limit for limit in limits if type(limit) is int and limit > 0), None)
+
+
+def _where(record: HarborTrial) -> Any:
+    return "separate" if record.verifier_environment_mode == "separate" else "shared"

@@ -1,0 +1,111 @@
+"""What a trial is to do, and what it has yielded so far: the result is made of it, whatever came in between."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+
+from harness.trajectory import Usage
+from tbench.results import NOTHING_SEEN, ErrorInfo, HostSample, ImageOrigin, Timings, TrialResult
+from tbench.runs.part import TrialPart
+from tbench.runs.task_steps import integrity_of, metrics_of, reward_of, reward_of_all, task_steps
+from tbench.tasks.task import Task
+
+
+@dataclass(frozen=True)
+class TrialPlan:
+    """One trial to be done: a task and a seed. `task` is None for a directory that could not be read."""
+
+    trial: str
+    task_name: str
+    seed: int
+    task: Task | None
+    invalid: str = ""
+    attempt: int = 1
+    """The number of the next attempt: above 1 where earlier ones were cut short or had an error."""
+
+
+@dataclass
+class TrialProgress:
+    """What a trial has yielded so far; an error leaves the rest as it is. Units: seconds."""
+
+    plan: TrialPlan
+    parts: list[TrialPart] = field(default_factory=list)
+    """The steps of the task that were begun, or all of the trial as one."""
+    error: ErrorInfo | None = None
+    image_id: str | None = None
+    image_origin: ImageOrigin | None = None
+    verifier_image_id: str | None = None
+    verifier_image_origin: ImageOrigin | None = None
+    out_of_memory: bool = False
+    kept: dict[str, str] = field(default_factory=dict)
+    """Container and images that stay on the engine, by what they are."""
+    files: dict[str, bytes] = field(default_factory=dict)
+    """Files of the trial that belong to none of its parts."""
+    sandbox_sec: float = 0.0
+
+    @property
+    def evidence(self) -> dict[str, bytes]:
+        """The files of the part that is under way; before the first, those of the trial."""
+        return self.parts[-1].files if self.parts else self.files
+
+    @property
+    def reward(self) -> float | None:
+        """The reward of the trial, as its parts have it; None after an error."""
+        task = self.plan.task
+        return None if task is None or self.error is not None else reward_of(task, self.parts)
+
+    def result(
+        self,
+        *,
+        run: str,
+        agent: str,
+        model: str | None,
+        final: bool,
+        started_at: datetime,
+        queue_sec: float,
+        wall_sec: float,
+        host: HostSample | None,
+        out_of_memory: bool,
+    ) -> TrialResult:
+        """The result of the trial, which ends now."""
+        plan, parts, task, reward = self.plan, self.parts, self.plan.task, self.reward
+        has_steps = task is not None and bool(task.steps)
+        found = [trajectory for part in parts if (trajectory := part.trajectory) is not None]
+        return TrialResult(
+            run=run,
+            trial=plan.trial,
+            task=plan.task_name,
+            seed=plan.seed,
+            attempt=plan.attempt,
+            final=final,
+            agent=agent,
+            model=model,
+            reward=reward,
+            metrics={} if task is None or reward is None else metrics_of(task, parts),
+            outcome=parts[-1].outcome if parts else None,
+            error=self.error,
+            steps=sum(len(each.steps) for each in found),
+            usage=sum((each.usage for each in found[1:]), found[0].usage) if found else Usage(),
+            timings=Timings(
+                queue_sec=round(queue_sec, 4),
+                sandbox_sec=round(self.sandbox_sec + sum(part.prepare_sec for part in parts), 4),
+                agent_sec=round(sum(part.agent_sec for part in parts), 4),
+                model_sec=round(sum(each.model_sec for each in found), 4),
+                waited_sec=round(sum(each.waited_sec for each in found), 4),
+                command_sec=round(sum(each.command_sec for each in found), 4),
+                verifier_sec=round(sum(part.verifier_sec for part in parts), 4),
+                wall_sec=round(wall_sec, 4),
+            ),
+            started_at=started_at,
+            finished_at=datetime.now(UTC),
+            host=host,
+            integrity=integrity_of(parts) if has_steps else (parts[0].integrity if parts else NOTHING_SEEN),
+            image_id=self.image_id,
+            image_origin=self.image_origin,
+            verifier_image_id=self.verifier_image_id,
+            verifier_image_origin=self.verifier_image_origin,
+            out_of_memory=self.out_of_memory or out_of_memory,
+            task_steps=task_steps(task, parts) if task is not None else (),
+            reward_all_steps=reward_of_all(task, parts) if task is not None and reward is not None else None,
+        )

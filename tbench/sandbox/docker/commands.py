@@ -1,0 +1,177 @@
+"""Commands in one container: each is an exec with a stream of its own, whose end is told from the container's end."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import errno
+import shlex
+import time
+from collections.abc import Mapping, Sequence
+from functools import partial
+from typing import IO, Any
+
+from tbench.errors import TrialError
+from tbench.results import Stage
+from tbench.sandbox.backend import BUSYBOX, ExecResult, TtyStream
+from tbench.sandbox.docker.create import unreachable
+from tbench.sandbox.docker.engine import Engine, EngineError
+from tbench.sandbox.docker.exec_stream import ExecStream
+from tbench.sandbox.docker.output import CommandOutput
+from tbench.text import one_line
+
+OUTPUT_BYTES = 64 << 20
+_EXEC_SEC = 60.0
+_ENDS_SEC = 2
+
+
+class Commands:
+    """Starts commands in one container."""
+
+    def __init__(self, engine: Engine, container: str) -> None:
+        self._engine = engine
+        self._container = container
+
+    async def run(
+        self,
+        script: str,
+        *,
+        timeout_sec: float,
+        user: str,
+        environment: Mapping[str, str],
+        source: IO[bytes],
+        sink: IO[bytes] | None,
+        limit_bytes: int,
+    ) -> ExecResult:
+        """Run a shell script to its end, with `source` as its input; its output goes into `sink`, or is kept.
+
+        Raises TrialError (sandbox_lost, sandbox_failed, task_invalid, engine_unreachable), and OSError where the disk
+        of `sink` is full.
+        """
+        # The limit holds inside (there is no API to end an exec) and, with a margin, outside.
+        limit = max(1, round(timeout_sec))
+        script = f"printf '\\1'\n{script}"
+        argv = [BUSYBOX, "timeout", "-k", "5", str(limit), BUSYBOX, "sh", "-c", script]
+        output = CommandOutput(sink, limit_bytes)
+        stream = await self.open(argv, user=user, workdir="/", environment=environment)
+        started = time.monotonic()
+        try:
+            async with asyncio.timeout(limit + 30):
+                async with stream.fed(source):
+                    while (data := await stream.read_output()) and await output.take(data):
+                        pass
+                if output.was_cut:
+                    return ExecResult(None, output.kept, was_cut=True)
+                code = await self._exit_code(stream.exec_id)
+        except TimeoutError:
+            return ExecResult(None, output.kept, timed_out=True)
+        except OSError as error:
+            if error.errno == errno.ENOSPC:
+                raise
+            raise TrialError("sandbox_lost", f"the stream of a command broke: {error}") from error
+        timed_out = time.monotonic() - started >= limit and code in (None, 124, 137, 143)
+        if (code in (None, 137) or not output.has_begun) and not timed_out and await self._has_ended():
+            raise TrialError("sandbox_lost", "the container ended under a command")
+        if not output.has_begun and not timed_out:
+            words = one_line((output.kept.decode("utf-8", "replace") + stream.errors).strip(), 200)
+            if "unable to find user" in words:
+                raise TrialError("task_invalid", f"{words}: the image has no user {user!r}", stage=Stage.SANDBOX)
+            raise TrialError("sandbox_failed", f"no command can be started in the container ({code}): {words}")
+        return ExecResult(code, output.kept, timed_out)
+
+    async def tty(self, argv: Sequence[str], environment: Mapping[str, str], *, user: str, workdir: str) -> TtyStream:
+        """Start a command on a terminal of its own. Raises TrialError as `open` does."""
+        stream = await self.open(argv, user=user, workdir=workdir, environment=environment, tty=True)
+        return _Tty(self._engine, stream)
+
+    async def open(
+        self,
+        argv: Sequence[str],
+        *,
+        user: str,
+        workdir: str,
+        environment: Mapping[str, str],
+        deadline_sec: float = _EXEC_SEC,
+        outage_sec: float | None = None,
+        tty: bool = False,
+    ) -> ExecStream:
+        """Start a command, and give its stream; outages of the engine are waited out for `outage_sec`.
+
+        Raises TrialError (sandbox_lost, sandbox_failed, engine_unreachable).
+        """
+        engine = self._engine
+        outage_sec = engine.outage_sec if outage_sec is None else outage_sec
+        options: dict[str, Any] = {"user": user, "workdir": workdir, "environment": dict(environment), "tty": tty}
+        try:
+            async with asyncio.timeout(deadline_sec + outage_sec):
+                created = await engine.call(
+                    engine.api.exec_create, self._container, list(argv), stdin=True, **options,
+                    deadline_sec=deadline_sec, outage_sec=outage_sec,
+                )  # fmt: skip
+                stream = await engine.call(
+                    partial(_start_exec, engine.api, created["Id"], tty),
+                    deadline_sec=deadline_sec,
+                    outage_sec=outage_sec,
+                    dispose=ExecStream.release,
+                )
+                return await stream.attach()
+        except (EngineError, TimeoutError) as error:
+            status = getattr(error, "status", None)
+            if status in (404, 409) or "container state improper" in str(error):  # Podman's 500
+                raise TrialError("sandbox_lost", f"the container is gone or ended: {error}") from error
+            if status is None:
+                raise unreachable(error) from error
+            if await self._has_ended():  # in some moments of a removal it is a 500
+                raise TrialError("sandbox_lost", f"the container ended: {error}") from error
+            raise TrialError("sandbox_failed", f"starting {shlex.join(argv[:3])} failed: {error}") from error
+
+    async def _exit_code(self, exec_id: str) -> int | None:
+        """Exit code of a command; None where it runs on with its output closed."""
+        # The stream may end a moment before the engine knows of the process's end.
+        ends_at = time.monotonic() + _ENDS_SEC
+        while True:
+            try:
+                state = await self._engine.call(self._engine.api.exec_inspect, exec_id)
+            except EngineError as error:
+                if error.status is None:
+                    raise unreachable(error) from error
+                # An exec is forgotten when its container is gone, and when the engine restarted.
+                raise TrialError("sandbox_lost", f"a command was lost with its container or engine: {error}") from error
+            if not state["Running"] or time.monotonic() > ends_at:
+                code: int | None = state["ExitCode"]
+                return code
+            await asyncio.sleep(0.02)
+
+    async def _has_ended(self) -> bool:
+        """Whether the container has just ended: its processes die a moment before the engine knows."""
+        try:
+            await self._engine.call(self._engine.api.wait, self._container, timeout=_ENDS_SEC)
+        except EngineError as error:
+            return error.status == 404
+        return True
+
+
+def _start_exec(api: Any, exec_id: str, tty: bool) -> ExecStream:
+    return ExecStream(exec_id, api.exec_start(exec_id, socket=True, tty=tty), is_tty=tty)
+
+
+class _Tty(TtyStream):
+    """A command on a terminal of its own."""
+
+    def __init__(self, engine: Engine, stream: ExecStream) -> None:
+        self._engine = engine
+        self._stream = stream
+
+    async def read(self) -> bytes:
+        return await self._stream.read_output()
+
+    async def write(self, data: bytes) -> None:
+        await self._stream.write(data)
+
+    async def resize(self, rows: int, columns: int) -> None:
+        # A process that has ended has no window: whoever reads hears of its end.
+        with contextlib.suppress(EngineError):
+            await self._engine.call(self._engine.api.exec_resize, self._stream.exec_id, height=rows, width=columns)
+
+    async def close(self) -> None:
+        await self._stream.close()
