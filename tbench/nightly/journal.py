@@ -85,6 +85,8 @@ class NightRecord(Frozen):
     stages: dict[str, StageRecord] = Field(default={})
     comparisons: dict[str, list[str]] = Field(default={})
     """By run what became of the score since other runs, in words."""
+    proxies: dict[str, str] = Field(default={})
+    """What each proxy of the night came to, in words, by its directory's name."""
     gates: dict[str, dict[str, Any]] = Field(default={})
     """The gate's verdict by lane, as JSON, with its `lines`."""
     exit_code: int | None = None

@@ -10,6 +10,7 @@ from pathlib import Path
 from reports.page import write_report
 from tbench.files import write_atomically
 from tbench.history.index import RunHistory
+from tbench.history.rows import ProxyRow
 from tbench.nightly.comparing import compared
 from tbench.nightly.journal import EXIT_UNCOVERED, SUMMARY_NAME, NightRecord, StageName
 from tbench.nightly.notify import post
@@ -19,6 +20,7 @@ from tbench.nightly.reading import Benchmark
 from tbench.nightly.series import LaneRun, as_the_gate_sees, runs_of_lane
 from tbench.nightly.summary import as_markdown, news_of
 from tbench.scores.gate.judge import judge
+from tbench.scores.summary import percent
 from tbench.text import counted, size_shown
 
 
@@ -47,12 +49,21 @@ class _Stages:
         self._earlier = earlier
 
     def index(self) -> StageEnd:
-        self._nights.runs.mkdir(parents=True, exist_ok=True)
+        for folder in (self._nights.runs, self._nights.proxies):
+            folder.mkdir(parents=True, exist_ok=True)
         with RunHistory.open(self._nights.index) as history:
-            changes = history.update(self._nights.runs)
+            changes = history.update(self._nights.runs, self._nights.proxies)
+            self._night.change(proxies=self._proxies_of_tonight(history))
             for note in (*history.notes, *changes.notes):
                 self._night.say(f"note: {note}")
         return StageEnd(changes.words)
+
+    def _proxies_of_tonight(self, history: RunHistory) -> dict[str, str]:
+        own = {
+            f"{each.run}_{proxy.name}" for each in self._night.record.checkpoints for proxy in self._benchmark.proxies
+        }
+        rows = history.proxies(under=[self._nights.proxies]) if own else ()
+        return {row.path.name: _proxy_words(row) for row in reversed(rows) if row.path.name in own}
 
     def render(self) -> StageEnd:
         pages = [write_report(self._nights.runs / each.run) for each in self._night.record.checkpoints if each.has_run]
@@ -155,6 +166,11 @@ class _Stages:
             for at, run in enumerate(runs):
                 if run.night.name == self._night.record.name:
                     yield run, runs[at - 1] if at else None
+
+
+def _proxy_words(row: ProxyRow) -> str:
+    score = "not scored" if row.score is None else f"{row.measure} {percent(row.score)} %"
+    return f"{score} ({row.answered or 0} of {row.planned or 0} answered)"
 
 
 def _written(file: Path, text: str) -> list[str]:

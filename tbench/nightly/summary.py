@@ -41,6 +41,7 @@ def news_of(name: str, record: NightRecord) -> dict[str, Any]:
         "exit_code": exit_code(record),
         "begun_at": record.begun_at,
         "checkpoints": [_checkpoint_news(each, record) for each in record.checkpoints],
+        "proxies": record.proxies,
         "gates": record.gates,
         "failed": failed,
     }
@@ -64,6 +65,8 @@ def _lines(name: str, nights: Nights, record: NightRecord) -> Iterator[str]:
         yield from _table(nights, record)
     else:
         yield "No new checkpoint."
+    if record.proxies:
+        yield from ("", *(f"- {_escaped(name)}: {_escaped(words)}" for name, words in record.proxies.items()))
     for run, lines in record.comparisons.items():
         if lines:
             yield from ("", f"**{_escaped(run)}**", "", *(f"- {_escaped(line)}" for line in lines))

@@ -24,7 +24,8 @@ class Unanswered(Exception):
 async def status_of(url: str, deadline_sec: float, body: Mapping[str, Any] | None = None) -> int:
     """The HTTP status with which a URL answers: to GET, or to POST of a JSON body. Raises Unanswered.
 
-    Done in a thread that is left behind at the deadline: no timeout of a socket bounds a whole request.
+    Done in a thread that is left behind at the deadline, and ends soon after it where nothing comes at all: no timeout
+    of a socket bounds a whole request.
     """
     loop = asyncio.get_running_loop()
     answer: asyncio.Future[int] = loop.create_future()
@@ -54,7 +55,7 @@ def _asked(url: str, deadline_sec: float, body: Mapping[str, Any] | None) -> tup
     handlers = [urllib.request.ProxyHandler({})] if goes_past_proxies(url) else []
     try:
         request = urllib.request.Request(url, data, {} if data is None else {"Content-Type": "application/json"})
-        with urllib.request.build_opener(*handlers).open(request, timeout=deadline_sec) as response:
+        with urllib.request.build_opener(*handlers).open(request, timeout=deadline_sec + 1.0) as response:
             return int(response.status), ""
     except urllib.error.HTTPError as error:
         with error:

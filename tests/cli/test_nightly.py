@@ -97,6 +97,24 @@ def test_a_directory_that_holds_something_else_is_no_demo(tmp_path: Path) -> Non
     assert [path.name for path in tmp_path.iterdir()] == ["thesis.tex"]
 
 
+@pytest.mark.parametrize(
+    ("content", "words"),
+    [
+        ("nope = 1", "nope: no script; there are broken-makefile"),
+        ("tidy-notes = 2", "tidy-notes: is no number from 0 to 1 (got 2)"),
+        ("tidy-notes = true", "tidy-notes: is no number from 0 to 1"),
+        ("x", "is no TOML"),
+        (None, "cannot be read: No such file"),
+    ],
+)
+def test_pass_rates_that_are_none_are_one_line(tmp_path: Path, content: str | None, words: str) -> None:
+    file = tmp_path / "rates.toml"
+    if content is not None:
+        file.write_text(content)
+    done = CliRunner().invoke(app, ["demo-endpoint", "--pass-rates", str(file)])
+    assert f"--pass-rates {file}: {words}" in str(done.exception)
+
+
 def test_ctrl_c_ends_the_server_and_the_night_can_go_on(bench: NightlyBench) -> None:
     file = bench.write(bench.serve("never", ready_timeout_sec=60))
     children = bench.folder / "children"

@@ -117,6 +117,12 @@ class TestScripts:
         assert [step["task_complete"] for step in steps] == [False, False, True, True]
         assert [len(step["commands"]) for step in steps] == [5, 2, 0, 0]
 
+    def test_another_pass_rate_than_the_scripts_own_can_be_given(self, scripts):
+        opening = [("user", INSTRUCTIONS["write"])]
+        for rate, analysis in ((1.0, "Nothing is there yet."), (0.0, "Seems fine.")):
+            known = Scripts(INSTRUCTIONS, scripts, {"write": rate})
+            assert {known.step(opening, seed).analysis for seed in range(20)} == {analysis}
+
     def test_bash_blocks_leave_out_keys_and_pauses(self, connection, scripts):
         seed, opening = passing_seed(scripts), "Use one bash block.\n\n" + INSTRUCTIONS["write"]
         first, second, last = (say(connection, opening, replies, seed=seed) for replies in range(3))

@@ -51,7 +51,7 @@ def children_of(bench: NightlyBench) -> list[int]:
     return [int(line) for line in (bench.folder / "children").read_text().split()]
 
 
-@pytest.mark.parametrize("mode", ["good", "stubborn"])
+@pytest.mark.parametrize("mode", [pytest.param("good", marks=pytest.mark.slow), "stubborn"])
 async def test_a_server_is_ready_and_then_ended_with_all_its_processes(
     bench: NightlyBench, lock: int, mode: str
 ) -> None:
