@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Collection, Iterable, Iterator
+from posixpath import basename
 
 from tbench.results import is_weak
 from tbench.tasks.artifacts import Artifact
@@ -17,8 +18,11 @@ _OF_THE_NETWORK = frozenset({"hosts"})
 """Kinds of signs about files that no agent hands over: each container has its own."""
 
 
-def turning_paths(signs: Iterable[Sign], artifacts: Iterable[Artifact]) -> tuple[str, ...]:
-    """Paths that strong signs are about. Where a task asks for a file by its path, it may lie there."""
+def turning_paths(signs: Iterable[Sign], artifacts: Iterable[Artifact], asked: Collection[str]) -> tuple[str, ...]:
+    """Paths that strong signs are about. Where a task asks for a file by its path, it may lie there.
+
+    `asked` are the words and paths of the instruction.
+    """
     asked_for = {each.path for each in artifacts}
     return tuple(
         dict.fromkeys(
@@ -26,9 +30,14 @@ def turning_paths(signs: Iterable[Sign], artifacts: Iterable[Artifact]) -> tuple
             for sign in signs
             if not is_weak(sign.kind)
             and sign.kind not in _OF_THE_NETWORK
-            and (sign.path not in asked_for or sign.kind in _BY_CONTENT)
+            and (sign.kind in _BY_CONTENT or not (sign.path in asked_for or _is_named(sign.path, asked)))
         )
     )
+
+
+def _is_named(path: str, asked: Collection[str]) -> bool:
+    """Whether the instruction names the path, or a file of that name."""
+    return path in asked or ("." in basename(path) and basename(path) in asked)
 
 
 def joined(first: Verdict, without: Verdict | VerifierFailed) -> Verdict:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import dataclasses
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Collection, Sequence
 
 from tbench.errors import TrialError
 from tbench.results import Integrity, is_weak
@@ -64,13 +64,15 @@ class SeparateVerifier:
         if verdict.reward <= 0 or not isinstance(sandbox, Compares):
             return verdict, ()
         signs: tuple[Sign, ...] = ()
+        asked: Collection[str] = ()
         # The tests of an image need not be in the task's directory.
         with contextlib.suppress(*[TrialError] if self._environment.brings_tests else []):
             # Tests that run what was handed over may be turned by it, here as anywhere.
-            _, signs = await look(task, sandbox, verdict.facts)
+            seen, signs = await look(task, sandbox, verdict.facts)
+            asked = seen.tests.asked_for
         tamper = tuple(dict.fromkeys((*verdict.integrity.tamper, *told(signs))))
         integrity = verdict.integrity.model_copy(update={"tamper": tamper})
-        return dataclasses.replace(verdict, integrity=integrity), turning_paths(signs, task.file.artifacts)
+        return dataclasses.replace(verdict, integrity=integrity), turning_paths(signs, task.file.artifacts, asked)
 
     async def _earned(self, verdict: Verdict, turning: Sequence[str], handed: HandedOver) -> Verdict:
         """A pass that strong signs speak against counts as it does without what turns the tests. Raises TrialError."""

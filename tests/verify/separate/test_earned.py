@@ -36,8 +36,16 @@ def kinds(found: Verdict) -> list[str]:
 def test_what_strong_signs_are_about_is_left_out_but_a_file_that_the_task_asks_for_may_lie_there(
     kind: str, artifact: str, is_left_out: bool
 ) -> None:
-    found = turning_paths([Sign(kind, "/app/x", "is so")] * 2, [Artifact(source=artifact)])
+    found = turning_paths([Sign(kind, "/app/x", "is so")] * 2, [Artifact(source=artifact)], {"Write"})
     assert found == (("/app/x",) if is_left_out else ())
+
+
+@pytest.mark.parametrize(
+    ("asked", "is_left_out"), [("/app/pytest.ini", False), ("pytest.ini", False), ("pytest", True)]
+)
+def test_a_file_that_the_instruction_names_may_lie_there(asked: str, is_left_out: bool) -> None:
+    found = turning_paths([Sign("planted-pytest", "/app/pytest.ini", "is read")], [], {asked})
+    assert found == (("/app/pytest.ini",) if is_left_out else ())
 
 
 def test_a_pass_that_needs_what_turns_the_tests_is_what_the_tests_say_without_it() -> None:
