@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 from full_disk import files_end_at
-from nightly_bench import ENDPOINT, NightlyBench
+from nightly_bench import NightlyBench
 
 from tbench.errors import UsageError
 from tbench.nightly.journal import NightRecord, Nights
@@ -200,6 +200,7 @@ def test_a_disk_that_is_full_is_one_line_and_the_night_goes_on_later(bench: Nigh
     assert bench.night("n1").exit_code == 0
 
 
+@pytest.mark.slow
 def test_a_record_that_is_damaged_is_named(bench: NightlyBench) -> None:
     bench.write()
     bench.night("n1")
@@ -233,6 +234,7 @@ def test_each_night_is_compared_with_the_one_before_and_the_baseline(bench: Nigh
     assert lines[len(lines) // 2].startswith("-37.5 points since the baseline (95 % interval ")
 
 
+@pytest.mark.slow
 def test_nights_that_were_run_differently_are_not_compared(bench: NightlyBench) -> None:
     bench.write()
     bench.night("n1")
@@ -266,8 +268,3 @@ def test_records_of_nights_are_plain_json(bench: NightlyBench) -> None:
     file = bench.directory / "nights" / "n1" / "night.json"
     assert NightRecord.model_validate_json(file.read_text()).exit_code == 0
     assert set(json.loads(file.read_text())) == set(NightRecord.model_fields)
-
-
-def test_the_endpoint_may_be_one_that_somebody_else_serves(bench: NightlyBench) -> None:
-    bench.write(ENDPOINT)
-    assert "serve" not in bench.night("n1").checkpoints[0].stages
