@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 from full_disk import files_end_at
-from nightly_bench import NightlyBench
+from nightly_bench import ENDPOINT, NightlyBench
 
 from tbench.errors import UsageError
 from tbench.nightly.journal import NightRecord, Nights
@@ -20,7 +20,7 @@ from tbench.storage.read_run import read_run
 BOUND_SEC = 30
 DRIVER = """
 import asyncio, os, pathlib, sys
-from nightly_bench import NightlyBench
+from nightly_bench import ENDPOINT, NightlyBench
 from tbench.nightly.night import run_night
 bench = NightlyBench.at(pathlib.Path(sys.argv[1]))
 def say(words):
@@ -126,8 +126,12 @@ def test_a_glob_runs_each_checkpoint_once_and_what_failed_again(bench: NightlyBe
 
 
 def test_a_run_is_told_its_directory_seeds_endpoint_and_model(bench: NightlyBench) -> None:
-    bench.write(checkpoints=["org/model"])
+    bench.write(f'{ENDPOINT}[[proxy]]\nkind = "replay"\n', checkpoints=["org/model"])
     bench.night("n1")
+    replay = bench.calls[1]
+    assert replay[:2] == ["replay", "run"] and replay[-2:] == ["--model", "org/model"] and "--base-url" not in replay
+    settings = (bench.directory / "nights" / "n1" / "proxy-replay.toml").read_text()
+    assert settings == '[model]\nbase_url = "http://127.0.0.1:9/v1"\n'
     assert bench.calls[0][0:3] == ["run", "-c", str(bench.directory / "nights" / "n1" / "run.toml")]
     assert bench.calls[0][3:] == [
         *("--output", str(bench.directory / "runs" / "n1_model"), "--resume", "--first-seed", "0"),
@@ -135,7 +139,7 @@ def test_a_run_is_told_its_directory_seeds_endpoint_and_model(bench: NightlyBenc
     ]
     bench.write(bench.serve("good") + '[[proxy]]\nkind = "extract"\n', checkpoints=["org/model"], advance_seeds=False)
     record = bench.night("n2")
-    run, extract = bench.calls[1:]
+    run, extract = bench.calls[2:]
     assert run[5:8] == ["--resume", "--first-seed", "0"] and run[8] == "--base-url" and len(run) == 10
     assert extract[0] == "extract" and extract[-1] == run[-1] and extract[-2] == "--base-url"
     assert record.checkpoints[0].stages["proxies"].state == "done"
