@@ -17,6 +17,7 @@ from tbench.nightly.server import ModelServer
 STOP_SEC = 90.0
 """Seconds that an interrupted run has to remove its containers."""
 _PROXY_COMMANDS = {"replay": ("replay", "run"), "extract": ("extract",)}
+_ENDPOINT = ("model.base_url", "model.name")
 _EVERY_SEC = 30.0
 _PROGRESS = re.compile(r"\[(\d+/\d+)\]\s*$|(\d+/\d+) asked", re.MULTILINE)
 
@@ -54,29 +55,25 @@ def proxy_command(
 ) -> list[str]:
     """The arguments of `tbench` for one proxy of a checkpoint."""
     words = [*_PROXY_COMMANDS[proxy.kind], "-c", str(settings), "--output", str(directory), "--resume"]
-    base_url = base_url or benchmark.run.model.base_url
-    return [*words, *_model_words(benchmark, record, base_url, always=True)]
+    return [*words, *_model_words(benchmark, record, base_url)]
 
 
-def _model_words(
-    benchmark: Benchmark, record: CheckpointRecord, base_url: str | None, *, always: bool = False
-) -> list[str]:
-    """Options that say where the model is and what it is called there.
-
-    A server of our own lists one model. What [run.model] says, proxies have to be told (`always`).
-    """
+def _model_words(benchmark: Benchmark, record: CheckpointRecord, base_url: str | None) -> list[str]:
+    """Options that say where the model is and what it is called there; a server of our own lists one model."""
     words = ["--base-url", base_url] if base_url else []
     if benchmark.config.nightly.checkpoints and not benchmark.config.serve.command:
         words += ["--model", record.checkpoint]
-    elif always and benchmark.run.model.name:
-        words += ["--model", benchmark.run.model.name]
     return words
 
 
 def write_settings(folder: Path, benchmark: Benchmark) -> dict[str, Path]:
-    """Write the settings of run and proxies as files for `-c`, and return them by name. Raises OSError."""
+    """Write the settings of run and proxies as files for `-c`, and return them by name. Raises OSError.
+
+    What [run.model] says of the endpoint is in all of them: a URL may have a password, which no command line should.
+    """
+    endpoint = [each for each in benchmark.run_values if each.setting.path in _ENDPOINT]
     texts = {"run": as_settings_file(benchmark.run_values)}
-    texts |= {f"proxy-{each.name}": as_settings_file(each.values) for each in benchmark.proxies}
+    texts |= {f"proxy-{each.name}": as_settings_file([*endpoint, *each.values]) for each in benchmark.proxies}
     files = {name: folder / f"{name}.toml" for name in texts}
     for name, text in texts.items():
         write_atomically(files[name], text.encode())

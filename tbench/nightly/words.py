@@ -8,6 +8,7 @@ import shutil
 from collections.abc import Iterator
 from pathlib import Path
 
+from harness.address import without_password
 from tbench.config.text import commented_file
 from tbench.nightly.checkpoints import Checkpoint, is_glob
 from tbench.nightly.journal import NightRecord, Nights
@@ -73,7 +74,8 @@ def _checkpoints(record: NightRecord, entry: str) -> str:
 def _server(benchmark: Benchmark, record: NightRecord) -> Iterator[str]:
     serve = benchmark.config.serve
     if not serve.command:
-        yield f"endpoint  {benchmark.run.model.base_url or 'none: ' + benchmark.run.agent.name + ' asks no model'}"
+        url = benchmark.run.model.base_url
+        yield f"endpoint  {without_password(url) if url else f'none: {benchmark.run.agent.name} asks no model'}"
         return
     first = record.checkpoints[0] if record.checkpoints else None
     if first is not None:

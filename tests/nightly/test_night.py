@@ -20,7 +20,7 @@ from tbench.storage.read_run import read_run
 BOUND_SEC = 30
 DRIVER = """
 import asyncio, os, pathlib, sys
-from nightly_bench import NightlyBench
+from nightly_bench import ENDPOINT, NightlyBench
 from tbench.nightly.night import run_night
 bench = NightlyBench.at(pathlib.Path(sys.argv[1]))
 def say(words):
@@ -126,8 +126,12 @@ def test_a_glob_runs_each_checkpoint_once_and_what_failed_again(bench: NightlyBe
 
 
 def test_a_run_is_told_its_directory_seeds_endpoint_and_model(bench: NightlyBench) -> None:
-    bench.write(checkpoints=["org/model"])
+    bench.write(f'{ENDPOINT}[[proxy]]\nkind = "replay"\n', checkpoints=["org/model"])
     bench.night("n1")
+    replay = bench.calls[1]
+    assert replay[:2] == ["replay", "run"] and replay[-2:] == ["--model", "org/model"] and "--base-url" not in replay
+    settings = (bench.directory / "nights" / "n1" / "proxy-replay.toml").read_text()
+    assert settings == '[model]\nbase_url = "http://127.0.0.1:9/v1"\n'
     assert bench.calls[0][0:3] == ["run", "-c", str(bench.directory / "nights" / "n1" / "run.toml")]
     assert bench.calls[0][3:] == [
         *("--output", str(bench.directory / "runs" / "n1_model"), "--resume", "--first-seed", "0"),
@@ -135,7 +139,7 @@ def test_a_run_is_told_its_directory_seeds_endpoint_and_model(bench: NightlyBenc
     ]
     bench.write(bench.serve("good") + '[[proxy]]\nkind = "extract"\n', checkpoints=["org/model"], advance_seeds=False)
     record = bench.night("n2")
-    run, extract = bench.calls[1:]
+    run, extract = bench.calls[2:]
     assert run[5:8] == ["--resume", "--first-seed", "0"] and run[8] == "--base-url" and len(run) == 10
     assert extract[0] == "extract" and extract[-1] == run[-1] and extract[-2] == "--base-url"
     assert record.checkpoints[0].stages["proxies"].state == "done"
@@ -200,6 +204,7 @@ def test_a_disk_that_is_full_is_one_line_and_the_night_goes_on_later(bench: Nigh
     assert bench.night("n1").exit_code == 0
 
 
+@pytest.mark.slow
 def test_a_record_that_is_damaged_is_named(bench: NightlyBench) -> None:
     bench.write()
     bench.night("n1")
@@ -233,6 +238,7 @@ def test_each_night_is_compared_with_the_one_before_and_the_baseline(bench: Nigh
     assert lines[len(lines) // 2].startswith("-37.5 points since the baseline (95 % interval ")
 
 
+@pytest.mark.slow
 def test_nights_that_were_run_differently_are_not_compared(bench: NightlyBench) -> None:
     bench.write()
     bench.night("n1")
@@ -266,8 +272,3 @@ def test_records_of_nights_are_plain_json(bench: NightlyBench) -> None:
     file = bench.directory / "nights" / "n1" / "night.json"
     assert NightRecord.model_validate_json(file.read_text()).exit_code == 0
     assert set(json.loads(file.read_text())) == set(NightRecord.model_fields)
-
-
-def test_the_endpoint_may_be_one_that_somebody_else_serves(bench: NightlyBench) -> None:
-    bench.write(ENDPOINT)
-    assert "serve" not in bench.night("n1").checkpoints[0].stages

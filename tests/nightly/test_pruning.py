@@ -49,7 +49,9 @@ def test_what_is_not_ours_is_left_alone(bench: NightlyBench, night: NightRecord,
     assert (run / "trials" / "alpha" / "trajectory.json").is_symlink()
 
 
-@pytest.mark.parametrize("how", ["another run", "a link", "no run"])
+@pytest.mark.parametrize(
+    "how", ["a link", *(pytest.param(how, marks=pytest.mark.slow) for how in ("another run", "no run"))]
+)
 def test_a_directory_that_the_night_has_not_made_is_left_alone(
     bench: NightlyBench, night: NightRecord, how: str
 ) -> None:
