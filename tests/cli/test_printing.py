@@ -54,6 +54,7 @@ def test_every_command_prints_that_way() -> None:
     }
     assert others == {
         "__init__.py": 6,  # before anything else is imported
+        "comparing/sheets.py": 1,
         "execute.py": 1,
         "interruption.py": 1,
         "printing.py": 2,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import signal
 import subprocess
 import sys
@@ -32,8 +33,14 @@ asyncio.run(run_night(bench.read(), sys.argv[2], say, bench.tbench))
 WORSE = {"alpha": 0.0, "beta": [0.0, 1.0], "gamma": 0.0}
 
 
+def surroundings() -> dict[str, str]:
+    """Such that a process of its own finds what stands beside the tests."""
+    return {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
+
+
 def killed(bench: NightlyBench, night: str, at: str) -> None:
-    done = subprocess.run([sys.executable, "-c", DRIVER, str(bench.folder), night, at], timeout=BOUND_SEC)
+    driver = [sys.executable, "-c", DRIVER, str(bench.folder), night, at]
+    done = subprocess.run(driver, env=surroundings(), timeout=BOUND_SEC)
     assert done.returncode == -signal.SIGKILL
 
 
@@ -82,7 +89,9 @@ def test_a_kill_in_the_middle_of_a_run_ends_the_run_and_leaves_its_directory_to_
     bench.write(bench.serve("good"))
     bench.behave(hang=True)
     hanging = bench.directory / "runs" / "n1_m" / "hangs"
-    with subprocess.Popen([sys.executable, "-c", DRIVER, str(bench.folder), "n1", "never"]) as driver:
+    with subprocess.Popen(
+        [sys.executable, "-c", DRIVER, str(bench.folder), "n1", "never"], env=surroundings()
+    ) as driver:
         wait_for(hanging)
         with pytest.raises(UsageError, match="a night is under way here; wait for its end"):
             bench.night("n2")
