@@ -21,7 +21,7 @@ def new_directory(target: Path) -> Iterator[Path]:
     """
     if not is_unused(target):
         raise UsageError(f"{target}: is not empty; name a new directory with --output (nothing is overwritten)")
-    beside = target.with_name(f".{target.name}.writing-{os.getpid()}")
+    beside = target.with_name(f".{target.name[:100]}.writing-{os.getpid()}")
     try:
         with writable(target):
             beside.mkdir(parents=True)

@@ -10,7 +10,7 @@ from tbench.scores.comparing.compare import Comparison, TaskChange, compare
 from tbench.scores.comparing.side import Side
 from tbench.scores.summarise import reward_table
 from tbench.scores.summary import percent
-from tbench.storage.comparable import differing_keys, task_hashes
+from tbench.storage.comparable import differing_keys
 from tbench.storage.read_run import StoredRun, read_run
 from tbench.text import names_shown
 
@@ -32,7 +32,7 @@ def compared(other_name: str, other: Path, name: str, run: Path) -> list[str]:
 
 
 def _side(run: StoredRun, name: str) -> Side:
-    return Side(name, reward_table(run.results, run.planned_tasks, run.planned_seeds), task_hashes(run))
+    return Side(name, reward_table(run.results, run.planned_tasks, run.planned_seeds), run.task_hashes)
 
 
 def _points(fraction: float) -> str:

@@ -49,13 +49,8 @@ def score_keys(run: StoredRun) -> dict[str, Any]:
         if _has_effect(setting, document.locked)
     }
     known = {"dataset": _dataset(document), "tbench": _series(document.tbench_version), **locked}
-    hashes = {f"{TASK_PREFIX}{name}": digest for name, digest in task_hashes(run).items()}
+    hashes = {f"{TASK_PREFIX}{name}": digest for name, digest in run.task_hashes.items()}
     return {key: value for key, value in known.items() if value} | settings | hashes
-
-
-def task_hashes(run: StoredRun) -> dict[str, str]:
-    """The hash of each task's content by its name, without tasks whose content is not known."""
-    return run.task_hashes
 
 
 def _of_an_import(run: StoredRun) -> dict[str, Any]:
@@ -67,7 +62,7 @@ def _of_an_import(run: StoredRun) -> dict[str, Any]:
     dataset = plan.dataset.title if plan.dataset is not None else None
     about = {"dataset": dataset, "agent.version": plan.agent_version}
     settings = {f"{plan.imported.format}.{name}": value for name, value in plan.settings.items()}
-    hashes = {f"{TASK_PREFIX}{name}": digest for name, digest in task_hashes(run).items()}
+    hashes = {f"{TASK_PREFIX}{name}": digest for name, digest in run.task_hashes.items()}
     return known | {key: value for key, value in about.items() if value} | settings | hashes
 
 
@@ -77,7 +72,7 @@ def differing_keys(first: StoredRun, second: StoredRun) -> tuple[str, ...]:
     Only what is known of both counts. Tasks that only one of them has are no difference; the name of the dataset is
     none where all common tasks have the same content.
     """
-    old, new = task_hashes(first), task_hashes(second)
+    old, new = first.task_hashes, second.task_hashes
     common = [name for name in old if name in new]
     changed = [name for name in common if old[name] != new[name]]
     settings = differing_settings(first, second)
@@ -127,7 +122,7 @@ def _series(version: str) -> str:
 def _same_tasks(first: StoredRun, second: StoredRun) -> bool:
     """Whether there are common tasks, and all of them are known to have the same content."""
     common = set(first.planned_tasks) & set(second.planned_tasks)
-    old, new = task_hashes(first), task_hashes(second)
+    old, new = first.task_hashes, second.task_hashes
     return bool(common) and all(name in old and old[name] == new.get(name) for name in common)
 
 

@@ -3,20 +3,18 @@
 from __future__ import annotations
 
 import contextlib
-import os
-import shutil
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 
 from tbench.errors import UsageError
-from tbench.files import is_unused, safe_relative, write_json
+from tbench.exchange.staging import new_directory
+from tbench.files import safe_relative, write_json
 from tbench.results import TrialResult
 from tbench.storage.imported_plan import ImportedPlan
 from tbench.storage.lines import LineFile
-from tbench.storage.record_directory import writable
 from tbench.storage.run_files import CONFIG_NAME, RESULTS_NAME, trial_directory
 
 _RUNS = Path("runs")
@@ -49,29 +47,10 @@ def now() -> str:
 
 def write_runs(runs: Sequence[NewRun]) -> None:
     """Write all runs or none. Raises UsageError where a directory holds something or cannot be written."""
-    for run in runs:
-        if not is_unused(run.directory):
-            raise UsageError(f"{run.directory}: is not empty; name a new directory with -o (nothing is overwritten)")
     with contextlib.ExitStack() as made:
-        beside = [made.enter_context(_beside(run.directory)) for run in runs]
-        for run, directory in zip(runs, beside, strict=True):
-            with writable(run.directory):
-                _write(run, directory)
-        for run, directory in zip(runs, beside, strict=True):
-            with writable(run.directory):
-                directory.replace(run.directory)
-
-
-@contextlib.contextmanager
-def _beside(target: Path) -> Iterator[Path]:
-    """A new directory beside `target`, which is gone in the end unless it was renamed."""
-    beside = target.parent / f".importing-{os.getpid()}-{target.name[:100]}"
-    with writable(target):
-        beside.mkdir(parents=True)
-    try:
-        yield beside
-    finally:
-        shutil.rmtree(beside, ignore_errors=True)
+        directories = [made.enter_context(new_directory(run.directory)) for run in runs]
+        for run, directory in zip(runs, directories, strict=True):
+            _write(run, directory)
 
 
 def _write(run: NewRun, directory: Path) -> None:
