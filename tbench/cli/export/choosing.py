@@ -18,40 +18,51 @@ if TYPE_CHECKING:
     from tbench.storage.read_run import StoredRun
 
 Decorated = TypeVar("Decorated", bound=Callable[..., Any])
-_ONLY = ("all", "scored", "passed", "failed")
-
-runs_argument = click.argument(
-    "runs",
-    cls=Argument,
-    metavar="RUN",
-    type=A_PATH,
-    nargs=-1,
-    required=True,
-    help="A run directory; several may follow.",
-)
-task_option = click.option(
-    "--task", "-t", "tasks", metavar="GLOB", multiple=True, help="Only tasks whose name matches this glob; repeatable."
-)
-min_reward_option = click.option(
-    "--min-reward", metavar="NUMBER", type=float, help="Only trials with at least this reward."
-)
 
 
-def only_option(default: str) -> Callable[[Decorated], Decorated]:
-    """The option that says which trials are taken by how they ended."""
-    return click.option(
-        "--only",
-        type=OneOf(*_ONLY),
-        default=default,
-        help="Trials by how they ended: all, with a verdict, with a reward of 1 or more, with a smaller one.",
-    )
+def export_options(form: str, *, only: str) -> Callable[[Decorated], Decorated]:
+    """The runs, where the files go, and which trials are taken: by default those that `only` says."""
+
+    def decorated(command: Decorated) -> Decorated:
+        for option in reversed(_options(form, only)):
+            command = option(command)
+        return command
+
+    return decorated
 
 
-def output_option(form: str) -> Callable[[Decorated], Decorated]:
-    """The option that says where the files go."""
-    return click.option(
-        "--output", "-o", metavar="DIR", type=A_PATH, help=f"A new directory; for one run its default is RUN-{form}."
-    )
+def _options(form: str, only: str) -> list[Callable[[Decorated], Decorated]]:
+    return [
+        click.argument(
+            "runs",
+            cls=Argument,
+            metavar="RUN",
+            type=A_PATH,
+            nargs=-1,
+            required=True,
+            help="A run directory; several may follow.",
+        ),
+        click.option(
+            "--output",
+            "-o",
+            metavar="DIR",
+            type=A_PATH,
+            help=f"A new directory; for one run its default is RUN-{form}.",
+        ),
+        click.option(
+            "--only",
+            type=OneOf("all", "scored", "passed", "failed"),
+            default=only,
+            help="Trials by how they ended: all, with a verdict, with a reward of 1 or more, with a smaller one.",
+        ),
+        click.option("--min-reward", metavar="NUMBER", type=float, help="Only trials with at least this reward."),
+        click.option(
+            *("--task", "-t", "tasks"),
+            metavar="GLOB",
+            multiple=True,
+            help="Only tasks whose name matches this glob; repeatable.",
+        ),
+    ]
 
 
 def target_of(runs: Sequence[Path], output: Path | None, form: str) -> Path:

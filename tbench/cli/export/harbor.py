@@ -7,16 +7,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from tbench.cli.export.choosing import (
-    min_reward_option,
-    only_option,
-    output_option,
-    print_left_out,
-    read_runs,
-    runs_argument,
-    target_of,
-    task_option,
-)
+from tbench.cli.export.choosing import export_options, print_left_out, read_runs, target_of
 from tbench.cli.parsing.commands import TbenchCommand
 from tbench.cli.printing import print_line
 from tbench.text import counted
@@ -26,11 +17,7 @@ if TYPE_CHECKING:
 
 
 @click.command(cls=TbenchCommand)
-@runs_argument
-@output_option("harbor")
-@only_option("all")
-@min_reward_option
-@task_option
+@export_options("harbor", only="all")
 def harbor(
     runs: tuple[Path, ...], output: Path | None, only: Only, min_reward: float | None, tasks: tuple[str, ...]
 ) -> None:

@@ -7,16 +7,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from tbench.cli.export.choosing import (
-    min_reward_option,
-    only_option,
-    output_option,
-    print_left_out,
-    read_runs,
-    runs_argument,
-    target_of,
-    task_option,
-)
+from tbench.cli.export.choosing import export_options, print_left_out, read_runs, target_of
 from tbench.cli.parsing.commands import TbenchCommand
 from tbench.cli.parsing.values import OneOf
 from tbench.cli.printing import print_line
@@ -28,11 +19,7 @@ if TYPE_CHECKING:
 
 
 @click.command(cls=TbenchCommand)
-@runs_argument
-@output_option("sft")
-@only_option("passed")
-@min_reward_option
-@task_option
+@export_options("sft", only="passed")
 @click.option(
     "--thinking",
     type=OneOf("keep", "inline", "drop"),
