@@ -128,7 +128,10 @@ def test_what_is_stored_has_four_digits() -> None:
 
 
 def test_scoring_is_many_times_faster_than_the_definition() -> None:
-    """On 38 units either side, no two alike; some three hundred times, where the machine is quiet."""
+    """On 38 units either side, no two alike; some three hundred times.
+
+    The least CPU time of several tries counts: a collection of other tests' garbage may fall into any one of them.
+    """
     rng = random.Random(5)
     shapes = ("{} = {}", "for {} in {}:", "print('{}', {})", "if not {}.{}:", 'return {}[{}] + "x"', "cat {} {}")
 
@@ -142,4 +145,5 @@ def test_scoring_is_many_times_faster_than_the_definition() -> None:
             score(predicted, reference)
         return (time.process_time() - started) / count
 
-    assert seconds_per_step(plain_score, 2) > 30 * seconds_per_step(score_units, 60)
+    least = min(seconds_per_step(score_units, 12) for _ in range(5))
+    assert min(seconds_per_step(plain_score, 1) for _ in range(2)) > 30 * least
