@@ -61,6 +61,12 @@ _COMMIT_SEC = 900.0
 _OF_NETWORKS = "127.0.0.11"
 """The name server that the engine gives to containers on networks other than its default bridge."""
 _EXEC_SEC = 60.0
+_LISTENS_SEC = 60.0
+_LISTENS = (
+    f"until [ $({BUSYBOX} grep -c -e '^Name:.init$' -e '^State:.S' /proc/1/status) = 2 ]; "
+    f"do {BUSYBOX} usleep 5000; done"
+)
+"""Ends when PID 1 is our init, and sleeps, which it does nowhere but where it waits for signals."""
 _LOOSE_SEC = 600.0
 _CONNECT_SEC = 30.0
 """Deadline for connecting; shorter than a terminal waits for tmux, so that a hanging engine is told from it."""
@@ -136,6 +142,7 @@ class Container:
                     closing_script(recipe.closed_to), network_mode=network_mode, cap_add=["NET_ADMIN"]
                 )
             if recipe.is_held:
+                await container._wait_for_init()
                 await engine.call(engine.api.kill, container.container_id, "SIGUSR1")
             if recipe.startup.healthcheck is not None:
                 await container.wait_until_healthy(recipe.startup.healthcheck)
@@ -148,6 +155,12 @@ class Container:
             await asyncio.shield(container.remove())
             raise
         return container
+
+    async def _wait_for_init(self) -> None:
+        """Wait until our init waits for signals: one that comes before is lost, and with it the entry point."""
+        ended = await self.shell(_LISTENS, timeout_sec=_LISTENS_SEC, user="root")
+        if ended.exit_code != 0:
+            raise TrialError("sandbox_failed", f"the container's init was not ready after {_LISTENS_SEC:.0f} s")
 
     async def _start_router(self, labels: Mapping[str, str]) -> None:
         recipe = self._recipe

@@ -99,10 +99,11 @@ async def test_an_entry_point_begins_when_the_host_is_closed_to_it(
     asks = f"#!/bin/bash\n{connects} && echo reached || echo closed\nexec sleep infinity\n"
     dockerfile = 'FROM debian:bookworm-slim\nCOPY start.sh /start.sh\nENTRYPOINT ["/start.sh"]\n'
     container = await start(dockerfile, asks, internet=True)
-    async with asyncio.timeout(30):
+    async with asyncio.timeout(60):
         said = b""
         while not said.endswith((b"reached\n", b"closed\n")):
             said = (await container.logs()).get("entrypoint.log", b"")
+            await asyncio.sleep(0.05)
     assert said.endswith(b"closed\n")
 
 
