@@ -17,6 +17,7 @@ from harness.history import History
 from harness.limits import Limits
 from harness.model import Model, Seeds
 from harness.overflow import make_room
+from harness.oversight import Declined, Draft, Oversight
 from harness.protocols.base import (
     Action,
     ActionProtocol,
@@ -28,15 +29,16 @@ from harness.protocols.base import (
     ScreenView,
     View,
 )
+from harness.room import ReplyRoom
 from harness.special_tokens import neutralise, neutralised, special_tokens, special_tokens_warning
 from harness.terminal import Settled
-from harness.trajectory import Compaction, Message, Outcome, Reply, Step, ToolCall, Trajectory, Usage
+from harness.trajectory import Compaction, Intervention, Message, Outcome, Reply, Step, ToolCall, Trajectory, Usage
 
-__all__ = ["SMALLEST_REPLY_TOKENS", "Agent", "AgentTerminal", "Limits"]
+__all__ = ["Agent", "AgentTerminal", "Limits"]
 
 Tools = Sequence[Mapping[str, Any]]
-SMALLEST_REPLY_TOKENS = 64
-"""Tokens of the smallest reply that there has to be room for in the context: no protocol's reply fits into less."""
+FROM_A_PERSON = "[Message from a person who watches your terminal:]"
+"""What stands above a message that is put under an observation."""
 _COMPACTIONS = 2
 """Most compactions in a row without a usable reply between them."""
 
@@ -77,6 +79,7 @@ class Agent:
         neutralise_special_tokens: bool = False,
         on_step: Callable[[int], None] = lambda _: None,
         on_step_done: Callable[[Step], None] = lambda _: None,
+        oversight: Oversight | None = None,
     ) -> None:
         self._model = model
         self._terminal = terminal
@@ -86,9 +89,12 @@ class Agent:
         self._neutralise = neutralise_special_tokens
         self._on_step = on_step
         self._on_step_done = on_step_done
+        self._oversight = oversight
         self._history = History()
+        self._room = ReplyRoom(model, limits)
         self._steps: list[Step] = []
         self._compactions: list[Compaction] = []
+        self._interventions: list[Intervention] = []
         self._outcome: Outcome | None = None
         self._warnings: Counter[str] = Counter()
         self._noticed: list[str] = []
@@ -125,6 +131,7 @@ class Agent:
             usage=self._usage,
             warnings=dict(self._warnings),
             compactions=tuple(self._compactions),
+            interventions=tuple(self._interventions),
             waited_sec=self._clock.waited_sec if self._clock else 0.0,
             model_sec=sum(step.model_sec for step in self._steps) + sum(done.model_sec for done in self._compactions),
             command_sec=sum(step.command_sec for step in self._steps),
@@ -151,10 +158,11 @@ class Agent:
         if self._limits.steps is not None and index > self._limits.steps:
             raise _End(Outcome.STEP_LIMIT)
         self._on_step(index)
+        await self._listen(index)
         step, cramped = await self._query(index)
         # Kept before acting: a timeout or a lost terminal in mid-action must not lose the reply.
         self._steps.append(step)
-        overflows = self._overflows(step.reply, cramped)
+        overflows = self._room.is_filled_by(step.reply, cramped)
         try:
             if overflows:
                 self._go_on_without(step)
@@ -169,14 +177,20 @@ class Agent:
         """Do what the reply says."""
         self._compactions_in_a_row = 0
         self._end_if_spent(step.reply)
-        try:
-            parsed = self._parse(step.reply)
-        except FormatError as error:
+        parsed = self._read(step.reply)
+        refused: Declined | None = None
+        if self._oversight is not None:
+            step, parsed, refused = await self._reviewed(self._oversight, step, parsed)
+        if isinstance(parsed, FormatError):
             self._history.add_reply(step.reply)
-            self._complain(step, error)
+            self._complain(step, parsed)
             return
         self._history.add_reply(step.reply, parsed.tool_call)
         self._format_errors = 0
+        if refused is not None:
+            self._claimed = False
+            self._answer(step.model_copy(update={"observation": refused.why}), parsed.tool_call)
+            return
         await self._act(step, parsed)
 
     def _end_if_spent(self, reply: Reply | None) -> None:
@@ -194,6 +208,47 @@ class Agent:
         noticed, self._noticed = tuple(self._noticed), []
         return noticed
 
+    # -- who watches ------------------------------------------------------------------------------
+
+    async def _listen(self, index: int) -> None:
+        """Wait until the model may be asked, and tell it what it is to be told."""
+        if self._oversight is None:
+            return
+        assert self._clock is not None
+        with self._clock.stopped():
+            said = await self._oversight.before_query(index)
+        for text in said:
+            self._history.add_to_last(f"{FROM_A_PERSON}\n{text}")
+            self._interventions.append(Intervention(step=index, kind="message", text=text))
+
+    async def _reviewed(
+        self, oversight: Oversight, step: Step, parsed: Parsed | FormatError
+    ) -> tuple[Step, Parsed | FormatError, Declined | None]:
+        """The step that is followed, how its reply reads, and the refusal where there is one."""
+        assert self._clock is not None
+        with self._clock.stopped():
+            decided = await oversight.review(Draft(step.index, step.reply, parsed, self._sample))
+        if isinstance(decided, Declined):
+            self._interventions.append(Intervention(step=step.index, kind="refused", text=decided.why))
+            return step, parsed, decided
+        if decided is step.reply:
+            return step, parsed, None
+        self._interventions.append(Intervention(step=step.index, kind="changed", text=step.reply.content))
+        step = step.model_copy(update={"reply": decided})
+        self._steps[-1] = step
+        return step, self._read(decided), None
+
+    async def _sample(self, seed: int | None) -> Reply:
+        """Another reply to the conversation as it stands; its tokens count, its time does not."""
+        reply = await self._model.query(
+            self._history.messages,
+            seed=seed,
+            max_tokens=self._room.left(self._history, self._usage),
+            tools=self._protocol.tools,
+        )
+        self._usage += reply.usage
+        return reply
+
     # -- the model -------------------------------------------------------------------------------
 
     async def _query(self, index: int) -> tuple[Step, bool]:
@@ -203,7 +258,7 @@ class Agent:
             try:
                 reply, cramped = await self._ask_for_step()
             except ContextLimitReached as refusal:
-                self._history.is_at_least(refusal.prompt_tokens or self._context_tokens or 0)
+                self._history.is_at_least(refusal.prompt_tokens or self._room.context_tokens or 0)
                 await self._make_room(index)
                 continue
             self._history.count(reply.usage)
@@ -211,13 +266,13 @@ class Agent:
             return Step(index=index, reply=reply, model_sec=model_sec, warnings=self._take_noticed()), cramped
 
     async def _ask_for_step(self) -> tuple[Reply, bool]:
-        wanted, asked = self._wanted, self._room()
+        wanted, asked = self._room.wanted(self._usage), self._room.left(self._history, self._usage)
         messages, tools = self._history.messages, self._protocol.tools
         try:
             return await self._ask(messages, asked, tools), asked < wanted
         except ContextLimitReached as refusal:
             # Older servers refuse when prompt + max_tokens passes the limit; the refusal says what would fit.
-            asked = self._left_after(refusal, asked)
+            asked = self._room.left_after(refusal, asked)
             return await self._ask(messages, asked, tools), asked < wanted
 
     async def _ask(
@@ -233,47 +288,6 @@ class Agent:
         return reply
 
     # -- the context -----------------------------------------------------------------------------
-
-    @property
-    def _context_tokens(self) -> int | None:
-        known = [tokens for tokens in (self._model.context_tokens, self._limits.context_tokens) if tokens is not None]
-        return min(known, default=None)
-
-    @property
-    def _wanted(self) -> int:
-        """The max_tokens of a query that the context has room enough for."""
-        wanted = self._model.sampling.max_tokens
-        if self._limits.completion_tokens is not None:
-            wanted = min(wanted, self._limits.completion_tokens - self._usage.completion_tokens)
-        return max(1, wanted)
-
-    def _room(self) -> int:
-        """The max_tokens of the next query: what is asked for, or what the context has left."""
-        context = self._context_tokens
-        if context is None:
-            return self._wanted
-        left = context - self._history.tokens
-        if left < SMALLEST_REPLY_TOKENS:
-            if self._limits.on_overflow != "stop":
-                raise ContextLimitReached("no room is left for a reply", self._history.tokens)
-            # The estimate errs on the high side: let the server, which can count, have the last word.
-            left = SMALLEST_REPLY_TOKENS
-        return min(self._wanted, left)
-
-    def _left_after(self, refusal: ContextLimitReached, asked: int) -> int:
-        context = self._context_tokens
-        left = 0 if context is None or refusal.prompt_tokens is None else context - refusal.prompt_tokens
-        if not SMALLEST_REPLY_TOKENS <= left < asked:
-            raise refusal
-        return left
-
-    def _overflows(self, reply: Reply, cramped: bool) -> bool:
-        """Whether the reply filled the context; where a policy can make room, also whether too little room cut it."""
-        context = self._context_tokens
-        left = None if context is None else context - reply.usage.prompt_tokens - reply.usage.completion_tokens
-        if left is not None and (left < 0 or (reply.cut and left < SMALLEST_REPLY_TOKENS)):
-            return True
-        return reply.cut and cramped and self._limits.on_overflow != "stop"
 
     def _go_on_without(self, step: Step) -> None:
         """Go on, where a policy can make room, with a history that lacks this step's reply."""
@@ -294,8 +308,8 @@ class Agent:
             self._history,
             policy,
             step=index,
-            context_tokens=self._context_tokens,
-            max_tokens=self._wanted,
+            context_tokens=self._room.context_tokens,
+            max_tokens=self._room.wanted(self._usage),
             ask=self._ask,
         )
         if done is not None:
@@ -310,14 +324,18 @@ class Agent:
 
     # -- replies and actions ---------------------------------------------------------------------
 
-    def _parse(self, reply: Reply) -> Parsed:
+    def _read(self, reply: Reply) -> Parsed | FormatError:
+        """What a reply says is to be done, or what is wrong with its form."""
         if reply.cut:
-            raise FormatError(
+            return FormatError(
                 "reply_cut",
                 f"Your reply was cut off after {reply.usage.completion_tokens} tokens, so nothing of it was "
                 "executed. Answer again, shorter; write long files in several steps.",
             )
-        return self._protocol.parse(reply.content, reply.tool_calls)
+        try:
+            return self._protocol.parse(reply.content, reply.tool_calls)
+        except FormatError as error:
+            return error
 
     def _complain(self, step: Step, error: FormatError) -> None:
         self._warnings[f"format_error:{error.kind}"] += 1

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
+import contextlib
+from collections.abc import Awaitable, Callable, Iterator
 from types import TracebackType
 from typing import Self
 
@@ -40,6 +41,21 @@ class Clock:
         """Put the end off by time that is not the agent's doing; a negative one brings it closer."""
         self.waited_sec += seconds
         self._put_off(seconds)
+
+    @contextlib.contextmanager
+    def stopped(self) -> Iterator[None]:
+        """Stop the clock for a block that is not the agent's doing; afterwards it has as much left as before."""
+        began, ends_at = _now(), self._timeout.when()
+        if self._timeout.expired():
+            yield
+            return
+        self._timeout.reschedule(None)
+        try:
+            yield
+        finally:
+            held_sec = _now() - began
+            self.waited_sec += held_sec
+            self._timeout.reschedule(None if ends_at is None else ends_at + held_sec)
 
     async def ask(self, query: Callable[[], Awaitable[Reply]], patience_sec: float) -> Reply:
         """Make one query on this clock.

@@ -49,6 +49,18 @@ class History:
         self.messages.append(message)
         self._bytes += size_bytes(message)
 
+    def add_to_last(self, text: str) -> None:
+        """Put `text` under the last message, where that is no reply: many templates want roles that take turns."""
+        last = self.messages[-1]
+        if last.role == "assistant":
+            self.add(Message(role="user", content=text))
+            return
+        longer = last.model_copy(update={"content": f"{last.content}\n\n{text}".lstrip()})
+        self._bytes += size_bytes(longer) - size_bytes(last)
+        self.messages[-1] = longer
+        if len(self.messages) == len(self.opening):
+            self.opening = tuple(self.messages)
+
     @property
     def tokens(self) -> int:
         """The length in tokens: what the server has counted, and an estimate for what is newer."""

@@ -149,7 +149,7 @@ class ServedModel(Frozen):
 
 
 class Model(Protocol):
-    """A language model: harness.chat.ChatModel, or one of your own."""
+    """A language model: harness.endpoint.chat.ChatModel, or one of your own."""
 
     @property
     def context_tokens(self) -> int | None:

@@ -130,6 +130,17 @@ class Compaction(Frozen):
     model_sec: float = 0.0
 
 
+class Intervention(Frozen):
+    """Something that a person, or a rule of theirs, did to an agent."""
+
+    step: int
+    """Index of the step before which, or to which, it was done."""
+    kind: Literal["message", "changed", "refused", "typed"]
+    text: str
+    """The message; the reply that another one was followed instead of; what the model was told of a refusal or of what
+    a person typed."""
+
+
 class Trajectory(Frozen):
     """The ordered steps of one trial."""
 
@@ -144,6 +155,8 @@ class Trajectory(Frozen):
     """Number of warnings by kind, over all steps."""
     compactions: tuple[Compaction, ...] = ()
     """Each time the history was made shorter; where it never was, `messages` is the whole conversation."""
+    interventions: tuple[Intervention, ...] = ()
+    """What others than the model did, in order."""
     waited_sec: float = 0.0
     """Seconds that were not charged to the agent: failed requests, pauses, outages of endpoint or terminal."""
     model_sec: float = 0.0

@@ -182,6 +182,10 @@ class Terminal:
                 view = await self._screen.read(self._link)
                 return dataclasses.replace(view, notes=self._take_notes()) if self._notes else view
 
+    def mark_step(self, number: int) -> None:
+        """Mark in the recording that a step begins: the model is asked next."""
+        self._remark(f"step {number}")
+
     def flush_recording(self) -> None:
         """Put what was recorded so far into its file."""
         if self._recording is not None:

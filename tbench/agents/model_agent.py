@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections.abc import Callable
+from dataclasses import replace
+from functools import partial
 from typing import Protocol
 
 from harness.agent import Agent
@@ -18,7 +20,7 @@ from harness.terminal import COLUMNS, ROWS, Terminal, TerminalSpec
 from harness.terminal.recording import Recording
 from harness.trajectory import Outcome, Step, Trajectory
 from tbench.agents.told import told_at
-from tbench.agents.trial_agent import AgentReport, Workplace
+from tbench.agents.trial_agent import AgentReport, Workplace, agent_user, terminal_socket
 from tbench.errors import TrialError
 from tbench.results import Stage
 
@@ -55,8 +57,9 @@ class ModelAgent:
             place.bounded(self._limits),
             seeds=_seeds(place, self._model),
             neutralise_special_tokens=self._neutralise,
-            on_step=lambda step: place.on_step(step, terminal.last_line),
+            on_step=lambda step: _begin_step(step, terminal, place),
             on_step_done=lambda step: _store_step(step, terminal, place),
+            oversight=place.oversight,
         )
         return await _work_at_terminal(place, terminal, agent)
 
@@ -99,7 +102,7 @@ class UserAgent:
             terminal,
             place.bounded(self._limits),
             seeds=_seeds(place, self._model),
-            on_step=lambda step: place.on_step(step, terminal.last_line),
+            on_step=lambda step: _begin_step(step, terminal, place),
             on_step_done=lambda step: _store_step(step, terminal, place),
         )
         try:
@@ -132,7 +135,15 @@ def _terminal(
     place: Workplace, spec: TerminalSpec, settling: Settling, *, on_outage: Callable[[float], None]
 ) -> Terminal:
     recording = Recording(place.directory / "session.cast", columns=COLUMNS, rows=ROWS)
-    return Terminal(place.sandbox.connect, spec, recording=recording, settling=settling, on_outage=on_outage)
+    connect = partial(place.sandbox.connect, user=agent_user(place.task))
+    spec = replace(spec, socket=terminal_socket(place.task))
+    return Terminal(connect, spec, recording=recording, settling=settling, on_outage=on_outage)
+
+
+def _begin_step(step: int, terminal: Terminal, place: Workplace) -> None:
+    """Tell of a step that begins, and mark in the recording where it does."""
+    terminal.mark_step(step)
+    place.on_step(step, terminal.last_line)
 
 
 def _store_step(step: Step, terminal: Terminal, place: Workplace) -> None:

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from harness.chat import ChatModel, OutagePolicy, RetryPolicy
+from harness.endpoint.chat import ChatModel, OutagePolicy, RetryPolicy
 from harness.errors import EndpointError
 from harness.limits import Limits, ShellMode
 from harness.model import Rendering, Sampling, ServedModel

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import shlex
 
-from tbench.agents.trial_agent import Workplace
+from tbench.agents.trial_agent import Workplace, agent_user
 from tbench.sandbox.backend import BUSYBOX
 from tbench.tasks.told import instruction_with_servers, skills_told
 
@@ -34,7 +34,6 @@ async def told_at(place: Workplace) -> str:
 async def _skills(place: Workplace, folder: str) -> dict[str, str]:
     """The SKILL.md files one folder down, as far as the agent's user can read them."""
     script = _SKILLS.format(workdir=shlex.quote(place.sandbox.workdir), folder=shlex.quote(folder))
-    user = place.task.file.agent.user
-    ended = await place.sandbox.shell(script, timeout_sec=_LOOK_SEC, user=None if user is None else str(user))
+    ended = await place.sandbox.shell(script, timeout_sec=_LOOK_SEC, user=agent_user(place.task))
     parts = ended.output.decode("utf-8", "replace").split("\0")
     return dict(zip(parts[::2], parts[1::2], strict=False))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import shlex
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -9,6 +10,8 @@ from pathlib import Path
 from typing import Protocol
 
 from harness.limits import Limits
+from harness.oversight import Oversight
+from harness.terminal.spec import TerminalSpec
 from harness.trajectory import Outcome, Step, Trajectory
 from tbench.errors import TrialError
 from tbench.sandbox.archive import pack, tree_at
@@ -44,10 +47,26 @@ class Workplace:
     """Called when a step begins, with its number and the last line of the terminal."""
     on_step_done: Callable[[Step], None] = lambda _: None
     """Called once with each finished step, in order, as it stands in the final trajectory. Never raises."""
+    oversight: Oversight | None = None
+    """Who may hold a model, speak to it, and decide about its replies."""
 
     def bounded(self, limits: Limits) -> Limits:
         """Copy of `limits` with the task's own timeout."""
         return limits.model_copy(update={"timeout_sec": self.timeout_sec})
+
+
+def agent_user(task: Task) -> str | None:
+    """Name or number of the agent's user; None for the image's own."""
+    user = task.file.agent.user
+    return None if user is None else str(user)
+
+
+def terminal_socket(task: Task) -> str:
+    """The socket of the agent's terminal: in a step with a user of its own another than in the others."""
+    user = agent_user(task)
+    if user is None or user == agent_user(task.whole):
+        return TerminalSpec.socket
+    return f"{TerminalSpec.socket}-{hashlib.sha256(user.encode()).hexdigest()[:12]}"
 
 
 class TrialAgent(Protocol):
@@ -85,7 +104,7 @@ class OracleAgent:
         if "solve.sh" not in place.task.solution:
             raise TrialError("oracle_missing", f"{place.task.solve_script}: missing, so there is no oracle")
         files = tree_at("/solution", place.task.solution)
-        user = place.task.file.agent.user
+        user = agent_user(place.task)
         script = _SOLVE.format(cwd=shlex.quote(place.sandbox.workdir))
         if place.sandbox.runs_as_root and user is None:
             script, stdin = _UNPACK + script, pack(files)
@@ -95,7 +114,7 @@ class OracleAgent:
         ended = await place.sandbox.shell(
             script,
             timeout_sec=place.timeout_sec or _NO_LIMIT_SEC,
-            user=None if user is None else str(user),
+            user=user,
             environment={"DEBIAN_FRONTEND": "noninteractive", **place.task.resolve_env(place.task.file.solution.env)},
             stdin=stdin,
         )

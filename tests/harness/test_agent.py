@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from harness.agent import SMALLEST_REPLY_TOKENS, Agent, Limits
+from harness.agent import Agent, Limits
 from harness.errors import ContextLimitReached, EndpointUnavailable, TerminalLost, TerminalUnreachable
 from harness.fakes import FakeTerminal, ScriptedModel
 from harness.model import Sampling, Seeds
@@ -17,6 +17,7 @@ from harness.protocols.base import CommandResult, Keys, ScreenView
 from harness.protocols.bash import MARKER
 from harness.protocols.bash_block import BashBlock
 from harness.protocols.keystrokes_json import KeystrokesJson
+from harness.room import SMALLEST_REPLY_TOKENS
 from harness.terminal import Settled
 from harness.trajectory import Message, Outcome, Reply, Step, Trajectory, Usage
 

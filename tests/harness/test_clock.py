@@ -109,3 +109,22 @@ async def test_an_outage_that_ends_while_the_clock_strikes_does_no_harm() -> Non
                 await asyncio.sleep(60)
             finally:
                 clock.shift(-1)
+
+
+async def test_a_stopped_clock_does_not_strike_and_has_as_much_left_afterwards() -> None:
+    clock = Clock(0.15)
+    with pytest.raises(TimeoutError):
+        async with clock:
+            with clock.stopped():
+                await asyncio.sleep(0.3)
+            assert not clock.expired
+            await asyncio.sleep(5)
+    assert clock.expired
+    assert clock.waited_sec >= 0.3
+
+
+async def test_a_clock_without_a_limit_can_be_stopped() -> None:
+    async with Clock(None) as clock:
+        with clock.stopped():
+            await asyncio.sleep(0.01)
+        assert clock.waited_sec > 0

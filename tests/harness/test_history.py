@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 from harness.history import History
 from harness.trajectory import Message, Reply, ToolCall, Usage
 
@@ -71,3 +73,20 @@ def test_arguments_of_a_call_take_room() -> None:
     made.add_reply(Reply(content="", tool_calls=(call,)), call)
     assert made.messages[-1].tool_calls == (call,)
     assert made.tokens > 30
+
+
+def test_what_is_added_to_the_last_message_is_no_message_of_its_own() -> None:
+    history = History()
+    history.open([Message(role="user", content="task")])
+    history.add_to_last("Look first.")
+    assert history.messages == [Message(role="user", content="task\n\nLook first.")]
+    assert history.opening == tuple(history.messages)
+    assert history.tokens == math.ceil(len("task\n\nLook first.") * 0.4)
+
+
+def test_what_is_added_to_a_reply_is_a_message_of_its_own() -> None:
+    history = History()
+    history.open([Message(role="user", content="task")])
+    history.add_reply(Reply(content="done"))
+    history.add_to_last("Go on.")
+    assert [message.role for message in history.messages] == ["user", "assistant", "user"]

@@ -13,8 +13,8 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Self, TypeVar
 from urllib.parse import urlsplit
 
-from harness.address import full_url, goes_past_proxies, proxy_of, usable_key, without_password
-from harness.answers import (
+from harness.endpoint.address import full_url, goes_past_proxies, proxy_of, usable_key, without_password
+from harness.endpoint.answers import (
     ModelCard,
     RawReply,
     TokenCount,
@@ -28,11 +28,11 @@ from harness.answers import (
     server_words,
     shorten,
 )
+from harness.endpoint.outage import AwayTooLongError, Outage, OutagePolicy
+from harness.endpoint.retry import Absence, BudgetSpentError, OnWait, RetryPolicy, Success, TransientError, persist
 from harness.errors import ContextLimitReached, EndpointError, EndpointUnavailable, RequestRefused
 from harness.model import Model, Rendering, Sampling, ServedModel
-from harness.outage import AwayTooLongError, Outage, OutagePolicy
 from harness.rendering import render_prompt, stop_strings, wire_messages
-from harness.retry import Absence, BudgetSpentError, OnWait, RetryPolicy, Success, TransientError, persist
 from harness.trajectory import Message, Reply
 
 if TYPE_CHECKING:

@@ -11,13 +11,17 @@ import contextlib
 import random
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable
+from typing import Literal
 
 from pydantic import Field
 
-from harness.retry import TransientError
+from harness.endpoint.retry import TransientError
 from harness.trajectory import Frozen
 
-__all__ = ["AwayTooLongError", "Flight", "Outage", "OutagePolicy"]
+__all__ = ["AwayTooLongError", "Flight", "Outage", "OutagePolicy", "Presence"]
+
+Presence = Literal["away", "back", "given_up"]
+"""What an endpoint has become: no longer there, there again, or away for longer than it is waited for."""
 
 
 class OutagePolicy(Frozen):
@@ -58,8 +62,8 @@ class Flight:
 class Outage:
     """Watches one endpoint. `probe` returns where it answers, and raises TransientError where it does not.
 
-    `say` is told in words when an outage begins and ends. `gave_up` says why, once an outage lasted longer than
-    allowed; later ones are not sat out.
+    `say` is told in words when an outage begins and ends, and `on_change` what the endpoint has become. `gave_up` says
+    why, once an outage lasted longer than allowed; later ones are not sat out.
     """
 
     def __init__(
@@ -67,6 +71,7 @@ class Outage:
     ) -> None:
         self.policy = policy
         self.gave_up: str | None = None
+        self.on_change: Callable[[Presence], None] = lambda _: None
         self._probe = probe
         self._say = say
         self._looking: asyncio.Task[bool] | None = None
@@ -150,7 +155,7 @@ class Outage:
     async def _until_back(self, failure: TransientError) -> None:
         policy, since, pause_sec, closed = self.policy, time.monotonic(), self.policy.first_pause_sec, False
         self._heard.clear()
-        self._say(f"away: {failure.reason.rstrip('.')}; pausing")
+        self._tell("away", f"away: {failure.reason.rstrip('.')}; pausing")
         found: TransientError | None = failure
         while found is not None:
             failure = found
@@ -164,7 +169,7 @@ class Outage:
                 break
             pause_sec = min(1.5 * pause_sec, policy.longest_pause_sec)
             found = await self._failing()
-        self._say(f"back after {time.monotonic() - since:.0f} s")
+        self._tell("back", f"back after {time.monotonic() - since:.0f} s")
         if closed:
             self._lose_what_is_in_flight()
 
@@ -180,7 +185,11 @@ class Outage:
         self.gave_up = (
             f"the endpoint was away for {seconds:.0f} s, longer than --max-outage ({failure.reason.rstrip('.')})"
         )
-        self._say(f"away for {seconds:.0f} s, longer than --max-outage: given up")
+        self._tell("given_up", f"away for {seconds:.0f} s, longer than --max-outage: given up")
+
+    def _tell(self, presence: Presence, words: str) -> None:
+        self._say(words)
+        self.on_change(presence)
 
     def _lose_what_is_in_flight(self) -> None:
         """Mark all attempts under way as lost: what listens now is another process, which knows nothing of them."""
@@ -192,7 +201,7 @@ class Outage:
 
 
 class RequestAbsence:
-    """Sits outages out for one request: a `harness.retry.Absence`."""
+    """Sits outages out for one request: a `harness.endpoint.retry.Absence`."""
 
     def __init__(self, outage: Outage, waits: bool = True) -> None:
         self._outage = outage

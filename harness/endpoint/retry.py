@@ -90,7 +90,7 @@ class Success(NamedTuple, Generic[T]):
 
 
 class Absence(Protocol):
-    """Knows whether there is anybody to ask (harness.outage). Both methods may raise what ends the request."""
+    """Knows whether there is anybody to ask (harness.endpoint.outage). Both methods may raise what ends the request."""
 
     async def until_there(self) -> None:
         """Wait while nobody is known to be there."""

@@ -18,8 +18,8 @@ import pytest
 from pydantic import ValidationError
 
 from harness.agent import Agent, Limits
-from harness.answers import retry_after_sec
-from harness.chat import ChatModel, Model, OutagePolicy, Rendering, RetryPolicy, Sampling
+from harness.endpoint.answers import retry_after_sec
+from harness.endpoint.chat import ChatModel, Model, OutagePolicy, Rendering, RetryPolicy, Sampling
 from harness.errors import ContextLimitReached, EndpointError, EndpointUnavailable, RequestRefused
 from harness.fakes import FakeTerminal
 from harness.protocols.base import Command, Parsed
@@ -818,5 +818,5 @@ class TestRawRequests:
 
 
 def test_importing_chat_does_not_import_openai():
-    code = "import harness.chat, sys; sys.exit('openai' in sys.modules)"
+    code = "import harness.endpoint.chat, sys; sys.exit('openai' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0

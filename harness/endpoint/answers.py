@@ -14,7 +14,7 @@ from typing import Any
 
 from pydantic import BaseModel, ValidationError, model_validator
 
-from harness.retry import TransientError
+from harness.endpoint.retry import TransientError
 from harness.text import without_lone_surrogates
 from harness.trajectory import Frozen, Reply, ToolCall, Usage
 

@@ -6,8 +6,8 @@ import os
 
 import pytest
 
-from harness.address import goes_past_proxies, is_loopback, proxy_of
-from harness.chat import ChatModel, RetryPolicy
+from harness.endpoint.address import goes_past_proxies, is_loopback, proxy_of
+from harness.endpoint.chat import ChatModel, RetryPolicy
 from harness.errors import EndpointError
 from harness.model import Sampling
 

@@ -10,10 +10,10 @@ from typing import Any
 
 import pytest
 
-from harness.chat import ChatModel, OutagePolicy, RetryPolicy, Sampling
+from harness.endpoint.chat import ChatModel, OutagePolicy, RetryPolicy, Sampling
+from harness.endpoint.outage import AwayTooLongError, Outage
+from harness.endpoint.retry import TransientError
 from harness.errors import ContextLimitReached, EndpointUnavailable, RequestRefused
-from harness.outage import AwayTooLongError, Outage
-from harness.retry import TransientError
 from harness.trajectory import Message, Reply
 
 KEY = "sk-very-secret-0123"
@@ -212,6 +212,8 @@ class TestOverHttp:
         """Refused, then 503, then fine; one request meets it under way, the others begin during it."""
         told: list[str] = []
         model = models(on_outage=told.append)
+        became: list[str] = []
+        model.outage.on_change = became.append
         endpoint.will_disconnect()
         endpoint.will_reply("at last")
         endpoint.go_away()
@@ -230,6 +232,7 @@ class TestOverHttp:
         assert replies[4].waited_sec >= SMALL.total_sec
         assert told[0] == "away: cannot connect: Connection refused; pausing"
         assert [words.split()[0] for words in told] == ["away:", "back"]
+        assert became == ["away", "back"]
 
     async def test_a_server_that_is_frozen_is_away_and_costs_nothing(self, endpoint, models):
         """The request that found it out took longer than its budget."""

@@ -1,0 +1,153 @@
+"""oversight: an agent that is held, spoken to and decided about, and what its trajectory says of it."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Sequence
+
+from harness.agent import FROM_A_PERSON, Agent, Limits
+from harness.errors import FormatError
+from harness.fakes import FakeTerminal, ScriptedModel
+from harness.model import Seeds
+from harness.oversight import Declined, Draft
+from harness.protocols.base import ActionProtocol, Keys
+from harness.protocols.bash_tool import BashTool
+from harness.protocols.keystrokes_json import KeystrokesJson
+from harness.trajectory import Outcome, Reply, ToolCall, Trajectory
+
+LS = '{"analysis": "a", "plan": "p", "commands": [{"keystrokes": "ls\\n", "duration": 0.1}]}'
+PWD = LS.replace("ls", "pwd")
+CLAIM = '{"analysis": "a", "plan": "p", "commands": [], "task_complete": true}'
+
+
+class Watcher:
+    """An oversight that says and decides what it is given, by step; otherwise it lets the agent be."""
+
+    def __init__(
+        self,
+        said: dict[int, Sequence[str]] | None = None,
+        decide: Callable[[Draft], Awaitable[Reply | Declined]] | None = None,
+        hold_sec: float = 0.0,
+    ) -> None:
+        self._said, self._decide, self._hold_sec = said or {}, decide, hold_sec
+        self.drafts: list[Draft] = []
+
+    async def before_query(self, step: int) -> Sequence[str]:
+        await asyncio.sleep(self._hold_sec)
+        return self._said.get(step, ())
+
+    async def review(self, draft: Draft) -> Reply | Declined:
+        self.drafts.append(draft)
+        return draft.reply if self._decide is None else await self._decide(draft)
+
+
+async def watched(
+    script: Sequence[str | Reply],
+    watcher: Watcher,
+    *,
+    protocol: ActionProtocol | None = None,
+    timeout_sec: float | None = None,
+) -> tuple[Trajectory, ScriptedModel, FakeTerminal]:
+    model, terminal = ScriptedModel(script), FakeTerminal(["$ ", "$ ls\nfile\n$ "])
+    limits = Limits(timeout_sec=timeout_sec)
+    agent = Agent(model, terminal, protocol or KeystrokesJson(), limits, seeds=Seeds("task", 0), oversight=watcher)
+    return await agent.run("Make the tests pass."), model, terminal
+
+
+async def test_an_agent_that_is_only_watched_does_what_it_would_do_anyway() -> None:
+    watcher = Watcher()
+    trajectory, _, _ = await watched([LS, CLAIM, CLAIM], watcher)
+    alone = await Agent(
+        ScriptedModel([LS, CLAIM, CLAIM]), FakeTerminal(["$ ", "$ ls\nfile\n$ "]), KeystrokesJson(), Limits()
+    ).run("Make the tests pass.")
+    assert trajectory.messages == alone.messages
+    assert trajectory.interventions == ()
+    assert [draft.step for draft in watcher.drafts] == [1, 2, 3]
+
+
+async def test_the_time_for_which_an_agent_is_held_is_charged_to_nobody() -> None:
+    trajectory, _, _ = await watched([LS, CLAIM, CLAIM], Watcher(hold_sec=0.2), timeout_sec=0.3)
+    assert trajectory.outcome is Outcome.SUBMITTED
+    assert trajectory.waited_sec >= 0.6
+
+
+async def test_a_message_stands_under_the_observation_that_the_model_reads_next() -> None:
+    trajectory, model, _ = await watched([LS, CLAIM, CLAIM], Watcher({2: ["Use the file.", "Hurry."]}))
+    before, now = model.requests[0].messages, model.requests[1].messages
+    assert [message.role for message in now] == ["user", "assistant", "user"]
+    assert now[-1].content.endswith(f"{FROM_A_PERSON}\nUse the file.\n\n{FROM_A_PERSON}\nHurry.")
+    assert "file" in trajectory.steps[0].observation
+    assert FROM_A_PERSON not in trajectory.steps[0].observation
+    assert [(each.step, each.kind, each.text) for each in trajectory.interventions] == [
+        (2, "message", "Use the file."),
+        (2, "message", "Hurry."),
+    ]
+    assert model.requests[2].messages[: len(before)] == before
+
+
+async def test_a_message_before_the_first_step_stands_under_the_instruction() -> None:
+    _, model, _ = await watched([CLAIM, CLAIM], Watcher({1: ["Look first."]}))
+    (first,) = model.requests[0].messages
+    assert "Make the tests pass." in first.content
+    assert first.content.endswith("Look first.")
+
+
+async def test_a_refusal_is_what_the_model_reads_and_nothing_is_typed() -> None:
+    async def decide(draft: Draft) -> Reply | Declined:
+        return Declined("This was refused.") if draft.step == 1 else draft.reply
+
+    trajectory, model, terminal = await watched([LS, CLAIM, CLAIM], Watcher(decide=decide))
+    assert terminal.typed == []
+    assert trajectory.steps[0].observation == "This was refused."
+    assert trajectory.steps[0].actions == ()
+    assert model.requests[1].messages[-1].content == "This was refused."
+    assert [(each.kind, each.text) for each in trajectory.interventions] == [("refused", "This was refused.")]
+
+
+async def test_the_call_of_a_tool_that_is_refused_is_answered() -> None:
+    async def decide(draft: Draft) -> Reply | Declined:
+        assert not isinstance(draft.parsed, FormatError)
+        return Declined("No.")
+
+    call = ToolCall(id="c1", name="bash", arguments='{"command": "rm -r /"}')
+    script = [Reply(content="", tool_calls=(call,))]
+    model = ScriptedModel(script)
+    limits = Limits(steps=1)
+    agent = Agent(model, FakeTerminal(), BashTool(), limits, oversight=Watcher(decide=decide))
+    trajectory = await agent.run("Task.")
+    assert trajectory.messages[-1].role == "tool"
+    assert trajectory.messages[-1].tool_call_id == "c1"
+    assert trajectory.messages[-1].content == "No."
+
+
+async def test_another_reply_is_followed_in_the_place_of_the_model_s() -> None:
+    async def decide(draft: Draft) -> Reply | Declined:
+        return draft.reply.model_copy(update={"content": PWD}) if draft.step == 1 else draft.reply
+
+    trajectory, model, terminal = await watched([LS, CLAIM, CLAIM], Watcher(decide=decide))
+    assert terminal.typed == [Keys("pwd\n", 0.1)]
+    assert trajectory.steps[0].reply.content == PWD
+    assert model.requests[1].messages[1].content == PWD
+    assert [(each.step, each.kind, each.text) for each in trajectory.interventions] == [(1, "changed", LS)]
+
+
+async def test_another_sample_is_asked_for_with_a_seed_and_its_tokens_count() -> None:
+    async def decide(draft: Draft) -> Reply | Declined:
+        return await draft.sample(77) if draft.step == 1 else draft.reply
+
+    trajectory, model, terminal = await watched([LS, PWD, CLAIM, CLAIM], Watcher(decide=decide))
+    assert terminal.typed == [Keys("pwd\n", 0.1)]
+    assert model.requests[1].seed == 77
+    assert model.requests[1].messages == model.requests[0].messages
+    assert trajectory.outcome is Outcome.SUBMITTED
+
+
+async def test_a_reply_of_bad_form_can_be_mended() -> None:
+    async def decide(draft: Draft) -> Reply | Declined:
+        if isinstance(draft.parsed, FormatError):
+            return draft.reply.model_copy(update={"content": LS})
+        return draft.reply
+
+    trajectory, _, terminal = await watched(["no form at all", CLAIM, CLAIM], Watcher(decide=decide))
+    assert terminal.typed == [Keys("ls\n", 0.1)]
+    assert trajectory.steps[0].format_error is None
