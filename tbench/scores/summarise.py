@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from datetime import UTC, datetime
+from typing import Any
 
 from harness.trajectory import Usage
 from tbench.errors import UsageError
@@ -49,6 +50,10 @@ _NAMES_SHOWN = 5
 _CELL_FIELDS = set(Cell.model_fields)
 NO_VERDICT = "NoVerdict"
 """The error type shown for a result that has neither a reward nor an error (imported results)."""
+
+
+HUMAN_TOUCHED = "human_touched"
+"""The error type shown for a result in which a person had a hand."""
 
 
 class MixedResults(UsageError, ValueError):
@@ -151,13 +156,25 @@ def time_split(results: Iterable[TrialResult]) -> TimeSplit:
 
 
 def final_results(results: Iterable[TrialResult]) -> dict[tuple[str, int], TrialResult]:
-    """The result that counts for each task and seed: of several final ones the highest attempt, then the last line."""
+    """The result that counts for each task and seed: of several final ones the highest attempt, then the last line.
+
+    One in which a person had a hand has no verdict: it says nothing about the model.
+    """
     finals: dict[tuple[str, int], TrialResult] = {}
     for result in results:
         trial = (result.task, result.seed)
         if result.final and (trial not in finals or result.attempt >= finals[trial].attempt):
             finals[trial] = result
-    return finals
+    return {trial: _without_a_hand_s_reward(result) for trial, result in finals.items()}
+
+
+def _without_a_hand_s_reward(result: TrialResult) -> TrialResult:
+    if not result.human_touched or result.reward is None:
+        return result
+    message = f"a person had a hand in it, so its reward {result.reward:g} does not count"
+    error = ErrorInfo(stage=Stage.AGENT, type=HUMAN_TOUCHED, blame=Blame.USER, retryable=False, message=message)
+    without: dict[str, Any] = {"reward": None, "reward_all_steps": None, "metrics": {}, "error": error}
+    return result.model_copy(update=without)
 
 
 def _repeated(results: Iterable[TrialResult]) -> tuple[str, ...]:
@@ -290,7 +307,7 @@ def _cell(seed: int, result: TrialResult | None) -> Cell:
     return Cell.model_construct(
         _CELL_FIELDS,
         seed=seed,
-        status=_status(result),
+        status=status_of(result),
         reward=result.reward,
         error=_error_type(result) if result.reward is None else None,
         outcome=result.outcome,
@@ -303,7 +320,8 @@ def _cell(seed: int, result: TrialResult | None) -> Cell:
     )
 
 
-def _status(result: TrialResult) -> Status:
+def status_of(result: TrialResult) -> Status:
+    """What became of a trial that has a result."""
     if result.reward is None:
         return Status.ERROR
     if result.passed:

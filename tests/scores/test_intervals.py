@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 import random
 import time
 from collections.abc import Callable
+from fractions import Fraction
 from statistics import fmean
 
 import pytest
@@ -15,6 +17,7 @@ from hypothesis import strategies as st
 from tbench.scores.intervals import (
     SMALL,
     beta_quantile,
+    bootstrap,
     bootstrap_mean,
     incomplete_beta,
     interval_95,
@@ -107,7 +110,7 @@ def test_the_beta_function_gives_the_tail_of_the_binomial(n: int, k: int, chance
 def test_many_tasks_are_resampled() -> None:
     rng = random.Random(3)
     means = [rng.random() for _ in range(SMALL)]
-    interval, resampled = interval_95(means), bootstrap_mean(means)
+    interval, resampled = interval_95(means), bootstrap_mean(means)  # as fine as floats are: nothing to count out
     assert interval is not None and interval.method == "bootstrap"
     assert (interval.low, interval.high) == (resampled.low, resampled.high)
 
@@ -117,6 +120,33 @@ def test_89_tasks_are_resampled_in_less_than_three_seconds() -> None:
     start = time.perf_counter()
     bootstrap_mean([rng.random() for _ in range(89)])
     assert time.perf_counter() - start < 3
+
+
+def by_counting(values: list[Fraction]) -> tuple[Fraction, Fraction]:
+    """The ends of the 95 % of all equally likely resamples."""
+    means = sorted(sum(drawn, Fraction(0)) / len(values) for drawn in itertools.product(values, repeat=len(values)))
+    low, high = (next(mean for at, mean in enumerate(means, 1) if Fraction(at, len(means)) >= q) for q in TAILS)
+    return low, high
+
+
+TAILS = (Fraction(25, 1000), Fraction(975, 1000))
+
+
+@given(st.lists(st.fractions(-1, 1, max_denominator=6), min_size=2, max_size=5))
+def test_steps_are_counted_out_as_all_resamples_would_be(values: list[Fraction]) -> None:
+    found, (low, high) = bootstrap([float(value) for value in values]), by_counting(values)
+    assert (found.low, found.high) == pytest.approx((float(low), float(high)), abs=1e-9)
+    mean = sum(values, Fraction(0)) / len(values)
+    assert found.se**2 == pytest.approx(float(sum((v - mean) ** 2 for v in values) / len(values) ** 2), abs=1e-12)
+
+
+@pytest.mark.parametrize("seeds", [1, 2, 3, 5, 10])
+def test_counting_out_and_resampling_agree(seeds: int) -> None:
+    rng = random.Random(seeds)
+    means = [sum(rng.random() < 0.6 for _ in range(seeds)) / seeds for _ in range(89)]
+    counted, drawn = bootstrap(means), bootstrap_mean(means)
+    assert counted.se == pytest.approx(drawn.se, rel=0.03)
+    assert (counted.low, counted.high) == pytest.approx((drawn.low, drawn.high), abs=0.004)
 
 
 @given(st.lists(st.floats(0, 1), min_size=2, max_size=8))

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import Literal
 
-from tbench.scores.intervals import SMALL, bootstrap_mean, student_t_975
+from tbench.scores.intervals import SMALL, bootstrap, student_t_975
 
 FEW_DIFFERING = 10
 """Tasks off the commonest difference below which a bootstrap has too little to draw from."""
@@ -37,7 +37,7 @@ def difference_interval_95(differences: tuple[float, ...]) -> DifferenceInterval
         return None
     off = len(differences) - max(Counter(differences).values())
     if len(differences) >= SMALL and off >= FEW_DIFFERING:
-        drawn = bootstrap_mean(differences)
+        drawn = bootstrap(differences)
         return DifferenceInterval(drawn.low, drawn.high, "bootstrap")
     if max(map(abs, differences)) > 1.0:
         return None
