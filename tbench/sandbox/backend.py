@@ -63,8 +63,8 @@ class Sandbox(Protocol):
     def ran_out_of_memory(self) -> bool:
         """Whether the kernel has ended one of its processes because it was out of memory, as far as is known."""
 
-    async def connect(self, argv: Sequence[str], environment: Mapping[str, str]) -> ByteStream:
-        """Start `argv` as the agent's user; returns its standard streams."""
+    async def connect(self, argv: Sequence[str], environment: Mapping[str, str], user: str | None = None) -> ByteStream:
+        """Start `argv` as `user`, or else that of the task's agent; returns its standard streams."""
 
     async def shell(
         self,
@@ -90,12 +90,22 @@ class Sandbox(Protocol):
 ChangeKind = Literal["added", "changed", "removed"]
 
 
+@dataclass(frozen=True)
+class GivenNames:
+    """What a backend itself writes into the files of a sandbox that say where servers are."""
+
+    servers: frozenset[str] = frozenset()
+    """Addresses of name servers."""
+    hosts: frozenset[tuple[str, str]] = frozenset()
+    """Addresses with one name each, as in /etc/hosts."""
+
+
 @runtime_checkable
 class Compares(Protocol):
     """A sandbox whose files can be compared with those of its image."""
 
-    def name_servers(self) -> Collection[str]:
-        """Addresses of name servers that the backend gives this sandbox, and not to `original`."""
+    async def given_names(self) -> GivenNames:
+        """The names that the backend gives this sandbox, and not to `original`: nobody inside is asked."""
 
     async def changes(self) -> Mapping[str, ChangeKind]:
         """Every path that differs from the image, as the backend itself knows it: nobody inside is asked."""
@@ -211,8 +221,10 @@ class TtyStream(ByteStream, Protocol):
 class HasTty(Protocol):
     """A sandbox in which a human can sit at a terminal."""
 
-    async def open_tty(self, argv: Sequence[str], environment: Mapping[str, str], rows: int, columns: int) -> TtyStream:
-        """Start `argv` as the agent's user on a terminal of its own."""
+    async def open_tty(
+        self, argv: Sequence[str], environment: Mapping[str, str], rows: int, columns: int, user: str | None = None
+    ) -> TtyStream:
+        """Start `argv` as `user`, or else that of the task's agent, on a terminal of its own."""
 
 
 @dataclass(frozen=True)

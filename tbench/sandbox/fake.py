@@ -12,7 +12,7 @@ from tbench.errors import TrialError
 from tbench.events import Phase
 from tbench.results import ImageOrigin
 from tbench.sandbox.archive import FileEntry, pack
-from tbench.sandbox.backend import Capacity, ChangeKind, ExecResult, Say
+from tbench.sandbox.backend import Capacity, ChangeKind, ExecResult, GivenNames, Say
 from tbench.tasks.environment import Environment
 from tbench.tasks.network import NetworkPolicy
 from tbench.tasks.task import Task
@@ -72,13 +72,13 @@ class FakeSandbox:
         self._logs = logs
         self._connect = connect
 
-    async def connect(self, argv: Sequence[str], environment: Mapping[str, str]) -> ByteStream:
+    async def connect(self, argv: Sequence[str], environment: Mapping[str, str], user: str | None = None) -> ByteStream:
         if self._connect is None:
             raise TrialError("sandbox_failed", "this fake was given nothing to connect to")
         return await self._connect(argv, environment)
 
-    def name_servers(self) -> tuple[str, ...]:
-        return ()
+    async def given_names(self) -> GivenNames:
+        return GivenNames()
 
     async def shell(
         self,

@@ -17,8 +17,8 @@ exec {busybox} sh -c {command} </dev/null
 """
 
 
-async def wait_until_healthy(sandbox: Sandbox, check: Healthcheck) -> None:
-    """Wait until a check succeeds, as the image's user in the working directory.
+async def wait_until_healthy(sandbox: Sandbox, check: Healthcheck, user: str | None = None) -> None:
+    """Wait until a check succeeds, as `user`, or else the image's, in the working directory.
 
     Failures of checks begun in the start period are not counted; those checks are `start_interval_sec` apart, the
     others `interval_sec`. A check that takes too long has failed. Raises TrialError(healthcheck_failed) after `retries`
@@ -29,7 +29,7 @@ async def wait_until_healthy(sandbox: Sandbox, check: Healthcheck) -> None:
     started, failures = time.monotonic(), 0
     while True:
         is_starting = time.monotonic() - started < check.start_period_sec
-        ended = await sandbox.shell(script, timeout_sec=int(check.timeout_sec) or 1)
+        ended = await sandbox.shell(script, timeout_sec=int(check.timeout_sec) or 1, user=user)
         if ended.exit_code == 0 and not ended.timed_out:
             return
         if is_starting:

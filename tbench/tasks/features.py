@@ -8,9 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
-from tbench.compose.project import COMPOSE_FILE
 from tbench.tasks.format import EnvironmentSection, TaskFile
-from tbench.tasks.network import Networks
 from tbench.tasks.steps import step_file
 
 
@@ -43,40 +41,9 @@ def _of_a_step(name: str) -> Callable[[TaskFile, Path], bool]:
     return lambda file, path: any((path / "steps" / step.name / name).is_file() for step in file.steps)
 
 
-def _changes_user(file: TaskFile, _: Path) -> bool:
-    """Whether the agent of a step is another user than the task's: a sandbox has one."""
-    return any(step.agent.user not in (None, file.agent.user) for step in file.steps)
-
-
-def _switches_networks_of_services(file: TaskFile, path: Path) -> bool:
-    """Whether several containers are to have another network for each phase, or one of some hosts only."""
-    if (path / "environment" / COMPOSE_FILE).is_file() and not file.networks.is_plain:
-        return True
-    return file.verifier.is_separate and _verifier_has_services(file, path) and not _own_networks(file).is_plain
-
-
-def _verifier_has_services(file: TaskFile, path: Path) -> bool:
-    """Whether a verifier's own container has services beside it: by a compose file of its tests, else the agent's."""
-    tests = path / "tests"
-    brings = bool(file.verifier.image) or any((tests / name).is_file() for name in ("Dockerfile", COMPOSE_FILE))
-    of_steps = (path / "steps" / step.name / "tests" for step in file.steps)
-    folders = [tests if brings else path / "environment", *of_steps]
-    return any((folder / COMPOSE_FILE).is_file() for folder in folders)
-
-
-def _own_networks(file: TaskFile) -> Networks:
-    """The networks of a verifier's own container: without a healthcheck it has that of its phase for life."""
-    settings = file.verifier.environment or file.environment
-    while_tests = file.verifier.network_in(settings.network)
-    start = while_tests if settings.healthcheck is None else settings.network
-    return Networks(start, start, while_tests)
-
-
 FEATURES: Mapping[str, Callable[[TaskFile, Path], bool]] = {
     "trajectory.json": _has_file("trajectory.json"),
     "steps/*/trajectory.json": _of_a_step("trajectory.json"),
-    "agent.user of a step unlike the task's": _changes_user,
-    "networks of phases, or of some hosts only, with docker-compose.yaml": _switches_networks_of_services,
     "environment.os = windows": _in_any(lambda each: each.os == "windows"),
     "environment.tpu": _in_any(lambda each: each.tpu is not None),
 }

@@ -24,26 +24,11 @@ IMAGE = '[environment]\ndocker_image = "org/image:1"\n'
 NEEDS: list[tuple[str, dict[str, str | None], list[str]]] = [
     ("[[steps]]\nname = 'one'", {"steps/one/trajectory.json": "{}"}, ["steps/*/trajectory.json"]),
     (
-        "[agent]\nuser = 'a'\n[[steps]]\nname = 'one'\n[steps.agent]\nuser = 'b'",
-        {"steps/one/instruction.md": "Do."},
-        ["agent.user of a step unlike the task's"],
-    ),
-    (
         "[[steps]]\nname = 'one'\n[steps.verifier.environment]\nos = 'windows'",
         {"steps/one/instruction.md": "Do."},
         ["environment.os = windows (step one)"],
     ),
     ("", {"trajectory.json": "{}"}, ["trajectory.json"]),
-    (
-        "[agent]\nnetwork_mode = 'no-network'",
-        {"environment/docker-compose.yaml": "services: {main: {}}"},
-        ["networks of phases, or of some hosts only, with docker-compose.yaml"],
-    ),
-    (
-        "[verifier.environment]\nnetwork_mode = 'allowlist'\nallowed_hosts = ['h']",
-        {"tests/docker-compose.yaml": "services: {main: {image: x}}"},
-        ["networks of phases, or of some hosts only, with docker-compose.yaml"],
-    ),
     ("[environment]\nos = 'Windows'", {"tests/test.sh": None}, ["environment.os = windows"]),
     ("[environment]\ntpu = { type = 'v4', topology = '2x2x1' }", {}, ["environment.tpu"]),
     ("[verifier.environment]\nos = 'windows'", {}, ["environment.os = windows"]),
@@ -60,8 +45,17 @@ HARMLESS: list[tuple[str, dict[str, str | None]]] = [
         "multi_step_reward_strategy = 'final'\n[[steps]]\nname = 'one'",
         {"steps/one/instruction.md": "Do.", "instruction.md": None},
     ),
+    (
+        "[agent]\nuser = 'a'\n[[steps]]\nname = 'one'\n[steps.agent]\nuser = 'b'",
+        {"steps/one/instruction.md": "Do."},
+    ),
     ("artifacts = ['/app/out', { source = '/app/log', exclude = ['*.tmp'] }]", {}),
     ("[environment]\nallowed_hosts = []", {}),
+    ("[agent]\nnetwork_mode = 'no-network'", {"environment/docker-compose.yaml": "services: {main: {}}"}),
+    (
+        "[verifier.environment]\nnetwork_mode = 'allowlist'\nallowed_hosts = ['h']",
+        {"tests/docker-compose.yaml": "services: {main: {image: x}}"},
+    ),
     ("[agent]\nnetwork_mode = 'no-network'\n[verifier]\nnetwork_mode = 'allowlist'\nallowed_hosts = ['h']", {}),
     (SEPARATE, {}),
     (SEPARATE + "network_mode = 'no-network'", {}),

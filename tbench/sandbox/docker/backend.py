@@ -219,8 +219,15 @@ class DockerBackend:
             return started[0].container_id
 
         folder = environment.task.path / environment.folder
+        networks = environment.networks
         starting = Starting(
-            self._engine, project, recipes, folder=folder, pool=self._settings.network_pool, start_main=start_main
+            self._engine,
+            project,
+            recipes,
+            folder=folder,
+            pool=self._settings.network_pool,
+            start_main=start_main,
+            wants_none=networks.is_plain and networks.start.mode == "no-network",
         )
         made = await starting.start()
         return ComposeContainer(started[0], made, {name: recipes[name] for name in recipes if name != MAIN})
@@ -240,8 +247,8 @@ class DockerBackend:
             # The engine starts what others do, as their images and the file say.
             starts=is_main,
             loose=None,
-            has_internet=networks_of(self._settings.network, environment.networks).start.mode == "public",
-            network=None,
+            has_internet=recipe.has_internet and recipe.network is None,
+            network=recipe.network if is_main else None,
             hostname=service.hostname or (recipe.hostname if is_main else None),
             workdir=recipe.workdir or service.working_dir,
             cap_add=recipe.cap_add if is_main else (),

@@ -17,7 +17,7 @@ from typing import IO, Any
 from harness.stream import ByteStream
 from tbench.errors import TrialError
 from tbench.sandbox.archive import ChunkReader, FileEntry, pack, unpack
-from tbench.sandbox.backend import BUSYBOX, LOG_DIRECTORIES, ChangeKind, ExecResult, Sandbox, TtyStream
+from tbench.sandbox.backend import BUSYBOX, LOG_DIRECTORIES, ChangeKind, ExecResult, GivenNames, Sandbox, TtyStream
 from tbench.sandbox.docker.beside import Originals, compare, transfer
 from tbench.sandbox.docker.commands import OUTPUT_BYTES, Commands
 from tbench.sandbox.docker.compose.preparing import prepare
@@ -46,6 +46,7 @@ from tbench.sandbox.docker.labels import (
 )
 from tbench.sandbox.docker.memory_watch import MemoryWatch
 from tbench.sandbox.docker.networking.bridge import closing_script
+from tbench.sandbox.docker.networking.given import given_names
 from tbench.sandbox.docker.networking.router import Router
 from tbench.sandbox.health import wait_until_healthy
 from tbench.sandbox.loose_files import pack_folder
@@ -192,17 +193,18 @@ class Container:
     def ran_out_of_memory(self) -> bool:
         return self._memory_watch is not None and self._memory_watch.ran_out_of_memory(self.container_id)
 
-    async def connect(self, argv: Sequence[str], environment: Mapping[str, str]) -> ByteStream:
+    async def connect(self, argv: Sequence[str], environment: Mapping[str, str], user: str | None = None) -> ByteStream:
+        user = user or self._agent_user
         if not self._image.has_locale:
             environment = {"LANG": "C.UTF-8", **environment}
-        if self.runs_as_root and self._agent_user is None:
+        if self.runs_as_root and user is None:
             make = f"{BUSYBOX} mkdir -p {' '.join(LOG_DIRECTORIES)}"
             argv = [BUSYBOX, "sh", "-c", f'{make}; exec "$@"', "sh", *argv]
         try:
             # Not waited for: a terminal does so itself, and is not charged for it.
             return await self._commands.open(
                 argv,
-                user=self._agent_user or "",
+                user=user or "",
                 workdir=self.workdir,
                 environment=environment,
                 deadline_sec=_CONNECT_SEC,
@@ -253,8 +255,11 @@ class Container:
             limit_bytes=limit_bytes,
         )
 
-    async def open_tty(self, argv: Sequence[str], environment: Mapping[str, str], rows: int, columns: int) -> TtyStream:
-        tty = await self._commands.tty(argv, environment, user=self._agent_user or "", workdir=self.workdir)
+    async def open_tty(
+        self, argv: Sequence[str], environment: Mapping[str, str], rows: int, columns: int, user: str | None = None
+    ) -> TtyStream:
+        user = user or self._agent_user or ""
+        tty = await self._commands.tty(argv, environment, user=user, workdir=self.workdir)
         await tty.resize(rows, columns)
         return tty
 
@@ -295,11 +300,17 @@ class Container:
         """The recipe with the task's own image, also where this container was made of a snapshot."""
         return dataclasses.replace(self._recipe, image=self._recipe.original or self._image, original=None)
 
-    def name_servers(self) -> Collection[str]:
+    async def given_names(self) -> GivenNames:
+        try:
+            given = await given_names(self._engine, self.container_id)
+        except EngineError as error:
+            if error.status is None:
+                raise unreachable(error) from error
+            raise TrialError("sandbox_lost", f"the engine cannot tell what names it gave: {error}") from error
         if self._recipe.network is not None:
-            return (ROUTER,)
-        options = self._recipe.options
-        return () if options is None else (_OF_NETWORKS, *(options.host.get("dns") or ()))
+            return dataclasses.replace(given, servers=frozenset({ROUTER}))
+        own = () if self._recipe.options is None else (_OF_NETWORKS,)
+        return dataclasses.replace(given, servers=given.servers.union(own))
 
     async def changes(self) -> Mapping[str, ChangeKind]:
         if self._recipe.original is not None:

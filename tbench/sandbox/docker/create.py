@@ -85,7 +85,7 @@ class Recipe:
     """What a compose file says of the container; None for a trial of one container."""
     more_labels: Mapping[str, str] = field(default_factory=dict)
     network: NetworkPolicy | None = None
-    """The first of its networks, where a router stands before the container; None for one network for life, or none."""
+    """The first of its networks, where a router stands before it; None for one network for life, or none."""
 
     @property
     def startup(self) -> Startup:
@@ -100,8 +100,8 @@ class Recipe:
 
     @property
     def has_router(self) -> bool:
-        """Whether a router of its own stands between the container and the bridge."""
-        return self.network is not None and self.beside is None
+        """Whether a router of its own stands between the container and the bridge; services share one."""
+        return self.network is not None and self.beside is None and self.options is None
 
     @property
     def labels(self) -> dict[str, str]:

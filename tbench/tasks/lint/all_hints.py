@@ -10,7 +10,11 @@ from tbench.tasks.task import Task
 
 
 def hints_about(task: Task) -> Iterator[Hint]:
-    """What looks like a mistake in a task. Raises OSError."""
-    texts = texts_of(task)
-    for room in (instruction, leaks, scripts):
-        yield from room.hints(texts)
+    """What looks like a mistake in a task, or in a step of it; each once. Raises OSError."""
+    yield from dict.fromkeys(_hints_about_parts(task))
+
+
+def _hints_about_parts(task: Task) -> Iterator[Hint]:
+    for texts in map(texts_of, task.parts):
+        for room in (instruction, leaks, scripts):
+            yield from room.hints(texts)

@@ -18,8 +18,8 @@ _TELLING = ("solve.sh", "solution.sh", "run-tests.sh")
 def hints(texts: TaskTexts) -> Iterator[Hint]:
     """Files of the environment that are a part of tests or solution."""
     root = texts.path
-    secret = {_digest(path): path for path in _files(root / "solution")}
-    secret |= {_digest(path): path for path in _files(root / "tests") if _judges(path)}
+    secret = {_digest(path): path for folder in texts.folders for path in _files(folder / "solution")}
+    secret |= {_digest(path): path for folder in texts.folders for path in _files(folder / "tests") if _judges(path)}
     dockerfile = texts.environment.get("Dockerfile")
     for path in _files(root / "environment"):
         if dockerfile is not None and not takes(dockerfile, path.relative_to(root / "environment").as_posix()):

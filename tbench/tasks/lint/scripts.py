@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from pathlib import Path
 
 from tbench.tasks.lint.texts import Hint, TaskTexts
 
@@ -22,14 +23,22 @@ _VERSION = re.compile(r"/v?\d+\.\d+|[0-9a-f]{12,}")
 def hints(texts: TaskTexts) -> Iterator[Hint]:
     """What looks as if there could be no verdict, or another one tomorrow."""
     yield from _without_reward(texts)
-    for folder, files in (("environment", texts.environment), ("tests", texts.tests), ("solution", texts.solution)):
-        for name, text in files.items():
-            if name.endswith(".sh") or name.rpartition("/")[2].startswith("Dockerfile"):
-                yield from (Hint(texts.path / folder / name, words) for words in _unpinned(text))
+    for place, text in _placed(texts):
+        if place.suffix == ".sh" or place.name.startswith("Dockerfile"):
+            yield from (Hint(place, words) for words in _unpinned(text))
+
+
+def _placed(texts: TaskTexts) -> Iterator[tuple[Path, str]]:
+    """All texts with their paths."""
+    yield from ((texts.path / "environment" / name, text) for name, text in texts.environment.items())
+    yield from ((texts.place_of_test(name), text) for name, text in texts.tests.items())
+    yield from ((texts.task.solve_script.parent / name, text) for name, text in texts.solution.items())
 
 
 def _without_reward(texts: TaskTexts) -> Iterator[Hint]:
-    path, script = texts.path / "tests" / "test.sh", texts.tests.get("test.sh", "")
+    path, script = texts.place_of_test("test.sh"), texts.tests.get("test.sh", "")
+    if texts.task.brings_tests and not script:
+        return  # they are in an image
     if not any(_REWARD.search(text) for text in texts.tests.values()):
         yield Hint(path, "nothing in tests/ writes /logs/verifier/reward.txt, so there is no verdict")
         return

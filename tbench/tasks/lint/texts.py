@@ -6,7 +6,7 @@ import ast
 import os
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import islice, product
 from pathlib import Path
 from typing import TypeGuard
@@ -45,7 +45,7 @@ class Hint:
 
 @dataclass(frozen=True)
 class TaskTexts:
-    """The texts of a task; what is no text or large is left out."""
+    """The texts of a task, or of one of its steps; what is no text or large is left out."""
 
     task: Task
     instruction: str
@@ -60,6 +60,17 @@ class TaskTexts:
         return self.task.path
 
     @property
+    def folders(self) -> tuple[Path, ...]:
+        """Where its tests and solution may lie: the task's folder, and that of the step, which goes before."""
+        step = self.task.step
+        return (self.path,) if step is None else (self.path, self.path / "steps" / step.name)
+
+    def place_of_test(self, name: str) -> Path:
+        """Path of a file of the tests, which need not exist."""
+        places = [folder / "tests" / name for folder in reversed(self.folders)]
+        return next((place for place in places if place.is_file()), places[0])
+
+    @property
     def has_unknown_files(self) -> bool:
         """Whether the image has files of the network, whose names nobody here knows."""
         return any(_FETCHES.search(text) for text in self.environment.values())
@@ -70,14 +81,23 @@ class TaskTexts:
 
 
 def texts_of(task: Task) -> TaskTexts:
-    """The texts of a task that can be read. Raises OSError."""
+    """The texts of a task that can be read, or of the view of a step. Raises OSError.
+
+    Of a step the instruction is left out: what it and the tests speak of may be another step's.
+    """
+    environment, names = task.path / "environment", set[str]()
+    for _, folders, files in os.walk(environment):
+        names.update(folders + files)
+    texts = TaskTexts(task, _instruction(task), {}, dict(_texts(environment)), {}, frozenset(names))
+    tests = {name: text for folder in texts.folders for name, text in _texts(folder / "tests")}
+    return replace(texts, tests=tests, solution=dict(_texts(task.solve_script.parent)))
+
+
+def _instruction(task: Task) -> str:
     try:
-        instruction = task.instruction
+        return task.instruction if task.step is None else ""
     except TbenchError:
-        instruction = ""
-    folders = {name: dict(_texts(task.path / name)) for name in ("tests", "environment", "solution")}
-    names = frozenset(name for _, folders_, files in os.walk(task.path / "environment") for name in folders_ + files)
-    return TaskTexts(task, instruction, **folders, names=names)
+        return ""
 
 
 def paths_wanted(python: str) -> list[tuple[str, int]]:

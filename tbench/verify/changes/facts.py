@@ -9,7 +9,7 @@ from functools import cached_property
 from pathlib import PurePosixPath
 from posixpath import basename, dirname, join, normpath
 
-from tbench.sandbox.backend import ChangeKind
+from tbench.sandbox.backend import ChangeKind, GivenNames
 
 _PYTHON_MODULES = re.compile(r"/lib(?:64|32)?/python3(?:\.\d+)?(?:/(?:(?:site|dist)-packages|lib-dynload))?$")
 _PYTHON = re.compile(r"/lib(?:64|32)?/(python3(?:\.\d+)?)/")
@@ -223,8 +223,8 @@ class Seen:
     """What lies in the image there."""
     mentions: tuple[str, ...] = ()
     """Files of the agent's work that speak of the verifier."""
-    name_servers: frozenset[str] = frozenset()
-    """Addresses of name servers that nobody inside has chosen, besides those of the image's container."""
+    given: GivenNames = field(default_factory=GivenNames)
+    """Name servers and hosts that nobody inside has chosen, besides those of the image's container."""
     made_by_tests: frozenset[str] = frozenset()
     """Paths that were made while the tests ran."""
 

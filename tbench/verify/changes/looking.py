@@ -81,10 +81,10 @@ async def look(task: Task, sandbox: Sandbox, facts: Facts | None = None) -> tupl
     """
     if not isinstance(sandbox, Compares):
         raise TrialError("verifier_failed", "this sandbox cannot be compared with its image")
-    changes, original = await asyncio.gather(sandbox.changes(), sandbox.original())
+    changes, original, given = await asyncio.gather(sandbox.changes(), sandbox.original(), sandbox.given_names())
     image = await _known_image(original)
     tests = _tests(task, sandbox.workdir)
-    seen = Seen(changes, image.tree, tests, name_servers=frozenset(sandbox.name_servers()))
+    seen = Seen(changes, image.tree, tests, given=given)
     sums, contents = _wanted(seen)
     mentioning = {path for path in changes if may_mention(seen, path)}
     (now, mentions, made, touched), then = await asyncio.gather(

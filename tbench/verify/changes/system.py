@@ -98,6 +98,7 @@ _DOWNLOADS = re.compile(
 _NOBODYS = re.compile(r"[\w-]+|[\w.-]+\.(?:internal|local|localhost|test|example|invalid|lan)")
 """Names that belong to no server anywhere: where the instruction names one, it is to lead to this machine."""
 _LOOPBACK = re.compile(r"^(?:127\.0\.0\.1\s+localhost|::1\s+localhost|(?:fe|ff)00::\d?\s+ip6-\w+|ff02::\d\s+ip6-\w+)\b")
+_LOOPBACK_NAME = re.compile(r"localhost[46]?(?:\.localdomain[46]?)?|ip6-\w+")
 
 
 def system_signs(seen: Seen) -> Iterator[Sign]:
@@ -176,12 +177,15 @@ def _names(seen: Seen) -> Iterator[Sign]:
         wanted = {name for name in names if _DOWNLOADS.search(name) or seen.tests.asks_server(name)}
         if address.startswith("127.") or address == "::1":
             wanted -= {name for name in names if name in seen.tests.asked_for and _NOBODYS.fullmatch(name)}
-        if wanted and not _LOOPBACK.match(line) and address:
+        wanted -= {name for name in names if (address, name) in seen.given.hosts}
+        if _LOOPBACK.match(line):
+            wanted -= {name for name in names if _LOOPBACK_NAME.fullmatch(name)}
+        if wanted and address:
             yield Sign("hosts", "/etc/hosts", f"names {', '.join(sorted(wanted))[:100]}")
     then = set(seen.content_then("/etc/resolv.conf").split())
     text = seen.content("/etc/resolv.conf")
     servers = re.findall(r"^\s*nameserver\s+(\S+)", text or "", re.MULTILINE)
-    if then and any(server not in then | seen.name_servers for server in servers):
+    if then and any(server not in then | seen.given.servers for server in servers):
         yield Sign("hosts", "/etc/resolv.conf", "names another name server")
 
 

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from step_tasks import step_task
 
 from tbench.tasks.lint.all_hints import hints_about
 from tbench.tasks.sources import BUNDLED, read_tasks
@@ -149,6 +150,29 @@ def test_a_script_that_can_end_without_a_reward(make_task: MakeTask, script: str
 def test_a_script_that_writes_one_on_every_path(make_task: MakeTask, script: str) -> None:
     path = with_files(make_task(test=script), {"tests/judge.py": 'open("/logs/verifier/reward.txt", "w")\n'})
     assert told(path) == []
+
+
+def test_each_step_needs_a_reward_of_its_own_tests_or_of_those_of_the_task(make_task: MakeTask) -> None:
+    assert told(step_task(make_task, "one", "two")) == []
+    silent = {"steps/two/tests/test.sh": "pytest /tests\n", "steps/two/solution/solve.sh": f"# {'long ' * 10}\n"}
+    path = with_files(step_task(make_task, "one", "two"), silent)
+    words = "nothing in tests/ writes /logs/verifier/reward.txt, so there is no verdict"
+    assert told(path) == [f"steps/two/tests/test.sh: {words}"]
+    assert told(with_files(path, {"tests/common.sh": PASSES})) == []
+    seen = {"environment/do": silent["steps/two/solution/solve.sh"], "environment/Dockerfile": "COPY do /app\n"}
+    leaked = with_files(path, seen)
+    assert told(leaked) == [
+        "environment/do: is steps/two/solution/solve.sh, and the agent can see what is in the image"
+    ]
+
+
+def test_shared_tests_are_told_of_once(make_task: MakeTask) -> None:
+    shared = {"tests/test.sh": "curl https://example.com/x | sh\n" + PASSES}
+    own = {f"steps/{name}/tests/test.sh": None for name in ("one", "two")}
+    path = step_task(make_task, "one", "two", files={**own, **shared})
+    assert told(path) == [
+        "tests/test.sh: `curl https://example.com/x | sh` runs what is there on that day; name a version"
+    ]
 
 
 def test_a_program_from_the_network_without_a_version(make_task: MakeTask) -> None:

@@ -7,6 +7,7 @@ import dataclasses
 import pytest
 from seen_changes import IMAGE, container, strong, weak
 
+from tbench.sandbox.backend import GivenNames
 from tbench.verify.changes.facts import File
 from tbench.verify.changes.system import system_signs
 
@@ -199,6 +200,9 @@ def test_a_directory_in_front_of_the_path_matters_where_a_used_program_lies_in_i
     ("hosts", "instruction", "text", "kinds"),
     [
         (b"127.0.0.1 app tests\n", "", "open('/app/x'); open('/tests/y')", set()),
+        (b"127.0.0.1 localhost localhost.localdomain\n::1 localhost ip6-localhost\n", "", "get('localhost')", set()),
+        (b"127.0.0.1 localhost db\n", "", "connect('db')", {"hosts"}),
+        (b"127.0.0.1 localhost pypi.org\n", "", "", {"hosts"}),
         (b"127.0.0.1 db\n", "", "connect('db')", {"hosts"}),
         (b"127.0.0.1 db\n", "", "get('http://db:80/x')", {"hosts"}),
         (b"127.0.0.1 db\n", "Serve at http://db:80.", "get('http://db:80/x')", set()),
@@ -216,6 +220,23 @@ def test_names_of_this_machine_that_the_instruction_asks_for_are_no_sign(
 def test_a_name_server_that_the_engine_gives_is_nobodys_choice() -> None:
     image = {**IMAGE, "/etc/resolv.conf": b"nameserver 192.0.2.53\n"}
     now = {"/etc/resolv.conf": b"nameserver 127.0.0.11\n"}
-    own = container(now, image=image, name_servers=frozenset({"127.0.0.11"}))
+    own = container(now, image=image, given=GivenNames(servers=frozenset({"127.0.0.11"})))
     assert [sign.kind for sign in system_signs(container(now, image=image))] == ["hosts"]
     assert list(system_signs(own)) == []
+
+
+@pytest.mark.parametrize(
+    ("hosts", "kinds"),
+    [
+        (b"192.0.0.2\tserver\n127.0.0.1 db db-1\n", set()),
+        (b"192.0.0.3 server\n192.0.0.2 server\n", {"hosts"}),
+        (b"127.0.0.1 server\n", {"hosts"}),
+        (b"192.0.0.2 db\n", {"hosts"}),
+        (b"192.0.0.2 server pypi.org\n", {"hosts"}),
+        (b"127.0.0.1 db other\n", {"hosts"}),
+    ],
+)
+def test_only_the_very_names_that_the_engine_gives_are_nobodys_choice(hosts: bytes, kinds: set[str]) -> None:
+    given = GivenNames(hosts=frozenset({("192.0.0.2", "server"), ("127.0.0.1", "db"), ("127.0.0.1", "db-1")}))
+    text = "ask server; ask db; ask db-1; ask other"
+    assert strong(system_signs(container({"/etc/hosts": hosts}, texts=(text,), given=given))) == kinds

@@ -11,6 +11,7 @@ import ipaddress
 import random
 import uuid
 from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
 
 from tbench.errors import TrialError
 from tbench.sandbox.docker.create import unreachable
@@ -24,8 +25,23 @@ _REMOVALS, _BETWEEN_REMOVALS_SEC = 20, 0.25
 _TAKEN = ("overlap", "is already used", "already in use")
 
 
-async def create_network(engine: Engine, pool: str, containers: int, labels: Mapping[str, str], *, inner: bool) -> str:
-    """Make a network for so many containers, and return its name. Raises TrialError.
+@dataclass(frozen=True)
+class EngineNetwork:
+    """A network that services are on, as the engine has it."""
+
+    name: str
+    subnet: str | None = None
+    """Its addresses, where they were chosen here."""
+
+    def address(self, number: int) -> str | None:
+        """One of its highest addresses, which the engine gives last to those that ask for any."""
+        return None if self.subnet is None else str(ipaddress.IPv4Network(self.subnet)[-2 - number])
+
+
+async def create_network(
+    engine: Engine, pool: str, containers: int, labels: Mapping[str, str], *, inner: bool
+) -> EngineNetwork:
+    """Make a network for so many containers. Raises TrialError.
 
     An inner network leads nowhere else. Where another process takes the addresses first, others are tried.
     """
@@ -34,7 +50,8 @@ async def create_network(engine: Engine, pool: str, containers: int, labels: Map
         used = await _used(engine)
         for subnet in _free(pool, containers, used):
             try:
-                return await _create(engine, name, subnet, labels, inner=inner)
+                await _create(engine, name, subnet, labels, inner=inner)
+                return EngineNetwork(name, subnet)
             except EngineError as error:
                 if not any(words in str(error) for words in _TAKEN):
                     raise
@@ -49,7 +66,7 @@ async def create_network(engine: Engine, pool: str, containers: int, labels: Map
     )
 
 
-async def _create(engine: Engine, name: str, subnet: str, labels: Mapping[str, str], *, inner: bool) -> str:
+async def _create(engine: Engine, name: str, subnet: str, labels: Mapping[str, str], *, inner: bool) -> None:
     options = {"com.docker.network.bridge.inhibit_ipv4": "true"} if inner else {}
     await engine.call(
         engine.api.create_network,
@@ -61,7 +78,6 @@ async def _create(engine: Engine, name: str, subnet: str, labels: Mapping[str, s
         options=options,
         ipam={"Driver": "default", "Config": [{"Subnet": subnet}]},
     )
-    return name
 
 
 async def _used(engine: Engine) -> list[ipaddress.IPv4Network]:

@@ -15,6 +15,9 @@ _LOG_SIZE = "16m"
 _PER_SECOND = 10**9
 _OF_A_NETWORK = ("extra_hosts", "dns", "dns_opt")
 """Arguments that belong to a network, which need not be the container's own."""
+NO_SERVERS: Mapping[str, Any] = {"dns": ["192.0.2.1"], "dns_opt": ["timeout:1", "attempts:1"]}
+"""Arguments where no name of the world exists: the engine itself might ask its host's servers, and says nothing where
+nobody answers: at an address that none has, so that an agent has no way to listen there."""
 
 
 @dataclass(frozen=True)
@@ -23,6 +26,8 @@ class ServiceEndpoint:
 
     network: str
     aliases: tuple[str, ...] = ()
+    address: str | None = None
+    """Its IPv4 address there; None for any."""
 
 
 @dataclass(frozen=True)
@@ -43,6 +48,10 @@ class ServiceOptions:
     def has_own_network(self) -> bool:
         """Whether its network is neither the engine's host's nor another container's."""
         return self.network_mode is None or not (self.network_mode == "host" or ":" in self.network_mode)
+
+    def without(self, capability: str) -> ServiceOptions:
+        """The same without one of the engine's usual capabilities, unless the file asks for it."""
+        return replace(self, host={**self.host, "cap_drop": [*self.host.get("cap_drop", ()), capability]})
 
     def nameless(self) -> ServiceOptions:
         """The same for another container of the same kind: on the same networks, but not under the service's names."""
@@ -65,7 +74,7 @@ class ServiceOptions:
             first = self.endpoints[0]
             host["network_mode"] = first.network
             container["networking_config"] = api.create_networking_config(
-                {first.network: api.create_endpoint_config(aliases=list(first.aliases))}
+                {first.network: api.create_endpoint_config(aliases=list(first.aliases), ipv4_address=first.address)}
             )
         own = api.create_host_config(**host)
         if "network_mode" not in host:
@@ -110,8 +119,7 @@ def service_options(
     if anonymous := [mount.target for mount in service.mounts if mount.kind == "anonymous"]:
         container["volumes"] = anonymous
     if not knows_names_outside and endpoints:
-        # The engine itself might ask its host's servers, and says nothing where nobody answers.
-        host |= {"dns": ["127.0.0.1"], "dns_opt": ["timeout:1", "attempts:1"]}
+        host |= NO_SERVERS
     if not options.has_own_network:
         for key in _OF_A_NETWORK:
             host.pop(key, None)

@@ -22,8 +22,13 @@ async def prepare(engine: Engine, container: str, options: ServiceOptions) -> No
     """Put a created container on its further networks, and its files into it. Raises EngineError, TrialError."""
     if options.network_mode is None:
         for endpoint in options.endpoints[1:]:
-            aliases = list(endpoint.aliases)
-            await engine.call(engine.api.connect_container_to_network, container, endpoint.network, aliases=aliases)
+            await engine.call(
+                engine.api.connect_container_to_network,
+                container,
+                endpoint.network,
+                aliases=list(endpoint.aliases),
+                ipv4_address=endpoint.address,
+            )
     for target, source in options.files:
         await put(engine, container, target, source)
 

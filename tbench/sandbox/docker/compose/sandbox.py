@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Mapping
+from dataclasses import replace
 
 from tbench.compose.project import MAIN
 from tbench.errors import TrialError
+from tbench.sandbox.docker.compose.options import ServiceOptions
 from tbench.sandbox.docker.compose.starting import Made
 from tbench.sandbox.docker.container import Container
 from tbench.sandbox.docker.create import Recipe, unreachable
@@ -23,9 +25,14 @@ class ComposeContainer(Container):
 
     def __init__(self, main: Container, made: Made, sidecars: Mapping[str, Recipe]) -> None:
         """`made` is what there is of the services on the engine; `sidecars` are the recipes of the others."""
-        super().__init__(main._engine, main.container_id, main._recipe, main._memory_watch, main._originals)
+        recipe = main._recipe
+        if recipe.options is None:
+            # One that was kept: fresh containers are on its networks by way of it.
+            recipe = replace(recipe, options=ServiceOptions(network_mode=f"container:{main.container_id}"))
+        super().__init__(main._engine, main.container_id, recipe, main._memory_watch, main._originals)
         self.lease = main.lease
         self._made = made
+        self._router = made.router = made.router or main._router
         self._sidecars = sidecars
 
     @property
@@ -57,7 +64,8 @@ class ComposeContainer(Container):
     async def keep(self) -> str:
         kept = await super().keep()
         others = [self.service(name) for name in self._sidecars]
-        others += [Container(self._engine, each, self._sidecars[name]) for name, each in self._made.holders.items()]
+        recipes = {MAIN: self._recipe, **self._sidecars}
+        others += [Container(self._engine, each, recipes[name]) for name, each in self._made.holders.items()]
         await asyncio.gather(*(other.keep() for other in others))
         return kept
 

@@ -14,10 +14,19 @@ from tbench.compose.project import MAIN, Condition, Project, Service
 from tbench.errors import TrialError
 from tbench.sandbox.docker.cleaning import is_kept
 from tbench.sandbox.docker.compose.conditions import wait_until_completed, wait_until_healthy
-from tbench.sandbox.docker.compose.networks import create_network, remove_network
-from tbench.sandbox.docker.compose.options import ServiceEndpoint, service_options
+from tbench.sandbox.docker.compose.networks import EngineNetwork, create_network, remove_network
+from tbench.sandbox.docker.compose.options import ServiceEndpoint, ServiceOptions, service_options
 from tbench.sandbox.docker.compose.preparing import prepare
 from tbench.sandbox.docker.compose.volumes import create_volume, fill, remove_volume, single_files, volumes_wanted
+from tbench.sandbox.docker.compose.way_out import (
+    addresses,
+    behind_router,
+    holder_options,
+    holder_recipe,
+    needed_networks,
+    network_owner,
+    within,
+)
 from tbench.sandbox.docker.create import (
     Recipe,
     container_error,
@@ -28,8 +37,9 @@ from tbench.sandbox.docker.create import (
     run_helper,
 )
 from tbench.sandbox.docker.engine import Engine, EngineError
-from tbench.sandbox.docker.labels import LABEL_HOLDS, LABEL_PROJECT, LABEL_SERVICE, NETWORK
+from tbench.sandbox.docker.labels import LABEL_HOLDS, LABEL_PROJECT, LABEL_ROUTER, LABEL_SERVICE, NETWORK
 from tbench.sandbox.docker.networking.bridge import closing_script
+from tbench.sandbox.docker.networking.router import Router
 from tbench.sandbox.docker.nothing import ensure_nothing
 
 T = TypeVar("T")
@@ -46,14 +56,18 @@ class Made:
     containers: dict[str, str] = field(default_factory=dict)
     """Container ids by service."""
     holders: dict[str, str] = field(default_factory=dict)
-    """Ids of containers that hold the networks of services, by service."""
+    """Ids of containers that hold the networks of services, by service; that of `main` for all behind the router."""
+    router: Router | None = None
     networks: list[str] = field(default_factory=list)
     volumes: list[str] = field(default_factory=list)
 
     async def remove(self, engine: Engine) -> None:
         """Remove all of it by force, in bounded time. Never raises."""
         containers = (*self.containers.values(), *self.holders.values())
-        await asyncio.gather(*(force_remove(engine, container) for container in containers))
+        removing = [force_remove(engine, container) for container in containers]
+        if self.router is not None:
+            removing.append(self.router.remove())
+        await asyncio.gather(*removing)
         await asyncio.gather(
             *(remove_network(engine, name) for name in self.networks),
             *(remove_volume(engine, name) for name in self.volumes),
@@ -95,8 +109,12 @@ class Starting:
         folder: Path,
         pool: str,
         start_main: StartMain,
+        wants_none: bool,
     ) -> None:
-        """`recipes` are those of the services, by name; `folder` is that of the compose file."""
+        """`recipes` are those of the services, by name; `folder` is that of the compose file.
+
+        `wants_none` says that the task itself wants no network.
+        """
         self.made = Made()
         self._engine = engine
         self._project = project
@@ -104,7 +122,10 @@ class Starting:
         self._folder = folder
         self._pool = pool
         self._start_main = start_main
-        self._networks: dict[str, str] = {}
+        self._behind = self._sharing(wants_none and not recipes[MAIN].has_internet)
+        """Services that share one namespace, of which a router is the way out, if there is any."""
+        self._networks: dict[str, EngineNetwork] = {}
+        self._addresses: dict[tuple[str, str], str] = {}
         self._volumes = volumes_wanted(project, folder)
         self._started = {name: asyncio.Event() for name in project.services}
         self._waits: dict[tuple[str, Condition], asyncio.Task[None]] = {}
@@ -131,27 +152,60 @@ class Starting:
             await asyncio.gather(*self._waits.values(), return_exceptions=True)
         return self.made
 
+    def _sharing(self, is_closed: bool) -> frozenset[str]:
+        if self._recipes[MAIN].network is not None:
+            return behind_router(self._project)
+        return within(self._project) if is_closed else frozenset()
+
     async def _undo(self) -> None:
         await self.made.remove(self._engine)
 
     # -- networks and volumes --------------------------------------------------------------------
 
     async def _prepare(self) -> None:
-        """Make networks and volumes, all at once."""
+        """Make networks and volumes, all at once; then the namespace that several share, and its way out."""
+        recipe = self._recipes[MAIN]
         await _all(
-            *(self._make_network(name) for name in self._project.networks),
+            *(self._make_network(name) for name in needed_networks(self._project, self._behind)),
             *(self._make_volume(key, name) for key, name in self._volumes.items()),
+            *([self._start_router(recipe)] if self._behind and recipe.network is not None else []),
         )
+        self._addresses = addresses(self._project, self._behind, self._networks)
+        if self._behind:
+            await self._hold_shared_network(recipe)
+
+    async def _start_router(self, recipe: Recipe) -> None:
+        labels = {**recipe.labels, LABEL_ROUTER: self.made.project}
+        starting = Router.start(self._engine, recipe.tools_volume, labels, recipe.name_servers)
+        try:
+            self.made.router = await starting
+        except EngineError as error:
+            raise container_error(error, "starting the router of") from error
+
+    async def _hold_shared_network(self, recipe: Recipe) -> None:
+        """Start the container whose network several share, and link it with the router. Raises TrialError."""
+        hostname, router = self._project.main.hostname or recipe.hostname, self.made.router
+        options = holder_options(
+            self._project, self._behind, self._networks, self._addresses, hostname, has_router=router is not None
+        )
+        try:
+            labels = {LABEL_PROJECT: self.made.project, LABEL_SERVICE: MAIN}
+            holder = await self._start_holder(MAIN, holder_recipe(recipe, labels), options)
+            if router is not None and recipe.network is not None:
+                await router.link(holder, recipe.closed_to)
+                await router.use(recipe.network)
+        except EngineError as error:
+            raise container_error(error, "making a network for") from error
 
     async def _make_network(self, name: str) -> None:
         network, any_recipe = self._project.networks[name], self._recipes[MAIN]
         if network.external is not None:
-            self._networks[name] = network.external
+            self._networks[name] = EngineNetwork(network.external)
             return
         members = sum(name in service.networks for service in self._project.services.values())
         inner = network.internal or not any_recipe.has_internet or bool(any_recipe.closed_to)
         making = create_network(self._engine, self._pool, members, self._labels(any_recipe), inner=inner)
-        self._networks[name] = await _to_its_end(making, self.made.networks.append)
+        self._networks[name] = await _to_its_end(making, lambda each: self.made.networks.append(each.name))
 
     async def _make_volume(self, key: str, name: str) -> None:
         kind, _, source = key.partition(":")
@@ -202,15 +256,10 @@ class Starting:
         assert recipe.options is not None
         try:
             plain = replace(recipe.options, container={}, host={}, files=())
-            labels = {**recipe.more_labels, LABEL_HOLDS: "network"}
-            usual = create_arguments(engine, replace(recipe, options=plain, more_labels=labels))
-            nothing = await ensure_nothing(engine)
-            holder = self.made.holders[service.name] = await create(engine, {**usual, "image": nothing})
-            await prepare(engine, holder, plain)
-            await engine.call(engine.api.start, holder)
+            holder = await self._start_holder(service.name, recipe, plain)
             await run_helper(
                 engine,
-                nothing,
+                await ensure_nothing(engine),
                 recipe.tools_volume,
                 closing_script(recipe.closed_to),
                 labels=recipe.labels,
@@ -221,13 +270,27 @@ class Starting:
             raise container_error(error, f"closing the network of {service.name} for") from error
         return holder
 
+    async def _start_holder(self, service: str, recipe: Recipe, options: ServiceOptions) -> str:
+        """Start a container in which nothing of the task runs, and return its id. Raises TrialError, EngineError."""
+        engine = self._engine
+        labels = {**recipe.more_labels, LABEL_HOLDS: "network"}
+        usual = create_arguments(engine, replace(recipe, options=options, more_labels=labels))
+        holder = await create(engine, {**usual, "image": await ensure_nothing(engine)})
+        self.made.holders[service] = holder
+        await prepare(engine, holder, options)
+        await engine.call(engine.api.start, holder)
+        return holder
+
     def _recipe(self, service: Service) -> Recipe:
         """The recipe of a service with its networks, its volumes, and what else its file says."""
         recipe = self._recipes[service.name]
         mode = self._network_mode(service, recipe)
         endpoints = tuple(
-            ServiceEndpoint(self._networks[name], (service.name, *aliases))
+            ServiceEndpoint(
+                self._networks[name].name, (service.name, *aliases), self._addresses.get((service.name, name))
+            )
             for name, aliases in service.networks.items()
+            if service.name not in self._behind
         )
         # Where the trial's own networks lead nowhere, the shared bridge leads out: what is closed is closed there.
         reaches_out = any(not self._project.networks[name].internal for name in service.networks)
@@ -241,14 +304,30 @@ class Starting:
             is_podman=self._engine.info.is_podman,
             knows_names_outside=recipe.has_internet and reaches_out,
         )
+        if self._shares_way_out(service):
+            options = options.without("NET_RAW")
         options = replace(options, files=single_files(service, self._volumes, self._folder))
         labels = {**service.labels, LABEL_PROJECT: self.made.project, LABEL_SERVICE: service.name}
+        if service.name == MAIN and self.made.router is not None:
+            labels[LABEL_ROUTER] = self.made.project
         has_internet = recipe.has_internet and (mode == NETWORK or (mode is None and reaches_out))
         return replace(recipe, options=options, more_labels=labels, has_internet=has_internet)
 
+    def _shares_way_out(self, service: Service) -> bool:
+        """Whether its network is another's that leads out, so that raw sockets would go past what is closed there."""
+        holder = network_owner(self._project, service)
+        if holder.name in self._behind:
+            return self.made.router is not None
+        reaches_out = any(not self._project.networks[name].internal for name in holder.networks)
+        is_out = reaches_out or holder.network_mode == "bridge"
+        return holder is not service and is_out and self._recipes[holder.name].has_internet
+
     def _network_mode(self, service: Service, recipe: Recipe) -> str | None:
+        if service.name in self._behind and MAIN in self.made.holders:
+            return f"container:{self.made.holders[MAIN]}"
         if (shared := service.shares_network_of) is not None:
-            return f"container:{self.made.holders.get(shared) or self.made.containers[shared]}"
+            holder = self.made.holders.get(MAIN if shared in self._behind else shared)
+            return f"container:{holder or self.made.containers[shared]}"
         if service.network_mode == "bridge":
             return NETWORK if recipe.has_internet else "none"
         return service.network_mode or (None if service.networks else "none")

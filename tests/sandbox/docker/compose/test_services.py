@@ -99,6 +99,11 @@ async def written(sandbox: Any, name: str, lines: int = 1) -> list[bytes]:
     return sorted(found)
 
 
+async def has_raw_sockets(sandbox: Any) -> bool:
+    """Whether its processes have CAP_NET_RAW, which is number 13."""
+    return bool(int((await said(sandbox, "grep CapPrm /proc/self/status")).split()[1], 16) >> 13 & 1)
+
+
 async def answer(sandbox: Any, name: str, port: int = 9000) -> str:
     return await said(sandbox, ASK.format(name=name, port=port))
 
@@ -139,6 +144,47 @@ async def test_services_without_internet_cannot_reach_the_host_either(start: Sta
     assert await said(sandbox, "getent hosts side") != ""
 
 
+SHARING = f"""
+    services:
+      main: {{depends_on: [server, apart]}}
+      server: {{image: {BASE}, command: {server("pear")}, container_name: fruit-box}}
+      beside: {{image: {BASE}, command: {server("plum", 9001)}, network_mode: "service:server"}}
+      apart: {{image: {BASE}, command: {server("fig")}, networks: [default, back]}}
+      store: {{image: {BASE}, command: {server("kiwi")}, networks: [back]}}
+    networks: {{back: }}
+    """
+
+
+async def test_services_of_a_task_without_a_network_answer_on_localhost_and_by_name(
+    start: Start, host_port: int
+) -> None:
+    sandbox = await start(SHARING)
+    copy = await sandbox.anew()
+    for place in (sandbox, sandbox.service("server"), sandbox.service("beside"), copy):
+        asked = [("localhost", 9000), ("server", 9000), ("fruit-box", 9000), ("main", 9001), ("apart", 9000)]
+        assert [await answer(place, *each) for each in asked] == ["pear", "pear", "pear", "plum", "fig"]
+        assert await said(place, "getent hosts store example.com || echo unknown") == "unknown"
+        assert (
+            await said(
+                place, f"timeout 1 /bin/bash -c 'echo >/dev/tcp/{SHARED_GATEWAY}/{host_port}' 2>/dev/null || echo no"
+            )
+            == "no"
+        )
+    await copy.remove()
+    assert [await answer(sandbox.service("apart"), name) for name in ("server", "store")] == ["pear", "kiwi"]
+
+
+@pytest.mark.parametrize("is_asked", [True, False], ids=["of the task", "of the command line"])
+async def test_a_network_that_the_task_did_not_give_up_is_none_that_services_share(
+    start: Start, is_asked: bool
+) -> None:
+    compose = f"services: {{side: {{image: {BASE}, command: {server()}, healthcheck: {{test: {CHECK}}}}}}}"
+    toml = TOML if is_asked else TOML.replace("allow_internet = false\n", "")
+    sandbox = await start(compose, toml=toml, network="none")
+    assert await answer(sandbox, "side") == "tangerine"
+    assert await answer(sandbox, "localhost") == ("tangerine" if is_asked else "")
+
+
 async def test_blocking_the_host_closes_it_to_all_services_and_leaves_them_the_rest(
     start: Start, host_port: int
 ) -> None:
@@ -158,6 +204,8 @@ async def test_blocking_the_host_closes_it_to_all_services_and_leaves_them_the_r
         assert await said(place, reach) == ""
         found = await said(place, routes)
         assert "default via" in found and f"prohibit {SHARED_GATEWAY}" in found
+        # Packets of one's own making would go past the routes.
+        assert not await has_raw_sockets(place)
     assert await answer(sandbox, "server") == "tangerine"
 
 

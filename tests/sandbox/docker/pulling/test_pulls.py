@@ -121,7 +121,7 @@ async def test_no_more_than_so_many_are_under_way(
     engine: Engine, registry: OwnRegistry, front: Front, at_once: int
 ) -> None:
     images = [registry.push() for _ in range(4)]
-    front.fault("/blobs/", slowly(0.1))
+    front.fault("/blobs/", slowly(0.4 if at_once > 1 else 0.1))  # so long that two images overlap on a busy machine
     pulls = Pulls(engine, at_once=at_once, patience=HASTY)
     await asyncio.gather(*(pulls.pull(ImageName.parse(each.at(front)), "small") for each in images))
     # Of each image two blobs at most are on their way at a time: its configuration and its layer.

@@ -1,0 +1,28 @@
+"""Names of servers that the engine was told to write into a container, when it was made: nobody inside can change that.
+
+They are those of the container whose network it has, which may be another: the engine is asked, as a kept container has
+them, too.
+"""
+
+from __future__ import annotations
+
+from tbench.sandbox.backend import GivenNames
+from tbench.sandbox.docker.engine import Engine
+
+_SHARED = "container:"
+_MOST_SHARED = 8
+"""Containers that are asked for: a copy has the network of main, and main that of a container which only holds it."""
+
+
+async def given_names(engine: Engine, container_id: str) -> GivenNames:
+    """The names of a container. Raises EngineError."""
+    owner = container_id
+    for _ in range(_MOST_SHARED):
+        config = (await engine.call(engine.api.inspect_container, owner, again=True))["HostConfig"]
+        mode = config.get("NetworkMode") or ""
+        if not mode.startswith(_SHARED):
+            break
+        owner = mode.removeprefix(_SHARED)
+    pairs = (entry.partition(":") for entry in config.get("ExtraHosts") or ())
+    hosts = frozenset((address, name) for name, _, address in pairs)
+    return GivenNames(servers=frozenset(config.get("Dns") or ()), hosts=hosts)
