@@ -8,7 +8,7 @@ import random
 from pathlib import Path
 from typing import Any
 
-from harness.address import without_password
+from harness.endpoint.address import without_password
 from harness.limits import OUTPUT_LIMIT_BYTES
 from harness.model import Rendering
 from tbench.config.document import RunPlan

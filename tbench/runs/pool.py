@@ -8,18 +8,19 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Awaitable, Callable, Sequence
 from typing import TypeVar
 
 from asyncio_pool import AioPool
 
 from harness.turns import Turns
+from tbench.runs.slots import Slots
 
 T = TypeVar("T")
 
 
-async def run_all(items: Iterable[T], work: Callable[[T], Awaitable[None]], size: int) -> None:
-    """Run `work` on every item, at most `size` at a time; however many may start, one per turn of the event loop.
+async def run_all(items: Sequence[T], work: Callable[[T], Awaitable[None]], slots: Slots) -> None:
+    """Run `work` on every item, one per slot; however many may start, one per turn of the event loop.
 
     `work` stores its own result and does not raise; when it does all the same (a bug), everything else is
     stopped and the first such exception is raised. Cancelling stops what runs, starts nothing more, and
@@ -43,8 +44,9 @@ async def run_all(items: Iterable[T], work: Callable[[T], Awaitable[None]], size
         assert task is not None
         running.add(task)
         try:
-            await turns.take()
-            await work(item)
+            async with slots:
+                await turns.take()
+                await work(item)
         except asyncio.CancelledError:
             # Not raised on: the pool would keep it in a future that nobody looks at, and asyncio would log that.
             pass
@@ -55,7 +57,7 @@ async def run_all(items: Iterable[T], work: Callable[[T], Awaitable[None]], size
         finally:
             running.discard(task)
 
-    pool = AioPool(size=size)
+    pool = AioPool(size=max(1, len(items)))  # the slots bound what runs: their number may change
     try:
         for item in items:
             pool.spawn_n(run_one(item))

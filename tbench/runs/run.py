@@ -15,10 +15,12 @@ from tbench import __version__
 from tbench.agents.trial_agent import TrialAgent
 from tbench.config.document import PlannedTask, RunDocument, RunPlan, Status
 from tbench.config.settings import RunConfig, Verify
+from tbench.control.server import controlled
 from tbench.errors import TrialError, UsageError
 from tbench.events import Events, Note, RunEnded, RunStarted, TrialPhase
 from tbench.results import TrialResult
 from tbench.runs.admission import Admission, Demand
+from tbench.runs.control import ControlledTrial, RunControl
 from tbench.runs.host import HostWatch
 from tbench.runs.images import Dropping, get_ready
 from tbench.runs.overrides import as_configured, tasks_as_configured
@@ -93,7 +95,10 @@ class Run:
         self._bugs: list[BaseException] = []
         self._dropping = Dropping(backend, self._plans) if plan.config.sandbox.drop_images else None
         self._stopping = Stopping(len(self._plans), gate, say)
+        self.control = RunControl(plan.run, len(self._plans), schedule.concurrency)
+        """What this run can be asked to do while it is under way."""
         events.subscribe(store.on_event)
+        events.subscribe(self.control.on_event)
         events.subscribe(self._stopping.on_event)
 
     async def execute(self) -> RunOutcome:
@@ -102,7 +107,7 @@ class Run:
         interrupted = False
         try:
             async with self._host or contextlib.nullcontext():
-                await run_all(self._plans, self._run_trial, self._config.schedule.concurrency)
+                await run_all(self._plans, self._run_trial, self.control.slots)
         except asyncio.CancelledError:
             interrupted = True
         finally:
@@ -129,24 +134,15 @@ class Run:
     async def _attempt(self, plan: TrialPlan, most: int) -> TrialResult | None:
         """The result of one attempt; None where the run is stopping."""
         self._events.emit(TrialPhase(trial=plan.trial, task=plan.task_name, seed=plan.seed, phase="queued"))
-        trial = Trial(
-            plan,
-            run=self._plan.run,
-            make_agent=self._make_agent,
-            model=self._plan.locked.model,
-            backend=self._backend,
-            store=self._store,
-            events=self._events,
-            is_last=lambda: plan.attempt == most or self._stopping.reason is not None,
-            host=self._host,
-            policy=verify_policy(self._config),
-        )
         queued = time.monotonic()
         needed = demand_of(plan, self._config.verify.mode) if self._refusal(plan) is None else Demand(0, 0)
         async with self._admission.admit(needed):
+            await self.control.may_start()
             if not await self._stopping.may_start():
                 return None
-            tear_down = await trial.run(queue_sec=time.monotonic() - queued)
+            with self.control.trial(plan) as controlled:
+                trial = self._trial(plan, most, controlled)
+                tear_down = await trial.run(queue_sec=time.monotonic() - queued)
         assert trial.result is not None
 
         async def finish() -> None:
@@ -160,9 +156,24 @@ class Run:
         self._teardowns.add(teardown)
         teardown.add_done_callback(self._torn_down)
         # Off the slot, but containers must not pile up where the engine removes slower than it starts.
-        while len(self._teardowns) > 2 * self._config.schedule.concurrency:
+        while len(self._teardowns) > 2 * self.control.slots.number:
             await asyncio.wait(self._teardowns, return_when=asyncio.FIRST_COMPLETED)
         return trial.result
+
+    def _trial(self, plan: TrialPlan, most: int, controlled: ControlledTrial) -> Trial:
+        return Trial(
+            plan,
+            run=self._plan.run,
+            make_agent=self._make_agent,
+            model=self._plan.locked.model,
+            backend=self._backend,
+            store=self._store,
+            events=self._events,
+            is_last=lambda: plan.attempt == most or self._stopping.reason is not None,
+            host=self._host,
+            policy=verify_policy(self._config),
+            control=controlled,
+        )
 
     def _torn_down(self, teardown: asyncio.Task[None]) -> None:
         self._teardowns.discard(teardown)
@@ -302,7 +313,8 @@ async def execute_run(
                 plans=plans,
                 gate=gate,
             )
-            outcome = await run.execute()
+            async with controlled(directory, run.control, say):
+                outcome = await run.execute()
         status = _status(outcome)
     except asyncio.CancelledError:
         # Before the first trial: afterwards the run itself takes care of it.

@@ -13,7 +13,7 @@ ENDPOINT_ERRORS = {"endpoint_refused", "endpoint_unavailable"}
 
 
 class Gate(Protocol):
-    """The endpoint's availability, which trials wait for before they start: `harness.outage.Outage`."""
+    """The endpoint's availability, which trials wait for before they start: `harness.endpoint.outage.Outage`."""
 
     gave_up: str | None
     """Why the endpoint was given up; None while it was not."""

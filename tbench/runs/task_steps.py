@@ -8,6 +8,7 @@ from functools import cache
 from pathlib import Path
 from typing import Protocol
 
+from tbench.agents.trial_agent import agent_user, terminal_socket
 from tbench.errors import TrialError
 from tbench.results import Integrity, TaskStepResult
 from tbench.runs.part import TrialPart
@@ -39,7 +40,11 @@ async def prepare_step(step: Task, sandbox: Sandbox, before: int) -> None:
         _script(),
         timeout_sec=_PREPARE_SEC,
         user="root",
-        environment={"TBENCH_STEP_WORKDIR": sandbox.workdir, "TBENCH_STEP_BEFORE": str(before)},
+        environment={
+            "TBENCH_STEP_WORKDIR": sandbox.workdir,
+            "TBENCH_STEP_BEFORE": str(before),
+            "TBENCH_STEP_TERMINAL": terminal_socket(step),
+        },
     )
     if ended.exit_code != 0:
         raise TrialError("sandbox_failed", "tests and logs of the step before could not be removed")
@@ -51,7 +56,7 @@ async def prepare_step(step: Task, sandbox: Sandbox, before: int) -> None:
     if _SETUP_SCRIPT in step.workdir:
         await _set_up(step, sandbox, f"{workdir}/{_SETUP_SCRIPT}")
     if step.step is not None and step.step.healthcheck is not None:
-        await wait_until_healthy(sandbox, step.step.healthcheck)
+        await wait_until_healthy(sandbox, step.step.healthcheck, agent_user(step))
 
 
 @cache
@@ -59,17 +64,12 @@ def _script() -> str:
     return Path(__file__).with_name("prepare_step.sh").read_text()
 
 
-def _user(step: Task) -> str | None:
-    user = step.file.agent.user
-    return None if user is None else str(user)
-
-
 async def _owner(step: Task, sandbox: Sandbox) -> tuple[int, int]:
     """Numbers of the agent's user and group, to whom the files of a step belong."""
-    if _user(step) in (None, "root", "0") and sandbox.runs_as_root:
+    if agent_user(step) in (None, "root", "0") and sandbox.runs_as_root:
         return 0, 0
     asked = f"{BUSYBOX} id -u; {BUSYBOX} id -g"
-    ended = await sandbox.shell(asked, timeout_sec=_PREPARE_SEC, user=_user(step))
+    ended = await sandbox.shell(asked, timeout_sec=_PREPARE_SEC, user=agent_user(step))
     numbers = ended.output.split()
     if len(numbers) != 2 or not all(number.isdigit() for number in numbers):
         raise TrialError("sandbox_failed", "the container does not tell the number of the agent's user")
@@ -78,7 +78,7 @@ async def _owner(step: Task, sandbox: Sandbox) -> tuple[int, int]:
 
 async def _set_up(step: Task, sandbox: Sandbox, path: str) -> None:
     script = _SET_UP.format(workdir=shlex.quote(sandbox.workdir), script=shlex.quote(path), busybox=BUSYBOX)
-    ended = await sandbox.shell(script, timeout_sec=SETUP_SEC, user=_user(step))
+    ended = await sandbox.shell(script, timeout_sec=SETUP_SEC, user=agent_user(step))
     if ended.exit_code == 0 and not ended.timed_out:
         return
     words = ended.output.decode("utf-8", "replace").strip() or "it printed nothing"

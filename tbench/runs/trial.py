@@ -19,6 +19,7 @@ from tbench.agents.trial_agent import TrialAgent, Workplace
 from tbench.errors import TrialError
 from tbench.events import Events, Phase, TrialFinished, TrialPhase, TrialStep, TrialTaskStep, TrialVerdict
 from tbench.results import ErrorInfo, TrialResult
+from tbench.runs.control import ControlledTrial
 from tbench.runs.host import HostWatch, Observation
 from tbench.runs.part import TrialPart
 from tbench.runs.preflight import refusal
@@ -60,6 +61,7 @@ class Trial:
         is_last: Callable[[], bool] = lambda: True,
         host: HostWatch | None = None,
         policy: VerifyPolicy | None = None,
+        control: ControlledTrial | None = None,
     ) -> None:
         self.result: TrialResult | None = None
         """The result; None until the verdict is on disk."""
@@ -74,6 +76,7 @@ class Trial:
         self._store = store
         self._events = events
         self._host = host
+        self._control = control
         self._observed: Observation | None = None
         self._sandbox: Sandbox | None = None
         self._verifier: SeparateVerifier | None = None
@@ -85,7 +88,8 @@ class Trial:
         started_at, started = datetime.now(UTC), time.monotonic()
         self._observed = self._host.observe() if self._host else None
         try:
-            await self._reach_verdict()
+            with self._control.abortable() if self._control is not None else contextlib.nullcontext():
+                await self._reach_verdict()
         except TrialError as error:
             self._fail(error)
             self._progress.evidence.update(error.files)
@@ -206,6 +210,7 @@ class Trial:
             timeout_sec=part.task.file.agent.timeout_sec,
             on_step=self._on_step,
             on_step_done=part.log.append,
+            oversight=self._control,
         )
         try:
             part.report = await part.agent.work(place)
@@ -288,6 +293,7 @@ class Trial:
             wall_sec=time.monotonic() - started,
             host=self._observed.sample() if self._observed else None,
             out_of_memory=any(each.ran_out_of_memory for each in self._left),
+            human_touched=self._control is not None and self._control.touched,
         )
         try:
             self._write(result)

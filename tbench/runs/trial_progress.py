@@ -67,6 +67,7 @@ class TrialProgress:
         wall_sec: float,
         host: HostSample | None,
         out_of_memory: bool,
+        human_touched: bool = False,
     ) -> TrialResult:
         """The result of the trial, which ends now."""
         plan, parts, task, reward = self.plan, self.parts, self.plan.task, self.reward
@@ -100,6 +101,7 @@ class TrialProgress:
             started_at=started_at,
             finished_at=datetime.now(UTC),
             host=host,
+            human_touched=human_touched,
             integrity=integrity_of(parts) if has_steps else (parts[0].integrity if parts else NOTHING_SEEN),
             image_id=self.image_id,
             image_origin=self.image_origin,

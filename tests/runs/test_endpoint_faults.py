@@ -17,7 +17,7 @@ from endpoint_trials import CLAIM, PATIENT, QUICK, EndpointRun
 from fake_tmux import FakeTmux
 from fault_server import RECORDED, FaultServer, answer, completion
 
-from harness.chat import ChatModel
+from harness.endpoint.chat import ChatModel
 from harness.trajectory import Outcome
 from tbench.errors import KINDS
 from tbench.results import TrialResult

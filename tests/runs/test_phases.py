@@ -33,6 +33,16 @@ LOOKS = f"""looks() {{
     grep -q ' at ' <&3" 2>/dev/null && echo $1 || echo no
 }}
 all_look() {{ echo $(looks allowed.example) $(looks other.example) $(looks {THERE}); }}
+ask() {{ timeout 5 bash -c 'exec 3<>/dev/tcp/$0/9000; cat <&3' $1 2>/dev/null || echo no; }}
+"""
+SERVE = """use IO::Socket::INET; $server = IO::Socket::INET->new(LocalPort => 9000, Listen => 9, ReuseAddr => 1) or die;
+while ($client = $server->accept) { print $client "pear\\n"; close $client }
+"""
+SERVICES = """services:
+  main: {depends_on: [server]}
+  server: {image: "${MAIN_IMAGE_NAME}", command: [perl, serve.pl]}
+  apart: {image: "${MAIN_IMAGE_NAME}", command: [perl, serve.pl], networks: [default, back]}
+networks: {back: }
 """
 EVERYBODY, NOBODY, ONE = f"allowed.example other.example {THERE}", "no no no", "allowed.example no no"
 ALLOWLIST = 'network_mode = "allowlist"\nallowed_hosts = ["allowed.example"]\n'
@@ -45,6 +55,11 @@ PHASES = [
     ("allowlist", ONE, ONE, ONE),
 ]
 """Who is reached at the start, by the agent and by the verifier."""
+PHASES_OF_SERVICES = [
+    ("services-agent-closed", EVERYBODY, NOBODY, EVERYBODY),
+    ("services-agent-allowlist", NOBODY, ONE, EVERYBODY),
+]
+"""The same of tasks with services, who reach each other in all phases."""
 
 
 @pytest.fixture(scope="module")
@@ -55,25 +70,37 @@ def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Internet]:
 
 def a_task(make_task: Any, name: str, start: str, agent: str, verifier: str) -> Task:
     """A task whose healthcheck and oracle write down whom they reach; 1 where each phase reached whom it should."""
+    has_services = name.startswith("services")
+    # As in Harbor a service on the network of main answers on localhost as well.
+    look = "all_look" + ("; ask server; ask localhost; ask apart" if has_services else "")
+    expected = "/".join(each + (" pear pear pear" if has_services else "") for each in (start, agent, verifier))
     toml = f"[environment]\nmemory_mb = 256\n{NETWORKS[start]}"
-    toml += "[environment.healthcheck]\ncommand = \"bash -c '. /app/looks; all_look >/app/start'\"\n"
+    toml += f"[environment.healthcheck]\ncommand = \"bash -c '. /app/looks; echo $({look}) >/app/start'\"\n"
     toml += "" if agent == start else f"[agent]\n{NETWORKS[agent]}"
     toml += "" if verifier == start else f"[verifier]\n{NETWORKS[verifier]}"
-    test = '. /app/looks; found="$(cat /app/start)/$(cat /app/agent)/$(all_look)"; echo "$found"\n'
-    test += f'if [ "$found" = "{start}/{agent}/{verifier}" ]; then echo 1; else echo 0; fi >/logs/verifier/reward.txt\n'
+    test = f'. /app/looks; found="$(cat /app/start)/$(cat /app/agent)/$(echo $({look}))"; echo "$found"\n'
+    test += f'if [ "$found" = "{expected}" ]; then echo 1; else echo 0; fi >/logs/verifier/reward.txt\n'
     path = make_task(
         name,
         toml=toml,
-        dockerfile="FROM debian:bookworm-slim\nWORKDIR /app\nCOPY looks .\n",
-        solve=". /app/looks; all_look >/app/agent\n",
+        dockerfile="FROM debian:bookworm-slim\nWORKDIR /app\nCOPY . .\n",
+        solve=f". /app/looks; echo $({look}) >/app/agent\n",
         test=test,
     )
-    (path / "environment" / "looks").write_text(LOOKS)
+    files = {"looks": LOOKS} | ({"serve.pl": SERVE, "docker-compose.yaml": SERVICES} if has_services else {})
+    for file, text in files.items():
+        (path / "environment" / file).write_text(text)
     return Task.read(path)
 
 
 @pytest.mark.engine
-@pytest.mark.parametrize(("agent", "reward"), [(OracleAgent, 1.0), (NopAgent, 0.0)], ids=["oracle", "nop"])
+@pytest.mark.parametrize(
+    ("agent", "reward"),
+    [
+        pytest.param(OracleAgent, 1.0, id="oracle"),
+        pytest.param(NopAgent, 0.0, id="nop", marks=pytest.mark.slow),
+    ],
+)
 async def test_each_phase_reaches_whom_it_should(
     engine: Engine,
     tools_volume: str,
@@ -83,13 +110,16 @@ async def test_each_phase_reaches_whom_it_should(
     agent: Callable[[], TrialAgent],
     reward: float,
 ) -> None:
-    tasks = TaskSet(tuple(a_task(make_task, *phases) for phases in PHASES), {})
+    phases = [*PHASES, *PHASES_OF_SERVICES]
+    tasks = TaskSet(tuple(a_task(make_task, *each) for each in phases), {})
     plan = a_plan("phases", concurrency=2)
     backend = DockerBackend(engine, sandbox_settings(plan), name_servers=(world.name_server,))
     outcome = await execute_run(plan, tasks, tmp_path / "run", agent, Events(), backend=backend)
     assert {result.task: (result.reward, result.error) for result in outcome.results} == {
-        name: (reward, None) for name, *_ in PHASES
+        name: (reward, None) for name, *_ in phases
     }
+    # Names of services, and the router as the name server, are nobody's doing.
+    assert {result.task: result.integrity.tamper for result in outcome.results if result.integrity.tamper} == {}
 
 
 @pytest.mark.slow

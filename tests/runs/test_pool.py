@@ -10,6 +10,7 @@ from collections.abc import AsyncIterator
 import pytest
 
 from tbench.runs.pool import run_all
+from tbench.runs.slots import Slots
 
 BOUND_SEC = 20
 
@@ -67,7 +68,7 @@ async def ticks(count: int) -> None:
 async def test_all_items_are_worked_on_and_never_more_than_size_at_once() -> None:
     work = Work(open_=True)
     async with asyncio.timeout(BOUND_SEC):
-        await run_all(range(20), work, 3)
+        await run_all(range(20), work, Slots(3))
     assert sorted(work.ended) == list(range(20))
     assert work.most == 3
 
@@ -75,20 +76,20 @@ async def test_all_items_are_worked_on_and_never_more_than_size_at_once() -> Non
 async def test_items_begin_in_order() -> None:
     work = Work(open_=True)
     async with asyncio.timeout(BOUND_SEC):
-        await run_all(range(20), work, 3)
+        await run_all(range(20), work, Slots(3))
     assert work.begun == list(range(20))
 
 
 async def test_nothing_to_do_is_done_at_once() -> None:
     async with asyncio.timeout(BOUND_SEC):
-        await run_all([], Work(), 3)
+        await run_all([], Work(), Slots(3))
 
 
 @pytest.mark.parametrize("count", [0, 1, 2, 3, 4, 10, 50])
 @pytest.mark.parametrize("size", [1, 3, 100])
 async def test_a_cancelled_pool_ends_and_has_cleaned_up(count: int, size: int) -> None:
     work = Work()
-    running = asyncio.create_task(run_all(range(20), work, size))
+    running = asyncio.create_task(run_all(range(20), work, Slots(size)))
     await ticks(count)
     running.cancel()
     async with asyncio.timeout(BOUND_SEC):
@@ -109,7 +110,7 @@ async def test_a_pool_cancelled_when_some_are_done_keeps_them_and_starts_no_more
             await asyncio.Event().wait()
         done.append(item)
 
-    running = asyncio.create_task(run_all(range(10), work, 1))
+    running = asyncio.create_task(run_all(range(10), work, Slots(1)))
     async with asyncio.timeout(BOUND_SEC):
         await stuck.wait()
         running.cancel()
@@ -122,7 +123,7 @@ async def test_a_timeout_around_a_pool_stops_its_children() -> None:
     work = Work()
     with pytest.raises(TimeoutError):
         async with asyncio.timeout(0):
-            await run_all(range(5), work, 2)
+            await run_all(range(5), work, Slots(2))
     assert work.active == 0
 
 
@@ -140,7 +141,7 @@ async def test_a_bug_in_the_work_stops_everything_and_is_raised(size: int, culpr
 
     async with asyncio.timeout(BOUND_SEC):
         with pytest.raises(ZeroDivisionError, match=f"item {culprit}"):
-            await run_all(range(20), buggy, size)
+            await run_all(range(20), buggy, Slots(size))
     assert work.active == 0
     assert len(work.begun) <= size
     assert sorted(work.begun) == sorted(work.cleaned)
@@ -155,7 +156,7 @@ async def test_work_that_cancels_itself_does_not_stop_the_others() -> None:
         done.append(item)
 
     async with asyncio.timeout(BOUND_SEC):
-        await run_all(range(4), work, 1)
+        await run_all(range(4), work, Slots(1))
     assert done == [0, 2, 3]
 
 
@@ -171,7 +172,7 @@ async def test_a_cancellation_during_cleanup_still_waits_for_it() -> None:
             await may_end.wait()
             cleaned.append(item)
 
-    running = asyncio.create_task(run_all(range(2), work, 2))
+    running = asyncio.create_task(run_all(range(2), work, Slots(2)))
     await ticks(5)
     running.cancel()
     async with asyncio.timeout(BOUND_SEC):

@@ -10,7 +10,7 @@ import pytest
 from git_mirrors import Mirror, registry, row
 from run_plans import a_plan
 
-from reports.page import write_report
+from reports.report import write_report
 from tbench.agents.trial_agent import NopAgent
 from tbench.api.reading import summarise
 from tbench.cli.tasks import chosen_tasks

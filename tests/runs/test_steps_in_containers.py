@@ -90,7 +90,29 @@ SURVEY: dict[str, Any] = {
         "steps/sum/solution/solve.sh": "[ -e notes ] && set -- $(cat counts) && echo $(($1 + $2)) > total\n",
     },
 }
-ORIGINALS = {"ledger": LEDGER, "keeper": KEEPER, "survey": SURVEY}
+# Who drafts a letter may not sign it: each step is another user's, and the second is judged by one who is not root.
+LETTER: dict[str, Any] = {
+    "names": ("draft", "sign", "send"),
+    "top": "[agent]\nuser = 'ann'\n",
+    "sign": "[steps.agent]\nuser = 'bob'\n[steps.verifier]\nuser = 'judge'\n"
+    "[steps.healthcheck]\ncommand = '[[ $(id -un) = bob ]]'\nretries = 1\n",
+    "dockerfile": """FROM debian:bookworm-slim
+RUN useradd -m ann && useradd -m -u 1234 bob && useradd judge && mkdir -m 777 /app
+WORKDIR /app
+""",
+    "files": {
+        "tests/helpers.sh": HELPERS,
+        "steps/draft/tests/test.sh": '. /tests/helpers.sh\n[ "$(stat -c %U letter)" = ann ] && give 1\ngive 0\n',
+        "steps/draft/solution/solve.sh": "echo dear all > letter\n",
+        "steps/sign/workdir/pen": "ink\n",
+        "steps/sign/tests/test.sh": "who=$(id -un; stat -c %U pen signature)\n"
+        '[ "$(echo $who)" = "judge bob bob" ] && reward=1 || reward=0\necho $reward > /logs/verifier/reward.txt\n',
+        "steps/sign/solution/solve.sh": "[ ! -w letter ] && id -un > signature\n",
+        "steps/send/tests/test.sh": '. /tests/helpers.sh\n[ "$(cat sent)" = "ann bob" ] && give 1\ngive 0\n',
+        "steps/send/solution/solve.sh": 'echo "$(id -un) $(cat signature)" > sent\n',
+    },
+}
+ORIGINALS = {"ledger": LEDGER, "keeper": KEEPER, "survey": SURVEY, "letter": LETTER}
 Execute = Callable[..., Any]
 
 
@@ -131,6 +153,7 @@ async def test_the_oracle_solves_every_step(execute: Execute, make_task: MakeTas
         "ledger": [1.0, 1.0, 1.0],
         "keeper": [0.5, 1.0],
         "survey": [1.0, 1.0],
+        "letter": [1.0, 1.0, 1.0],
     }
     assert {result.reward for result in results.values()} == {1.0}
     assert [sign for result in results.values() for sign in result.integrity.tamper if not is_weak(sign)] == []
@@ -158,6 +181,7 @@ async def test_doing_nothing_scores_nothing(execute: Execute, make_task: MakeTas
         "ledger": (0.0, 0.0),
         "keeper": (0.0, 0.0),
         "survey": (0.0, 0.0),
+        "letter": (0.0, 0.0),
     }
     assert [step.begun for step in results["ledger"].task_steps] == [True, False, False]
     assert results["ledger"].task_steps[0].stopped == "reward 0 is below min_reward 1"
@@ -222,6 +246,37 @@ async def test_the_next_agent_has_a_new_shell_and_finds_what_runs_and_no_tests(
     assert "at /app with []" in seen[1] and "over-word" not in seen[1]
     assert "test.sh" not in seen[1].replace("'test.sh*'", "") and "reward.txt" not in seen[1]
     assert "1" in seen[2].split(), "what the first one started runs on"
+
+
+@pytest.mark.parametrize(("protocol", "say", "end"), PROTOCOLS)
+async def test_a_step_of_another_user_has_a_terminal_of_that_users(
+    execute: Execute, make_task: MakeTask, tmp_path: Path, protocol: str, say: Callable[..., str], end: list[str]
+) -> None:
+    """And a step that is the first user's again has one of theirs, in which nothing of its first is left."""
+    scripts = iter(
+        [
+            [say("export LEFT=over; cd /tmp; sleep 1000 & touch /app/one", "echo $(id -un) $HOME"), *end],
+            [say("touch two; pkill sleep; kill %1; echo at $PWD", "echo $(id -un) $HOME [$LEFT]; stty size"), *end],
+            [say("grep -l sleep /proc/[0-9]*/comm | wc -l; touch three", "echo $(id -un) $PWD [$LEFT]"), *end],
+        ]
+    )
+
+    def make() -> ModelAgent:
+        return ModelAgent(
+            ScriptedModel(next(scripts), context_tokens=1 << 20), load_protocol(protocol), Limits(steps=9)
+        )
+
+    made = [make() for _ in range(3)]
+    agents = iter([made[0], *made])  # the first is asked for its name alone
+    letter = {key: LETTER[key] for key in ("top", "dockerfile")}
+    path = step_task(make_task, "one", "two", "three", two="[steps.agent]\nuser = 1234\n", **letter)
+    (result,) = (await execute(path, lambda: next(agents))).values()
+    assert (result.reward, result.outcome, result.error) == (1.0, Outcome.SUBMITTED, None)
+    assert result.integrity.tamper == ()
+    seen = [read_steps(trial(tmp_path) / "steps" / name)[0].observation for name in ("one", "two", "three")]
+    assert "ann /home/ann" in seen[0]
+    assert "at /app" in seen[1] and "bob /home/bob []" in seen[1]
+    assert "1" in seen[2].split() and "ann /app []" in seen[2]
 
 
 async def until_nothing_starts(sandbox: Sandbox) -> None:

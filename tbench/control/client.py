@@ -1,0 +1,74 @@
+"""Speaks to a run under way on its control socket."""
+
+from __future__ import annotations
+
+import contextlib
+import socket
+from pathlib import Path
+
+from pydantic import ValidationError
+
+from tbench.control.server import short_path
+from tbench.control.wire import LINE_LIMIT_BYTES, SOCKET_NAME, Answer, Request, as_line
+from tbench.errors import UsageError
+
+_ANSWER_SEC = 20.0
+_MOST_BYTES = 64 << 20
+"""Longest answer: that about 10,000 trials."""
+
+
+def ask(directory: Path, request: Request) -> Answer:
+    """Send a request to the run in this directory. Raises UsageError where it is not under way, or says no."""
+    where = directory / SOCKET_NAME
+    try:
+        with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as connection:
+            connection.settimeout(_ANSWER_SEC)
+            with short_path(directory) as path:
+                connection.connect(path)
+            connection.sendall(as_line(request))
+            line = _line(connection)
+    except ConnectionRefusedError:
+        with contextlib.suppress(OSError):
+            where.unlink()
+        raise UsageError(
+            f"{directory}: its run was killed (a stale socket was removed); go on with it: tbench resume {directory}"
+        ) from None
+    except FileNotFoundError:
+        raise UsageError(f"{directory}: no run is under way here; tbench ps lists those that are") from None
+    except TimeoutError:
+        raise UsageError(
+            f"{where}: no answer within {_ANSWER_SEC:.0f} s; the run's process is stopped or busy"
+        ) from None
+    except OSError as error:
+        raise UsageError(f"{where}: cannot be reached: {error.strerror or error}") from None
+    return _answer(line, where)
+
+
+def _line(connection: socket.socket) -> bytes:
+    parts, size = [], 0
+    while size < _MOST_BYTES and (part := connection.recv(LINE_LIMIT_BYTES)):
+        parts.append(part)
+        size += len(part)
+        if part.endswith(b"\n"):
+            break
+    return b"".join(parts)
+
+
+def _answer(line: bytes, where: Path) -> Answer:
+    try:
+        answer = Answer.model_validate_json(line)
+    except ValidationError:
+        what = "of another version" if line else "and the run ended meanwhile"
+        raise UsageError(f"{where}: its answer cannot be read, {what}") from None
+    if not answer.ok:
+        raise UsageError(answer.words)
+    return answer
+
+
+def runs_under_way(folder: Path) -> list[Path]:
+    """The run directories in a folder that have a control socket, by name; the folder itself where it is one."""
+    if (folder / SOCKET_NAME).is_socket():
+        return [folder]
+    with contextlib.suppress(OSError):
+        return sorted(each for each in folder.iterdir() if (each / SOCKET_NAME).is_socket())
+    return []

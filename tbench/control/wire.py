@@ -1,0 +1,137 @@
+"""What is said on the control socket of a run: JSON lines, each request with an answer of one line."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal, Protocol
+
+from pydantic import Field, TypeAdapter
+
+from harness.trajectory import Frozen
+from tbench.events import Phase
+
+SOCKET_NAME = "control.sock"
+"""Name of the socket in the run directory."""
+CONTROL_VERSION = 1
+LINE_LIMIT_BYTES = 1 << 16
+"""Longest line of either side."""
+
+Paused = Literal["no", "starting nothing", "holding all"]
+
+
+class ListTrials(Frozen):
+    """Ask for the trials under way."""
+
+    do: Literal["list"] = "list"
+
+
+class Pause(Frozen):
+    """Hold a trial at its next model call; without a trial start no other, and with `now` hold all of them as well."""
+
+    do: Literal["pause"] = "pause"
+    trial: str | None = None
+    now: bool = False
+
+
+class Continue(Frozen):
+    """Let a trial go on, or everything."""
+
+    do: Literal["continue"] = "continue"
+    trial: str | None = None
+
+
+class Abort(Frozen):
+    """End a trial without a verdict."""
+
+    do: Literal["abort"] = "abort"
+    trial: str
+
+
+class Say(Frozen):
+    """Tell the model something with the next message that it gets."""
+
+    do: Literal["say"] = "say"
+    trial: str
+    text: str = Field(min_length=1, max_length=20_000)
+
+
+class SetConcurrency(Frozen):
+    """Have another number of trials under way at once; those that are go on."""
+
+    do: Literal["concurrency"] = "concurrency"
+    number: int = Field(ge=1, le=100_000)
+
+
+Request = ListTrials | Pause | Continue | Abort | Say | SetConcurrency
+_REQUEST: TypeAdapter[Request] = TypeAdapter(Annotated[Request, Field(discriminator="do")])
+
+
+class TrialUnderWay(Frozen):
+    """A trial under way."""
+
+    trial: str
+    task: str
+    seed: int
+    attempt: int
+    phase: Phase
+    step: int
+    """The step that the agent is at, from 1; 0 before the first."""
+    line: str
+    """The last line of its terminal when that step began."""
+    age_sec: float
+    phase_sec: float
+    """Seconds since the phase began."""
+    paused: bool
+    """Whether somebody wants this one to be held."""
+    held: bool
+    """Whether it is held now, before a model call."""
+    touched: bool
+    """Whether somebody told its model something, so that it does not count."""
+
+
+class RunUnderWay(Frozen):
+    """A run under way."""
+
+    version: int = CONTROL_VERSION
+    run: str
+    planned: int
+    ended: int
+    concurrency: int
+    paused: Paused
+    trials: tuple[TrialUnderWay, ...]
+    """Those that have left the queue, the oldest first."""
+
+
+class Answer(Frozen):
+    """What came of a request."""
+
+    ok: bool
+    words: str = ""
+    """What was done, or why nothing was, in one line."""
+    state: RunUnderWay | None = None
+    """For `list`."""
+
+
+class Controls(Protocol):
+    """What a run can be asked to do. Each gives what was done in one line, and raises UsageError where it cannot be."""
+
+    def state(self) -> RunUnderWay: ...
+
+    def pause(self, trial: str | None, *, now: bool) -> str: ...
+
+    def go_on(self, trial: str | None) -> str: ...
+
+    def abort(self, trial: str) -> str: ...
+
+    def say(self, trial: str, text: str) -> str: ...
+
+    def resize(self, number: int) -> str: ...
+
+
+def read_request(line: bytes) -> Request:
+    """The request in a line. Raises pydantic's ValidationError."""
+    return _REQUEST.validate_json(line)
+
+
+def as_line(message: Request | Answer) -> bytes:
+    """A message as one line."""
+    return message.model_dump_json().encode("utf-8", "replace") + b"\n"

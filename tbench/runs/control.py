@@ -1,0 +1,243 @@
+"""A run under way as it can be spoken to: which trials there are, and what somebody wants of them."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import difflib
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+
+from harness.oversight import Declined, Draft
+from harness.trajectory import Reply
+from tbench.control.wire import Paused, RunUnderWay, TrialUnderWay
+from tbench.errors import TrialError, UsageError
+from tbench.events import Event, Phase, TrialFinished, TrialPhase, TrialStep
+from tbench.runs.slots import Slots
+from tbench.runs.trial_progress import TrialPlan
+from tbench.text import counted, names_shown, plain
+
+_AFTER_THE_AGENT: tuple[Phase, ...] = ("verifier", "teardown", "done")
+
+
+class Hold:
+    """Whether those who ask may go on."""
+
+    def __init__(self) -> None:
+        self._open = asyncio.Event()
+        self._open.set()
+
+    @property
+    def is_set(self) -> bool:
+        """Whether they have to wait."""
+        return not self._open.is_set()
+
+    def set(self) -> None:
+        self._open.clear()
+
+    def lift(self) -> None:
+        self._open.set()
+
+    async def over(self) -> None:
+        """Return when they may go on."""
+        await self._open.wait()
+
+
+@dataclass(eq=False)
+class ControlledTrial:
+    """A trial under way: the oversight of its agent, and the way to end it."""
+
+    plan: TrialPlan
+    everything: Hold
+    """That of all trials."""
+    own: Hold = field(default_factory=Hold)
+    phase: Phase = "queued"
+    step: int = 0
+    line: str = ""
+    touched: bool = False
+    began: float = field(default_factory=time.monotonic)
+    phase_began: float = field(default_factory=time.monotonic)
+    _messages: list[str] = field(default_factory=list)
+    _waits: bool = False
+    _task: asyncio.Task[object] | None = None
+    _abort: bool = False
+
+    async def before_query(self, step: int) -> Sequence[str]:
+        """As in Oversight: hold the agent as long as somebody wants that, then hand over what its model is told."""
+        while self.everything.is_set or self.own.is_set:
+            self._waits = True
+            try:
+                await self.everything.over()
+                await self.own.over()
+            finally:
+                self._waits = False
+        messages, self._messages = self._messages, []
+        return messages
+
+    async def review(self, draft: Draft) -> Reply | Declined:
+        return draft.reply
+
+    @property
+    def has_more_steps(self) -> bool:
+        """Whether the task has several steps, so that another agent may follow a verifier."""
+        return self.plan.task is not None and len(self.plan.task.parts) > 1
+
+    @contextlib.contextmanager
+    def abortable(self) -> Iterator[None]:
+        """A block that `abort` ends. Raises TrialError there."""
+        self._task = asyncio.current_task()
+        try:
+            yield
+        except asyncio.CancelledError:
+            if not self._abort or self._task is None or self._task.uncancel():
+                raise  # the run is ended as well
+            raise TrialError("aborted", "ended by hand") from None
+        finally:
+            self._task = None
+
+    def abort(self) -> bool:
+        """End the trial without a verdict; False where it has one already, or is only being cleaned up."""
+        if self._task is None or self._abort:
+            return False
+        self._abort = True
+        self._task.cancel()
+        return True
+
+    def say(self, text: str) -> None:
+        """Tell the model something with the next message that it gets. From now on the trial does not count."""
+        self._messages.append(text)
+        self.touched = True
+
+    @property
+    def state(self) -> TrialUnderWay:
+        now = time.monotonic()
+        return TrialUnderWay(
+            trial=self.plan.trial,
+            task=self.plan.task_name,
+            seed=self.plan.seed,
+            attempt=self.plan.attempt,
+            phase=self.phase,
+            step=self.step,
+            line=self.line,
+            age_sec=round(now - self.began, 3),
+            phase_sec=round(now - self.phase_began, 3),
+            paused=self.own.is_set,
+            held=self._waits,
+            touched=self.touched,
+        )
+
+
+class RunControl:
+    """What a run can be asked to do while it is under way: a tbench.control.wire.Controls."""
+
+    def __init__(self, run: str, planned: int, concurrency: int) -> None:
+        self.slots = Slots(concurrency)
+        self._run, self._planned, self._ended = run, planned, 0
+        self._trials: dict[str, ControlledTrial] = {}
+        self._starting, self._everything = Hold(), Hold()
+
+    # -- the run's side ----------------------------------------------------------------------------
+
+    async def may_start(self) -> None:
+        """Return when another trial may start."""
+        await self._starting.over()
+
+    @contextlib.contextmanager
+    def trial(self, plan: TrialPlan) -> Iterator[ControlledTrial]:
+        """A trial that is under way during the block."""
+        trial = self._trials[plan.trial] = ControlledTrial(plan, self._everything)
+        try:
+            yield trial
+        finally:
+            del self._trials[plan.trial]
+
+    def on_event(self, event: Event) -> None:
+        """Notice where trials are."""
+        if isinstance(event, TrialFinished):
+            self._ended += event.result.final
+        elif isinstance(event, TrialPhase) and (trial := self._trials.get(event.trial)):
+            trial.phase, trial.phase_began = event.phase, time.monotonic()
+        elif isinstance(event, TrialStep) and (trial := self._trials.get(event.trial)):
+            trial.step, trial.line = event.step, event.line
+
+    # -- that of whoever speaks to it --------------------------------------------------------------
+
+    def state(self) -> RunUnderWay:
+        return RunUnderWay(
+            run=self._run,
+            planned=self._planned,
+            ended=self._ended,
+            concurrency=self.slots.number,
+            paused=self._paused,
+            trials=tuple(trial.state for trial in self._trials.values()),
+        )
+
+    @property
+    def _paused(self) -> Paused:
+        if self._everything.is_set:
+            return "holding all"
+        return "starting nothing" if self._starting.is_set else "no"
+
+    def pause(self, trial: str | None, *, now: bool) -> str:
+        if trial is not None:
+            found = self._at_work(trial)
+            found.own.set()
+            return f"{_called(found)}: is held at its next model call"
+        self._starting.set()
+        if not now:
+            return f"no other trial starts; {counted(len(self._trials), 'trial')} under way"
+        self._everything.set()
+        return f"no other trial starts; {counted(len(self._trials), 'trial')} held at their next model calls"
+
+    def go_on(self, trial: str | None) -> str:
+        if trial is not None:
+            found = self._found(trial)
+            found.own.lift()
+            held = "; but all trials are held: continue without naming one" if self._everything.is_set else ""
+            return f"{_called(found)}: goes on{held}"
+        self._starting.lift()
+        self._everything.lift()
+        own = [each for each in self._trials.values() if each.own.is_set]
+        left = f"; held on their own: {names_shown(map(_called, own))}" if own else ""
+        return f"goes on{left}"
+
+    def abort(self, trial: str) -> str:
+        found = self._found(trial)
+        if not found.abort():
+            raise UsageError(f"{_called(found)}: has its verdict, or is being ended already")
+        return f"{_called(found)}: is ended without a verdict"
+
+    def say(self, trial: str, text: str) -> str:
+        found = self._at_work(trial)
+        found.say(text)
+        return f"{_called(found)}: its model gets this with the next message; the trial does not count"
+
+    def resize(self, number: int) -> str:
+        before = self.slots.number
+        self.slots.resize(number)
+        return f"concurrency {number}, was {before}"
+
+    def _at_work(self, said: str) -> ControlledTrial:
+        """The same, of a trial whose model is still asked. Raises UsageError."""
+        found = self._found(said)
+        if found.phase in _AFTER_THE_AGENT and not found.has_more_steps:
+            raise UsageError(f"{_called(found)}: its agent has come to its end ({found.phase})")
+        return found
+
+    def _found(self, said: str) -> ControlledTrial:
+        """The trial of this id, or TASK/SEED, or task where one trial of it is under way. Raises UsageError."""
+        fitting = [each for each in self._trials.values() if said in (each.plan.trial, _called(each))]
+        fitting = fitting or [each for each in self._trials.values() if said == each.plan.task_name]
+        if len(fitting) == 1:
+            return fitting[0]
+        if fitting:
+            raise UsageError(f"{plain(said)}: several trials of it are under way: {names_shown(map(_called, fitting))}")
+        known = [_called(each) for each in self._trials.values()]
+        near = difflib.get_close_matches(said, known, n=3, cutoff=0.4)
+        hint = f"did you mean {', '.join(near)}?" if near else "tbench ps lists those that are"
+        raise UsageError(f"{plain(said)}: no such trial is under way; {hint}")
+
+
+def _called(trial: ControlledTrial) -> str:
+    return f"{trial.plan.task_name}/{trial.plan.seed}"

@@ -1,0 +1,226 @@
+"""control: what becomes of a run and its trials when somebody speaks to them."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import asynccontextmanager, closing
+from pathlib import Path
+from typing import Any
+
+import pytest
+from run_plans import a_document, a_plan
+
+from harness.trajectory import Outcome
+from tbench.agents.trial_agent import AgentReport, NopAgent, Workplace
+from tbench.errors import UsageError
+from tbench.events import Event, Events, TrialPhase
+from tbench.results import TrialResult
+from tbench.runs.control import RunControl
+from tbench.runs.plan import plan_trials
+from tbench.runs.run import Run, RunOutcome
+from tbench.sandbox.backend import Capacity
+from tbench.sandbox.fake import FakeBackend
+from tbench.scores.summarise import summarise
+from tbench.storage.run_store import RunStore
+from tbench.tasks.sources import TaskSet, read_tasks
+
+MakeTask = Any
+
+
+class Asking(NopAgent):
+    """Asks before each of three steps, and is told so much."""
+
+    def __init__(self, told: dict[str, list[str]], at: dict[str, int]) -> None:
+        self._told, self._at = told, at
+
+    async def work(self, place: Workplace) -> AgentReport:
+        assert place.oversight is not None
+        called = f"{place.task.name}/{place.seed}"
+        for step in range(1, 4):
+            place.on_step(step, f"line {step}")
+            self._at[called] = step
+            self._told.setdefault(called, []).extend(await place.oversight.before_query(step))
+            await asyncio.sleep(0)
+        return AgentReport(Outcome.FINISHED)
+
+
+class Stuck(NopAgent):
+    """Works for ever."""
+
+    async def work(self, place: Workplace) -> AgentReport:
+        await asyncio.Future()
+        raise AssertionError
+
+
+class Spoken:
+    """A run that a test speaks to."""
+
+    def __init__(self, run: Run, task: asyncio.Task[RunOutcome]) -> None:
+        self.run, self.control, self.task = run, run.control, task
+
+    async def until(self, condition: Callable[[], bool]) -> None:
+        async with asyncio.timeout(20):
+            while not condition():  # noqa: ASYNC110 -- of what another task does, without a word about it
+                await asyncio.sleep(0.001)
+
+    async def results(self) -> dict[str, TrialResult]:
+        async with asyncio.timeout(20):
+            outcome = await self.task
+        return {f"{result.task}/{result.seed}": result for result in outcome.results}
+
+
+@pytest.fixture
+def tasks(make_task: MakeTask) -> TaskSet:
+    paths = [make_task(name) for name in ("alpha", "beta")]
+    return read_tasks(str(paths[0].parent))
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Iterator[RunStore]:
+    with closing(RunStore.create(tmp_path / "run", a_document())) as store:
+        yield store
+
+
+@asynccontextmanager
+async def running(tasks: TaskSet, store: RunStore, agent: Callable[[], NopAgent], **more: Any) -> AsyncIterator[Spoken]:
+    seen: list[Event] = []
+    backend = FakeBackend(capacity=Capacity(8, 1e6))
+    plan = a_plan(**{"seeds": (0, 1), "agent": "nop", "concurrency": 2} | more)
+    run = Run(plan, tasks, make_agent=agent, backend=backend, store=store, events=Events(seen.append))
+    run.control.pause(None, now=True)
+    task = asyncio.create_task(run.execute())
+    try:
+        yield Spoken(run, task)
+    finally:
+        task.cancel()
+        await asyncio.wait({task})
+        assert backend.left == []
+
+
+@pytest.fixture
+def told() -> dict[str, list[str]]:
+    return {}
+
+
+@pytest.fixture
+def at() -> dict[str, int]:
+    return {}
+
+
+async def test_a_paused_run_starts_nothing_until_it_goes_on(
+    tasks: TaskSet, store: RunStore, told: dict[str, list[str]], at: dict[str, int]
+) -> None:
+    async with running(tasks, store, lambda: Asking(told, at)) as spoken:
+        await asyncio.sleep(0.05)
+        assert at == {}
+        assert spoken.control.state().paused == "holding all"
+        spoken.control.go_on(None)
+        assert len(await spoken.results()) == 4
+        assert spoken.control.state().ended == 4
+
+
+async def test_a_trial_is_held_at_its_next_model_call_while_others_go_on(
+    tasks: TaskSet, store: RunStore, told: dict[str, list[str]], at: dict[str, int]
+) -> None:
+    async with running(tasks, store, lambda: Asking(told, at), concurrency=4) as spoken:
+        control = spoken.control
+        control._starting.lift()
+        await spoken.until(lambda: sum(each.held for each in control.state().trials) == 4)
+        assert {each.step for each in control.state().trials} == {1}
+        assert {each.line for each in control.state().trials} == {"line 1"}
+        assert control.pause("beta/1", now=False) == "beta/1: is held at its next model call"
+        assert "beta/1" in control.go_on(None)
+        await spoken.until(lambda: control.state().ended == 3)
+        (left,) = control.state().trials
+        assert (left.task, left.seed, left.paused, left.held, left.phase) == ("beta", 1, True, True, "agent")
+        control.go_on("beta")
+        assert len(await spoken.results()) == 4
+
+
+async def test_what_is_said_reaches_its_trial_and_that_trial_does_not_count(
+    tasks: TaskSet, store: RunStore, told: dict[str, list[str]], at: dict[str, int]
+) -> None:
+    async with running(tasks, store, lambda: Asking(told, at), concurrency=4) as spoken:
+        spoken.control._starting.lift()
+        await spoken.until(lambda: len(at) == 4)
+        spoken.control.say("alpha/0", "Look at the log.")
+        spoken.control.go_on(None)
+        results = await spoken.results()
+    assert told["alpha/0"] == ["Look at the log."]
+    assert told["beta/0"] == []
+    assert {name for name, result in results.items() if result.human_touched} == {"alpha/0"}
+    summary = summarise(results.values(), ["alpha", "beta"], [0, 1])
+    assert summary.counts.scored == 3
+    assert summary.counts.human_touched == 1
+    (error,) = summary.errors
+    assert error.type == "human_touched"
+    assert "does not count" in error.example_message
+
+
+async def test_a_trial_that_is_ended_has_an_error_and_no_verdict(
+    tasks: TaskSet, store: RunStore, told: dict[str, list[str]], at: dict[str, int]
+) -> None:
+    async with running(tasks, store, lambda: Asking(told, at), concurrency=4) as spoken:
+        spoken.control._starting.lift()
+        await spoken.until(lambda: len(at) == 4)
+        assert spoken.control.abort("beta/0") == "beta/0: is ended without a verdict"
+        with pytest.raises(UsageError, match=r"beta/0: has its verdict, or is being ended already"):
+            spoken.control.abort("beta/0")
+        spoken.control.go_on(None)
+        results = await spoken.results()
+    ended = results.pop("beta/0")
+    assert ended.reward is None
+    assert ended.error is not None
+    assert (ended.error.type, ended.error.retryable) == ("aborted", False)
+    assert all(result.reward is not None for result in results.values())
+
+
+async def test_ctrl_c_ends_a_run_that_is_held_and_one_whose_trial_is_being_ended(
+    tasks: TaskSet, store: RunStore
+) -> None:
+    async with running(tasks, store, Stuck, concurrency=4) as spoken:
+        spoken.control.go_on(None)
+        await spoken.until(lambda: [each.phase for each in spoken.control.state().trials] == ["agent"] * 4)
+        spoken.control.abort("beta/0")
+        spoken.task.cancel()
+        async with asyncio.timeout(20):
+            outcome = await spoken.task
+    assert outcome.interrupted
+
+
+async def test_more_slots_let_more_trials_begin(tasks: TaskSet, store: RunStore) -> None:
+    async with running(tasks, store, Stuck, concurrency=1) as spoken:
+        spoken.control.go_on(None)
+        await spoken.until(lambda: len(spoken.control.state().trials) == 1)
+        assert spoken.control.resize(3) == "concurrency 3, was 1"
+        await spoken.until(lambda: len(spoken.control.state().trials) == 3)
+        assert spoken.control.state().concurrency == 3
+
+
+async def test_an_unknown_trial_is_told_with_those_that_are_like_it(tasks: TaskSet, store: RunStore) -> None:
+    async with running(tasks, store, Stuck, concurrency=4) as spoken:
+        spoken.control.go_on(None)
+        await spoken.until(lambda: len(spoken.control.state().trials) == 4)
+        with pytest.raises(UsageError, match=r"^alpa/0: no such trial is under way; did you mean alpha/0"):
+            spoken.control.abort("alpa/0")
+        with pytest.raises(UsageError, match=r"^alpha: several trials of it are under way: alpha/0, alpha/1$"):
+            spoken.control.pause("alpha", now=False)
+        with pytest.raises(UsageError, match=r"tbench ps lists those that are"):
+            spoken.control.say("zzzzzz", "x")
+
+
+async def test_an_agent_that_has_ended_can_be_told_nothing(tasks: TaskSet, store: RunStore) -> None:
+    control = RunControl("r", 1, 1)
+    (plan, *_) = plan_trials(tasks, a_plan(seeds=(0,), agent="nop"))
+    with control.trial(plan):
+        control.on_event(TrialPhase(trial=plan.trial, task="alpha", seed=0, phase="verifier"))
+        with pytest.raises(UsageError, match=r"^alpha/0: its agent has come to its end \(verifier\)$"):
+            control.say("alpha/0", "x")
+
+
+def test_a_run_without_trials_says_so() -> None:
+    control = RunControl("r", 0, 1)
+    assert control.state().trials == ()
+    assert control.pause(None, now=False) == "no other trial starts; 0 trials under way"
+    assert control.state().paused == "starting nothing"
