@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from urllib.parse import urlsplit
 
-from harness.address import without_password
+from harness.endpoint.address import without_password
 from tbench.errors import UsageError
 from tbench.tasks.sources import BUNDLED
 

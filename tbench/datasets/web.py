@@ -7,7 +7,7 @@ import time
 import urllib.error
 import urllib.request
 
-from harness.address import goes_past_proxies, proxy_of
+from harness.endpoint.address import goes_past_proxies, proxy_of
 from tbench.datasets.reference import without_login
 from tbench.errors import UsageError
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Self, TypeVar
@@ -12,9 +12,10 @@ from tbench.errors import UsageError
 from tbench.history import queries
 from tbench.history.database import Damaged, connect, make_tables, replace_damaged, told, transaction
 from tbench.history.queries import Where
-from tbench.history.rows import Changes, DayRow, ModelRow, ProxyRow, RunRow, TaskPoint
+from tbench.history.rows import Changes, DayRow, ModelRow, ProxyRow, RunRow, TaskPoint, TrialRow
 from tbench.history.updating import Places, Progress, Update
 from tbench.scores.statistics import RewardTable
+from tbench.scores.summary import ErrorGroup
 
 Answer = TypeVar("Answer")
 
@@ -115,6 +116,26 @@ class RunHistory:
     def hashes(self, run: Path | str) -> dict[str, str]:
         """The hash of each task's content in a run, by task, where it is known. Raises UsageError."""
         return {task: digest for task, digest in self.tasks(run).items() if digest is not None}
+
+    def trials(
+        self, run: Path | str, *, tasks: Sequence[str] | None = None, status: str | None = None
+    ) -> tuple[TrialRow, ...]:
+        """The final result of each planned trial of a run that has one, of all tasks or of some. Raises UsageError."""
+        where = Where()
+        where.add_equal("run_id", self._found(run))
+        where.add_equal("status", status)
+        if tasks is not None:
+            where.add(f"task IN ({', '.join('?' * len(tasks))})", *tasks)
+        return self._asked(lambda: queries.select_trials(self._connection, where))
+
+    def trials_of(self, task: str) -> dict[Path, tuple[TrialRow, ...]]:
+        """The final results of one task over all runs that planned it, by the directory of the run."""
+        return self._asked(lambda: queries.select_trials_of(self._connection, self._places.folder, task))
+
+    def errors(self, run: Path | str) -> tuple[ErrorGroup, ...]:
+        """The trials of a run without a verdict, those together that failed in the same way. Raises UsageError."""
+        found = self._found(run)
+        return self._asked(lambda: queries.select_errors(self._connection, found))
 
     def task(
         self,

@@ -6,11 +6,14 @@ import json
 import sqlite3
 from collections.abc import Iterable, Sequence
 from dataclasses import fields
+from itertools import groupby
+from operator import itemgetter
 from pathlib import Path
 from typing import Any
 
-from tbench.history.rows import DayRow, ModelRow, ProxyRow, RunRow, TaskPoint
+from tbench.history.rows import DayRow, ModelRow, ProxyRow, RunRow, TaskPoint, TrialRow
 from tbench.scores.statistics import RewardTable, TrialReward
+from tbench.scores.summary import ErrorGroup
 
 _ELSEWHERE = {
     "model": "models.name",
@@ -19,6 +22,7 @@ _ELSEWHERE = {
 }
 _FIELDS = tuple(field.name for field in fields(RunRow))
 _COLUMNS = ", ".join(_ELSEWHERE.get(name, f"runs.{name}") for name in _FIELDS)
+_TRIAL_COLUMNS = ", ".join(f"trials.{field.name}" for field in fields(TrialRow))
 _RUNS = """runs LEFT JOIN models ON models.id = runs.model_id LEFT JOIN datasets ON datasets.id = runs.dataset_id"""
 NEWEST_FIRST = "runs.begun_at IS NULL, runs.begun_at DESC, runs.path DESC"
 """Runs whose begin is not known come last."""
@@ -92,6 +96,27 @@ def select_table(connection: sqlite3.Connection, run_id: int) -> RewardTable:
 
 def select_tasks(connection: sqlite3.Connection, run_id: int) -> dict[str, str | None]:
     return dict(connection.execute("SELECT task, hash FROM tasks WHERE run_id = ? ORDER BY position", (run_id,)))
+
+
+def select_trials(connection: sqlite3.Connection, where: Where) -> tuple[TrialRow, ...]:
+    rows = connection.execute(f"SELECT {_TRIAL_COLUMNS} FROM trials {where} ORDER BY task, seed", where.values)
+    return tuple(TrialRow(*row) for row in rows)
+
+
+def select_trials_of(connection: sqlite3.Connection, folder: Path, task: str) -> dict[Path, tuple[TrialRow, ...]]:
+    rows = connection.execute(
+        f"""SELECT runs.path, {_TRIAL_COLUMNS} FROM tasks JOIN runs ON runs.id = tasks.run_id
+            JOIN trials ON trials.run_id = tasks.run_id AND trials.task = tasks.task
+            WHERE tasks.task = ? ORDER BY runs.path, trials.seed""",
+        (task,),
+    )
+    grouped = groupby(rows, key=itemgetter(0))
+    return {folder / path: tuple(TrialRow(*row) for _, *row in found) for path, found in grouped}
+
+
+def select_errors(connection: sqlite3.Connection, run_id: int) -> tuple[ErrorGroup, ...]:
+    (groups,) = connection.execute("SELECT error_groups FROM runs WHERE id = ?", (run_id,)).fetchone()
+    return tuple(ErrorGroup.model_validate(group) for group in json.loads(groups))
 
 
 def select_names(connection: sqlite3.Connection, hashes: Sequence[str]) -> tuple[str, ...]:

@@ -11,10 +11,11 @@ from pathlib import Path, PurePath
 from typing import Any
 
 from tbench.results import UNKNOWN_TIME, TrialResult
-from tbench.scores.summarise import final_results, summarise
+from tbench.scores.summarise import final_results
 from tbench.scores.summary import Cell, Score, Summary
 from tbench.storage.comparable import fingerprint
 from tbench.storage.read_run import RunUnreadable, StoredRun, read_run
+from tbench.storage.summaries import summary_of
 
 Row = dict[str, Any]
 """Values by column."""
@@ -36,15 +37,7 @@ def read_record(path: Path) -> RunRecord:
     stored = read_run(path)
     if not stored.planned_tasks or not stored.planned_seeds:
         raise RunUnreadable(f"{path}: its plan has no task or no seed")
-    summary = summarise(
-        stored.results,
-        stored.planned_tasks,
-        stored.planned_seeds,
-        overrides=stored.overrides,
-        dataset=stored.dataset,
-        broken_rules=stored.broken_rules,
-        intervals=False,
-    )
+    summary = summary_of(stored, intervals=False)
     finals = final_results(stored.results)
     trials = list(_trials(summary, finals))
     return RunRecord(

@@ -107,6 +107,28 @@ class TaskPoint:
 
 
 @dataclass(frozen=True, slots=True)
+class TrialRow:
+    """The final result of one planned trial."""
+
+    task: str
+    seed: int
+    trial: str
+    """Its id."""
+    attempt: int
+    status: str
+    """`pass`, `partial`, `fail` or `error`."""
+    reward: float | None
+    error: str | None
+    """Type of the error that kept it from a verdict."""
+    error_stage: str | None
+    error_blame: str | None
+    outcome: str | None
+    steps: int
+    wall_sec: float | None
+    started_at: str | None
+
+
+@dataclass(frozen=True, slots=True)
 class ModelRow:
     """A model in one series of runs that differ in nothing else: the best and the last run of it."""
 

@@ -33,7 +33,7 @@ from tbench.results import (
 )
 from tbench.storage.imported_plan import ImportedPlan, imported_plan
 from tbench.storage.lines import first_problem, read_lines
-from tbench.storage.run_files import CONFIG_NAME, RESULTS_NAME, STEPS_NAME, TRAJECTORY_NAME
+from tbench.storage.run_files import CONFIG_NAME, RESULTS_NAME, STEPS_NAME, TRAJECTORY_NAME, is_abandoned
 from tbench.text import one_line
 
 _IMPORT_KEYS = frozenset({"task", "seed", "reward"})
@@ -76,6 +76,11 @@ class StoredRun(Frozen):
         """The dataset that the tasks are of, where run.json names one."""
         about = self.document or self.plan
         return about.dataset if about is not None else None
+
+    @property
+    def is_cut_off(self) -> bool:
+        """Whether it never said that it ended, though nothing works on it any more."""
+        return self.document is not None and self.document.status == "running" and is_abandoned(self.path)
 
     @property
     def task_hashes(self) -> dict[str, str]:

@@ -6,6 +6,7 @@ Runs, replays and extractions are such directories; each decides what its manife
 from __future__ import annotations
 
 import contextlib
+import fcntl
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -36,6 +37,18 @@ class Layout:
 
     def _is_of_a_killed_start(self, path: Path) -> bool:
         return is_beside(path) or (path.name in self.lines and path.is_file() and path.stat().st_size == 0)
+
+    def is_locked(self, path: Path) -> bool:
+        """Whether a process adds to the directory now. Raises OSError where that cannot be seen.
+
+        To see it, the lock is tried for a moment where nobody holds it.
+        """
+        with (path / self.lines[0]).open("rb") as file:
+            try:
+                fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+            except BlockingIOError:
+                return True
+        return False
 
     def refuse_to_overwrite(self, path: Path) -> None:
         """Check that the directory holds nothing. Raises UsageError."""

@@ -11,6 +11,14 @@ TRIAL_RESULT_NAME, TRAJECTORY_NAME, STEPS_NAME = "result.json", "trajectory.json
 RUN = Layout("run", CONFIG_NAME, (JOURNAL_NAME, RESULTS_NAME))
 
 
+def is_abandoned(run: Path) -> bool:
+    """Whether no process works on a run; False also where that cannot be seen."""
+    try:
+        return not RUN.is_locked(run)
+    except OSError:
+        return False
+
+
 def trial_directory(run: Path, task: str, seed: int, attempt: int = 1) -> Path:
     """The directory of an attempt at a trial; that of a later attempt lies in that of the first."""
     first = run / "trials" / task / f"seed-{seed}"

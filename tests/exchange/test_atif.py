@@ -15,7 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from stored_conversations import BEGAN, LISTED, SCRIPTS, StoredTrial, called, conversation, keys, store_run
 
-from harness.chat import Rendering
+from harness.endpoint.chat import Rendering
 from harness.overflow import DROPPED
 from harness.protocols import PROTOCOLS
 from harness.trajectory import Compaction, Message, Reply, Step, ToolCall, Trajectory, Usage

@@ -12,7 +12,7 @@ from click.testing import CliRunner, Result
 from fault_server import FaultServer
 from stored_conversations import SCRIPTS, StoredTrial, called, conversation, keys, store_run
 
-from harness.chat import Rendering
+from harness.endpoint.chat import Rendering
 from harness.trajectory import Message, Outcome, Reply, Step, Trajectory
 from tbench.cli import app
 from tbench.results import TaskStepResult

@@ -17,6 +17,7 @@ from run_trees import FIRST_NIGHT, a_result, write_run
 from tbench.errors import UsageError
 from tbench.history.database import INDEX_NAME
 from tbench.history.index import RunHistory
+from tbench.results import Blame, ErrorInfo, Stage
 
 EARLIER = Path(__file__).parents[1] / "data" / "earlier-run" / "run"
 
@@ -293,6 +294,36 @@ def test_a_task_is_followed_over_all_runs(runs: Path, history: RunHistory) -> No
     assert (newest.name, newest.mean_reward, newest.scored, newest.rewards) == ("night-2", None, 0, {0: None, 1: None})
     assert (first.mean_reward, first.hash, first.planned, first.mean_steps) == (0.0, "hash-a", 2, 7.0)
     assert len(history.task("b")) == 3 and history.task("c") == ()
+
+
+def test_the_trials_of_a_task_are_given_run_by_run(runs: Path, history: RunHistory) -> None:
+    night(runs, 1, 0.0)
+    night(runs, 2, None)
+    night(runs, 3, tasks="b")
+    history.update(runs)
+    found = history.trials_of("a")
+    assert {path.name: [(each.seed, each.status) for each in trials] for path, trials in found.items()} == {
+        "night-1": [(0, "fail"), (1, "fail")],
+        "night-2": [(0, "error"), (1, "error")],
+    }
+    assert {each.task for trials in found.values() for each in trials} == {"a"}
+    assert history.trials_of("c") == {}
+
+
+def test_the_trials_of_a_run_are_read_as_far_as_they_are_wanted(runs: Path, history: RunHistory) -> None:
+    error = ErrorInfo(stage=Stage.IMAGE, type="PullFailed", blame=Blame.INFRA, retryable=True, message="limit")
+    results = [a_result("a", 0, 1.0), a_result("a", 1, 0.5, attempt=2), a_result("b", 0, None, error=error)]
+    run = write_run(runs / "r", results, {"a": "h", "b": "h", "c": "h"}, (0, 1))
+    history.update(runs)
+    first, second, failed = history.trials(run)
+    assert (first.task, first.seed, first.status, first.reward) == ("a", 0, "pass", 1.0)
+    assert (second.attempt, second.status) == (2, "partial")
+    assert (failed.status, failed.error, failed.error_blame, failed.reward) == ("error", "PullFailed", "infra", None)
+    assert history.trials(run, tasks=["a", "c"]) == (first, second)
+    assert history.trials(run, status="error") == (failed,)
+    assert history.trials(run, tasks=[]) == ()
+    (group,) = history.errors(run)
+    assert (group.type, group.count, group.example_message) == ("PullFailed", 1, "limit")
 
 
 def test_models_and_days_are_summed_up(runs: Path, history: RunHistory) -> None:

@@ -97,3 +97,12 @@ def test_a_file_that_is_not_the_locked_one_can_be_rewritten_and_goes_on(tmp_path
         assert (tmp_path / "second.jsonl").read_text() == "2\n3\n4\n"
         with pytest.raises(AssertionError):
             directory.rewrite("first.jsonl", [])
+
+
+def test_others_see_whether_a_process_adds_to_it_and_do_not_keep_it_from_that(tmp_path: Path) -> None:
+    with contextlib.closing(RecordDirectory.create(tmp_path, LAYOUT, {})):
+        assert LAYOUT.is_locked(tmp_path)
+    assert not LAYOUT.is_locked(tmp_path)
+    RecordDirectory.go_on(tmp_path, LAYOUT).close()
+    with pytest.raises(FileNotFoundError):
+        LAYOUT.is_locked(tmp_path / "nowhere")

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 
-from harness.chat import ChatModel
+from harness.endpoint.chat import ChatModel
 from harness.model import ServedModel
 from harness.protocols.base import ActionProtocol
 from tbench import __version__

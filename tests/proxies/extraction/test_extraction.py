@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from fault_server import FaultServer
 
-from harness.chat import ChatModel, RetryPolicy
+from harness.endpoint.chat import ChatModel, RetryPolicy
 from harness.model import Rendering, Sampling, Seeds
 from harness.protocols import load_protocol
 from tbench.errors import UsageError

@@ -7,8 +7,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple, Protocol
 
-from harness.answers import quote, shorten
-from harness.chat import RawReply
+from harness.endpoint.answers import quote, shorten
+from harness.endpoint.chat import RawReply
 from harness.errors import ContextLimitReached, EndpointError, EndpointUnavailable
 from tbench.proxies.datasets.records import Record
 from tbench.proxies.replay.asking.prompts import Prompt

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from harness.chat import ChatModel
+from harness.endpoint.chat import ChatModel
 from harness.errors import ContextLimitReached, EndpointError
 from tbench.errors import UsageError
 from tbench.proxies.replay.asking.prompts import Prompt

@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from harness.chat import ChatModel, RawReply
+from harness.endpoint.chat import ChatModel, RawReply
 from harness.errors import EndpointError, EndpointUnavailable, RequestRefused
 from harness.model import ServedModel
 

@@ -11,7 +11,7 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from harness.chat import ChatModel, OutagePolicy, RetryPolicy, without_password
+from harness.endpoint.chat import ChatModel, OutagePolicy, RetryPolicy, without_password
 from harness.errors import EndpointError
 from harness.model import Sampling
 from tbench.errors import UsageError

@@ -13,7 +13,7 @@ from fake_tokenizer import FakeTokenizer
 from fault_server import FaultServer, Seen, answer, completion, text_completion
 from replay_steps import CARD, asked, echo, question, record, serves
 
-from harness.chat import ChatModel, OutagePolicy, RetryPolicy
+from harness.endpoint.chat import ChatModel, OutagePolicy, RetryPolicy
 from harness.errors import RequestRefused
 from harness.model import Sampling
 from tbench.errors import UsageError

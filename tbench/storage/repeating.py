@@ -1,0 +1,55 @@
+"""The command that runs a stored trial again."""
+
+from __future__ import annotations
+
+import json
+import re
+import shlex
+from collections.abc import Iterator
+from typing import Any
+
+from tbench.config.document import RunDocument
+from tbench.config.setting import settings_of
+from tbench.config.settings import RunConfig
+
+_SETTINGS = [setting for setting in settings_of(RunConfig) if setting.is_measured]
+_SAID_BY_FLAGS = {"agent.name"}
+_GLOB = re.compile(r"[*?[]")
+
+
+def command_of(document: RunDocument, task: str, seed: int) -> str:
+    """A `tbench run` of one task and one seed with every setting that may move its score, as a shell reads it.
+
+    The endpoint is the run's; a key is named by no command line. Paths are as they were given.
+    """
+    options = [" ".join(map(shlex.quote, words)) for words in _options(document, task, seed)]
+    return " \\\n  ".join(("tbench run", *options))
+
+
+def _options(document: RunDocument, task: str, seed: int) -> Iterator[tuple[str, ...]]:
+    config, locked = document.config, document.locked
+    yield "-d", config.tasks.source
+    if config.tasks.registry is not None:
+        yield "--registry", config.tasks.registry
+    yield "-t", _GLOB.sub(r"[\g<0>]", task)
+    yield "--seeds", "1"
+    yield "--first-seed", str(seed)
+    if config.agent.name != "model":
+        yield "-a", config.agent.name
+    if locked.base_url is not None:
+        yield "--base-url", locked.base_url
+    if locked.model is not None:
+        yield "-m", locked.model
+    for setting in _SETTINGS:
+        value = setting.value_in(config)
+        if value != setting.default and setting.path not in _SAID_BY_FLAGS:
+            yield "-c", f"{setting.path}={_as_text(setting.adapter.dump_python(value, mode='json'))}"
+
+
+def _as_text(value: Any) -> str:
+    """A value as `-c` and the environment have it."""
+    if value is None:
+        return "none"
+    if isinstance(value, list):
+        return ",".join(map(str, value)) or "none"
+    return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)

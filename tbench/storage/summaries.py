@@ -1,0 +1,30 @@
+"""What a stored run says in numbers: its summary, and its rewards laid out over its plan."""
+
+from __future__ import annotations
+
+from tbench.scores.statistics import RewardTable
+from tbench.scores.summarise import reward_table, summarise
+from tbench.scores.summary import Summary
+from tbench.storage.read_run import StoredRun
+
+
+def summary_of(run: StoredRun, *, population: bool = False, intervals: bool = True) -> Summary:
+    """The summary of a stored run; `population` makes the +- a population std, without `intervals` there are none.
+
+    Raises MixedResults for results of several models, agents or runs.
+    """
+    return summarise(
+        run.results,
+        run.planned_tasks,
+        run.planned_seeds,
+        population=population,
+        overrides=run.overrides,
+        dataset=run.dataset,
+        broken_rules=run.broken_rules,
+        intervals=intervals,
+    )
+
+
+def rewards_of(run: StoredRun) -> RewardTable:
+    """The rewards that count, planned tasks x planned seeds. Raises ValueError for a plan without either."""
+    return reward_table(run.results, run.planned_tasks, run.planned_seeds)
