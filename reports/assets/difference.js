@@ -1,0 +1,180 @@
+"use strict";
+// Where a trial parts from another one of its task: step by step, and line by line in the step that is shown.
+(() => {
+  const { reader } = window.TB;
+  const box = document.getElementById("difference");
+  const select = document.getElementById("other");
+  const MOST_LINES = 400;
+  const { element, visible } = reader;
+
+  function load(file) {
+    return new Promise((resolve, reject) => {
+      const script = document.createElement("script");
+      script.src = reader.root + file.split("/").map(encodeURIComponent).join("/");
+      script.addEventListener("load", resolve);
+      script.addEventListener("error", () => reject(new Error(`${file} is not in this site`)));
+      document.head.append(script);
+    });
+  }
+
+  const same = (one, other) => JSON.stringify(one) === JSON.stringify(other);
+  const settled = (text) => text.replace(/\s+/g, " ").trim();
+
+  /** What became of each step in both: "same", "output-differs", "actions-differ", or "alone" where one has ended. */
+  function course(own, other) {
+    const states = [];
+    for (let at = 0; at < Math.max(own.length, other.length); at += 1) {
+      if (at >= own.length || at >= other.length) states.push("alone");
+      else if (!same(own[at].actions, other[at].actions)) states.push("actions-differ");
+      else states.push(settled(own[at].observation) === settled(other[at].observation) ? "same" : "output-differs");
+    }
+    return states;
+  }
+
+  const WORDS = {
+    same: "the same",
+    "output-differs": "the same was typed, other output",
+    "actions-differ": "other actions",
+    alone: "only in one of them",
+  };
+  const SYMBOLS = { same: "=", "output-differs": "≈", "actions-differ": "≠", alone: "·" };
+
+  /** The lines of one text that the other does not have, by a longest common sequence. */
+  function ownLines(one, other) {
+    const [a, b] = [one.split("\n").slice(0, MOST_LINES), other.split("\n").slice(0, MOST_LINES)];
+    const table = Array.from({ length: a.length + 1 }, () => new Uint16Array(b.length + 1));
+    for (let i = a.length - 1; i >= 0; i -= 1)
+      for (let j = b.length - 1; j >= 0; j -= 1)
+        table[i][j] = a[i] === b[j] ? table[i + 1][j + 1] + 1 : Math.max(table[i + 1][j], table[i][j + 1]);
+    const [inA, inB] = [new Set(), new Set()];
+    let [i, j] = [0, 0];
+    while (i < a.length || j < b.length) {
+      if (i < a.length && j < b.length && a[i] === b[j]) [i, j] = [i + 1, j + 1];
+      else if (j >= b.length || (i < a.length && table[i + 1][j] >= table[i][j + 1])) inA.add(i++);
+      else inB.add(j++);
+    }
+    return [inA, inB];
+  }
+
+  function marked(text, own, kind) {
+    const shown = element("pre", kind);
+    const lines = visible(text).split("\n");
+    lines.slice(0, MOST_LINES).forEach((line, at) => {
+      if (at) shown.append("\n");
+      shown.append(own.has(at) ? element("span", "own", line) : line);
+    });
+    if (lines.length > MOST_LINES) shown.append(`\n… ${lines.length - MOST_LINES} lines more`);
+    return shown;
+  }
+
+  function sides(own, other, labels) {
+    const shown = element("div", "sides");
+    const texts = (step) => (step ? [step.said.join("\n\n"), step.actions.join(""), reader.seen(step.observation)] : ["", "", ""]);
+    const [mine, theirs] = [texts(own), texts(other)];
+    const lines = mine.map((text, at) => ownLines(text, theirs[at]));
+    [own, other].forEach((step, side) => {
+      const column = element("section");
+      column.append(element("h3", "", labels[side]));
+      if (!step) column.append(element("p", "empty", "It had ended before this step."));
+      else
+        ["says", "types", "sees"].forEach((what, at) => {
+          const text = [mine, theirs][side][at];
+          if (!text) return;
+          column.append(element("h4", "", what), marked(text, lines[at][side], ["prose", "keys", "term"][at]));
+        });
+      shown.append(column);
+    });
+    return shown;
+  }
+
+  function sentence(states) {
+    const first = states.findIndex((state) => state === "actions-differ" || state === "alone");
+    const output = states.indexOf("output-differs");
+    if (first < 0 && output < 0) return ["They are the same in every step.", 0];
+    const count = states.filter((state) => state === "same").length;
+    const many = `${count} of ${states.length} steps are the same`;
+    if (first < 0) return [`Both typed the same all along; the output differs first at step ${output + 1}. ${many}.`, output];
+    const before = output >= 0 && output < first ? ` Their output differs since step ${output + 1}.` : "";
+    const how = states[first] === "alone" ? "one of them ends before" : "they part at";
+    return [`${first === 0 ? "They part at once: " : ""}${how} step ${first + 1}.${before} ${many}.`, first];
+  }
+
+  function show(own, other, label) {
+    const states = course(own, other);
+    const [said, first] = sentence(states);
+    const list = element("ol", "course");
+    list.setAttribute("aria-label", "Steps of both");
+    const place = element("div");
+    const open = (at) => {
+      [...list.querySelectorAll("button")].forEach((each, n) => each.setAttribute("aria-pressed", String(n === at)));
+      place.replaceChildren(
+        element("p", "hint", `Step ${at + 1}: ${WORDS[states[at]]}`),
+        sides(own[at], other[at], ["this trial", label]),
+      );
+    };
+    states.slice(0, 600).forEach((state, at) => {
+      const pressed = element("button", state, `${at + 1}${SYMBOLS[state]}`);
+      pressed.type = "button";
+      pressed.title = `step ${at + 1}: ${WORDS[state]}`;
+      pressed.addEventListener("click", () => open(at));
+      const item = element("li");
+      item.append(pressed);
+      list.append(item);
+    });
+    box.replaceChildren(element("p", "", said), list, place);
+    if (states.length) open(first);
+  }
+
+  async function stepsOf(key) {
+    const texts = await Promise.all(window.TB[key].sections.map((_, at) => reader.textsOf(key, at)));
+    return texts.flatMap((each) => each.steps);
+  }
+
+  async function compare() {
+    const trial = trials[Number(select.value)];
+    if (!select.value || !trial) return box.replaceChildren();
+    box.replaceChildren(element("p", "hint", "loading …"));
+    try {
+      if (!window.TB[trial.data]) await load(trial.data);
+      if (!window.TB[trial.data]) throw new Error("nothing is stored of that trial");
+      const [own, other] = await Promise.all([stepsOf(reader.key), stepsOf(trial.data)]);
+      if (!other.length) throw new Error("no steps are stored of that trial");
+      show(own, other, labelOf(trial));
+      const link = element("a", "", "open that trial");
+      link.href = reader.root + trial.page.split("/").map(encodeURIComponent).join("/");
+      box.firstElementChild.append(" ", link);
+    } catch (problem) {
+      box.replaceChildren(element("p", "notice warn", `It cannot be shown: ${problem.message}.`));
+    }
+  }
+
+  const STATES = { pass: "✓", partial: "◐", fail: "✗", error: "!", missing: "·" };
+  const labelOf = (trial) =>
+    visible(`${STATES[trial.status] || ""} ${trial.name || trial.run}, seed ${trial.seed}${trial.attempt > 1 ? `, attempt ${trial.attempt}` : ""}`);
+  let trials = [];
+
+  async function begin() {
+    try {
+      await load(document.getElementById("trial").dataset.list);
+    } catch {
+      // a site whose list of trials is missing: there is nothing to choose from
+    }
+    const listed = Array.isArray(window.TB.trials) ? window.TB.trials : [];
+    trials = listed.filter((trial) => trial.data && trial.data !== reader.key);
+    const here = reader.key.split("/")[1];
+    const groups = new Map();
+    trials.forEach((trial, at) => {
+      const own = trial.data.split("/")[1] === here;
+      const name = own ? "this run" : visible(trial.name || trial.run);
+      if (!groups.has(name)) groups.set(name, Object.assign(document.createElement("optgroup"), { label: name }));
+      const option = element("option", "", labelOf(trial));
+      option.value = String(at);
+      groups.get(name).append(option);
+    });
+    for (const group of [...groups.values()].sort((a, b) => (b.label === "this run") - (a.label === "this run"))) select.append(group);
+    if (!trials.length) box.replaceChildren(element("p", "empty", "There is no other trial of this task to compare with."));
+    select.disabled = !trials.length;
+    select.addEventListener("change", compare);
+  }
+  if (window.TB[reader.key]) begin();
+})();

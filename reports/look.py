@@ -1,0 +1,123 @@
+"""The look that all pages share: their frame, the filters of their templates, and what a browser may load for them.
+
+Every text in a page may come from a model, a task or an endpoint, so everything is escaped by the templates, and no
+page may load anything from elsewhere or run a script that is not a file of the site.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from jinja2 import Environment, FileSystemLoader, StrictUndefined
+from markupsafe import Markup, escape
+
+from reports.names import relative_url
+from tbench.results import UNKNOWN_TIME
+from tbench.scores.summary import percent, range_text
+from tbench.text import counted, size_shown
+
+HERE = Path(__file__).parent
+POLICY = (
+    "default-src 'none'; script-src 'self' 'wasm-unsafe-eval'; style-src 'self'; img-src 'self' data:; "
+    "font-src 'self' data:; base-uri 'none'; form-action 'none'"
+)
+"""What the pages of a site may load: scripts and styles out of the site itself, and nothing else."""
+_UNSEEN = re.compile(
+    "[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u202a-\u202e\u2066-\u2069\ud800-\udfff\ufffe\uffff]"
+)
+_PARTS = re.compile(r"[^-_/.:@]*[-_/.:@]+|[^-_/.:@]+")
+
+
+@dataclass(frozen=True, slots=True)
+class Crumb:
+    """A part of the way from the overview to a page; `target` is a page of the site, None for the page itself."""
+
+    label: str
+    target: str | None = None
+
+
+def page(template: str, here: str, *, crumbs: Sequence[Crumb] = (), policy: str = POLICY, **content: Any) -> str:
+    """A page of the site as HTML. `here` is its own place in the site, which its links start from."""
+    return (
+        _environment()
+        .get_template(template)
+        .render(
+            link=lambda target: relative_url(here, target),
+            crumbs=crumbs,
+            policy=policy,
+            written_at=datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC"),
+            **content,
+        )
+    )
+
+
+def seconds(sec: float) -> str:
+    """A duration as one reads it: `0.4 s`, `12.3 s`, `4 min 10 s`, `3 h 20 min`."""
+    if sec < 120:
+        return f"{sec:,.1f}\N{NO-BREAK SPACE}s" if sec < 99.95 else f"{sec:,.0f}\N{NO-BREAK SPACE}s"
+    minutes, rest = divmod(round(sec), 60)
+    if minutes < 120:
+        return f"{minutes} min {rest} s".replace(" ", "\N{NO-BREAK SPACE}")
+    return f"{minutes // 60} h {minutes % 60} min".replace(" ", "\N{NO-BREAK SPACE}")
+
+
+def points(fraction: float) -> str:
+    """A difference of two scores in percentage points, with its sign."""
+    return f"{100 * fraction:+.1f}".replace("-", "\N{MINUS SIGN}")
+
+
+def when(time: datetime | str | None) -> str:
+    """A time as date, hour and minute, in UTC; a dash where it is not known."""
+    if isinstance(time, datetime):
+        time = "" if time == UNKNOWN_TIME else time.astimezone(UTC).isoformat()
+    return time[:16].replace("T", " ") if time else "–"
+
+
+def named(name: str) -> str:
+    """A name as a page shows it: in words where there is nothing to be seen of it."""
+    return name if name.strip() else "(no name)"
+
+
+def breakable(name: str) -> Markup:
+    """A name that may be broken where a new part of it begins, and in the middle of a part only if it must be."""
+    return Markup("<wbr>").join(escape(_visible(part)) for part in _PARTS.findall(name))
+
+
+@cache
+def _environment() -> Environment:
+    environment = Environment(
+        loader=FileSystemLoader(HERE / "templates"),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        finalize=_visible,
+    )
+    environment.filters |= {
+        "pct": lambda fraction: f"{percent(fraction)}\N{NO-BREAK SPACE}%",
+        "range": lambda ends: range_text(*ends),
+        "thousands": lambda number: f"{number:,}",
+        "seconds": seconds,
+        "points": points,
+        "when": when,
+        "breakable": breakable,
+        "counted": counted,
+        "size": size_shown,
+        "named": named,
+    }
+    return environment
+
+
+def visible_text(text: str) -> str:
+    """Text without characters that HTML forbids (control characters, surrogates) or that turn the reading direction."""
+    return _UNSEEN.sub("\N{REPLACEMENT CHARACTER}", text)
+
+
+def _visible(value: Any) -> Any:
+    return visible_text(value) if type(value) is str else value

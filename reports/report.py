@@ -1,0 +1,48 @@
+"""One self-contained HTML page about one run. Reads the run directory and writes the page; starts nothing."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+from functools import cache
+from pathlib import Path
+
+from markupsafe import Markup
+
+from reports.look import HERE, page
+from reports.run.links import FilesBeside
+from reports.run.view import page_summary, run_view
+from tbench.files import write_atomically
+from tbench.storage.read_run import StoredRun, read_run
+
+REPORT_NAME = "report.html"
+_STYLES = ("site.css", "run.css")
+
+
+def write_report(run_dir: Path, out_path: Path | None = None) -> Path:
+    """Write the page about a run and return its path; `report.html` in the run directory by default.
+
+    Raises RunUnreadable for what is not a run, MixedResults for results of several models.
+    """
+    run = read_run(run_dir)
+    out = out_path or run.path / REPORT_NAME
+    out.parent.mkdir(parents=True, exist_ok=True)
+    write_atomically(out, render_report(run, out.parent).encode("utf-8", "replace"))
+    return out
+
+
+def render_report(run: StoredRun, page_dir: Path) -> str:
+    """The page as HTML text, with links to trial files relative to `page_dir`."""
+    summary = page_summary(run)
+    view = run_view(run, summary, FilesBeside(run.path, page_dir))
+    style, policy = _style()
+    return page("report.html.j2", REPORT_NAME, policy=policy, view=view, place=None, style=style)
+
+
+@cache
+def _style() -> tuple[Markup, str]:
+    """All styles of the page, and the policy by which a browser obeys these and loads nothing."""
+    text = "\n".join((HERE / "assets" / name).read_text(encoding="utf-8") for name in _STYLES)
+    digest = base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()
+    policy = f"default-src 'none'; style-src 'sha256-{digest}'; img-src data:; base-uri 'none'; form-action 'none'"
+    return Markup(text), policy

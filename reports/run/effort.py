@@ -1,0 +1,106 @@
+"""What the trials of a run took: seconds and tokens, by what they went into."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from markupsafe import Markup
+
+from reports.charts.stacked_bar import BarPart, stacked_bar
+from reports.look import seconds
+from tbench.scores.summary import Status, Summary, TaskRow, TimeSplit
+
+MOST_BARS = 300
+"""Tasks above which none has a bar of its own."""
+
+
+@dataclass(frozen=True, slots=True)
+class EffortPart:
+    """A part of the effort, as a table shows it."""
+
+    name: str
+    kind: str
+    """The class of its colour."""
+    amount: str
+    percent: str
+
+
+@dataclass(frozen=True, slots=True)
+class RunEffort:
+    """Where the time and the tokens of a run went."""
+
+    time_bar: Markup | None
+    """None where no time was recorded."""
+    time: tuple[EffortPart, ...]
+    token_bar: Markup | None
+    """None where no token was counted."""
+    tokens: tuple[EffortPart, ...]
+
+
+def effort_of(summary: Summary) -> RunEffort:
+    """What the trials of a run took."""
+    spent = {name: sec for name, sec in summary.time.parts().items() if sec > 0}
+    tokens = _tokens(summary)
+    return RunEffort(
+        time_bar=stacked_bar(_bar_parts(summary.time), label="Time by what it went into") if spent else None,
+        time=_parts([(name, name, sec) for name, sec in spent.items()], [seconds(sec) for sec in spent.values()]),
+        token_bar=_token_bar(tokens) if tokens else None,
+        tokens=_parts(tokens, [f"{amount:,.0f}" for _, _, amount in tokens]),
+    )
+
+
+def _parts(named: Sequence[tuple[str, str, float]], amounts: Sequence[str]) -> tuple[EffortPart, ...]:
+    total = sum(amount for _, _, amount in named)
+    return tuple(
+        EffortPart(name, kind, said, f"{100 * amount / total:.1f} %")
+        for (name, kind, amount), said in zip(named, amounts, strict=True)
+    )
+
+
+def _bar_parts(time: TimeSplit) -> list[BarPart]:
+    return [
+        BarPart(name, sec, f"{name}: {seconds(sec)}, {100 * sec / time.total_sec:.1f} %")
+        for name, sec in time.parts().items()
+        if sec > 0
+    ]
+
+
+def task_bars(summary: Summary) -> dict[str, Markup]:
+    """What a trial of each task took on average. All bars have one scale, so that a longer bar is a slower task."""
+    if len(summary.tasks) > MOST_BARS:
+        return {}
+    means = {row.task: _per_trial(row) for row in summary.tasks}
+    longest_sec = max((time.total_sec for time in means.values()), default=0.0)
+    return {
+        task: stacked_bar(_bar_parts(time), full=longest_sec, label=_words(time))
+        for task, time in means.items()
+        if time.total_sec > 0
+    }
+
+
+def _words(time: TimeSplit) -> str:
+    shares = ((name, sec, 100 * sec / time.total_sec) for name, sec in time.parts().items() if sec > 0)
+    return ", ".join(f"{name} {seconds(sec)} ({share:.1f} %)" for name, sec, share in shares)
+
+
+def _per_trial(row: TaskRow) -> TimeSplit:
+    ended = sum(cell.status is not Status.MISSING for cell in row.cells) or 1
+    return TimeSplit(**{name: sec / ended for name, sec in row.time.model_dump().items()})
+
+
+def _tokens(summary: Summary) -> list[tuple[str, str, float]]:
+    """Name, class and number of each kind of token that was counted."""
+    usage = summary.usage
+    cached = usage.cached_tokens or 0
+    kinds = [
+        ("prompt" if usage.cached_tokens is None else "prompt, not cached", "prompt", usage.prompt_tokens - cached),
+        ("prompt, cached", "cached", cached),
+        ("completion", "completion", usage.completion_tokens),
+    ]
+    return [(name, kind, amount) for name, kind, amount in kinds if amount > 0]
+
+
+def _token_bar(tokens: Sequence[tuple[str, str, float]]) -> Markup:
+    parts = [BarPart(kind, amount, f"{name}: {amount:,.0f}") for name, kind, amount in tokens]
+    return stacked_bar(parts, label="Tokens by kind")

@@ -1,0 +1,171 @@
+"""What speaks for the score of a run and against it, one finding for each question."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from enum import StrEnum
+
+from tbench.scores.summary import Flag, Summary
+from tbench.storage.read_run import StoredRun
+from tbench.text import counted, names_shown
+
+FLAGS_SHOWN = 50
+"""Trials with signs of tampering that a page names."""
+_REPEATS_SHOWN = 10
+
+
+class Standing(StrEnum):
+    """What a check says about the score."""
+
+    GOOD = "good"
+    DOUBT = "doubt"
+    BAD = "bad"
+    UNKNOWN = "unknown"
+
+
+SIGNS = {Standing.GOOD: "✓", Standing.DOUBT: "!", Standing.BAD: "✗", Standing.UNKNOWN: "·"}
+
+
+@dataclass(frozen=True, slots=True)
+class NamedTrial:
+    """A trial that a check names."""
+
+    trial: str
+    href: str | None
+    words: str
+
+
+@dataclass(frozen=True, slots=True)
+class ValidityCheck:
+    """A question about the run, and its answer."""
+
+    standing: Standing
+    title: str
+    words: str
+    trials: tuple[NamedTrial, ...] = ()
+    details: tuple[str, ...] = ()
+
+    @property
+    def sign(self) -> str:
+        return SIGNS[self.standing]
+
+
+def checks_of(run: StoredRun, summary: Summary, trial_links: dict[str, str]) -> tuple[ValidityCheck, ...]:
+    """All checks of a run; `trial_links` are links by the words for a trial."""
+    return (
+        _coverage(summary),
+        _tampering(summary, trial_links),
+        _tasks(run, summary),
+        *_leaderboard(run, summary),
+        _overrides(run, summary),
+        _pressure(run, summary),
+        *_humans(summary),
+        *_repeated(summary),
+        *_remarks(summary),
+        *_other_results(summary),
+        *(ValidityCheck(Standing.DOUBT, "While reading", note) for note in run.notes),
+    )
+
+
+def _coverage(summary: Summary) -> ValidityCheck:
+    counts = summary.counts
+    if counts.scored == counts.planned:
+        return ValidityCheck(Standing.GOOD, "Coverage", f"all of {counted(counts.planned, 'trial')} got a verdict")
+    lacking = [f"{counted(counts.errors, 'error')}"] if counts.errors else []
+    lacking += [f"{counts.missing:,} without a result"] if counts.missing else []
+    never = [row.task for row in summary.tasks if not row.scored]
+    details = (f"without any verdict: {names_shown(never)}",) if never and not counts.missing else ()
+    words = f"{counts.scored:,} of {counted(counts.planned, 'trial')} got a verdict; {', '.join(lacking)}"
+    return ValidityCheck(Standing.DOUBT, "Coverage", words, details=details)
+
+
+def _tampering(summary: Summary, trial_links: dict[str, str]) -> ValidityCheck:
+    counts = summary.counts
+    if not summary.flags:
+        return ValidityCheck(Standing.GOOD, "Tampering", "no sign of it in any trial")
+    strong = f"signs of it in {counted(counts.flagged, 'trial')}" if counts.flagged else "no strong sign of it"
+    weak = f"{counted(counts.weakly_flagged, 'trial')} with weak signs, often honest work"
+    words = "; ".join([strong, weak] if counts.weakly_flagged else [strong])
+    shown = tuple(_flagged(flag, trial_links) for flag in summary.flags[:FLAGS_SHOWN])
+    more = len(summary.flags) - len(shown)
+    details = (f"and {counted(more, 'more trial')}",) if more else ()
+    return ValidityCheck(Standing.BAD if counts.flagged else Standing.DOUBT, "Tampering", words, shown, details)
+
+
+def _flagged(flag: Flag, trial_links: dict[str, str]) -> NamedTrial:
+    reward = "no verdict" if flag.reward is None else f"reward {flag.reward:g}"
+    weak = "weak: " if flag.is_weak else ""
+    return NamedTrial(flag.trial, trial_links.get(flag.trial), f"{reward}; {weak}{'; '.join(flag.tamper)}")
+
+
+def _tasks(run: StoredRun, summary: Summary) -> ValidityCheck:
+    known = len(run.task_hashes)
+    hashes = f"the content of {known} of {counted(len(summary.tasks), 'task')} is recorded"
+    dataset = summary.dataset
+    if dataset is None:
+        standing = Standing.GOOD if known == len(summary.tasks) else Standing.UNKNOWN
+        return ValidityCheck(standing, "Tasks", f"of no published dataset; {hashes}")
+    details = [hashes]
+    if dataset.digest is not None:
+        details.append(f"dataset digest {dataset.digest}")
+    if dataset.listed_commit is not None and dataset.commit != dataset.listed_commit:
+        details.append(f"another commit than the listed {dataset.listed_commit[:12]}")
+    standings = {True: Standing.GOOD, False: Standing.BAD, None: Standing.UNKNOWN}
+    return ValidityCheck(standings[dataset.verified], "Tasks", dataset.words, details=tuple(details))
+
+
+def _leaderboard(run: StoredRun, summary: Summary) -> Iterator[ValidityCheck]:
+    if summary.broken_rules:
+        words = f"not by the rules of its leaderboard: {'; '.join(summary.broken_rules)}"
+        yield ValidityCheck(Standing.DOUBT, "Leaderboard", words)
+    elif run.document is not None and summary.dataset is not None and summary.dataset.trials_per_task is not None:
+        yield ValidityCheck(Standing.GOOD, "Leaderboard", "by the rules of its leaderboard")
+
+
+def _overrides(run: StoredRun, summary: Summary) -> ValidityCheck:
+    if summary.overrides:
+        return ValidityCheck(Standing.DOUBT, "Limits", f"Overridden: {', '.join(summary.overrides)}")
+    if run.document is None:
+        return ValidityCheck(Standing.UNKNOWN, "Limits", "not recorded whether they were as the tasks say")
+    return ValidityCheck(Standing.GOOD, "Limits", "timeouts, cpus and memory as the tasks say")
+
+
+def _pressure(run: StoredRun, summary: Summary) -> ValidityCheck:
+    if summary.pressure is not None:
+        return ValidityCheck(Standing.DOUBT, "Machine", f"{summary.pressure.words}.")
+    if all(result.host is None for result in run.results):
+        return ValidityCheck(Standing.UNKNOWN, "Machine", "what it went through was not recorded")
+    return ValidityCheck(Standing.GOOD, "Machine", "no trial failed while it was under pressure")
+
+
+def _humans(summary: Summary) -> Iterator[ValidityCheck]:
+    if touched := summary.counts.human_touched:
+        yield ValidityCheck(Standing.BAD, "Hands off", f"a human typed in {counted(touched, 'counted trial')}")
+
+
+def _repeated(summary: Summary) -> Iterator[ValidityCheck]:
+    if repeated := summary.repeated:
+        words = f"{counted(len(repeated), 'trial')} with more than one final result; the last one counts"
+        yield ValidityCheck(Standing.DOUBT, "Repeated results", words, details=repeated[:_REPEATS_SHOWN])
+
+
+def _remarks(summary: Summary) -> Iterator[ValidityCheck]:
+    counts = summary.counts
+    if counts.remarked:
+        words = f"{counted(counts.remarked, 'zero')} with a failed tool and no sign of a test in the output"
+        yield ValidityCheck(Standing.DOUBT, "Verifier", words)
+    mended = [f"{counted(counts.repaired, 'container')} mended before the tests"] if counts.repaired else []
+    mended += [f"{counted(counts.regraded, 'verifier')} run again"] if counts.regraded else []
+    if mended:
+        yield ValidityCheck(Standing.UNKNOWN, "Repairs", ", ".join(mended))
+
+
+def _other_results(summary: Summary) -> Iterator[ValidityCheck]:
+    counts = summary.counts
+    if counts.other_attempts:
+        words = f"Earlier attempts that were repeated and are not counted: {counts.other_attempts:,}"
+        yield ValidityCheck(Standing.UNKNOWN, "Attempts", words)
+    if counts.unplanned:
+        words = f"Results outside the plan, not counted: {counts.unplanned:,}"
+        yield ValidityCheck(Standing.DOUBT, "Plan", words)

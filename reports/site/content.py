@@ -1,0 +1,247 @@
+"""What a site shows: runs, the series that they make over time, and what was found out about these."""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import cached_property, lru_cache
+from pathlib import Path
+
+from reports.names import series_page, slug
+from reports.site.judging import AlarmSpan, JudgedSeries, judged
+from tbench.history.index import RunHistory
+from tbench.history.rows import RunRow
+from tbench.scores.gate.nights import GateRule, Night
+from tbench.scores.gate.verdict import GateVerdict, JudgedNight
+from tbench.storage.read_run import StoredRun, read_run
+from tbench.storage.run_files import is_abandoned
+
+_RUNS_KEPT = 4
+"""Stored runs that are held in memory: a run, those it is compared with, and one to spare."""
+
+
+@dataclass(frozen=True, slots=True)
+class Lane:
+    """Runs that somebody calls one series, as a nightly benchmark does."""
+
+    name: str
+    nights: Mapping[Path, str]
+    """Name of the night by run directory, oldest first."""
+    rule: GateRule = field(default_factory=GateRule)
+
+
+@dataclass(frozen=True, slots=True)
+class SiteRun:
+    """A run that has a page."""
+
+    row: RunRow
+    slug: str
+    night: str
+    """The night that it is part of: the name that a nightly benchmark gave it, else the UTC day of its begin."""
+    is_cut_off: bool = False
+    """Whether it never said that it ended, though nothing works on it any more."""
+
+    @property
+    def has_score(self) -> bool:
+        return self.row.score is not None
+
+    @property
+    def is_over(self) -> bool:
+        """Whether nothing more is to come of it: it has finished, or lacks no result."""
+        return self.row.status in ("finished", None) or (self.row.status != "running" and not self.row.missing)
+
+
+@dataclass(frozen=True, slots=True)
+class RunSeries:
+    """Runs that follow each other: those of a lane, or those of one model that differ in nothing but the time."""
+
+    name: str
+    runs: tuple[SiteRun, ...]
+    """Oldest first; never empty."""
+    rule: GateRule
+    verdict: GateVerdict | None
+    """The gate's about the last run; None where no run has come to its end."""
+    alarms: frozenset[str]
+    """Slugs of the runs at which there was an alarm."""
+    slug: str = ""
+    """Of its page."""
+    is_lane: bool = False
+    key: str = ""
+    """What tells it from all other series, also tomorrow."""
+    judged: JudgedSeries = field(default_factory=JudgedSeries)
+    names: Mapping[str, str] = field(default_factory=dict)
+    """What the gate calls each run, by slug."""
+
+    @property
+    def last(self) -> SiteRun:
+        return self.runs[-1]
+
+    @property
+    def page(self) -> str:
+        return series_page(self.slug)
+
+    @property
+    def last_over(self) -> SiteRun | None:
+        """The newest run that came to its end with a score."""
+        return next((run for run in reversed(self.runs) if run.has_score and run.is_over), None)
+
+    @property
+    def low(self) -> frozenset[str]:
+        """Slugs of the runs of a drop: those of an alarm, and those before it that the drop reaches back to."""
+        names = {name for span in self.judged.alarms for name in span.low}
+        return frozenset(run for run, name in self.names.items() if name in names)
+
+    def judged_at(self, run: SiteRun) -> JudgedNight | None:
+        """How a run was judged, in short; None for one that is no night."""
+        return self.judged.by_name.get(self.names[run.slug])
+
+    def called(self, name: str) -> SiteRun:
+        """The run that the gate calls so."""
+        return next(run for run in self.runs if self.names[run.slug] == name)
+
+    def alarm_at(self, run: SiteRun) -> AlarmSpan | None:
+        """The alarm that stood at a run; None where there was none."""
+        name = self.names[run.slug]
+        found = self.judged_at(run)
+        if found is None or not found.alarm:
+            return None
+        return next((span for span in self.judged.alarms if name in span.low), None)
+
+
+@dataclass(frozen=True)
+class Site:
+    """Everything that the pages of a site are made of."""
+
+    history: RunHistory
+    runs: tuple[SiteRun, ...]
+    """Newest first; those of which nobody knows when they began come last."""
+    series: tuple[RunSeries, ...]
+    notes: tuple[str, ...] = ()
+    """What could not be read, one sentence each."""
+    _series_of: Mapping[str, RunSeries] = field(default_factory=dict)
+    _nights: Mapping[str, Night] = field(default_factory=dict)
+
+    def series_of(self, run: SiteRun) -> RunSeries:
+        """The series that a run is part of."""
+        return self._series_of[run.slug]
+
+    def stored(self, run: SiteRun) -> StoredRun:
+        """The run itself, read from its directory. Raises RunUnreadable."""
+        return _read(run.row.path)
+
+    def last_good_before(self, run: SiteRun) -> SiteRun | None:
+        """The run of the same series before this one that came to its end, covered enough and is part of no drop."""
+        series = self.series_of(run)
+        low, least = series.low, series.rule.min_coverage
+        at = next(at for at, each in enumerate(series.runs) if each is run)
+        before = reversed(series.runs[:at])
+        good = (each for each in before if _is_night(each) and each.slug not in low and each.row.coverage >= least)
+        return next(good, None)
+
+    def verdict_at(self, run: SiteRun) -> GateVerdict | None:
+        """What the gate said when this run was the last one of its series; None for one that is no night."""
+        series = self.series_of(run)
+        return series.judged.verdict_at(series.names[run.slug])
+
+    def rewards(self, run: SiteRun) -> Night:
+        """The rewards of a run with the hashes of its tasks."""
+        return self._nights[run.slug] if run.slug in self._nights else _night(self.history, run, run.slug)
+
+    @cached_property
+    def nights(self) -> dict[str, tuple[SiteRun, ...]]:
+        """The runs of each night, the newest night first."""
+        found: defaultdict[str, list[SiteRun]] = defaultdict(list)
+        for run in self.runs:
+            found[run.night].append(run)
+        return {name: tuple(runs) for name, runs in found.items()}
+
+
+@lru_cache(maxsize=_RUNS_KEPT)
+def _read(path: Path) -> StoredRun:
+    return read_run(path)
+
+
+def gather(history: RunHistory, roots: Sequence[Path], lanes: Iterable[Lane] = (), notes: Sequence[str] = ()) -> Site:
+    """Everything below `roots` that the index knows, with the runs of `lanes` in series of their names."""
+    known = list(lanes)
+    nights = {path.resolve(): night for lane in known for path, night in lane.nights.items()}
+    rows = history.runs(under=roots)
+    names = Counter(row.name for row in rows)
+    runs = tuple(
+        SiteRun(
+            row,
+            _run_slug(row, alone=names[row.name] == 1),
+            nights.get(row.path, row.day or row.name),
+            row.status == "running" and is_abandoned(row.path),
+        )
+        for row in rows
+    )
+    series = tuple(_series(history, runs, known))
+    by_run = {run.slug: each for each in series for run in each.runs}
+    by_slug = {each.called(night.name).slug: night for each in series for night in each.judged.nights}
+    return Site(history, runs, series, tuple(notes), by_run, by_slug)
+
+
+def _run_slug(row: RunRow, *, alone: bool) -> str:
+    return slug(row.name if alone else f"{row.name} {row.path}")
+
+
+def _series(history: RunHistory, runs: Sequence[SiteRun], lanes: Sequence[Lane]) -> Iterable[RunSeries]:
+    """The series, that of the newest run first."""
+    lane_of = {path.resolve(): lane for lane in lanes for path in lane.nights}
+    grouped: defaultdict[tuple[str, ...], list[SiteRun]] = defaultdict(list)
+    for run in runs:
+        lane = lane_of.get(run.row.path)
+        own_key = ("lane", lane.name) if lane is not None else ("model", run.row.model or "", run.row.fingerprint)
+        grouped[own_key].append(run)
+    names = Counter(_series_name(key, found) for key, found in grouped.items())
+    for key, found in grouped.items():
+        lane = lane_of.get(found[0].row.path)
+        name = _series_name(key, found)
+        own = slug(name if names[name] == 1 else f"{name} {' '.join(key)}")
+        yield _one_series(history, tuple(reversed(found)), lane, name, own, "\n".join(key))
+
+
+def _series_name(key: Sequence[str], runs: Sequence[SiteRun]) -> str:
+    return key[1] or runs[0].row.agent or runs[0].row.name
+
+
+def _one_series(
+    history: RunHistory, runs: tuple[SiteRun, ...], lane: Lane | None, name: str, own_slug: str, key: str
+) -> RunSeries:
+    names = _names_of(runs)
+    rule = _rule_of(lane, runs, names) if lane is not None else GateRule()
+    found = judged([_night(history, run, names[run.slug]) for run in runs if _is_night(run)], rule)
+    alarms = frozenset(run for run, called in names.items() if called in found.by_name and found.by_name[called].alarm)
+    return RunSeries(
+        name, runs, rule, found.verdict, alarms, own_slug, is_lane=lane is not None, key=key, judged=found, names=names
+    )
+
+
+def _rule_of(lane: Lane, runs: Sequence[SiteRun], names: Mapping[str, str]) -> GateRule:
+    """The rule of a lane, with its first night called as it is here: a lane of many checkpoints says `NIGHT NAME`."""
+    begin = lane.rule.base_from
+    if begin is None or begin in names.values():
+        return lane.rule
+    first = next((run for run in runs if run.night == begin.partition(" ")[0]), None)
+    return lane.rule if first is None else replace(lane.rule, base_from=names[first.slug])
+
+
+def _names_of(runs: Sequence[SiteRun]) -> dict[str, str]:
+    """What each run of a series is called, by slug: its night, or where that has several runs, the run itself."""
+    nights, own = (Counter(names) for names in zip(*((run.night, run.row.name) for run in runs), strict=True))
+    shared = {
+        run.slug: run.night if nights[run.night] == 1 else run.row.name if own[run.row.name] == 1 else run.slug
+        for run in runs
+    }
+    return shared if len(set(shared.values())) == len(shared) else {run.slug: run.slug for run in runs}
+
+
+def _is_night(run: SiteRun) -> bool:
+    return run.has_score and run.row.status != "running"
+
+
+def _night(history: RunHistory, run: SiteRun, name: str) -> Night:
+    path = run.row.path
+    return Night(name, run.row.begun_at or "", history.table(path), history.hashes(path), run.row.fingerprint)

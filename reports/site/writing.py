@@ -1,0 +1,194 @@
+"""Writes a site: one folder that opens from a file and from any server; only what has changed is written anew."""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+
+from reports.look import HERE
+from reports.names import (
+    COMPARE,
+    FEED,
+    NIGHTS,
+    OVERVIEW,
+    SERIES,
+    TASKS,
+    compare_data,
+    compare_page,
+    night_page,
+    run_page,
+    task_data,
+    task_page,
+)
+from reports.pages import comparison, feed, night, nights, overview, run, series, task
+from reports.run.view import page_summary
+from reports.site.content import Lane, Site, SiteRun, gather
+from reports.trial.page import trial_files
+from tbench.errors import UsageError
+from tbench.files import write_atomically
+from tbench.history.database import index_of
+from tbench.history.directories import stamp
+from tbench.history.index import RunHistory
+from tbench.storage.read_run import RunUnreadable
+from tbench.storage.run_files import CONFIG_NAME, RESULTS_NAME
+
+Progress = Callable[[str, int, int], None]
+"""Hears what is being written, how many of these there are before it, and how many in all."""
+_STAMP_NAME, _COMPARED_NAME = ".written", ".compared"
+_MADE_OF = (CONFIG_NAME, RESULTS_NAME, "trials")
+"""What of a run tells that its trials are others than before; the folder is touched where recordings are removed."""
+_ASSETS = ("assets",)
+
+
+@dataclass(frozen=True, slots=True)
+class WrittenSite:
+    """What became of a site."""
+
+    overview: Path
+    """The page to begin with."""
+    site: Site
+    unchanged: int
+    """Runs whose trials were left as they are."""
+    notes: tuple[str, ...]
+    """What could not be shown, one sentence each."""
+
+
+def write_site(
+    roots: Sequence[Path],
+    out: Path,
+    *,
+    index: Path | None = None,
+    lanes: Iterable[Lane] = (),
+    progress: Progress | None = None,
+) -> WrittenSite:
+    """Write the pages about all runs at or below `roots` into `out`, which may hold an earlier version of them.
+
+    `index` is the history's file, in the first root by default. A run that cannot be read costs its own pages and is
+    named in the notes. Raises UsageError for a root that is no directory and for `out` where it cannot be written, and
+    what RunHistory raises.
+    """
+    for root in roots:
+        if not root.is_dir():
+            raise UsageError(f"{root}: no such directory; give directories of runs")
+    with RunHistory.open(index or index_of(roots)) as history:
+        changes = history.update(*roots)
+        site = gather(history, roots, lanes, (*history.notes, *changes.notes))
+        try:
+            return _Writing(site, out, progress).write()
+        except OSError as error:
+            raise UsageError(f"{error.filename or out}: cannot be written: {error.strerror or error}") from None
+
+
+class _Writing:
+    def __init__(self, site: Site, out: Path, progress: Progress | None) -> None:
+        self._site, self._out, self._progress = site, out, progress
+        self._notes = list(site.notes)
+        self._unchanged = 0
+
+    def write(self) -> WrittenSite:
+        write_assets(self._out)
+        for at, each in enumerate(self._site.runs):
+            if self._progress is not None:
+                self._progress(each.row.name, at, len(self._site.runs))
+            try:
+                self._write_run(each)
+            except RunUnreadable as problem:
+                self._notes.append(str(problem))
+        for name, text in _pages_of_all(self._site):
+            self._put(name, text)
+        return WrittenSite(self._out / OVERVIEW, self._site, self._unchanged, tuple(self._notes))
+
+    def _write_run(self, each: SiteRun) -> None:
+        """Write the pages of a run, each only where something that it shows has changed."""
+        folder = self._out / Path(run_page(each.slug)).parent
+        before = self._site.last_good_before(each)
+        if before is not None:
+            self._write_comparison(before, each, folder / _COMPARED_NAME)
+        own = f"{_look_digest()} {stamp(each.row.path, _MADE_OF)} {each.row.path}"
+        fresh = f"{own}\n{run.surroundings(self._site, each)}"
+        written = _content(folder / _STAMP_NAME)
+        is_unchanged = written is not None and written.startswith(f"{own}\n")
+        self._unchanged += is_unchanged
+        if written == fresh:
+            return
+        stored = self._site.stored(each)
+        summary = page_summary(stored)
+        self._put(run_page(each.slug), run.render(self._site, each, stored, summary))
+        if not is_unchanged:
+            self._put(compare_data(each.slug), comparison.data(self._site, each))
+            for name, text in trial_files(self._site, each, stored, summary):
+                self._put(name, text)
+        if each.row.status != "running":
+            write_atomically(folder / _STAMP_NAME, fresh.encode("utf-8", "replace"))
+
+    def _write_comparison(self, old: SiteRun, new: SiteRun, stamped: Path) -> None:
+        """Write the page of two runs, unless it is there and neither of them has changed."""
+        stamps = (f"{stamp(run.row.path, (CONFIG_NAME, RESULTS_NAME))} {run.row.path}" for run in (old, new))
+        fresh = "\n".join((_look_digest(), *stamps))
+        page = compare_page(old.slug, new.slug)
+        if _content(stamped) == fresh and (self._out / page).exists():
+            return
+        self._put(page, comparison.render(self._site, old, new))
+        write_atomically(stamped, fresh.encode())
+
+    def _put(self, name: str, text: str) -> None:
+        file, data = self._out / name, text.encode("utf-8", "replace")
+        with contextlib.suppress(OSError):
+            if file.stat().st_size == len(data) and file.read_bytes() == data:
+                return
+        write_atomically(file, data)
+
+
+def _pages_of_all(site: Site) -> Iterator[tuple[str, str]]:
+    """The pages that are about more than one run, each with its place in the site."""
+    yield OVERVIEW, overview.render(site)
+    yield FEED, feed.render(site)
+    yield SERIES, overview.render_series(site)
+    for each in site.series:
+        yield each.page, series.render(site, each)
+    yield NIGHTS, nights.render(site)
+    for name, runs in site.nights.items():
+        yield night_page(name), night.render(site, name, runs)
+    names = task.names(site)
+    yield TASKS, task.render_list(site, names)
+    for name in names:
+        yield task_page(name), task.render(site, name)
+        yield task_data(name), task.data(site, name)
+    yield COMPARE, comparison.render_choice(site)
+
+
+def write_assets(out: Path) -> None:
+    """Write what all pages share: styles, scripts, the player with its licence. Raises OSError."""
+    for folder in _ASSETS:
+        for file in sorted((HERE / folder).rglob("*")):
+            if file.is_file():
+                data = file.read_bytes()
+                target = out / folder / file.relative_to(HERE / folder)
+                if _content_bytes(target) != data:
+                    write_atomically(target, data)
+
+
+@cache
+def _look_digest() -> str:
+    """A digest of everything that pages are made with: another version writes all of them anew."""
+    digest = hashlib.sha256()
+    for file in sorted(HERE.rglob("*")):
+        if file.is_file() and file.suffix in (".py", ".j2", ".css", ".js"):
+            digest.update(file.read_bytes())
+    return digest.hexdigest()[:16]
+
+
+def _content(file: Path) -> str | None:
+    data = _content_bytes(file)
+    return data.decode("utf-8", "replace") if data is not None else None
+
+
+def _content_bytes(file: Path) -> bytes | None:
+    try:
+        return file.read_bytes()
+    except OSError:
+        return None

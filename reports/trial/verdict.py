@@ -1,0 +1,191 @@
+"""What the verifier of a trial left: its output, the tests that it ran, the numbers that it wrote."""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+import xml.etree.ElementTree as ElementTree
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from markupsafe import Markup
+
+from reports.trial.colours import coloured, plain_of
+from reports.trial.text import amount
+from tbench.text import size_shown
+
+_HEAD_CHARS, _TAIL_CHARS = 6_000, 18_000
+"""Characters of the output that a page holds: a test runner says at the end what came of it."""
+_LARGEST_BYTES = 4 << 20
+_MOST_TESTS = 300
+_MESSAGE_CHARS = 1500
+_SUMMARY_LINE = re.compile(r"^(PASSED|FAILED|ERROR|SKIPPED|XFAIL|XPASS) (\S*::\S.*?)(?: - (.*))?$", re.MULTILINE)
+_STATUSES = {
+    "passed": "pass",
+    "xfail": "pass",
+    "failed": "fail",
+    "xpass": "fail",
+    "error": "error",
+    "skipped": "missing",
+    "pending": "missing",
+}
+_SYMBOLS = {"pass": "✓", "fail": "✗", "error": "!", "missing": "·"}
+_NO_TEXT = Markup()
+_WORST_FIRST = ("fail", "error", "missing", "pass")
+
+
+@dataclass(frozen=True, slots=True)
+class CheckedTest:
+    """A test that the verifier ran."""
+
+    name: str
+    status: str
+    """As the test runner says it: passed, failed, skipped …"""
+    message: str = ""
+    duration_sec: float | None = None
+
+    @property
+    def state(self) -> str:
+        """The class of what became of it."""
+        return _STATUSES.get(self.status.lower(), "error")
+
+    @property
+    def symbol(self) -> str:
+        return _SYMBOLS[self.state]
+
+    @property
+    def place(self) -> str:
+        """What comes before its own name: the file, the class."""
+        return "".join(self.name.rpartition("::")[:2])
+
+    @property
+    def own_name(self) -> str:
+        return self.name.rpartition("::")[2]
+
+
+@dataclass(frozen=True, slots=True)
+class VerifierView:
+    """What the page shows of a verifier."""
+
+    output: Markup
+    output_rest: str = ""
+    """How much of the output is left out between `output` and `output_end`."""
+    output_end: Markup = _NO_TEXT
+    tests: tuple[CheckedTest, ...] = ()
+    """Failed ones first."""
+    tests_left_out: int = 0
+    source: str = ""
+    """The file that tells of the tests."""
+    numbers: tuple[tuple[str, str], ...] = ()
+    """What it wrote as its verdict, by file name."""
+
+    @property
+    def passed(self) -> int:
+        return sum(test.state == "pass" for test in self.tests)
+
+
+def read_verifier(directory: Path) -> VerifierView | None:
+    """What lies in the `verifier` directory of a trial; None where nothing does."""
+    output = _text(directory / "stdout.txt")
+    source, tests = _tests(directory, output)
+    numbers = tuple(_numbers(directory))
+    if not output and not tests and not numbers:
+        return None
+    ordered = sorted(tests, key=lambda test: _WORST_FIRST.index(test.state))
+    rest = len(ordered) - _MOST_TESTS
+    head, between, tail = _ends(output)
+    return VerifierView(
+        coloured(head), between, coloured(tail), tuple(ordered[:_MOST_TESTS]), max(rest, 0), source, numbers
+    )
+
+
+def _ends(output: str) -> tuple[str, str, str]:
+    between = len(output) - _HEAD_CHARS - _TAIL_CHARS
+    if between <= 0:
+        return output, "", ""
+    return output[:_HEAD_CHARS], amount(between), output[-_TAIL_CHARS:]
+
+
+def _tests(directory: Path, output: str) -> tuple[str, list[CheckedTest]]:
+    for name, read in (("ctrf.json", _of_ctrf), ("junit.xml", _of_junit)):
+        if found := read(_text(directory / name)):
+            return name, found
+    return "stdout.txt", [
+        CheckedTest(name, status.lower(), message) for status, name, message in _SUMMARY_LINE.findall(plain_of(output))
+    ]
+
+
+def _of_ctrf(text: str) -> list[CheckedTest]:
+    """The tests in a report of the Common Test Report Format."""
+    try:
+        tests = json.loads(text or "{}")["results"]["tests"]
+        return [_ctrf_test(test) for test in tests if isinstance(test, dict)]
+    except (ValueError, KeyError, TypeError, RecursionError):
+        return []
+
+
+def _ctrf_test(test: dict[str, Any]) -> CheckedTest:
+    status = test.get("rawStatus") if test.get("status") == "other" else test.get("status")
+    message = test.get("trace") or test.get("message") or ""
+    return CheckedTest(str(test.get("name", "")), str(status), _message(str(message)), _seconds(test.get("duration")))
+
+
+def _of_junit(text: str) -> list[CheckedTest]:
+    """The tests in a JUnit report; one with declarations of its own, which could grow without end, is left alone."""
+    if "<!" in text.replace("<![CDATA[", ""):
+        return []
+    try:
+        cases = list(ElementTree.fromstring(text).iter("testcase"))
+    except (ElementTree.ParseError, ValueError):
+        return []
+    return [_junit_test(case) for case in cases]
+
+
+def _junit_test(case: ElementTree.Element) -> CheckedTest:
+    name = "::".join(filter(None, (case.get("classname", "").replace(".", "/"), case.get("name", ""))))
+    for tag, status in (("failure", "failed"), ("error", "error"), ("skipped", "skipped")):
+        if (found := case.find(tag)) is not None:
+            message = found.text or found.get("message") or ""
+            return CheckedTest(name, status, _message(message), _seconds(case.get("time")))
+    return CheckedTest(name, "passed", "", _seconds(case.get("time")))
+
+
+def _message(text: str) -> str:
+    text = plain_of(text).strip("\n")
+    if len(text) <= _MESSAGE_CHARS:
+        return text
+    return f"{text[: _MESSAGE_CHARS // 3]}\n…\n{text[-2 * _MESSAGE_CHARS // 3 :]}"
+
+
+def _seconds(value: Any) -> float | None:
+    """A duration, where it is a number: reports of Harbor's plugin and JUnit's have seconds."""
+    try:
+        seconds = float(value)
+    except (TypeError, ValueError):
+        return None
+    return seconds if math.isfinite(seconds) and 0 <= seconds < 1e7 else None
+
+
+def _numbers(directory: Path) -> Iterator[tuple[str, str]]:
+    for name in ("reward.txt", "reward.json"):
+        if text := _text(directory / name).strip():
+            yield name, text[:400]
+
+
+def _text(file: Path) -> str:
+    """The text of a file that was written in a container; of a huge one the end, empty where there is none."""
+    try:
+        if file.is_symlink() or not file.is_file():
+            return ""
+        size = file.stat().st_size
+        with file.open("rb") as opened:
+            if size > _LARGEST_BYTES:
+                opened.seek(size - _LARGEST_BYTES)
+            raw = opened.read(_LARGEST_BYTES)
+    except (OSError, ValueError):
+        return ""
+    cut = f"[… the first {size_shown(size - _LARGEST_BYTES)} are left out …]\n" if size > _LARGEST_BYTES else ""
+    return cut + raw.decode("utf-8", "replace")

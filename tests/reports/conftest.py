@@ -1,0 +1,57 @@
+"""What the tests of pages share: a browser, and tabs that tell what goes wrong in them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from browsing import BROWSERS, a_tab, executable, running_browser
+from hostile_runs import write_hostile_runs
+from playwright.sync_api import Browser, Page
+from written_history import write_history
+
+from reports.site.writing import WrittenSite, write_site
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Browser]:
+    """A browser for the tests of a file. Not for all of a worker's: where it is open, no event loop can be run."""
+    program = executable()
+    if program is None:
+        pytest.skip(f"none of {', '.join(BROWSERS)} is installed; make test installs chromium")
+    with running_browser(program) as opened:
+        yield opened
+
+
+@pytest.fixture
+def page(browser: Browser) -> Iterator[Page]:
+    """A tab for pages of files; the test fails on whatever goes wrong in it."""
+    with a_tab(browser) as tab:
+        yield tab
+
+
+@pytest.fixture(scope="session")
+def written_nights(tmp_path_factory: pytest.TempPathFactory) -> WrittenSite:
+    """The site of two models' nights, one of whom has got worse."""
+    folder = tmp_path_factory.mktemp("nights")
+    return write_site([write_history(folder / "runs")], folder / "site")
+
+
+@pytest.fixture(scope="session")
+def written_hostile(tmp_path_factory: pytest.TempPathFactory) -> WrittenSite:
+    """The site of runs that nobody should write."""
+    folder = tmp_path_factory.mktemp("hostile")
+    return write_site([write_hostile_runs(folder)], folder / "site")
+
+
+@pytest.fixture
+def nights(written_nights: WrittenSite) -> Path:
+    """The folder of that site."""
+    return written_nights.overview.parent
+
+
+@pytest.fixture
+def hostile(written_hostile: WrittenSite) -> Path:
+    """The folder of that site."""
+    return written_hostile.overview.parent

@@ -1,0 +1,58 @@
+"""Writing a site again: what has not changed is left alone, what has is written anew."""
+
+from __future__ import annotations
+
+import os
+from datetime import timedelta
+from pathlib import Path
+
+from run_trees import FIRST_NIGHT, a_result, write_run
+from written_trials import WrittenTrial, write_files_of
+
+from reports.site.writing import write_site
+
+
+def a_night(folder: Path, number: int) -> Path:
+    begun = FIRST_NIGHT + timedelta(days=number)
+    results = [a_result(task, 0, 1.0, begun) for task in ("a", "b")]
+    run = write_run(folder / f"night-{number}", results, {"a": "h", "b": "h"}, (0,), begun=begun, prompt_hash="p")
+    for result in results:
+        write_files_of(run, result, WrittenTrial())
+    return run
+
+
+def times(site: Path, pattern: str) -> dict[str, int]:
+    return {file.name: file.stat().st_mtime_ns for file in site.glob(pattern)}
+
+
+def test_a_run_that_has_not_changed_is_left_alone(tmp_path: Path) -> None:
+    a_night(tmp_path / "runs", 1)
+    site = write_site([tmp_path / "runs"], tmp_path / "site").overview.parent
+    before = times(site, "runs/night-1/*")
+    assert len(before) == 6
+    assert write_site([tmp_path / "runs"], site).unchanged == 1
+    assert times(site, "runs/night-1/*") == before
+
+
+def test_the_page_of_a_run_is_written_anew_where_another_comes_before_it(tmp_path: Path) -> None:
+    a_night(tmp_path / "runs", 2)
+    site = write_site([tmp_path / "runs"], tmp_path / "site").overview.parent
+    page = site / "runs" / "night-2" / "index.html"
+    trials = times(site, "runs/night-2/*--0.*")
+    assert "night-1" not in page.read_text()
+    a_night(tmp_path / "runs", 1)
+    written = write_site([tmp_path / "runs"], site)
+    assert "night-1" in page.read_text() and (site / "compare" / "night-1--night-2.html").is_file()
+    assert written.unchanged == 1 and times(site, "runs/night-2/*--0.*") == trials
+
+
+def test_trials_whose_recordings_were_removed_are_written_anew(tmp_path: Path) -> None:
+    run = a_night(tmp_path / "runs", 1)
+    site = write_site([tmp_path / "runs"], tmp_path / "site").overview.parent
+    page = site / "runs" / "night-1" / "a--0.html"
+    assert 'class="session"' in page.read_text()
+    for name in ("session.cast", "steps.jsonl", "trajectory.json"):
+        (run / "trials" / "a" / "seed-0" / name).unlink()
+    os.utime(run / "trials")
+    assert write_site([tmp_path / "runs"], site).unchanged == 0
+    assert 'class="session"' not in page.read_text()

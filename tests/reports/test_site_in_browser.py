@@ -1,0 +1,130 @@
+"""A site in a real browser: no page has a fault, all of them can be read by everybody, and clicks lead somewhere."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from browsing import PHONE, a_tab, open_page, serious_findings, served, sideways
+from playwright.sync_api import Browser, Page, expect
+from site_pages import KINDS, by_kind
+from written_history import DROPPED, NIGHTS, STEADY
+
+from reports.names import slug
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_everybody_can_read_every_kind_of_page(page: Page, nights: Path, kind: str) -> None:
+    open_page(page, by_kind(nights)[kind][-1])
+    assert serious_findings(page) == []
+    page.emulate_media(color_scheme="dark")
+    assert serious_findings(page, only=["color-contrast"]) == []
+    page.set_viewport_size(PHONE)
+    assert sideways(page) == []
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_hostile_names_stay_text_and_fit_a_phone(browser: Browser, hostile: Path, kind: str) -> None:
+    found = by_kind(hostile)[kind]
+    with a_tab(browser, viewport=PHONE) as tab:
+        for each in found if kind == "run" else found[:3]:
+            open_page(tab, each)
+            assert sideways(tab) == [], each
+            assert tab.locator(".injected, body img, body style, iframe").count() == 0, each
+            assert tab.locator("h1").count() == 1, each
+
+
+@pytest.mark.parametrize("kind", ["overview", "series", "task"])
+def test_a_phone_shows_the_charts_too(browser: Browser, nights: Path, kind: str) -> None:
+    with a_tab(browser, viewport=PHONE) as tab:
+        open_page(tab, by_kind(nights)[kind][-1])
+        assert tab.locator("svg.history, .chart.history").first.is_visible()
+
+
+def test_a_site_opens_from_a_server_as_from_files(browser: Browser, nights: Path) -> None:
+    with served(nights) as address, a_tab(browser, server=address) as tab:
+        for found in by_kind(nights).values():
+            open_page(tab, f"{address}/{found[0].relative_to(nights).as_posix()}")
+            assert tab.locator("h1").count() == 1
+
+
+def test_tables_are_there_without_javascript(browser: Browser, nights: Path) -> None:
+    with a_tab(browser, java_script_enabled=False) as tab:
+        for kind, found in by_kind(nights).items():
+            open_page(tab, found[-1])
+            assert tab.locator("h1").is_visible()
+            assert tab.locator(".step" if kind == "trial" else "table").first.is_visible(), kind
+            assert not any(part.is_visible() for part in tab.locator("[data-needs-script], button, select").all()), kind
+
+
+def test_from_the_overview_to_the_step_at_which_a_trial_failed(page: Page, nights: Path) -> None:
+    open_page(page, nights / "index.html")
+    page.get_by_role("link", name="What has changed since the last good night").first.click()
+    expect(page.get_by_role("heading", name="Why there is an alarm")).to_be_visible()
+    page.get_by_role("link", name="Run", exact=True).first.click()
+    expect(page.locator("h1")).to_contain_text(f"night-{NIGHTS}_{DROPPED}")
+    page.locator("td .fail, a.fail").first.click()
+    expect(page.get_by_text("the agent ended")).to_be_visible()
+    page.locator("#s2 h3 a, .step[data-n='2'] h3 a").click()
+    expect(page.locator(".step.now")).to_have_attribute("data-n", "2")
+    expect(page.locator(".session-screen")).to_contain_text("main.c:3: error: expected")
+
+
+def test_playing_a_recording_goes_from_step_to_step(page: Page, nights: Path) -> None:
+    open_page(page, nights / "runs" / f"night-{NIGHTS}_{STEADY}" / "broken-makefile--28.html")
+    page.get_by_role("button", name="play the recording from step 1").click()
+    expect(page.locator(".step.now")).to_have_attribute("data-n", "1")
+    expect(page.locator(".step.now")).to_have_attribute("data-n", "2")
+    expect(page.locator(".session-screen")).to_contain_text("make")
+
+
+def test_any_two_runs_are_compared(page: Page, nights: Path) -> None:
+    open_page(page, nights / "compare" / "index.html")
+    page.select_option("#old", f"night-01_{STEADY}")
+    page.select_option("#new", f"night-{NIGHTS}_{DROPPED}")
+    page.get_by_role("button", name="Compare").click()
+    expect(page.locator("#compared .figure")).to_contain_text("points")
+    expect(page.locator("#compared h3").first).to_contain_text("Newly failing")
+    page.locator("#compared a.fail").first.click()
+    expect(page.get_by_text("the agent ended")).to_be_visible()
+
+
+def test_runs_that_have_a_page_of_their_own_lead_to_it(page: Page, nights: Path) -> None:
+    open_page(page, nights / "compare" / "index.html")
+    page.select_option("#new", f"night-05_{STEADY}")
+    page.select_option("#old", f"night-04_{STEADY}")
+    page.get_by_role("button", name="Compare").click()
+    expect(page.locator("h1")).to_contain_text(f"night-04_{STEADY}")
+
+
+def test_two_trials_of_a_task_are_shown_side_by_side(page: Page, nights: Path) -> None:
+    open_page(page, nights / "runs" / f"night-{NIGHTS}_{STEADY}" / "broken-makefile--28.html")
+    page.select_option("#other", index=1)
+    expect(page.locator("#difference")).not_to_be_empty()
+
+
+def test_scripts_keep_hostile_texts_as_text(page: Page, hostile: Path) -> None:
+    trial = max(by_kind(hostile)["trial"], key=lambda file: file.with_suffix(".js").stat().st_size)
+    open_page(page, trial)
+    for name in ("screen at the end of step 1", "whole reply of step 1", "play the recording from step 1"):
+        page.get_by_role("button", name=name).click()
+    expect(page.locator(".step .raw")).to_contain_text("<b class=injected>")
+    expect(page.locator(".session-screen")).to_contain_text("${alert(1)} <!--<script>")
+    page.locator("#find").fill("<b class=injected>")
+    expect(page.locator("#found")).to_contain_text("1 of 1 step")
+    open_page(page, hostile / "compare" / "index.html")
+    page.select_option("#old", slug(next(run.name for run in hostile.parent.glob("runs/*injected*"))))
+    page.select_option("#new", "bare")
+    page.get_by_role("button", name="Compare").click()
+    expect(page.locator("#compared")).to_contain_text("no task with the same content")
+    assert page.locator(".injected, img").count() == 0
+
+
+def test_the_choice_of_colours_is_kept_from_page_to_page(page: Page, nights: Path) -> None:
+    open_page(page, nights / "index.html")
+    button = page.locator("[data-theme-button]")
+    button.click()
+    button.click()
+    expect(page.locator("html")).to_have_attribute("data-theme", "dark")
+    open_page(page, nights / "tasks" / "index.html")
+    expect(page.locator("html")).to_have_attribute("data-theme", "dark")

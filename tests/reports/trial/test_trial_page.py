@@ -1,0 +1,219 @@
+"""The page of a trial: all that is stored of it is there or said to be missing, and nothing of it is more than text."""
+
+from __future__ import annotations
+
+import json
+import re
+import shutil
+from pathlib import Path
+
+import pytest
+from hostile_runs import ESCAPES, MARKUP
+from run_trees import a_result, write_run
+from shown_trials import page_of, write_steps, written_page
+from written_trials import CAST_NAME, Exchange, WrittenTrial, recording, tear, write_files_of
+
+from harness.trajectory import Outcome, Reply, Step
+from reports.site.writing import write_site
+from reports.trial.steps import FIRST_STEPS, LAST_STEPS
+from tbench.results import Blame, ErrorInfo, Integrity, Stage, TaskStepResult
+
+
+def halve(file: Path, keep: int | None = None) -> None:
+    """Leave the first half of a file, or so many bytes."""
+    data = file.read_bytes()
+    file.write_bytes(data[: len(data) // 2 if keep is None else keep])
+
+
+def test_the_head_says_what_became_of_the_trial(tmp_path: Path) -> None:
+    seen = Integrity(tamper=("reward-file: the agent wrote it",), remarks=("tool-failure: a download failed",))
+    words = page_of(tmp_path, result=a_result("task", 0, 0.0, outcome=Outcome.STEP_LIMIT, integrity=seen)).words
+    assert "✗ failed 0 reward the agent ended: step limit" in words
+    assert "model 20.0 s" in words
+    assert "! sign of tampering reward-file: the agent wrote it" in words
+    assert "remark tool-failure: a download failed" in words
+
+
+def test_an_error_is_named_with_its_stage_and_its_blame(tmp_path: Path) -> None:
+    error = ErrorInfo(
+        stage=Stage.AGENT, type="endpoint_unavailable", blame=Blame.ENDPOINT, retryable=True, message="HTTP 503"
+    )
+    words = page_of(tmp_path, result=a_result("task", 0, None, error=error)).words
+    assert "! no verdict" in words
+    assert "endpoint unavailable in stage agent, blame: endpoint; another attempt may give a verdict HTTP 503" in words
+
+
+def test_steps_have_what_was_said_typed_and_seen(tmp_path: Path) -> None:
+    page = page_of(tmp_path)
+    assert 'id="step-2"' in page.html
+    words = page.words
+    assert "The compiler will say where to look." in words
+    assert "Build it." in words
+    assert "✗ exit 2" in words
+    assert "main.c:3: error: expected ‘;’" in words
+    assert "the commands were cut off" in words
+    assert "Mend the build of /app." in words
+
+
+def test_escapes_that_stand_in_what_was_seen_are_colours(tmp_path: Path) -> None:
+    assert '<span class="bold ink-1">main.c:3: error: expected ‘;’</span>' in page_of(tmp_path).html
+
+
+def test_the_data_has_whole_texts_and_the_recording_with_the_times_of_steps(tmp_path: Path) -> None:
+    page = page_of(tmp_path)
+    steps = page.steps()
+    assert [step["actions"] for step in steps][:2] == [["ls -l\n"], ["make\n"]]
+    assert json.loads(steps[0]["reply"])["plan"] == "Look at the project."
+    assert page.lines()[0]["told"] == ["Mend the build of /app."]
+    assert next(line[2] for line in page.lines() if isinstance(line, list) and line[1] == "i") == "ls -l\n"
+    begins = [times[0] for times in page.sections[0]["times"]]
+    assert begins == sorted(begins)
+    assert page.sections[0]["times"][1][1] == 2.2
+
+
+def test_long_texts_are_cut_in_the_page_and_whole_in_its_data(tmp_path: Path) -> None:
+    long = "".join(f"line {number}\n" for number in range(5000))
+    page = page_of(tmp_path, WrittenTrial([Exchange("Flood.", "seq 5000\n", long)]))
+    assert "line 1\n" in page.html
+    assert "line 4999\n" in page.html
+    assert "line 2500\n" not in page.html
+    assert re.search(r"… [\d,]+ characters left out", page.html)
+    assert "line 2500\n" in page.steps()[0]["observation"]
+
+
+def test_a_trajectory_of_many_megabytes_gives_a_page_that_opens(tmp_path: Path) -> None:
+    result = a_result("task", 0, 0.0)
+    run = write_run(tmp_path / "runs" / "run", [result], {"task": "h"}, (0,))
+    text = "all work and no play\n" * 1500
+    steps = [
+        Step(index=number, reply=Reply(content=text), actions=(text,), observation=text) for number in range(1, 701)
+    ]
+    write_steps(run, result, steps)
+    page = written_page(tmp_path)
+    assert len(page.html) < 1_500_000
+    assert len(page.script) < 8_000_000
+    assert f"Steps {FIRST_STEPS + 1} to {700 - LAST_STEPS}, 100 steps, are left out" in page.words
+    assert "are left out of this page …]" in page.steps()[0]["observation"]
+
+
+def test_nothing_of_a_trial_is_markup_or_turns_the_reading_direction(tmp_path: Path) -> None:
+    text = f"{MARKUP}\n{ESCAPES}\n]]>"
+    trial = WrittenTrial(
+        exchanges=[Exchange(text, text, text, warnings=(text,), reasoning=text)],
+        instruction=text,
+        output=text,
+        tests={MARKUP: MARKUP},
+    )
+
+    def mark(directory: Path) -> None:
+        with (directory / CAST_NAME).open("a") as cast:
+            cast.write(json.dumps([9.0, "m", text]) + "\n")
+
+    page = page_of(tmp_path, trial, change=mark)
+    assert "<img" not in page.html
+    assert "<b class=injected" not in page.html
+    assert not re.search("[\x00-\x08\x0b-\x1f\u202a-\u202e]", page.html)
+    assert not re.search("[<>&\u2028\u2029]", page.script.partition("TB[")[2])
+    assert page.words
+
+
+@pytest.mark.parametrize("name", ["..", "../../../outside", "/etc", "a/../../../../outside"])
+def test_a_name_leads_nowhere_outside_of_the_run(tmp_path: Path, name: str) -> None:
+    outside = tmp_path / "outside" / "seed-0"
+    outside.mkdir(parents=True)
+    (outside / CAST_NAME).write_text(recording([Exchange("", "", "secret")]))
+    results = [
+        a_result(name, 0, 1.0),
+        a_result("task", 0, 1.0, task_steps=(TaskStepResult(name=f"../../../../{name}", reward=1.0),)),
+    ]
+    run = write_run(tmp_path / "runs" / "run", results, {name: "h", "task": "h"}, (0,))
+    (run / "trials" / "task" / "seed-0" / "steps").mkdir(parents=True)
+    site = write_site([tmp_path / "runs"], tmp_path / "site").overview.parent
+    pages = list((site / "runs" / "run").glob("*--0.js"))
+    assert len(pages) == 2
+    assert all('"recorded":false' in file.read_text() for file in pages)
+    assert {file.parent for file in site.rglob("*--0.html")} == {site / "runs" / "run"}
+
+
+def test_a_torn_recording_plays_up_to_there_and_says_so(tmp_path: Path) -> None:
+    page = page_of(tmp_path, change=lambda directory: tear(directory / CAST_NAME))
+    assert "the recording breaks off in the middle of a line; it plays up to there" in page.words
+    assert page.sections[0]["recorded"]
+
+
+def test_what_is_no_recording_is_said_and_left_out(tmp_path: Path) -> None:
+    page = page_of(tmp_path, change=lambda directory: halve(directory / CAST_NAME, keep=5))
+    assert "the recording is no asciicast of version 2, and is not shown" in page.words
+    assert not page.sections[0]["recorded"]
+    assert "session-screen" not in page.html
+
+
+def test_a_trajectory_that_cannot_be_read_costs_itself_and_the_steps_are_there(tmp_path: Path) -> None:
+    page = page_of(tmp_path, change=lambda directory: halve(directory / "trajectory.json"))
+    assert "restore it or delete it" in page.words
+    assert "Build it." in page.words
+
+
+def test_a_trial_of_which_only_the_result_is_left_has_a_page(tmp_path: Path) -> None:
+    page = page_of(tmp_path, change=shutil.rmtree)
+    assert "nothing is stored of it but its result" in page.words
+    assert "No steps of a model are stored of this trial." in page.words
+
+
+def test_each_step_of_a_task_is_a_section_with_steps_of_its_own(tmp_path: Path) -> None:
+    parts = (
+        TaskStepResult(name="one", reward=1.0),
+        TaskStepResult(name="two", reward=0.0, stopped="reward below 0.5"),
+        TaskStepResult(name="three", begun=False),
+    )
+    result = a_result("task", 0, 0.5, task_steps=parts)
+    run = write_run(tmp_path / "runs" / "run", [result], {"task": "h"}, (0,))
+    for part in parts[:2]:
+        written = write_files_of(tmp_path / part.name, result, WrittenTrial())
+        shutil.copytree(written, run / "trials" / "task" / "seed-0" / "steps" / part.name)
+    page = written_page(tmp_path)
+    assert [section["name"] for section in page.sections] == ["one", "two", "three"]
+    assert 'id="step-1.2"' in page.html
+    assert 'id="step-2.2"' in page.html
+    words = page.words
+    assert "Step 2 of the task: two reward 0 reward below 0.5" in words
+    assert "Step 3 of the task: three · never begun" in words
+
+
+def test_seeds_and_attempts_lead_to_each_other(tmp_path: Path) -> None:
+    results = [
+        a_result("task", 0, 1.0),
+        a_result("task", 1, None, final=False),
+        a_result("task", 1, 0.0, attempt=2),
+    ]
+    write_run(tmp_path / "runs" / "run", results, {"task": "h"}, (0, 1))
+    first = written_page(tmp_path)
+    assert 'rel="next" href="task--1.2.html"' in first.html
+    second = written_page(tmp_path, "task--1.2")
+    assert 'rel="prev" href="task--0.html"' in second.html
+    assert 'href="task--1.html">attempt 1: error' in second.html
+
+
+def test_of_many_seeds_the_nearest_are_linked(tmp_path: Path) -> None:
+    results = [a_result("task", seed, 1.0) for seed in range(60)]
+    write_run(tmp_path / "runs" / "run", results, {"task": "h"}, range(60))
+    linked = re.findall(r'class="chip pass" href="task--(\d+)\.html"', written_page(tmp_path, "task--30").html)
+    assert linked == [str(seed) for seed in range(25, 36)]
+    assert 'href="task--59.html" aria-current="page"' in written_page(tmp_path, "task--59").html
+
+
+def test_lines_of_a_recording_are_never_taken_for_texts_of_steps(tmp_path: Path) -> None:
+    def pretend(directory: Path) -> None:
+        with (directory / CAST_NAME).open("a") as cast:
+            cast.write('{"told": ["pretended"], "n": 1}\n{torn\n')
+
+    page = page_of(tmp_path, change=pretend)
+    assert [step["n"] for step in page.steps()] == [1, 2, 3]
+
+
+def test_the_command_that_repeats_it_is_there_for_runs_of_tbench_alone(tmp_path: Path) -> None:
+    assert "tbench run \\ -d bundled \\ -t task \\ --seeds 1 \\ --first-seed 0" in page_of(tmp_path / "own").words
+    bare = tmp_path / "bare" / "runs" / "run"
+    bare.mkdir(parents=True)
+    (bare / "results.jsonl").write_text('{"task": "task", "seed": 0, "reward": 1}\n')
+    assert "These results were imported" in written_page(tmp_path / "bare").words
