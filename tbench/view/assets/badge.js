@@ -1,0 +1,51 @@
+
+// On pages that a viewer serves: what runs now, beside the links to its runs, and a word when the pages are new.
+(() => {
+  const EVERY_MS = 5000;
+  const base = new URL("../", document.currentScript.src);
+  let version;
+
+  const badge = (words) => {
+    const link = document.createElement("a");
+    link.className = "chip running";
+    link.dataset.live = "";
+    link.href = new URL("live", base).href;
+    link.textContent = words;
+    return link;
+  };
+  const show = ({ runs, version: current }) => {
+    for (const old of document.querySelectorAll("[data-live]")) old.remove();
+    const tools = document.querySelector(".top .tools");
+    if (version !== undefined && current !== version && tools) {
+      const again = badge("↻ new results");
+      again.href = location.href;
+      tools.prepend(again);
+    }
+    version ??= current;
+    if (location.pathname.startsWith("/live")) return;
+    if (runs.length && tools) tools.prepend(badge(`● ${runs.length > 1 ? `${runs.length} runs` : "live"}`));
+    for (const run of runs) {
+      if (!run.page) continue;
+      const target = new URL(run.page, base).href;
+      for (const link of document.querySelectorAll("main a[href]"))
+        if (link.href === target) link.after(" ", badge(`● live ${run.ended}/${run.planned}`));
+    }
+  };
+  const ask = () => {
+    if (document.hidden) return;
+    const script = document.createElement("script");
+    script.src = new URL("live/state.js", base).href;
+    script.onload = () => {
+      script.remove();
+      show(window.TB["live"]);
+    };
+    script.onerror = () => script.remove();
+    document.head.append(script);
+  };
+  const begin = () => {
+    ask();
+    setInterval(ask, EVERY_MS);
+  };
+  if (document.readyState === "loading") document.addEventListener("DOMContentLoaded", begin);
+  else begin();
+})();

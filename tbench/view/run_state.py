@@ -1,0 +1,193 @@
+"""A run under way: what its journal has told so far, in numbers and as tiles."""
+
+from __future__ import annotations
+
+from collections import Counter, deque
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from tbench.events import (
+    EndpointPresence,
+    Event,
+    Note,
+    RunEnded,
+    RunStarted,
+    TrialPhase,
+    TrialStep,
+    TrialTaskStep,
+    TrialVerdict,
+)
+from tbench.view.journal import JournalTail
+from tbench.view.trials import EndedTrial, Mark, RunningTrial
+
+NOTES_KEPT, VERDICTS_KEPT = 12, 6
+_ENOUGH_TO_GUESS = 3
+"""Trials that have to have ended before the rest is estimated of them."""
+PHASES = ("queued", "image", "sandbox", "agent", "verifier", "teardown")
+MARKS: tuple[Mark, ...] = ("pass", "partial", "fail", "error")
+
+
+@dataclass(frozen=True, slots=True)
+class RunFacts:
+    """What run.json says of a run that goes on."""
+
+    name: str
+    planned: int
+    concurrency: int
+    model: str | None = None
+    agent: str = ""
+    dataset: str | None = None
+    begun_at: str | None = None
+    """When it was started, or last gone on with; ISO 8601."""
+
+
+class WatchedRun:
+    """A run that is being written, followed by its journal."""
+
+    def __init__(self, path: Path, facts: RunFacts, journal: Path) -> None:
+        self.path, self.facts = path, facts
+        self.trials: dict[str, RunningTrial] = {}
+        """Those under way, in the order in which they began."""
+        self.is_over = False
+        self.events = 0
+        """How many events it has told."""
+        self.endpoint = ""
+        """What was last said of the endpoint when it went away or came back; empty while it never was away."""
+        self.is_away = False
+        self._journal = JournalTail(journal)
+        self._ended: dict[str, EndedTrial] = {}
+        self._notes: deque[str] = deque(maxlen=NOTES_KEPT)
+        self._verdicts: deque[EndedTrial] = deque(maxlen=VERDICTS_KEPT)
+        self._wall_sec, self._walls = 0.0, 0
+        self._peak = 1
+
+    def follow(self, now: float | None) -> set[str]:
+        """Take in what the journal has now, and name the trials that it is about; `now` is None for what is old news.
+
+        Raises OSError.
+        """
+        touched = set[str]()
+        for event in self._journal.new_events():
+            self.events += 1
+            touched |= set(self._take(event, now))
+        return touched
+
+    def _take(self, event: Event, now: float | None) -> Iterator[str]:
+        match event:
+            case RunStarted():
+                self._start(event.trials)
+            case TrialPhase():
+                self._enter(event, now)
+                yield event.trial
+            case TrialTaskStep() if event.trial in self.trials:
+                self.trials[event.trial].begin_part(event.name, event.number, event.count)
+                yield event.trial
+            case TrialStep() if event.trial in self.trials:
+                trial = self.trials[event.trial]
+                trial.step, trial.line, trial.is_stale = event.step, event.line, True
+                yield event.trial
+            case TrialVerdict():
+                self._judge(event, now)
+                yield event.result.trial
+            case Note():
+                self._notes.append(event.text)
+            case EndpointPresence():
+                self.is_away = event.presence == "away"
+                self.endpoint = self._notes[-1] if self._notes else event.presence
+            case RunEnded():
+                self.is_over = True
+            case _:
+                pass
+
+    def _start(self, left: int) -> None:
+        """Begin, or go on: then as many results as are to be made again do not stand."""
+        self.is_over, self.is_away = False, False
+        self.trials.clear()
+        for trial in [each for each, ended in self._ended.items() if ended.mark == "error"]:
+            if len(self._ended) > self.facts.planned - left:
+                del self._ended[trial]
+
+    def _enter(self, event: TrialPhase, now: float | None) -> None:
+        if event.phase == "done":
+            if (known := self.trials.get(event.trial)) is not None and known.ended is None:
+                del self.trials[event.trial]
+            return
+        if event.phase == "queued":
+            self._ended.pop(event.trial, None)
+            self.trials.pop(event.trial, None)
+            self.trials[event.trial] = RunningTrial(self.path, event.trial, event.task, event.seed)
+        trial = self.trials.get(event.trial)
+        if trial is None or trial.ended is not None:
+            return
+        if trial.phase == "queued" and event.phase != "queued":
+            trial.since = now
+            self._peak = max(self._peak, 1 + sum(each.is_at_work for each in self.trials.values()))
+        trial.phase, trial.is_stale = event.phase, True
+
+    def _judge(self, event: TrialVerdict, now: float | None) -> None:
+        result, ended = event.result, EndedTrial.of(event.result)
+        self._verdicts.append(ended)
+        self._wall_sec += max(0.0, result.timings.wall_sec - result.timings.queue_sec)
+        self._walls += 1
+        if result.final:
+            self._ended[result.trial] = ended
+        if now is None:
+            self.trials.pop(result.trial, None)
+        elif (trial := self.trials.get(result.trial)) is not None:
+            trial.ended, trial.ended_at = ended, now
+            trial.is_stale = True
+
+    def forget_ended(self, before: float) -> list[str]:
+        """Take the trials off the wall whose verdict came before this time."""
+        gone = [name for name, trial in self.trials.items() if trial.ended is not None and trial.ended_at < before]
+        for name in gone:
+            del self.trials[name]
+        return gone
+
+    @property
+    def ended(self) -> int:
+        return len(self._ended)
+
+    def eta_sec(self, now: float) -> float | None:
+        """An estimate of the seconds that are left; None while too few trials have ended."""
+        if self._walls < _ENOUGH_TO_GUESS:
+            return None
+        each_sec = self._wall_sec / self._walls
+        at_work = [trial for trial in self.trials.values() if trial.is_at_work]
+        done_sec = [min(each_sec, max(0.0, now - trial.since)) if trial.since else 0.0 for trial in at_work]
+        left_sec = (self.facts.planned - self.ended) * each_sec - sum(done_sec)
+        longest_sec = max((each_sec - sec for sec in done_sec), default=0.0)
+        return max(left_sec / min(self._peak, self.facts.concurrency), longest_sec, 0.0)
+
+    def as_board(self, now: float) -> dict[str, Any]:
+        """How it stands, as the page's script takes it."""
+        marks = Counter(trial.mark for trial in self._ended.values())
+        phases = Counter(trial.phase for trial in self.trials.values() if trial.ended is None)
+        at_work = sum(phases.values())
+        rewards = [trial.reward for trial in self._ended.values() if trial.reward is not None]
+        facts, eta_sec = self.facts, self.eta_sec(now)
+        return {
+            "name": facts.name,
+            "model": facts.model or facts.agent,
+            "dataset": facts.dataset,
+            "begun": facts.begun_at,
+            "planned": facts.planned,
+            "ended": self.ended,
+            "scored": len(rewards),
+            "score": sum(rewards) / len(rewards) if rewards else None,
+            "marks": {mark: marks[mark] for mark in MARKS},
+            "phases": {phase: phases[phase] for phase in PHASES},
+            "to_come": max(0, facts.planned - self.ended - at_work),
+            "eta": None if eta_sec is None else round(now + eta_sec),
+            "away": self.is_away,
+            "endpoint": self.endpoint,
+            "notes": list(self._notes),
+            "verdicts": [
+                {"task": each.task, "seed": each.seed, "attempt": each.attempt, "mark": each.mark, "words": each.words}
+                for each in reversed(self._verdicts)
+            ],
+            "unread": self._journal.unread,
+            "over": self.is_over,
+        }

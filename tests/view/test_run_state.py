@@ -1,0 +1,118 @@
+"""What a run under way has come to, from its journal."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from live_runs import RunBeingWritten
+
+from tbench.events import EndpointPresence, RunStarted
+from tbench.view.run_state import RunFacts, WatchedRun
+
+NOW = 1_800_000_000.0
+
+
+@pytest.fixture
+def watched(tmp_path: Path) -> WatchedRun:
+    facts = RunFacts(name="r", planned=8, concurrency=4)
+    return WatchedRun(tmp_path / "r", facts, tmp_path / "r" / "journal.jsonl")
+
+
+@pytest.fixture
+def run(tmp_path: Path) -> RunBeingWritten:
+    return RunBeingWritten(tmp_path / "r", ("a", "b"), seeds=4)
+
+
+def test_a_run_is_counted_by_phases_and_verdicts(run: RunBeingWritten, watched: WatchedRun) -> None:
+    with run:
+        run.enter("a", 0, "queued")
+        run.enter("a", 1, "queued", "image", "sandbox")
+        run.begin("a", 2)
+        run.step("a", 2, 1, "hello\r\n")
+        run.begin("b", 0)
+        run.judge("b", 0, 1.0)
+        run.begin("b", 1)
+        run.judge("b", 1, 0.5)
+        watched.follow(NOW)
+    board = watched.as_board(NOW)
+    assert {phase: count for phase, count in board["phases"].items() if count} == {
+        "queued": 1,
+        "sandbox": 1,
+        "agent": 1,
+    }
+    assert board["marks"] == {"pass": 1, "partial": 1, "fail": 0, "error": 0}
+    assert (board["ended"], board["to_come"], board["score"], board["scored"]) == (2, 3, 0.75, 2)
+    assert [each["task"] for each in board["verdicts"]] == ["b", "b"]
+    assert watched.trials["a.s2.x"].step == 2
+
+
+def test_the_end_is_estimated_of_three_trials_at_least(run: RunBeingWritten, watched: WatchedRun) -> None:
+    with run:
+        for seed in range(2):
+            run.begin("a", seed)
+            run.judge("a", seed, 0.0)
+        watched.follow(NOW)
+        assert watched.eta_sec(NOW) is None
+        run.begin("a", 2)
+        run.judge("a", 2, 0.0)
+        watched.follow(NOW)
+        assert watched.eta_sec(NOW) == pytest.approx(5 * 36)  # one at a time so far
+        run.begin("b", 0)
+        run.begin("b", 1)
+        watched.follow(NOW)
+        watched.forget_ended(NOW + 100)
+        assert watched.eta_sec(NOW) == pytest.approx(5 * 36 / 2)
+        assert watched.eta_sec(NOW + 30) == pytest.approx((5 * 36 - 2 * 30) / 2)
+
+
+def test_an_attempt_that_is_made_again_has_not_ended(run: RunBeingWritten, watched: WatchedRun) -> None:
+    with run:
+        run.begin("a", 0)
+        run.judge("a", 0, None, final=False)
+        watched.follow(NOW)
+        assert (watched.ended, watched.as_board(NOW)["verdicts"][0]["mark"]) == (0, "error")
+        run.begin("a", 0, attempt=2)
+        watched.follow(NOW)
+        assert watched.as_board(NOW)["phases"]["agent"] == 1
+        run.judge("a", 0, 1.0, attempt=2)
+        watched.follow(NOW)
+    assert watched.as_board(NOW)["marks"] == {"pass": 1, "partial": 0, "fail": 0, "error": 0}
+
+
+def test_a_run_that_goes_on_counts_what_stands(run: RunBeingWritten, watched: WatchedRun) -> None:
+    with run:
+        run.begin("a", 0)
+        run.judge("a", 0, 1.0)
+        run.begin("a", 1)
+        run.judge("a", 1, None)
+        run.begin("a", 2)  # and its process is killed
+        run.tell(RunStarted(run="r", trials=7))
+        watched.follow(NOW)
+    board = watched.as_board(NOW)
+    assert (board["ended"], board["to_come"], board["marks"]["error"]) == (1, 7, 0)
+
+
+def test_an_outage_of_the_endpoint_is_told_until_it_is_over(run: RunBeingWritten, watched: WatchedRun) -> None:
+    with run:
+        watched.follow(NOW)
+        assert not watched.as_board(NOW)["away"]
+        run.note("endpoint away: connection refused; pausing")
+        run.tell(EndpointPresence(presence="away"))
+        watched.follow(NOW)
+        assert (watched.is_away, watched.endpoint) == (True, "endpoint away: connection refused; pausing")
+        run.note("endpoint back after 9 s")
+        run.tell(EndpointPresence(presence="back"))
+        watched.follow(NOW)
+    assert (watched.is_away, watched.endpoint) == (False, "endpoint back after 9 s")
+
+
+def test_a_verdict_stays_on_the_wall_for_a_while(run: RunBeingWritten, watched: WatchedRun) -> None:
+    with run:
+        run.begin("a", 0)
+        run.judge("a", 0, 1.0)
+        watched.follow(NOW)
+        assert watched.trials["a.s0.x"].as_tile()["mark"] == "pass"
+        assert watched.forget_ended(NOW) == []
+        assert watched.forget_ended(NOW + 1) == ["a.s0.x"]
+        assert watched.trials == {}
