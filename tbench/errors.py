@@ -37,6 +37,7 @@ TrialError
 │   ├── endpoint_unavailable  endpoint  again
 │   ├── endpoint_refused      user      stands
 │   ├── agent_crashed         user      stands
+│   ├── aborted               user      stands
 │   └── internal              harness   stands
 ├── verifier
 │   ├── verifier_failed       infra     again
@@ -126,6 +127,7 @@ KINDS: dict[str, Kind] = {
     ),
     "endpoint_refused": Kind(Stage.AGENT, Blame.USER, False, "the endpoint refused the request (4xx)"),
     "agent_crashed": Kind(Stage.AGENT, Blame.USER, False, "your own agent raised an exception or returned no outcome"),
+    "aborted": Kind(Stage.AGENT, Blame.USER, False, "somebody ended the trial by hand"),
     "verifier_failed": Kind(Stage.VERIFIER, Blame.INFRA, True, "the engine could not stage or run the verifier"),
     "verifier_timeout": Kind(Stage.VERIFIER, Blame.TASK, False, "the verifier took longer than its timeout_sec"),
     "verifier_no_reward": Kind(Stage.VERIFIER, Blame.TASK, False, "the verifier left no reward file, or an empty one"),

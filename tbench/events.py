@@ -8,6 +8,7 @@ from typing import Literal
 from harness.trajectory import Frozen
 from tbench.results import TrialResult
 
+Presence = Literal["away", "back", "given_up"]
 Phase = Literal["queued", "image", "sandbox", "agent", "verifier", "teardown", "done"]
 
 
@@ -71,6 +72,13 @@ class Note(Frozen):
     text: str
 
 
+class EndpointPresence(Frozen):
+    """The endpoint went away, came back, or was given up; a note has said so in words."""
+
+    kind: Literal["endpoint_presence"] = "endpoint_presence"
+    presence: Presence
+
+
 class RunEnded(Frozen):
     """No trial is left; `interrupted` when not all of them were run."""
 
@@ -78,7 +86,17 @@ class RunEnded(Frozen):
     interrupted: bool
 
 
-Event = RunStarted | TrialPhase | TrialTaskStep | TrialStep | TrialVerdict | TrialFinished | Note | RunEnded
+Event = (
+    RunStarted
+    | TrialPhase
+    | TrialTaskStep
+    | TrialStep
+    | TrialVerdict
+    | TrialFinished
+    | Note
+    | EndpointPresence
+    | RunEnded
+)
 Subscriber = Callable[[Event], None]
 
 

@@ -11,10 +11,11 @@ from pathlib import Path
 from tbench.errors import UsageError
 from tbench.results import UNKNOWN_TIME
 from tbench.scores.gate.nights import Night
-from tbench.scores.summarise import MixedResults, refuse_mixed, reward_table
+from tbench.scores.summarise import MixedResults, refuse_mixed
 from tbench.storage.comparable import fingerprint
 from tbench.storage.read_run import RunUnreadable, StoredRun, read_run
 from tbench.storage.run_files import CONFIG_NAME, RESULTS_NAME
+from tbench.storage.summaries import rewards_of
 
 
 class StillRunning(UsageError, ValueError):
@@ -50,8 +51,7 @@ def night_of(run: StoredRun) -> Night:
         raise RunUnreadable(f"{where}: {error}") from None
     if not run.planned_tasks or not run.planned_seeds:
         raise RunUnreadable(f"{where}: has no tasks or no seeds; leave it out")
-    table = reward_table(run.results, run.planned_tasks, run.planned_seeds)
-    return Night(run.name, begun_at(run), table, run.task_hashes, fingerprint(run))
+    return Night(run.name, begun_at(run), rewards_of(run), run.task_hashes, fingerprint(run))
 
 
 def begun_at(run: StoredRun) -> str:

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from tbench.scores.summarise import summarise as summarise_results
 from tbench.scores.summary import Summary
 from tbench.storage.read_run import StoredRun, read_run
+from tbench.storage.summaries import summary_of
 
 
 def summarise(run: StoredRun | Path | str) -> Summary:
@@ -16,16 +16,3 @@ def summarise(run: StoredRun | Path | str) -> Summary:
     """
     stored = run if isinstance(run, StoredRun) else read_run(Path(run))
     return summary_of(stored)
-
-
-def summary_of(stored: StoredRun, *, population: bool = False) -> Summary:
-    """The same of a run that has been read; `population` makes the +- a population std. Raises MixedResults."""
-    return summarise_results(
-        stored.results,
-        stored.planned_tasks,
-        stored.planned_seeds,
-        population=population,
-        overrides=stored.overrides,
-        dataset=stored.dataset,
-        broken_rules=stored.broken_rules,
-    )

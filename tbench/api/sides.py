@@ -9,10 +9,11 @@ from pathlib import Path
 
 from tbench.errors import UsageError
 from tbench.scores.comparing.side import Side
-from tbench.scores.summarise import MixedResults, refuse_mixed, reward_table
+from tbench.scores.summarise import MixedResults, refuse_mixed
 from tbench.storage.comparable import differing_settings, fingerprint
 from tbench.storage.read_run import StoredRun, read_run
 from tbench.storage.run_files import CONFIG_NAME, RESULTS_NAME
+from tbench.storage.summaries import rewards_of
 from tbench.text import counted
 
 _KEYS_SHOWN = 8
@@ -26,8 +27,7 @@ _NOT_A_RUN = {
 def reward_side(run: StoredRun, name: str | None = None) -> Side:
     """A stored run as comparisons see it. Raises MixedResults for results of several models, agents or runs."""
     refuse_mixed(run.results)
-    table = reward_table(run.results, run.planned_tasks, run.planned_seeds)
-    return Side(name or run.name, table, run.task_hashes)
+    return Side(name or run.name, rewards_of(run), run.task_hashes)
 
 
 def read_runs(paths: Sequence[Path]) -> list[StoredRun]:

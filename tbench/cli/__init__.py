@@ -11,7 +11,7 @@ import sys
 
 import click
 
-from tbench import hidden_package
+from tbench import exit_codes, hidden_package
 from tbench.cli.parsing.commands import SETTINGS, Lazy, LazyGroup
 
 _COMPLETE = "_TBENCH_COMPLETE"
@@ -33,6 +33,24 @@ COMMANDS = {
         "nightly",
         "Run a benchmark every night: serve, run, index, compare, judge, notify; goes on where it was cut.",
     ),
+    "ps": Lazy(
+        "tbench.cli.live.ps",
+        "ps",
+        "List the trials that are under way: phase, step, age, the last line of each terminal.",
+    ),
+    "pause": Lazy(
+        "tbench.cli.live.steering",
+        "pause",
+        "Start no other trial, or hold a trial at its next model call; nobody is charged for the time.",
+    ),
+    "continue": Lazy("tbench.cli.live.steering", "continue_", "Let a paused run, or a paused trial, go on."),
+    "abort": Lazy("tbench.cli.live.steering", "abort", "End a trial without a verdict; the others go on."),
+    "say": Lazy(
+        "tbench.cli.live.steering",
+        "say",
+        "Tell a trial's model something with the next message that it gets; the trial no longer counts.",
+    ),
+    "set": Lazy("tbench.cli.live.steering", "set_", "Change how many trials of a run are under way at once."),
     "summary": Lazy("tbench.cli.summary", "summary", "Print the score of a run from its directory."),
     "compare": Lazy(
         "tbench.cli.comparing.compare",
@@ -49,7 +67,17 @@ COMMANDS = {
         "power",
         "Say how many seeds see a difference, on these very tasks and on others of their kind, and when none can.",
     ),
-    "report": Lazy("tbench.cli.report", "report", "Write one self-contained HTML page and print its path."),
+    "report": Lazy("tbench.cli.pages.report", "report", "Write one self-contained HTML page and print its path."),
+    "site": Lazy(
+        "tbench.cli.pages.site",
+        "site",
+        "Write pages about all runs into one folder that opens from a file and from any server.",
+    ),
+    "view": Lazy(
+        "tbench.cli.pages.view",
+        "view",
+        "Serve the pages about all runs, and those under way live: phases, counts, terminals.",
+    ),
     "import": Lazy("tbench.cli.import_", "import_", "Write results of others (Harbor, bare lines) as run directories."),
     "export": Lazy("tbench.cli.export", "export", "Write stored runs in formats of others."),
     "history": Lazy(
@@ -144,12 +172,12 @@ def main() -> None:
     """Run the command line, and exit with one of the codes that its help lists."""
     if problem := hidden_package():
         click.echo(problem, err=True)
-        sys.exit(2)
+        sys.exit(exit_codes.USAGE)
     try:
         sys.exit(_code())
     except (KeyboardInterrupt, click.Abort):
         click.echo("tbench: interrupted", err=True)
-        sys.exit(130)
+        sys.exit(exit_codes.INTERRUPTED)
     except BrokenPipeError:
         # `tbench … | head`: the reader has enough. What is still to be flushed goes nowhere.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
@@ -164,9 +192,9 @@ def main() -> None:
         # Whatever tbench raises on purpose is no bug, however deep it came from: no traceback.
         if not isinstance(error, TbenchError):
             click.echo(visible(traceback.format_exc()), err=True, nl=False)
-            sys.exit(1)
+            sys.exit(exit_codes.BUG)
         click.echo(f"tbench: {one_line(str(error), 1000)}", err=True)
-        sys.exit(2)
+        sys.exit(exit_codes.USAGE)
 
 
 def _code() -> int:

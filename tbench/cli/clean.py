@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import click
 
+from tbench import exit_codes
 from tbench.cli.parsing.commands import TbenchCommand
 from tbench.cli.printing import print_line
 
@@ -38,6 +39,6 @@ def clean(everything: bool, kept: bool, run: str | None, dry_run: bool) -> None:
     for line in done.failed:
         print_line(f"tbench: could not remove {line}", err=True)
     if done.failed:
-        raise click.exceptions.Exit(2)
+        raise click.exceptions.Exit(exit_codes.USAGE)
     if not done.removed:
         print_line("nothing to remove")

@@ -2,19 +2,28 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
+from tbench.cli.parsing.commands import Argument
+from tbench.cli.parsing.values import A_PATH
 from tbench.errors import UsageError
 
 if TYPE_CHECKING:
     from tbench.config.layers import Resolved
     from tbench.config.settings import RunConfig
 
+Command = TypeVar("Command", bound=Callable[..., Any])
 task_option = click.option("--task", "-t", multiple=True, help="Only tasks whose name matches this glob (repeatable).")
 json_option = click.option("--json", "as_json", is_flag=True, help="Print one JSON object instead of tables.")
+
+
+def runs_argument(help: str) -> Callable[[Command], Command]:
+    """One or more paths of runs, as `runs`."""
+    return click.argument("runs", cls=Argument, metavar="RUN...", type=A_PATH, nargs=-1, required=True, help=help)
 
 
 def write_new(file: Path, text: str) -> None:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from tbench import exit_codes
 from tbench.cli.common import json_option, refuse_pull_beside_build
 from tbench.cli.parsing.commands import Argument, Lazy, LazyGroup
 from tbench.cli.parsing.configured import ConfiguredCommand, Given
@@ -100,7 +101,7 @@ def pull(name: str, given: Given[RunConfig], output: Path | None) -> None:
     has_images = not config.sandbox.prefetch or _prefetch(name, config, entry)
     print_line(str(output or entry.path))
     if not has_images:
-        raise click.exceptions.Exit(2)
+        raise click.exceptions.Exit(exit_codes.USAGE)
 
 
 def _config_of_pull(given: Given[RunConfig]) -> RunConfig:
@@ -176,7 +177,7 @@ def verify(tasks: str, given: Given[RunConfig], against: Path | None) -> None:
         print_line(line)
     print_line(found.words)
     if found.lines:
-        raise click.exceptions.Exit(2)
+        raise click.exceptions.Exit(exit_codes.USAGE)
 
 
 def _access(given: Given[RunConfig]) -> Access:

@@ -19,7 +19,7 @@ def demo(output: str | None, seeds: int, concurrency: int) -> None:
     """Run bundled tasks against the scripted demo endpoint, score them, write the report."""
     from datetime import datetime
 
-    from reports.page import write_report
+    from reports.report import write_report
     from tbench.cli.execute import execute
     from tbench.cli.run import finish
     from tbench.config.settings import RunConfig

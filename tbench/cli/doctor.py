@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from tbench import exit_codes
 from tbench.cli.parsing.commands import TbenchCommand
 from tbench.cli.printing import print_line, print_text
 
@@ -30,7 +31,7 @@ def doctor(base_url: str | None, model: str | None, as_json: bool) -> None:
     failed = [finding.name for finding in findings if finding.status == "fail"]
     _print_json(findings) if as_json else _print_lines(findings)
     if failed:
-        raise click.exceptions.Exit(2)
+        raise click.exceptions.Exit(exit_codes.USAGE)
 
 
 def _print_json(findings: list[Finding]) -> None:

@@ -23,7 +23,7 @@ from tbench.cli.tasks import chosen_tasks
 from tbench.config.document import Locked, RunDocument, RunPlan
 from tbench.config.settings import RunConfig
 from tbench.errors import UsageError
-from tbench.events import Event, Events, Note
+from tbench.events import EndpointPresence, Event, Events, Note
 from tbench.runs.overrides import tasks_as_configured
 from tbench.runs.plan import check_same_run, sandbox_settings, stored_config
 from tbench.runs.preflight import require_a_task_that_can_run
@@ -84,6 +84,8 @@ async def _execute(
 ) -> RunOutcome:
     config, events = setup.config, Events(say_before_the_run)
     chat, served = await connect_if_used(setup, lambda text: events.emit(Note(text=text)))
+    if chat is not None:
+        chat.outage.on_change = lambda presence: events.emit(EndpointPresence(presence=presence))
     directory = Path(config.output.directory or _default_directory(config, served))
     plan = planned(setup, tasks, earlier, directory.name, setup.locked(chat, served))
     try:
@@ -209,9 +211,9 @@ def print_summary(directory: Path, form: SummaryForm = "text", *, population: bo
     """Print the score of a run directory: the same after a run as later from disk. `line` is JSON in one line."""
     import json
 
-    from tbench.api.reading import summary_of
     from tbench.scores.tables import render
     from tbench.storage.read_run import read_run
+    from tbench.storage.summaries import summary_of
 
     stored = read_run(directory)
     summary = summary_of(stored, population=population)

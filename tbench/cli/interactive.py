@@ -15,6 +15,7 @@ from pathlib import Path
 
 from harness.terminal import TerminalSpec
 from harness.terminal.plain_text import plain_text
+from tbench.agents.trial_agent import agent_user
 from tbench.cli.printing import print_line, print_text
 from tbench.config.document import RunDocument
 from tbench.config.settings import SandboxConfig
@@ -125,10 +126,10 @@ async def _kept_session(make_backend: MakeBackend, run: Path, kept: Kept, docume
         _say(f"kept; verify it again with: tbench regrade {run} --task {result.task} --seed {result.seed}")
 
 
-async def _at_keyboard(sandbox: Sandbox) -> None:
+async def _at_keyboard(sandbox: Sandbox, user: str | None = None) -> None:
     assert isinstance(sandbox, HasTty)
     size = _window()
-    await _hand_over(await sandbox.open_tty(_SHELL, TerminalSpec().environment, size.lines, size.columns))
+    await _hand_over(await sandbox.open_tty(_SHELL, TerminalSpec().environment, size.lines, size.columns, user))
 
 
 async def _in_sandbox(backend: Backend, task: Task, verifies: bool) -> None:
@@ -140,7 +141,7 @@ async def _in_sandbox(backend: Backend, task: Task, verifies: bool) -> None:
             await prepare_step(task, sandbox, 0)
         await use_network(sandbox, agent_environment(task), "agent")
         _say(f"--- {title} ---\n{instruction_with_servers(task)}--- leave with exit or C-d ---")
-        await _at_keyboard(sandbox)
+        await _at_keyboard(sandbox, agent_user(task))
         if verifies:
             await use_network(sandbox, agent_environment(task), "verifier")
             verdict = await verify(task, sandbox)

@@ -12,10 +12,10 @@ from typing import Any, TypeVar
 
 import click
 
+from tbench import exit_codes
 from tbench.cli.printing import print_line
 
 T = TypeVar("T")
-EXIT_INTERRUPTED = 130
 _SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
@@ -38,7 +38,7 @@ async def _interruptible(main: Coroutine[Any, Any, T], stopping: str, at_once: C
         nonlocal asked
         if asked:
             at_once()
-            os._exit(EXIT_INTERRUPTED)
+            os._exit(exit_codes.INTERRUPTED)
         asked = True
         task.cancel()
         if stopping:
@@ -53,7 +53,7 @@ async def _interruptible(main: Coroutine[Any, Any, T], stopping: str, at_once: C
             raise
         if not stopping:
             tell("interrupted")
-        raise click.exceptions.Exit(EXIT_INTERRUPTED) from None
+        raise click.exceptions.Exit(exit_codes.INTERRUPTED) from None
     finally:
         for number in _SIGNALS:
             loop.remove_signal_handler(number)

@@ -5,6 +5,8 @@ Colours and cursors of tbench's own are the business of rich, and of the few lin
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
+
 import click
 
 from tbench.text import visible, visible_line
@@ -18,3 +20,15 @@ def print_line(text: str, *, err: bool = False) -> None:
 def print_text(text: str, *, err: bool = False, nl: bool = True) -> None:
     """Print text of several lines, such as a table or JSON, which stays JSON."""
     click.echo(visible(text), err=err, nl=nl)
+
+
+def aligned(heads: Sequence[str], rows: Sequence[Sequence[str]]) -> Iterator[str]:
+    """Lines of a table; columns whose head begins with > are numbers."""
+    if not rows:
+        return
+    right = [head.startswith(">") for head in heads]
+    table = [[head.removeprefix(">") for head in heads], *([visible_line(cell) for cell in row] for row in rows)]
+    widths = [max(map(len, column)) for column in zip(*table, strict=True)]
+    for row in table:
+        cells = zip(row, widths, right, strict=True)
+        yield "  ".join(cell.rjust(width) if number else cell.ljust(width) for cell, width, number in cells).rstrip()

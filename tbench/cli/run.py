@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from tbench import exit_codes
 from tbench.cli.common import refuse_pull_beside_build
 from tbench.cli.parsing.configured import ConfiguredCommand, Given
 from tbench.cli.parsing.retry_errors import CommandWithRetryErrors, retry_errors_option
@@ -115,11 +116,11 @@ def _as_before(resolved: Resolved[RunConfig], earlier: EarlierRun | None) -> Run
 def finish(outcome: RunOutcome, min_coverage: float) -> None:
     """Exit with the code that the outcome deserves."""
     if outcome.interrupted:
-        raise click.exceptions.Exit(130)
+        raise click.exceptions.Exit(exit_codes.INTERRUPTED)
     if any(result.error is not None and result.error.type == "internal" for result in outcome.results):
-        raise click.exceptions.Exit(1)
+        raise click.exceptions.Exit(exit_codes.BUG)
     if outcome.stopped is not None:
-        raise click.exceptions.Exit(4)
+        raise click.exceptions.Exit(exit_codes.AWAY)
     scored = sum(result.reward is not None for result in outcome.results)
     if outcome.results and (not scored or scored / len(outcome.results) < min_coverage):
-        raise click.exceptions.Exit(3)
+        raise click.exceptions.Exit(exit_codes.UNCOVERED)

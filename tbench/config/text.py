@@ -9,7 +9,7 @@ from typing import Any
 
 from pydantic import BaseModel
 
-from harness.address import without_password
+from harness.endpoint.address import without_password
 from tbench.config.layers import Resolved
 from tbench.config.setting import Setting, panels_of, settings_of
 

@@ -9,7 +9,7 @@ from email.utils import parsedate_to_datetime
 from functools import partial
 from urllib.parse import urlsplit
 
-from harness.chat import ChatModel, RetryPolicy, Sampling
+from harness.endpoint.chat import ChatModel, RetryPolicy, Sampling
 from harness.errors import EndpointError, RequestRefused
 from harness.trajectory import Message
 from tbench.doctor import Check, CheckResult, fail, in_thread, ok, skipped, warn

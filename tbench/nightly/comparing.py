@@ -8,10 +8,10 @@ from pathlib import Path
 from tbench.errors import UsageError
 from tbench.scores.comparing.compare import Comparison, TaskChange, compare
 from tbench.scores.comparing.side import Side
-from tbench.scores.summarise import reward_table
 from tbench.scores.summary import percent
 from tbench.storage.comparable import differing_keys
 from tbench.storage.read_run import StoredRun, read_run
+from tbench.storage.summaries import rewards_of
 from tbench.text import names_shown
 
 
@@ -32,7 +32,7 @@ def compared(other_name: str, other: Path, name: str, run: Path) -> list[str]:
 
 
 def _side(run: StoredRun, name: str) -> Side:
-    return Side(name, reward_table(run.results, run.planned_tasks, run.planned_seeds), run.task_hashes)
+    return Side(name, rewards_of(run), run.task_hashes)
 
 
 def _points(fraction: float) -> str:

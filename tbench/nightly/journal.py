@@ -16,6 +16,7 @@ from typing import Any, Literal
 from pydantic import Field, ValidationError
 
 from harness.trajectory import Frozen
+from tbench import exit_codes
 from tbench.errors import UsageError
 from tbench.files import write_json
 from tbench.nightly.checkpoints import natural
@@ -23,15 +24,13 @@ from tbench.storage.lines import first_problem
 
 JOURNAL_VERSION = 1
 RECORD_NAME, LOG_NAME, SUMMARY_NAME = "night.json", "night.log", "summary.md"
-EXIT_UNCOVERED = 3
-"""What a run ends with that has fewer verdicts than it was asked for, or none."""
 _LOCK, _PROCESSES_LOCK = ".lock", ".processes"
 _POLL_SEC = 0.2
 _NAME = re.compile(r"\w[\w.-]{0,79}")
 
-StageName = Literal["serve", "run", "proxies", "index", "render", "compare", "gate", "prune", "notify"]
+StageName = Literal["serve", "run", "proxies", "index", "render", "compare", "gate", "prune", "site", "notify"]
 Status = Literal["running", "done", "abandoned"]
-NIGHT_STAGES: tuple[StageName, ...] = ("index", "render", "compare", "gate", "prune", "notify")
+NIGHT_STAGES: tuple[StageName, ...] = ("index", "render", "compare", "gate", "prune", "site", "notify")
 """The stages that follow once all checkpoints have had theirs."""
 
 
@@ -65,7 +64,7 @@ class CheckpointRecord(Frozen):
     def has_run(self) -> bool:
         """Whether its run came to its end, be it with too few verdicts."""
         run = self.stages.get("run")
-        return run is not None and (run.state == "done" or run.code == EXIT_UNCOVERED)
+        return run is not None and (run.state == "done" or run.code == exit_codes.UNCOVERED)
 
 
 class NightRecord(Frozen):

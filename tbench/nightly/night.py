@@ -6,11 +6,11 @@ import contextlib
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
+from tbench import exit_codes
 from tbench.errors import UsageError
 from tbench.nightly.checkpoints import Checkpoint, due, is_glob, slugs
 from tbench.nightly.children import STOP_SEC, proxy_command, run_child, run_command, write_settings
 from tbench.nightly.journal import (
-    EXIT_UNCOVERED,
     NIGHT_STAGES,
     CheckpointRecord,
     NightRecord,
@@ -19,16 +19,24 @@ from tbench.nightly.journal import (
     now,
     wait_for_earlier_processes,
 )
-from tbench.nightly.open_night import EXIT_AWAY, EXIT_USAGE, OpenNight, StageEnd, exit_code
+from tbench.nightly.open_night import OpenNight, StageEnd, exit_code
 from tbench.nightly.process import PYTHON
 from tbench.nightly.reading import Benchmark
-from tbench.nightly.scores import score_of
 from tbench.nightly.server import ModelServer, serving
 from tbench.nightly.stages import after_the_runs
+from tbench.storage.read_run import read_run
+from tbench.storage.summaries import summary_of
 
 TBENCH = (*PYTHON, "tbench")
 """The command that runs and proxies are started with."""
-_CODES = (0, 1, EXIT_USAGE, EXIT_UNCOVERED, EXIT_AWAY, 130)
+_CODES = (
+    0,
+    exit_codes.BUG,
+    exit_codes.USAGE,
+    exit_codes.UNCOVERED,
+    exit_codes.AWAY,
+    exit_codes.INTERRUPTED,
+)
 """Exit codes of `tbench run`; a process that ends with another was ended from outside."""
 
 
@@ -165,7 +173,7 @@ class _Runs:
     async def _ask(self, record: CheckpointRecord, server: ModelServer | None) -> None:
         if not record.is_done("run"):
             stage = await self._night.stage("run", lambda: self._run(record, server), record)
-            if stage.code == EXIT_AWAY:
+            if stage.code == exit_codes.AWAY:
                 return
         if self._benchmark.proxies:
             await self._night.stage("proxies", lambda: self._proxies(record, server), record)
@@ -182,10 +190,10 @@ class _Runs:
         )
         night.note(f"$ tbench {' '.join(command)}")
         ended = await run_child([*self._tbench, *command], night.log, night.lock, server, night.say)
-        if ended.code not in (0, EXIT_UNCOVERED):
-            code = ended.code if ended.code in _CODES else EXIT_USAGE
+        if ended.code not in (0, exit_codes.UNCOVERED):
+            code = ended.code if ended.code in _CODES else exit_codes.USAGE
             return StageEnd(f"{ended.words} (exit code {ended.code}; log: {night.log})", code, "failed")
-        words = score_of(directory).score_line
+        words = summary_of(read_run(directory), intervals=False).score_line
         return StageEnd(words, ended.code, "failed" if ended.code else "done")
 
     async def _proxies(self, record: CheckpointRecord, server: ModelServer | None) -> StageEnd:
@@ -196,7 +204,7 @@ class _Runs:
             command = proxy_command(self._benchmark, proxy, settings, record, directory, base_url)
             night.note(f"$ tbench {' '.join(command)}")
             ended = await run_child([*self._tbench, *command], night.log, night.lock, server, night.say)
-            code = ended.code if ended.code in _CODES else EXIT_USAGE
+            code = ended.code if ended.code in _CODES else exit_codes.USAGE
             words = (
                 f"{proxy.name}: {directory}" if code == 0 else f"{proxy.name}: exit code {ended.code}: {ended.words}"
             )

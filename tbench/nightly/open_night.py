@@ -9,13 +9,13 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import Any, Literal
 
+from tbench import exit_codes
 from tbench.errors import TbenchError
 from tbench.nightly.journal import LOG_NAME, CheckpointRecord, NightRecord, Nights, StageName, StageRecord, now
 from tbench.nightly.server import ServerFailed
 from tbench.text import one_line, visible
 
-EXIT_BUG, EXIT_USAGE, EXIT_AWAY, EXIT_ALARM = 1, 2, 4, 5
-_WORST_FIRST = (EXIT_ALARM, EXIT_BUG, EXIT_USAGE, EXIT_AWAY)
+_WORST_FIRST = (exit_codes.ALARM, exit_codes.BUG, exit_codes.USAGE, exit_codes.AWAY)
 """An alarm says something about the model, whatever else went wrong; all other codes come behind these."""
 
 
@@ -55,12 +55,12 @@ class OpenNight:
         try:
             end = await work()
         except ServerFailed as failure:
-            end = StageEnd(str(failure), EXIT_AWAY, "failed")
+            end = StageEnd(str(failure), exit_codes.AWAY, "failed")
         except (TbenchError, OSError) as failure:
-            end = StageEnd(one_line(str(failure), 1000), EXIT_USAGE, "failed")
+            end = StageEnd(one_line(str(failure), 1000), exit_codes.USAGE, "failed")
         except Exception as bug:  # noqa: BLE001 - a bug in one stage must not lose the others
             self.note(traceback.format_exc())
-            end = StageEnd(f"a bug: {one_line(repr(bug))} (traceback in {self.log})", EXIT_BUG, "failed")
+            end = StageEnd(f"a bug: {one_line(repr(bug))} (traceback in {self.log})", exit_codes.BUG, "failed")
         seconds = round(time.monotonic() - began, 3)
         stage = StageRecord(state=end.state, words=end.words, code=end.code, ended_at=now(), seconds=seconds)
         self._keep(name, stage, of)

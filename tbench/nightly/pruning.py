@@ -30,7 +30,10 @@ def prune_night(nights: Nights, night: NightRecord) -> tuple[int, list[str]]:
             if why_not:
                 problems.append(f"{run}: not pruned: {why_not}")
                 continue
-            freed += sum(map(_removed, _large_files(run / "trials")))
+            removed = sum(map(_removed, _large_files(run / "trials")))
+            if removed:
+                _mark_as_changed(run / "trials")
+            freed += removed
     for log in sorted(nights.of(night.name).glob("serve-*.log")):
         freed += _removed(log)
     return freed, problems
@@ -67,6 +70,12 @@ def _is_called(run: Path, name: str) -> bool:
 def _large_files(trials: Path) -> Iterator[Path]:
     for folder, _, names in os.walk(trials):  # which follows no links to folders
         yield from (Path(folder, name) for name in names if name in _LARGE)
+
+
+def _mark_as_changed(folder: Path) -> None:
+    """Give a folder another time, for the pages that were made of what lay in it."""
+    with contextlib.suppress(OSError):
+        os.utime(folder)
 
 
 def _removed(file: Path) -> int:

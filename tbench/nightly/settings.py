@@ -58,6 +58,8 @@ class NightlySection(Frozen, use_attribute_docstrings=True):
     """A file that gets the Markdown of the last night, too."""
     page: str | None = None
     """A file that gets the report page of the last night's last run, too."""
+    site: str = "site"
+    """The folder of the pages about all nights; a relative path is below `directory`. "" leaves them out."""
 
 
 class ServeSection(Frozen, use_attribute_docstrings=True):

@@ -7,14 +7,16 @@ import os
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 from pathlib import Path
 
-from reports.page import write_report
+from reports.report import write_report
+from tbench import exit_codes
 from tbench.files import write_atomically
 from tbench.history.index import RunHistory
 from tbench.history.rows import ProxyRow
 from tbench.nightly.comparing import compared
-from tbench.nightly.journal import EXIT_UNCOVERED, SUMMARY_NAME, NightRecord, StageName
+from tbench.nightly.journal import SUMMARY_NAME, NightRecord, StageName
 from tbench.nightly.notify import post
-from tbench.nightly.open_night import EXIT_ALARM, OpenNight, StageEnd, exit_code
+from tbench.nightly.open_night import OpenNight, StageEnd, exit_code
+from tbench.nightly.pages import write_pages
 from tbench.nightly.pruning import prune_night
 from tbench.nightly.reading import Benchmark
 from tbench.nightly.series import LaneRun, as_the_gate_sees, runs_of_lane
@@ -33,6 +35,7 @@ async def after_the_runs(night: OpenNight, benchmark: Benchmark, earlier: Sequen
         "compare": lambda: asyncio.to_thread(work.compare),
         "gate": lambda: asyncio.to_thread(work.gate),
         "prune": lambda: asyncio.to_thread(work.prune),
+        "site": lambda: asyncio.to_thread(work.site),
         "notify": work.notify,
     }
     for name, do in stages.items():
@@ -108,9 +111,9 @@ class _Stages:
                 gates[lane] = {**verdict.as_json(), "lines": list(verdict.lines())}
                 words.append(f"{lane}: {verdict.lines()[0].removeprefix('gate: ')}")
                 if verdict.alarm:
-                    code = EXIT_ALARM
+                    code = exit_codes.ALARM
                 elif verdict.state == "uncovered":
-                    code = code or EXIT_UNCOVERED
+                    code = code or exit_codes.UNCOVERED
         self._night.change(gates=gates)
         return StageEnd("; ".join(words), code)
 
@@ -134,6 +137,16 @@ class _Stages:
             if old
             else StageEnd("nothing to prune")
         )
+
+    def site(self) -> StageEnd:
+        """Bring the pages about all nights up to date: behind the gate and the pruning, of which they tell."""
+        folder = self._config.nightly.site
+        if not folder:
+            return StageEnd("nightly.site is empty", state="skipped")
+        written = write_pages([self._nights.path], self._nights.path / folder)
+        for note in written.notes:
+            self._night.say(f"note: {note}")
+        return StageEnd(str(written.overview))
 
     async def notify(self) -> StageEnd:
         """Write the summary, and post the news; what does not work is told, and costs the night nothing."""

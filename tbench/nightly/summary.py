@@ -7,15 +7,23 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from tbench import exit_codes
 from tbench.errors import TbenchError
 from tbench.nightly.journal import CheckpointRecord, NightRecord, Nights
-from tbench.nightly.open_night import EXIT_ALARM, exit_code
-from tbench.nightly.scores import score_of
+from tbench.nightly.open_night import exit_code
 from tbench.scores.summary import percent
+from tbench.storage.read_run import read_run
+from tbench.storage.summaries import summary_of
 from tbench.text import visible_line
 
 NEWS_VERSION = 1
-_STATES = {0: "quiet", 1: "a bug", 3: "too few verdicts", 4: "endpoint away", EXIT_ALARM: "alarm"}
+_STATES = {
+    0: "quiet",
+    exit_codes.BUG: "a bug",
+    exit_codes.UNCOVERED: "too few verdicts",
+    exit_codes.AWAY: "endpoint away",
+    exit_codes.ALARM: "alarm",
+}
 _MARKUP = re.compile(r"([\\`*_{}\[\]<>|#])")
 
 
@@ -86,7 +94,7 @@ def _table(nights: Nights, record: NightRecord) -> Iterator[str]:
 
 def _cells(run: Path) -> list[str]:
     try:
-        found = score_of(run)
+        found = summary_of(read_run(run), intervals=False)
     except TbenchError:  # never begun, or damaged: the failures say more
         return ["–"] * 6
     score, counts = found.score, found.counts

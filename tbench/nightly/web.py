@@ -14,7 +14,7 @@ from collections.abc import Mapping
 from typing import Any
 from urllib.parse import urlsplit
 
-from harness.address import goes_past_proxies
+from harness.endpoint.address import goes_past_proxies
 
 
 class Unanswered(Exception):

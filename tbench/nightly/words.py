@@ -8,7 +8,7 @@ import shutil
 from collections.abc import Iterator
 from pathlib import Path
 
-from harness.address import without_password
+from harness.endpoint.address import without_password
 from tbench.config.text import commented_file
 from tbench.nightly.checkpoints import Checkpoint, is_glob
 from tbench.nightly.journal import NightRecord, Nights
@@ -87,10 +87,11 @@ def _server(benchmark: Benchmark, record: NightRecord) -> Iterator[str]:
 
 
 def _afterwards(config: NightlyConfig) -> Iterator[str]:
-    gate, notify, keep = config.gate, config.notify, config.nightly.keep
+    gate, notify, keep, site = config.gate, config.notify, config.nightly.keep, config.nightly.site
     words = f"{gate.base_nights} nights of baseline, k {gate.k:g}, h {gate.h:g}"
     yield f"gate      {words if gate.enabled else 'off'}"
     yield f"keep      {'everything' if keep is None else 'recordings and trajectories of ' + counted(keep, 'night')}"
+    yield f"site      {Path(config.nightly.directory, site) if site else 'none'}"
     if (variable := notify.webhook_env) is not None:
         yield f"webhook   of {variable}{'' if os.environ.get(variable) else ', which is not set'}"
 

@@ -62,7 +62,8 @@ def test_help_loads_no_command_and_nothing_heavy() -> None:
     )
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
     loaded = {name for name in done.stderr.split() if name.startswith(("tbench", "harness", "pydantic", "asyncio"))}
-    assert loaded == {"tbench", "tbench.cli", "tbench.cli.parsing", "tbench.cli.parsing.commands"}
+    parsing = {"tbench.cli.parsing", "tbench.cli.parsing.commands"}
+    assert loaded == {"tbench", "tbench.cli", "tbench.exit_codes", *parsing}
 
 
 @pytest.mark.parametrize(("group", "word"), [pytest.param(group, word, id=name) for name, group, word in COMMANDS])

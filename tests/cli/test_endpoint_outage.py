@@ -61,6 +61,12 @@ class Started:
         return [json.loads(line) for line in (self.directory / "results.jsonl").read_text().splitlines()]
 
     @property
+    def presences(self) -> list[str]:
+        """What the journal tells of the endpoint."""
+        events = [json.loads(line) for line in (self.directory / "journal.jsonl").read_text().splitlines()]
+        return [event["presence"] for event in events if event["kind"] == "endpoint_presence"]
+
+    @property
     def config(self) -> Any:
         return json.loads((self.directory / "run.json").read_text())
 
@@ -114,6 +120,7 @@ def test_a_restart_of_the_endpoint_under_four_trials_costs_none_of_them(begin: B
     assert "coverage 6/6" in run.said
     assert agents <= 4, run.said  # none was started meanwhile
     assert run.said.count("endpoint away: ") == 1
+    assert run.presences == ["away", "back"]
     assert [result["error"] for result in run.results] == [None] * 6
     timings = [result["timings"] for result in run.results]
     waited = [times for times in timings if times["waited_sec"] > AWAY_SEC]

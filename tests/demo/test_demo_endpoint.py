@@ -12,7 +12,7 @@ from urllib.parse import urlsplit
 
 import pytest
 
-from harness.chat import ChatModel, Rendering, RetryPolicy, Sampling
+from harness.endpoint.chat import ChatModel, Rendering, RetryPolicy, Sampling
 from harness.errors import ContextLimitReached, EndpointUnavailable, RequestRefused
 from harness.model import Template
 from harness.rendering import render_prompt

@@ -7,7 +7,7 @@ from typing import get_args
 import pytest
 
 from harness.agent import Agent, Limits
-from harness.chat import ChatModel, Rendering, Sampling
+from harness.endpoint.chat import ChatModel, Rendering, Sampling
 from harness.fakes import FakeTerminal
 from harness.model import Seeds, Template
 from harness.protocols import PROTOCOLS, load_protocol

@@ -199,7 +199,7 @@ def test_a_stage_that_fails_loses_nothing_before_it_and_is_done_at_the_next_star
     index.mkdir(parents=True)
     record = bench.night("n1")
     assert record.exit_code == 2 and record.checkpoints[0].has_run
-    assert {name for name, stage in record.stages.items() if stage.state == "failed"} == {"index", "gate"}
+    assert {name for name, stage in record.stages.items() if stage.state == "failed"} == {"index", "gate", "site"}
     index.rmdir()
     assert bench.night("n1").exit_code == 0
     assert runs_called(bench) == 1
@@ -266,6 +266,29 @@ def test_old_nights_lose_what_is_large_and_keep_their_results(bench: NightlyBenc
     assert len(list((bench.directory / "runs" / "n2_m").rglob("session.cast"))) == 8
     assert len(read_run(bench.directory / "runs" / "n1_m").results) == 8
     assert bench.night("n4").stages["prune"].words.startswith("1 night,")
+
+
+def test_each_night_brings_the_site_up_to_date(bench: NightlyBench) -> None:
+    bench.write(keep=1)
+    first = bench.night("n1").stages["site"]
+    assert first.words == str(bench.directory / "site" / "index.html")
+    page = bench.directory / "site" / "runs" / "n1_m" / "index.html"
+    written = page.parent / ".written"
+    before = written.read_text()
+    bench.night("n2")
+    assert page.is_file() and (bench.directory / "site" / "nights" / "n2.html").is_file()
+    assert written.read_text() != before, "the first night was pruned, so its trials are written again"
+    before = written.read_text()
+    bench.night("n3")
+    assert written.read_text() == before
+
+
+def test_the_site_can_lie_elsewhere_or_be_left_out(bench: NightlyBench, tmp_path: Path) -> None:
+    bench.write(site=str(tmp_path / "www"))
+    assert bench.night("n1").stages["site"].words == str(tmp_path / "www" / "index.html")
+    bench.write(site="")
+    assert bench.night("n2").stages["site"].state == "skipped"
+    assert not (bench.directory / "site").exists()
 
 
 def wait_for(path: Path) -> None:

@@ -10,10 +10,9 @@ from typing import TYPE_CHECKING
 
 import click
 
-from tbench.cli.common import json_option
+from tbench.cli.common import json_option, runs_argument
 from tbench.cli.comparing.sheets import Form, format_option, print_blocks
-from tbench.cli.parsing.commands import Argument, TbenchCommand
-from tbench.cli.parsing.values import A_PATH
+from tbench.cli.parsing.commands import TbenchCommand
 from tbench.cli.printing import print_line, print_text
 
 if TYPE_CHECKING:
@@ -24,15 +23,7 @@ if TYPE_CHECKING:
 
 
 @click.command(cls=TbenchCommand)
-@click.argument(
-    "runs",
-    cls=Argument,
-    metavar="RUN...",
-    type=A_PATH,
-    nargs=-1,
-    required=True,
-    help="Two or more run directories, or .jsonl files of results; the first is the base.",
-)
+@runs_argument("Two or more run directories, or .jsonl files of results; the first is the base.")
 @click.option("--anyway", is_flag=True, help="Compare also what is unfinished, or was run with other settings.")
 @click.option("--all-tasks", is_flag=True, help="Show every common task, not only those that differ.")
 @format_option

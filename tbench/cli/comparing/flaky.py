@@ -9,10 +9,9 @@ from typing import TYPE_CHECKING
 
 import click
 
-from tbench.cli.common import json_option
+from tbench.cli.common import json_option, runs_argument
 from tbench.cli.comparing.sheets import Form, format_option, print_blocks
-from tbench.cli.parsing.commands import Argument, TbenchCommand
-from tbench.cli.parsing.values import A_PATH
+from tbench.cli.parsing.commands import TbenchCommand
 from tbench.cli.printing import print_line, print_text
 
 if TYPE_CHECKING:
@@ -22,15 +21,7 @@ if TYPE_CHECKING:
 
 
 @click.command(cls=TbenchCommand)
-@click.argument(
-    "runs",
-    cls=Argument,
-    metavar="RUN...",
-    type=A_PATH,
-    nargs=-1,
-    required=True,
-    help="Run directories, or .jsonl files of results.",
-)
+@runs_argument("Run directories, or .jsonl files of results.")
 @format_option
 @json_option
 def flaky(runs: tuple[Path, ...], form: Form, as_json: bool) -> None:

@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from tbench.cli.common import json_option
+from tbench.cli.common import json_option, runs_argument
 from tbench.cli.comparing.sheets import Form, format_option, print_blocks
-from tbench.cli.parsing.commands import Argument, TbenchCommand
-from tbench.cli.parsing.values import A_PATH, Number
+from tbench.cli.parsing.commands import TbenchCommand
+from tbench.cli.parsing.values import Number
 from tbench.cli.printing import print_line, print_text
 
 if TYPE_CHECKING:
@@ -22,14 +22,8 @@ if TYPE_CHECKING:
 
 
 @click.command(cls=TbenchCommand)
-@click.argument(
-    "runs",
-    cls=Argument,
-    metavar="RUN...",
-    type=A_PATH,
-    nargs=-1,
-    required=True,
-    help="Run directories, or .jsonl files of results, whose noise is taken; best two that differ as those to come.",
+@runs_argument(
+    "Run directories, or .jsonl files of results, whose noise is taken; best two that differ as those to come."
 )
 @click.option(
     "--points",

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
-from tbench.cli.parsing.commands import Argument
+from tbench.cli.common import runs_argument
 from tbench.cli.parsing.values import A_PATH, OneOf
 from tbench.cli.printing import print_line
 from tbench.errors import UsageError
@@ -33,15 +33,7 @@ def export_options(form: str, *, only: str) -> Callable[[Decorated], Decorated]:
 
 def _options(form: str, only: str) -> list[Callable[[Decorated], Decorated]]:
     return [
-        click.argument(
-            "runs",
-            cls=Argument,
-            metavar="RUN",
-            type=A_PATH,
-            nargs=-1,
-            required=True,
-            help="A run directory; several may follow.",
-        ),
+        runs_argument("Run directories."),
         click.option(
             "--output",
             "-o",

@@ -6,22 +6,15 @@ from pathlib import Path
 
 import click
 
-from tbench.cli.parsing.commands import Argument, TbenchCommand
+from tbench.cli.common import runs_argument
+from tbench.cli.parsing.commands import TbenchCommand
 from tbench.cli.parsing.values import A_PATH
 from tbench.cli.printing import print_line
 from tbench.text import counted
 
 
 @click.command(cls=TbenchCommand)
-@click.argument(
-    "runs",
-    cls=Argument,
-    metavar="RUN...",
-    type=A_PATH,
-    nargs=-1,
-    required=True,
-    help="Run directories, and folders of them at any depth.",
-)
+@runs_argument("Run directories, and folders of them at any depth.")
 @click.option("--output", "-o", metavar="FILE", type=A_PATH, required=True, help="The new file.")
 @click.option("--overwrite", is_flag=True, help="Replace the file where it is there already.")
 def sqlite(runs: tuple[Path, ...], output: Path, overwrite: bool) -> None:

@@ -7,29 +7,20 @@ from typing import TYPE_CHECKING
 
 import click
 
-from tbench.cli.common import json_option
-from tbench.cli.parsing.commands import Argument, TbenchCommand
-from tbench.cli.parsing.values import A_PATH, Integer, Number
+from tbench import exit_codes
+from tbench.cli.common import json_option, runs_argument
+from tbench.cli.parsing.commands import TbenchCommand
+from tbench.cli.parsing.values import Integer, Number
 from tbench.cli.printing import print_line, print_text
 
 if TYPE_CHECKING:
     from tbench.api.nights import StoredNight
 
-ALARM = 5
-"""The exit code of an alarm."""
 _DIFFERENCES_SHOWN = 3
 
 
 @click.command(cls=TbenchCommand)
-@click.argument(
-    "runs",
-    cls=Argument,
-    metavar="RUN...",
-    type=A_PATH,
-    nargs=-1,
-    required=True,
-    help="Runs of one benchmark, or directories of runs; the one that began last is judged.",
-)
+@runs_argument("Runs of one benchmark, or directories of runs; the one that began last is judged.")
 @click.option("--base-nights", type=Integer(min=2), default=10, help="Nights that the baseline begins with.")
 @click.option("--base-from", metavar="NIGHT", help="Name or date (YYYY-MM-DD) of the night at which it begins.")
 @click.option(
@@ -84,7 +75,7 @@ def gate(
         for line in verdict.lines():
             print_line(line)
     if verdict.alarm:
-        raise click.exceptions.Exit(ALARM)
+        raise click.exceptions.Exit(exit_codes.ALARM)
 
 
 def _differences(nights: list[StoredNight]) -> list[str]:

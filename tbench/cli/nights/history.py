@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -14,9 +14,8 @@ import click
 from tbench.cli.common import json_option
 from tbench.cli.parsing.commands import Argument, TbenchCommand
 from tbench.cli.parsing.values import A_PATH, Integer
-from tbench.cli.printing import print_line, print_text
+from tbench.cli.printing import aligned, print_line, print_text
 from tbench.errors import UsageError
-from tbench.text import visible_line
 
 if TYPE_CHECKING:
     from tbench.history.index import RunHistory
@@ -118,13 +117,13 @@ def _show_runs(
         _print_json({**said, "remarks": list(remarks)})
         return
     heads = ("run", "begun", "model", "dataset", ">score", ">coverage", ">k", ">tokens", ">wall", "")
-    for line in _aligned(heads, [_cells(row, roots) for row in rows]):
+    for line in aligned(heads, [_cells(row, roots) for row in rows]):
         print_line(line)
     if not rows:
         print_line("no runs")
     if proxies:
         print_line("")
-        for line in _aligned(_PROXY_HEADS, [_proxy_cells(row, roots) for row in proxies]):
+        for line in aligned(_PROXY_HEADS, [_proxy_cells(row, roots) for row in proxies]):
             print_line(line)
     _print_remarks(remarks)
 
@@ -212,7 +211,7 @@ def _show_task(history: RunHistory, task: str, rows: Sequence[RunRow], as_json: 
         _print_json({"task": task, "points": [_plain(point) for point in points], "remarks": list(remarks)})
         return
     heads = ("run", "begun", "model", "content", ">mean", ">solved", ">steps", "by seed")
-    for line in _aligned(heads, [_task_cells(point) for point in points]):
+    for line in aligned(heads, [_task_cells(point) for point in points]):
         print_line(line)
     _print_remarks(remarks)
 
@@ -249,18 +248,6 @@ def _print_remarks(remarks: Sequence[str]) -> None:
         print_line(f"note: {remark}")
     if len(remarks) > _REMARKS_SHOWN:
         print_line(f"note: {len(remarks) - _REMARKS_SHOWN:,} more of earlier runs; --json has them all")
-
-
-def _aligned(heads: Sequence[str], rows: Sequence[Sequence[str]]) -> Iterator[str]:
-    """Lines of a table; columns whose head begins with > are numbers."""
-    if not rows:
-        return
-    right = [head.startswith(">") for head in heads]
-    table = [[head.removeprefix(">") for head in heads], *([visible_line(cell) for cell in row] for row in rows)]
-    widths = [max(map(len, column)) for column in zip(*table, strict=True)]
-    for row in table:
-        cells = zip(row, widths, right, strict=True)
-        yield "  ".join(cell.rjust(width) if number else cell.ljust(width) for cell, width, number in cells).rstrip()
 
 
 def _plain(row: RunRow | ProxyRow | TaskPoint) -> dict[str, Any]:

@@ -100,6 +100,14 @@ def _say(words: str) -> None:
         print_line(words, err=True)
 
 
+def _write_site(benchmark: Benchmark) -> Path:
+    """Bring the site up to date, also where all nights were over, and another version has written it."""
+    from tbench.nightly.pages import write_pages
+
+    directory = Path(benchmark.config.nightly.directory)
+    return write_pages([directory], directory / benchmark.config.nightly.site).overview
+
+
 def _end(record: NightRecord) -> None:
     if record.exit_code:
         raise click.exceptions.Exit(record.exit_code)
@@ -115,4 +123,5 @@ def _play_demo(directory: Path, nights: int) -> None:
         set_checkpoint(directory, name)
         record = _run(benchmark, name)
     if record is not None:
+        print_line(f"site: {_write_site(benchmark)}")
         _end(record)

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import click
 
+from tbench import exit_codes
 from tbench.cli.parsing.configured import ConfiguredCommand, Given
 from tbench.cli.parsing.values import A_PATH
 from tbench.cli.printing import print_line, print_text
@@ -39,4 +40,4 @@ def extract(given: Given[ExtractConfig], resume: bool, score: Path | None, as_js
             print_text(line)
         print_line(f"extraction directory: {directory}")
     if result.replies / result.planned < config.output.min_coverage:
-        raise click.exceptions.Exit(3)
+        raise click.exceptions.Exit(exit_codes.UNCOVERED)

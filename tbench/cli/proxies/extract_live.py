@@ -9,8 +9,9 @@ from pathlib import Path
 import click
 
 from harness.protocols.thinking_bash import ThinkingBash
+from tbench import exit_codes
 from tbench.agents.setup import AgentSetup, connect
-from tbench.cli.interruption import EXIT_INTERRUPTED, run_interruptibly
+from tbench.cli.interruption import run_interruptibly
 from tbench.cli.printing import print_line
 from tbench.cli.tasks import chosen_tasks
 from tbench.config.layers import Resolved
@@ -80,7 +81,7 @@ async def _ask_and_store(config: ExtractConfig, setup: AgentSetup, tasks: TaskSe
                 await ask_all(chat, setup.protocol, missing, keep, concurrency=config.schedule.concurrency)
             except asyncio.CancelledError:
                 print_line(f"interrupted; what was answered is kept, go on with --resume --output {path}", err=True)
-                raise click.exceptions.Exit(EXIT_INTERRUPTED) from None
+                raise click.exceptions.Exit(exit_codes.INTERRUPTED) from None
     except OSError as error:
         raise UsageError(f"{path}: cannot be written: {error.strerror or error}; make room, then --resume") from None
     finally:

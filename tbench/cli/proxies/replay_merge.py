@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 
 import click
 
-from tbench.cli.common import json_option
-from tbench.cli.parsing.commands import Argument, TbenchCommand
+from tbench.cli.common import json_option, runs_argument
+from tbench.cli.parsing.commands import TbenchCommand
 from tbench.cli.parsing.values import A_PATH
 from tbench.cli.proxies.replay_score import dataset_option, metric_revision_option, show
 
@@ -17,15 +17,7 @@ if TYPE_CHECKING:
 
 
 @click.command(cls=TbenchCommand)
-@click.argument(
-    "runs",
-    cls=Argument,
-    metavar="RUN...",
-    type=A_PATH,
-    nargs=-1,
-    required=True,
-    help="The directories of all shards (--shard i/n).",
-)
+@runs_argument("The directories of all shards (--shard i/n).")
 @click.option("--output", "-o", metavar="DIR", type=A_PATH, required=True, help="A new directory for the whole run.")
 @dataset_option
 @metric_revision_option

@@ -11,7 +11,8 @@ from collections.abc import Sequence
 import click
 
 from harness.model import Sampling
-from tbench.cli.interruption import EXIT_INTERRUPTED, run_interruptibly
+from tbench import exit_codes
+from tbench.cli.interruption import run_interruptibly
 from tbench.cli.printing import print_line
 from tbench.errors import UsageError
 from tbench.proxies.datasets.records import Dataset, read_dataset
@@ -21,7 +22,6 @@ from tbench.proxies.replay.asking.options import ReplayOptions, make_endpoints, 
 from tbench.proxies.replay.asking.plan import ask_for_missing, make_plan
 from tbench.proxies.replay.asking.tokenizer import Tokenizer
 
-EXIT_UNANSWERED, EXIT_STOPPED = 3, 4
 _MOST_LINES = 10
 """Most lines of one kind that are shown; the rest is counted."""
 
@@ -47,7 +47,7 @@ async def _execute(options: ReplayOptions, dataset: Dataset, sampling: Sampling,
         return _say_end(options, progress)
     except asyncio.CancelledError:
         say(f"interrupted; what was answered is kept, go on with --resume --output {options.output}")
-        return EXIT_INTERRUPTED
+        return exit_codes.INTERRUPTED
     finally:
         await endpoints.close()
 
@@ -72,10 +72,10 @@ def _say_end(options: ReplayOptions, progress: ReplayProgress) -> int:
     say(f"{', '.join(words)}{rate}")
     if progress.stopped is not None:
         say(f"stopped: {progress.stopped}; go on with --resume")
-        return EXIT_STOPPED
+        return exit_codes.AWAY
     if unanswered or (progress.overflow and not options.allow_overflow):
         say("--resume asks for the missing ones again")
-        return EXIT_UNANSWERED
+        return exit_codes.UNCOVERED
     return 0
 
 

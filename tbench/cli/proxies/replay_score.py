@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from tbench import exit_codes
 from tbench.cli.common import json_option
 from tbench.cli.parsing.commands import Argument, TbenchCommand
 from tbench.cli.parsing.values import A_PATH, OneOf
@@ -126,4 +127,4 @@ def _as_json(each: Recomputed) -> dict[str, Any]:
 
 def _exit_unless_identical(found: Sequence[Recomputed]) -> None:
     if not any(each.identical for each in found):
-        raise click.exceptions.Exit(3)
+        raise click.exceptions.Exit(exit_codes.UNCOVERED)

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, get_args
 
 import click
 
+from tbench import exit_codes
 from tbench.cli.parsing.configured import ConfiguredCommand, Given
 from tbench.cli.printing import print_line, print_text
 from tbench.cli.task import CHOOSING
@@ -52,7 +53,7 @@ def check(given: Given[RunConfig], runs: bool | None, as_json: bool) -> None:
     else:
         _print_lines(tasks, found)
     if any(each.level == "problem" for findings in found.values() for each in findings):
-        raise click.exceptions.Exit(2)
+        raise click.exceptions.Exit(exit_codes.USAGE)
 
 
 def _is_one_task(source: str) -> bool:

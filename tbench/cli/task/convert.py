@@ -6,6 +6,7 @@ from pathlib import Path
 
 import click
 
+from tbench import exit_codes
 from tbench.cli.parsing.commands import Argument, TbenchCommand
 from tbench.cli.parsing.values import A_PATH
 from tbench.cli.printing import print_line
@@ -54,4 +55,4 @@ def convert(tasks: Path, output: Path | None) -> None:
             print_line(f"{path.name}: {note}")
     print_line(f"{counted(len(found) - problems, 'task')} written to {target}, {counted(problems, 'problem')}")
     if problems:
-        raise click.exceptions.Exit(2)
+        raise click.exceptions.Exit(exit_codes.USAGE)

@@ -16,7 +16,7 @@ from tbench.cli.printing import print_line
 @click.option("--output", "-o", type=A_PATH, help="Where to write; default RUN/report.html.")
 def report(run: Path, output: Path | None) -> None:
     """Write one self-contained HTML page and print its path."""
-    from reports.page import write_report
+    from reports.report import write_report
     from tbench.errors import UsageError
 
     try:

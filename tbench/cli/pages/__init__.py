@@ -1,0 +1,1 @@
+"""Commands that make pages of stored runs, and one that serves them."""
