@@ -27,6 +27,7 @@ MORE = {
     "tbench flaky": "comparing.md#flaky-tasks",
     "tbench power": "comparing.md#how-many-seeds",
     "tbench report": "results.md",
+    "tbench view": "reports.md#live",
     "tbench history": "history.md",
     "tbench export": "exchange.md#export",
     "tbench export sqlite": "history.md#one-file-of-some-runs",

@@ -12,7 +12,7 @@ from typing import Any
 from fake_tmux import FakeTmux
 from run_plans import a_document, a_plan
 
-from harness.chat import ChatModel, OutagePolicy, RetryPolicy, Sampling
+from harness.endpoint.chat import ChatModel, OutagePolicy, RetryPolicy, Sampling
 from harness.limits import Limits
 from harness.protocols import load_protocol
 from harness.trajectory import Trajectory

@@ -1,14 +1,15 @@
-"""The pictures of the documentation, taken of a real run: `make pictures` needs tmux and chromium beside an engine.
+"""The pictures of the documentation, taken of real runs: `make pictures` needs tmux and chromium beside an engine.
 
-The demo with 64 trials plays in a tmux of the asked size. Its screen is taken while it runs, and afterwards a browser
-shows its report.
+The demo with 64 trials plays in a tmux of the asked size. While it runs, its screen is taken, and the wall of terminals
+in a browser. The other pages are those of ten demo nights, which are played where they are not there yet.
 
-    python tests/pictures.py [--size 110x19] [--after TRIALS] [--at-once TRIALS] [--output docs/pictures]
+    python tests/pictures.py [--size 110x19] [--after TRIALS] [--at-once TRIALS] [--nights DIR] [--output docs/pictures]
 """
 
 from __future__ import annotations
 
 import argparse
+import contextlib
 import io
 import re
 import shlex
@@ -16,15 +17,19 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
+from page_pictures import photograph_live, photograph_pages
 from rich.console import Console
 from rich.text import Text
 
 PICTURES = Path(__file__).parents[1] / "docs" / "pictures"
+NIGHTS = Path("runs/nights")
 SEEDS = 8
 DEADLINE_SEC = 600.0
-REPORT_SIZE = (1300, 1250)
+TBENCH = (sys.executable, "-m", "tbench")
+EXIT_ALARM = 5
 _DONE = re.compile(r"(\d+)/\d+ done")
 
 
@@ -63,9 +68,9 @@ def as_svg(screen: str, size: tuple[int, int], title: str) -> str:
     return re.sub(r"@font-face \{.*?\}\s*", "", picture, flags=re.DOTALL)
 
 
-def live(command: str, size: tuple[int, int], after: int, run: Path) -> str:
-    """The screen of a demo when this many of its trials are done, which then plays to its end."""
-    program = shlex.join([sys.executable, "-m", *command.split(), "--output", str(run)])
+def live(command: str, size: tuple[int, int], after: int, run: Path, beside: Callable[[], None]) -> str:
+    """The screen of a demo when this many of its trials are done, after which `beside` looks at it, too."""
+    program = shlex.join([*TBENCH, *command.split()[1:], "--output", str(run)])
     screen, taken, until = Screen(size, program), "", time.monotonic() + DEADLINE_SEC
     try:
         while time.monotonic() < until:
@@ -74,37 +79,56 @@ def live(command: str, size: tuple[int, int], after: int, run: Path) -> str:
                 return taken
             if not taken and trials_done(shown) >= after:
                 taken = screen.read(colours=True)
+                beside()
             time.sleep(0.2)
         raise SystemExit(f"the demo did not end within {DEADLINE_SEC:.0f} s:\n{shown}")
     finally:
         screen.close()
 
 
-def photograph(page: Path, picture: Path, size: tuple[int, int]) -> None:
-    """A browser's view of a page, as PNG."""
-    with tempfile.TemporaryDirectory() as profile:
-        flags = ["--headless", "--no-sandbox", "--hide-scrollbars", f"--user-data-dir={profile}"]
-        window = f"--window-size={size[0]},{size[1]}"
-        command = ["chromium", *flags, window, f"--screenshot={picture}", page.resolve().as_uri()]
-        subprocess.run(command, check=True, capture_output=True, timeout=120)
+@contextlib.contextmanager
+def viewed(folder: Path) -> Iterator[str]:
+    """The address at which `tbench view` shows the runs of a folder."""
+    command = [*TBENCH, "view", str(folder), "--port", "0"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as server:
+        try:
+            assert server.stdout is not None
+            yield server.stdout.readline().removeprefix("view: ").strip()
+        finally:
+            server.terminate()
+
+
+def play_nights(directory: Path) -> Path:
+    """The site of ten demo nights; those that are there already are not played again."""
+    done = subprocess.run([*TBENCH, "nightly", "--demo", str(directory)], timeout=2 * DEADLINE_SEC)
+    if done.returncode != EXIT_ALARM:
+        raise SystemExit(f"the nights ended with {done.returncode}, not with their alarm")
+    return directory / "nightly" / "site"
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--size", default="110x19", help="columns x lines of the terminal")
-    parser.add_argument("--after", type=int, default=30, help="trials that are done when the screen is taken")
+    parser.add_argument("--after", type=int, default=24, help="trials that are done when the screen is taken")
     parser.add_argument("--output", type=Path, default=PICTURES)
     parser.add_argument("--at-once", type=int, default=12)
+    parser.add_argument("--nights", type=Path, default=NIGHTS, help="directory of the demo's nights")
     given = parser.parse_args()
     command = f"tbench demo -k {SEEDS} -n {given.at_once}"
     columns, lines = map(int, given.size.split("x"))
     given.output.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory() as directory:
-        run = Path(directory) / "demo"
-        screen = live(command, (columns, lines), given.after, run)
-        (given.output / "live.svg").write_text(as_svg(screen, (columns, lines), command), encoding="utf-8")
-        photograph(run / "report.html", given.output / "report.png", REPORT_SIZE)
-    print(f"written: {given.output}/live.svg, {given.output}/report.png")
+    photograph_pages(play_nights(given.nights), given.output)
+    with tempfile.TemporaryDirectory() as directory, viewed(Path(directory)) as address:
+        wall = given.output / "live.png"
+        screen = live(
+            command,
+            (columns, lines),
+            given.after,
+            Path(directory) / "demo",
+            lambda: photograph_live(f"{address.rstrip('/')}/live", wall),
+        )
+    (given.output / "live.svg").write_text(as_svg(screen, (columns, lines), command), encoding="utf-8")
+    print(f"written: {given.output}")
 
 
 if __name__ == "__main__":

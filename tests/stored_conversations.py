@@ -13,7 +13,7 @@ from fault_server import FaultServer, completion
 from run_plans import a_document, a_plan
 
 from harness.agent import Agent
-from harness.chat import ChatModel, Rendering, RetryPolicy, Sampling
+from harness.endpoint.chat import ChatModel, Rendering, RetryPolicy, Sampling
 from harness.errors import EndpointError
 from harness.fakes import FakeTerminal
 from harness.limits import Limits

@@ -29,7 +29,7 @@ from tbench.config.document import Locked, PlannedTask, RunDocument
 from tbench.config.layers import Layers
 from tbench.config.settings import RunConfig
 from tbench.errors import KINDS
-from tbench.events import RunEnded, RunStarted, TrialFinished, TrialPhase, TrialTaskStep, TrialVerdict
+from tbench.events import EndpointPresence, RunEnded, RunStarted, TrialFinished, TrialPhase, TrialTaskStep, TrialVerdict
 from tbench.history.database import make_tables
 from tbench.nightly.reading import read_benchmark
 from tbench.origin import DatasetOrigin
@@ -67,7 +67,7 @@ STORED = [
     Compaction,
     TaskStepResult,
 ]
-EVENTS = [RunStarted, TrialPhase, TrialTaskStep, TrialVerdict, TrialFinished, RunEnded]
+EVENTS = [RunStarted, TrialPhase, TrialTaskStep, TrialVerdict, TrialFinished, EndpointPresence, RunEnded]
 SUMMARISED = [Summary, Counts, Score, TaskRow, Cell, ErrorGroup, TimeSplit, Pressure, UnreachedSteps]
 
 _FENCE = re.compile(r"^(`{3,})(\w*)\n(.*?)^\1$", re.MULTILINE | re.DOTALL)

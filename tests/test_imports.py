@@ -102,7 +102,7 @@ def arrows() -> dict[tuple[str, str], set[str]]:
 
 
 def test_there_is_something_to_check() -> None:
-    assert {"tbench.runs.run", "harness.agent", "reports.page"} <= {module(path) for path in FILES}
+    assert {"tbench.runs.run", "harness.agent", "reports.report"} <= {module(path) for path in FILES}
     assert room_of("tbench.sandbox.docker.engine") == "tbench/sandbox/docker"
     assert room_of("tbench.errors") == WORDS
     assert ("tbench/runs", "tbench/verify") in arrows()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import json
 import re
 import sys
 from collections.abc import Awaitable, Callable, Iterator
@@ -63,7 +64,9 @@ async def test_the_example_does_a_task_in_a_container(
     assert [request.messages[-1].content.strip() for request in model.requests[1:]] == ["/app", "done"]
     assert [step for step, _ in steps] == [1, 2, 3]
     assert (await sandbox.shell("test -e /app/done", timeout_sec=10)).exit_code == 0
-    assert "touch done" in (tmp_path / "trial" / "session.cast").read_text()
+    lines = (tmp_path / "trial" / "session.cast").read_text().splitlines()
+    told = [event[2] for event in map(json.loads, lines[1:]) if event[1] in "im"]
+    assert told == ["step 1", "pwd", "step 2", "touch done && ls", "step 3"]
 
 
 @pytest.mark.engine

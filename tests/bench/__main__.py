@@ -19,6 +19,7 @@ import datasets
 import history
 import lives
 import memory
+import pages
 import replay
 import scoring
 import services
@@ -42,10 +43,11 @@ GROUPS: dict[str, Callable[..., Awaitable[None]]] = {
     "help": lives.command_line,
     "datasets": datasets.by_name,
     "history": history.index_and_pages,
+    "site": pages.of_sites,
     "replay": scoring.replay,
     "replay_client": replay.client_speed,
 }
-WITHOUT_ENGINE = {"help", "datasets", "history", "replay", "replay_client"}
+WITHOUT_ENGINE = {"help", "datasets", "history", "site", "replay", "replay_client"}
 
 
 async def measure(engine: Engine | None, names: list[str], directory: Path) -> Figures:

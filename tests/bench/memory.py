@@ -19,7 +19,7 @@ from figures import Figures
 from small_task import Place, make_task
 
 from harness.agent import Limits
-from harness.chat import ChatModel
+from harness.endpoint.chat import ChatModel
 from harness.model import Sampling
 from harness.protocols import load_protocol
 from tbench.agents.model_agent import ModelAgent

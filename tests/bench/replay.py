@@ -15,7 +15,7 @@ from urllib.parse import urlsplit
 from endpoint import Endpoint
 from figures import Figures
 
-from harness.chat import ChatModel
+from harness.endpoint.chat import ChatModel
 from harness.model import Sampling
 from tbench.proxies.datasets.records import Record
 from tbench.proxies.replay.asking.client import PromptedStep, ask

@@ -23,7 +23,7 @@ from run_plans import a_document, a_plan
 from small_task import Place, make_task
 
 from harness.agent import Limits
-from harness.chat import ChatModel
+from harness.endpoint.chat import ChatModel
 from harness.model import Model, Sampling
 from harness.protocols import load_protocol
 from harness.trajectory import Message, Reply, Usage

@@ -17,7 +17,7 @@ from figures import Figures
 from small_task import Place
 
 from harness.agent import Agent, Limits
-from harness.chat import ChatModel
+from harness.endpoint.chat import ChatModel
 from harness.model import Sampling
 from harness.protocols import load_protocol
 from harness.protocols.base import Keys

@@ -24,7 +24,7 @@ from harm import Harm
 from run_plans import a_plan
 from shaky import ShakyEndpoint
 
-from harness.chat import ChatModel, RetryPolicy
+from harness.endpoint.chat import ChatModel, RetryPolicy
 from harness.limits import Limits
 from harness.model import Sampling
 from harness.protocols import load_protocol

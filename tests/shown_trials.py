@@ -1,0 +1,80 @@
+"""Trials of a run and the files of their pages, for tests of these."""
+
+from __future__ import annotations
+
+import base64
+import gzip
+import json
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from run_trees import a_result, write_run
+from site_pages import PageText
+from written_trials import WrittenTrial, write_files_of
+
+from harness.trajectory import Step
+from reports.site.writing import write_site
+from tbench.results import TrialResult
+from tbench.storage.run_files import trial_directory
+
+
+@dataclass(frozen=True, slots=True)
+class WrittenPage:
+    """The page of a trial and its data script."""
+
+    html: str
+    script: str
+
+    @property
+    def words(self) -> str:
+        """The text of the page on one line; it is well-formed, or this fails."""
+        return " ".join(PageText(self.html).text.split())
+
+    @property
+    def sections(self) -> list[dict[str, Any]]:
+        """What the script assigns."""
+        begin = self.script.index("]=") + 2
+        found: list[dict[str, Any]] = json.loads(self.script[begin : self.script.rindex(";")])["sections"]
+        return found
+
+    def lines(self, section: int = 0) -> list[Any]:
+        """The packed lines of a section: what the model was told, steps, and events of the recording."""
+        packed = base64.b64decode(self.sections[section]["packed"])
+        return [json.loads(line) for line in gzip.decompress(packed).decode().split("\n") if line]
+
+    def steps(self, section: int = 0) -> list[dict[str, Any]]:
+        """The texts of a section's steps."""
+        return [line for line in self.lines(section) if isinstance(line, dict) and "n" in line]
+
+
+def no_change(_: Path) -> None:
+    """Leave the files of a trial as they are."""
+
+
+def page_of(
+    folder: Path,
+    trial: WrittenTrial | None = None,
+    result: TrialResult | None = None,
+    change: Callable[[Path], None] = no_change,
+) -> WrittenPage:
+    """The page of a trial that is alone in its run; `change` may spoil its directory before."""
+    result = result or a_result("task", 0, 0.0)
+    run = write_run(folder / "runs" / "run", [result], {result.task: "sha256:t"}, (result.seed,))
+    change(write_files_of(run, result, trial or WrittenTrial()))
+    return written_page(folder)
+
+
+def written_page(folder: Path, name: str = "task--0") -> WrittenPage:
+    """The page of a trial of the run called run, in the site of all runs of `folder`."""
+    place = write_site([folder / "runs"], folder / "site").overview.parent / "runs" / "run"
+    return WrittenPage((place / f"{name}.html").read_text(), (place / f"{name}.js").read_text())
+
+
+def write_steps(run: Path, result: TrialResult, steps: Sequence[Step]) -> Path:
+    """Write the directory of a trial with nothing but these steps."""
+    directory = trial_directory(run, result.task, result.seed, result.attempt)
+    directory.mkdir(parents=True)
+    (directory / "steps.jsonl").write_text("".join(f"{step.model_dump_json()}\n" for step in steps))
+    return directory
