@@ -3,12 +3,14 @@ PYTHON ?= python3
 VENV ?= .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
+# Where `make demo` keeps its nights.
+NIGHTS ?= runs/nights
 # Harbor needs Python 3.12 or newer.
 HARBOR_PYTHON ?= python3.12
 HARBOR_VENV ?= .venv-harbor
 HARBOR := harbor==0.25.0
 
-.PHONY: demo test test-all lint docs bench bench-harbor pictures soak setup clean
+.PHONY: demo test test-all lint browser docs bench bench-harbor pictures soak setup clean
 
 # Wheels are enough; the stamp makes a second call cheap.
 $(STAMP): pyproject.toml
@@ -25,8 +27,11 @@ $(STAMP): pyproject.toml
 setup: $(STAMP)
 	@$(BIN)/tbench setup
 
+# A run of 24 trials; then ten nights, of which the last ones are an alarm (exit code 5), and the pages about them. Nights
+# that are there already are not played again.
 demo: setup
 	@$(BIN)/tbench demo
+	@$(BIN)/tbench nightly --demo $(NIGHTS); test $$? -eq 5 || { echo "demo: the nights did not end with their alarm" >&2; exit 1; }
 
 lint: $(STAMP)
 	@command -v shellcheck >/dev/null || { test "$$(id -u)" = 0 && command -v apt-get >/dev/null && \
@@ -36,12 +41,19 @@ lint: $(STAMP)
 	@$(BIN)/ruff format --check .
 	@$(BIN)/mypy
 
+# What shows the pages to the tests: the browser of the distribution, not one that playwright would download.
+browser:
+	@command -v chromium >/dev/null || command -v chromium-browser >/dev/null || command -v google-chrome >/dev/null || { \
+		test "$$(id -u)" = 0 && command -v apt-get >/dev/null && \
+		echo "browser: installing chromium" && apt-get update -qq && apt-get install -y -qq chromium >/dev/null; } || \
+		echo "browser: no chromium, so no page is tried in a browser" >&2
+
 # Four workers for two cores: two begin with what starts containers, one with what types into them, which mostly wait; one
 # begins with the rest, and each goes on with what is left (tests/conftest.py).
-test: setup lint
+test: setup lint browser
 	@$(BIN)/python -m pytest -m "not slow" -n 4
 
-test-all: setup lint
+test-all: setup lint browser
 	@$(BIN)/python -m pytest --hypothesis-profile=explore -n 4
 
 # The tables of settings in docs/configuration.md, and docs/commands.md.
@@ -71,7 +83,7 @@ soak: setup
 	@$(BIN)/python tests/soak
 
 # The pictures in docs/pictures, of a real run; with tmux and chromium.
-pictures: setup
+pictures: setup browser
 	@$(BIN)/python tests/pictures.py
 
 # Containers of dead runs, the shared network, the tools volume, the images that tbench built.
