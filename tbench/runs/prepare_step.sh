@@ -9,10 +9,10 @@ is_failed=
 
 if [ "$before" != 0 ]; then
     # The last terminal lives on under another name, as what runs in it may be a part of the work.
-    LOCPATH=/opt/tbench/share/locale $busybox timeout -k 5 10 /opt/tbench/bin/tmux -u -S "$terminal" \
+    LOCPATH=/opt/tbench/share/locale /opt/tbench/bin/limit 10 /opt/tbench/bin/tmux -u -S "$terminal" \
         rename-session -t main "step-$before" >/dev/null 2>&1
     # Nobody may put a link in the way of what is removed.
-    kill -STOP -1 2>/dev/null
+    { kill -STOP -1; kill -CONT $PPID; } 2>/dev/null
     # The terminal's files say where its last shell was.
     $busybox rm -rf /tests /.tbench-* /logs/agent /logs/verifier "$terminal".command* || is_failed=1
 fi

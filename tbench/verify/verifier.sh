@@ -27,6 +27,7 @@ unset TBENCH_VERIFIER_PART TBENCH_VERIFIER_STAGE TBENCH_VERIFIER_DIGEST TBENCH_V
     TBENCH_VERIFIER_MODULES
 
 busybox=/opt/tbench/bin/busybox
+limit=/opt/tbench/bin/limit
 logs=/logs/verifier
 exit_not_staged=97
 exit_forged=96
@@ -146,14 +147,14 @@ mend_dpkg() {
     set -- /var/lib/dpkg/updates/[0-9]*
     [ -e "$1" ] || $busybox grep -qsE '^Status: .* (half-installed|unpacked|half-configured|triggers-[a-z]*)$' \
         /var/lib/dpkg/status || return 0
-    DEBIAN_FRONTEND=noninteractive $busybox timeout -k 5 120 /usr/bin/dpkg --force-confdef --force-confold \
+    DEBIAN_FRONTEND=noninteractive $limit 120 /usr/bin/dpkg --force-confdef --force-confold \
         --configure -a </dev/null >/dev/null 2>&1
     note repair "dpkg: it was half configured; dpkg --configure -a ended with $?"
 }
 
 mend_certificates() {
     if [ -s /etc/ssl/certs/ca-certificates.crt ] || [ ! -x /usr/sbin/update-ca-certificates ]; then return; fi
-    $busybox timeout -k 5 40 /usr/sbin/update-ca-certificates </dev/null >/dev/null 2>&1
+    $limit 40 /usr/sbin/update-ca-certificates </dev/null >/dev/null 2>&1
     note repair "certificates: there were none; update-ca-certificates ended with $?"
 }
 
@@ -187,17 +188,6 @@ read_stat() {
     [ "$state" != Z ] || [ "${18}" -le 1 ] || state=S
 }
 
-# Whether this is busybox's timeout, which watches over a shell of ours from a session of its own, and up to a second
-# longer.
-is_timeout() {
-    local words
-    [ "$1/exe" -ef $busybox ] || return 1
-    read -r words <"$1/cmdline"
-    case "$words" in ${busybox}timeout-k*) ;; *) return 1 ;; esac
-    # What was read has no ends of words: another applet can have a name of such words.
-    case "$($busybox tr '\n\0' ' \n' <"$1/cmdline")" in "$busybox${newline}timeout$newline-k$newline"*) ;; *) return 1 ;; esac
-}
-
 # Counts the processes that the agent left: all but ours (one session) and the terminal's own, which are tmux, then what
 # starts its shell (a script of ours, run by our busybox; one for each step of a task), then the shells of that, which takes
 # one that stood still for lost. They stand still from then on, in this order, as each would start the next one anew: a
@@ -224,7 +214,6 @@ count_left() {
         read_stat "$process/stat" 2>/dev/null || continue
         if [ "$process" = /proc/1 ] || [ "$session" = "$ours" ] || [ "$state" = Z ]; then continue; fi
         case "$terminal" in *" ${process#/proc/} "*) continue ;; esac
-        ! is_timeout "$process" || continue
         case "$name:$wrappers" in
             bash:*" $parent "* | sh:*" $parent "* | busybox:*" $parent "*) terminal="$terminal ${process#/proc/} " ;;
             *) left=$((left + 1)) ;;
@@ -328,13 +317,13 @@ note_changes() {
     [ ! -e "$stage/stale" ] || $busybox tr '\n' '\0' <"$stage/stale" | $busybox xargs -0 $busybox rm -f
 }
 
-# Counts the processes that began with the tests and are still there.
+# Counts the processes that began with the tests and are still there, besides this one and what limits its time.
 count_outlived() {
-    local process words outlived=0
+    local process outlived=0
     for process in /proc/[0-9]*; do
         read_stat "$process/stat" 2>/dev/null || continue
         if [ "$state" = Z ] || [ "$ticks" -lt "$began_ticks" ]; then continue; fi
-        if [ "$process" = /proc/$$ ] || [ "$process" = "/proc/$watcher" ] || is_timeout "$process"; then continue; fi
+        case " $$ $PPID $watcher " in *" ${process#/proc/} "*) continue ;; esac
         outlived=$((outlived + 1))
     done
     note outlived $outlived
@@ -412,7 +401,7 @@ run() {
     began=$EPOCHSECONDS
     # shellcheck disable=SC2097,SC2098 # what the image says of it is for later
     TBENCH_TRACE=$trace TBENCH_BASH_ENV=${BASH_ENV-} BASH_ENV=/opt/tbench/share/witness \
-        $busybox timeout -k 5 "$limit_sec" bash /tests/test.sh >$logs/stdout.txt 2>&1 </dev/null 9>&-
+        $limit "$limit_sec" bash /tests/test.sh >$logs/stdout.txt 2>&1 </dev/null 9>&-
     code=$? late=0
     # shellcheck disable=SC3028 # busybox has it
     [ $code -lt 124 ] || [ $((EPOCHSECONDS - began)) -lt "$limit_sec" ] || late=1
@@ -461,9 +450,10 @@ collect() {
     $busybox tar -cf - "$@" 2>/dev/null
 }
 
-# Everything else in the container stands still meanwhile: nobody can write a reward after the verifier has ended.
+# Everything else in the container stands still meanwhile: nobody can write a reward after the verifier has ended. What
+# limits the time of this goes on.
 stop_others() {
-    kill -STOP -1 2>/dev/null
+    { kill -STOP -1; kill -CONT $PPID; } 2>/dev/null
 }
 
 continue_others() {

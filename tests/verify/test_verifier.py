@@ -197,6 +197,17 @@ async def test_a_verifier_can_have_its_own_user(verified: Verified) -> None:
     assert as_nobody.files["verifier/who"] == b"nobody\n"
 
 
+@pytest.mark.parametrize("user", ["root", "nobody"])
+async def test_what_a_helper_of_the_tests_wrote_is_no_sign_where_nothing_outlives_them(
+    verified: Verified, user: str
+) -> None:
+    toml = f'{LIMITS}[verifier]\nuser = "{user}"\n'
+    script = "echo 'echo 1 > /logs/verifier/reward.txt' > /tmp/helper; sh /tmp/helper"
+    verdict = await verified(script, "touch /tmp/work", user="nobody", toml=toml)
+    assert (verdict.reward, verdict.facts.leftovers, verdict.facts.outlived) == (1.0, 0, 0)
+    assert verdict.integrity.tamper == ()
+
+
 async def test_a_timeout_holds_for_another_user_too(verified: Verified) -> None:
     toml = f'{LIMITS}[verifier]\nuser = "nobody"\ntimeout_sec = 1\n'
     assert (await failure(verified("sleep 100", toml=toml))).type == "verifier_timeout"

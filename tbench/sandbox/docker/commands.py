@@ -13,7 +13,7 @@ from typing import IO, Any
 
 from tbench.errors import TrialError
 from tbench.results import Stage
-from tbench.sandbox.backend import BUSYBOX, ExecResult, TtyStream
+from tbench.sandbox.backend import BUSYBOX, TOOLS, ExecResult, TtyStream
 from tbench.sandbox.docker.create import unreachable
 from tbench.sandbox.docker.engine import Engine, EngineError
 from tbench.sandbox.docker.exec_stream import ExecStream
@@ -51,7 +51,7 @@ class Commands:
         # The limit holds inside (there is no API to end an exec) and, with a margin, outside.
         limit = max(1, round(timeout_sec))
         script = f"printf '\\1'\n{script}"
-        argv = [BUSYBOX, "timeout", "-k", "5", str(limit), BUSYBOX, "sh", "-c", script]
+        argv = [f"{TOOLS}/bin/limit", str(limit), BUSYBOX, "sh", "-c", script]
         output = CommandOutput(sink, limit_bytes)
         stream = await self.open(argv, user=user, workdir="/", environment=environment)
         started = time.monotonic()

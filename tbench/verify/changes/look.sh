@@ -9,7 +9,7 @@ since=$TBENCH_LOOK_SINCE   # not empty: what was made since is told
 unset TBENCH_LOOK_PATTERN TBENCH_LOOK_ALONE TBENCH_LOOK_SINCE
 busybox=/opt/tbench/bin/busybox
 tab='	'
-[ -z "$alone" ] || kill -STOP -1 2>/dev/null
+[ -z "$alone" ] || { kill -STOP -1; kill -CONT $PPID; } 2>/dev/null
 list=/opt/tbench/run/look-$$
 $busybox cat >$list
 cd / || exit 1

@@ -105,7 +105,7 @@ pack_small() {
 
 # Everything else stands still meanwhile, so that nothing changes while it is read.
 stop_others() {
-    kill -STOP -1 2>/dev/null
+    { kill -STOP -1; kill -CONT $PPID; } 2>/dev/null
 }
 
 continue_others() {

@@ -143,7 +143,8 @@ async def test_the_machine_has_one_name_for_all_trials_of_a_task(start_sandbox: 
 async def test_an_init_is_pid_1_and_buries_orphans(engine: Engine, start: Start) -> None:
     container = await start()
     assert await output(container, "tr -d '\\0' </proc/1/cmdline") == f"{TOOLS}/bin/init"
-    assert await output(container, "kill -9 -1 2>/dev/null; kill -9 1; echo alive") == "alive"
+    await container.shell("kill -9 1; kill -9 -1", timeout_sec=30)
+    assert await output(container, "echo alive") == "alive"
     # The orphan's parent is gone before it ends; without an init it stays as a zombie.
     script = """
     pid=$(sh -c 'sleep 0.05 >/dev/null 2>&1 & echo $!')
@@ -284,7 +285,7 @@ async def test_exit_codes_come_through(start: Start, code: int) -> None:
 async def test_a_command_whose_own_limit_was_frozen_is_given_up_from_outside(start: Start) -> None:
     """Root inside can stop the process that should end the command."""
     container = await start()
-    freeze = f"for p in /proc/[0-9]*; do grep -q '^{BUSYBOX}.timeout' $p/cmdline && kill -STOP ${{p#/proc/}}; done"
+    freeze = f"for p in /proc/[0-9]*; do grep -q '^/opt/tbench/bin/limit' $p/cmdline && kill -STOP ${{p#/proc/}}; done"
     async with asyncio.timeout(90):
         ended = await container.shell(f"{freeze}; echo frozen; sleep 100", timeout_sec=2)
     assert (ended.exit_code, ended.timed_out, ended.output) == (None, True, b"frozen\n")
@@ -301,6 +302,17 @@ async def test_a_command_whose_own_limit_was_frozen_is_given_up_from_outside(sta
 async def test_a_command_that_takes_too_long_is_ended(start: Start, script: str) -> None:
     ended = await (await start()).shell(script, timeout_sec=1)
     assert (ended.timed_out, ended.output) == (True, b"part\n")
+
+
+async def test_nothing_of_a_command_outlives_it(start: Start) -> None:
+    container = await start()
+    assert await output(container, "sleep 0.1") == ""
+    assert await output(container, "cat /proc/[0-9]*/comm") == "init\nlimit\ncat"
+
+
+async def test_a_shell_that_dies_while_all_others_stand_still_is_not_waited_for(start: Start) -> None:
+    ended = await (await start()).shell("kill -STOP -1; kill -CONT $PPID; kill -9 $$", timeout_sec=60)
+    assert (ended.exit_code, ended.timed_out) == (137, False)
 
 
 @pytest.mark.slow
