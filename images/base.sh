@@ -21,7 +21,7 @@ echo "base: making $name with mmdebstrap (about 30 s)"
 mmdebstrap --quiet --variant=minbase --include=ca-certificates \
     --dpkgopt='path-exclude=/usr/share/man/*' --dpkgopt='path-exclude=/usr/share/doc/*' \
     --dpkgopt='path-exclude=/usr/share/locale/*' --dpkgopt='path-include=/usr/share/doc/*/copyright' \
-    --aptopt='Acquire::Retries "5"' \
+    --dpkgopt='force-unsafe-io' --aptopt='Acquire::Retries "5"' \
     --customize-hook='printf "#!/bin/sh\nexit 101\n" > "$1/usr/sbin/policy-rc.d"; chmod 755 "$1/usr/sbin/policy-rc.d"' \
     --customize-hook='rm -f "$1/etc/resolv.conf" "$1/etc/hostname"' \
     "$suite" "$out" 2>"$work/log" || fail "mmdebstrap failed: $(tail -n 1 "$work/log")"

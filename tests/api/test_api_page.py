@@ -29,7 +29,7 @@ def demo() -> Any:
 
 
 @pytest.mark.engine
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+@pytest.mark.parametrize("page", [pytest.param(PAGES[0], marks=pytest.mark.slow), PAGES[1]], ids=lambda page: page.name)
 def test_the_notebook_sized_example_runs(
     page: Path, demo: DemoEndpoint, tools_volume: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],

@@ -74,6 +74,7 @@ def test_the_key_of_the_user_reaches_neither_container_nor_file_without_consent(
     assert [text for text in texts if KEY in text] == []
 
 
+@pytest.mark.slow
 def test_with_consent_every_table_gets_it_also_when_the_run_is_resumed(make_task: Any, run_dir: Path) -> None:
     make_task("demands", toml=DEMANDS, test='[ "$K" ] && echo 1 > /logs/verifier/reward.txt\n')
     tasks = make_task("asks", toml=ASKS, solve=SOLVE, test=f"WANTED={KEY}\n{TEST}").parent

@@ -144,6 +144,7 @@ def typing(keystrokes: str, **more: Any) -> str:
     return json.dumps({"analysis": "a", "plan": "p", "commands": commands, **more})
 
 
+@pytest.mark.slow
 def test_a_run_killed_in_its_ninth_step_leaves_eight_on_disk_and_goes_on(
     live: LiveRun, make_task: MakeTask, endpoint: FaultServer
 ) -> None:
@@ -190,6 +191,7 @@ def test_a_run_killed_in_its_ninth_step_leaves_eight_on_disk_and_goes_on(
     assert f"INFO    {note}\n" in log and "small-task seed 0: reward 1 (submitted" in log
 
 
+@pytest.mark.slow
 def test_a_run_with_resume_begins_goes_on_and_is_done(live: LiveRun, make_task: MakeTask) -> None:
     command = ("run", str(make_task().parent), "--agent", "oracle", "--resume", "-o", str(live.directory))
     assert live.finish(*command)[0] == 0

@@ -70,6 +70,7 @@ def test_its_trajectories_make_a_dataset(earlier: Path, tmp_path: Path) -> None:
 
 
 @pytest.mark.engine
+@pytest.mark.slow
 def test_it_goes_on_where_it_was_killed(earlier: Path, demo: str) -> None:
     before = (earlier / "run" / "results.jsonl").read_text().splitlines()
     environment = {name: value for name, value in os.environ.items() if name != "OPENAI_BASE_URL"} | {"COLUMNS": "120"}

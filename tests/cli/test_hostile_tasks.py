@@ -102,6 +102,7 @@ def test_a_name_that_cannot_be_shown_is_shown_escaped_and_cannot_run(hostile: Pa
 
 
 @pytest.mark.engine
+@pytest.mark.slow
 def test_a_run_of_them_leaves_and_shows_nothing_that_steers(hostile: Path, tmp_path: Path) -> None:
     tbench(tmp_path, "run", str(hostile), "-a", "nop", "--dry-run")
     run_of(tmp_path, str(hostile), "-a", "nop", "-o", "r", "--retries", "0", "--log-level", "debug")

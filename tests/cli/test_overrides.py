@@ -68,6 +68,7 @@ def test_containers_have_what_is_overridden_and_it_stands_beside_the_score(
     assert "larger than the machine" not in done.stderr
 
 
+@pytest.mark.slow
 def test_a_task_larger_than_the_machine_is_told_once_and_scored(make_task: MakeTask, run_dir: Path) -> None:
     path = make_task(toml="[environment]\ncpus = 9999\nmemory_mb = 1e9\nallow_internet = false\n")
     dry = in_process.tbench("run", str(path), "-a", "oracle", "--dry-run", COLUMNS="200").stdout
@@ -77,6 +78,7 @@ def test_a_task_larger_than_the_machine_is_told_once_and_scored(make_task: MakeT
     assert [result["reward"] for result in stored(run_dir)[1]] == [1.0, 1.0], done
 
 
+@pytest.mark.slow
 def test_a_run_goes_on_with_more_time_for_its_builds(engine: Engine, make_task: MakeTask, run_dir: Path) -> None:
     toml = "[environment]\nbuild_timeout_sec = 1\nmemory_mb = 256\nallow_internet = false\n"
     path = make_task(

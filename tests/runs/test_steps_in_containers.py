@@ -359,6 +359,7 @@ async def test_files_and_setup_of_a_step_are_the_agents(execute: Execute, make_t
     assert said[1].output.decode().split("\n")[:5] == ["dev", "ran", "old", "newdev 755 run.sh", "dev 644 kept/b"]
 
 
+@pytest.mark.slow
 async def test_a_setup_that_fails_and_leaves_a_server_is_an_error_at_once(
     execute: Execute, make_task: MakeTask, tmp_path: Path
 ) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 from pathlib import Path
 
 import pytest
@@ -22,6 +23,9 @@ from tbench.tasks.task import Task
 
 TASKS = read_tasks(BUNDLED)
 NAMES = [task.name for task in TASKS.tasks]
+WITH_PACKAGES = {"broken-makefile", "git-lost-commits", "sqlite-header-rescue"}
+"""Tasks whose images install packages of their own: `make test-all` builds them."""
+EACH = [pytest.param(name, marks=pytest.mark.slow if name in WITH_PACKAGES else ()) for name in NAMES]
 AGENTS = {"oracle": OracleAgent, "nop": NopAgent}
 RUN_SEC = 600
 
@@ -44,26 +48,38 @@ def run_all(engine: Engine, agent: str, directory: Path, tasks: TaskSet) -> RunO
 
 
 @pytest.fixture(scope="session")
-def oracle(engine: Engine, tmp_path_factory: pytest.TempPathFactory) -> dict[str, TrialResult]:
-    outcome = run_all(engine, "oracle", tmp_path_factory.mktemp("runs") / "oracle", TASKS)
+def chosen(request: pytest.FixtureRequest) -> TaskSet:
+    """The tasks that the chosen tests ask for."""
+    calls = (getattr(item, "callspec", None) for item in request.session.items)
+    names = {call.params.get("name") for call in calls if call is not None}
+    return dataclasses.replace(
+        TASKS, tasks=tuple(task for task in TASKS.tasks if task.name in (names & {*NAMES} or NAMES))
+    )
+
+
+@pytest.fixture(scope="session")
+def oracle(engine: Engine, chosen: TaskSet, tmp_path_factory: pytest.TempPathFactory) -> dict[str, TrialResult]:
+    outcome = run_all(engine, "oracle", tmp_path_factory.mktemp("runs") / "oracle", chosen)
     return {result.task: result for result in outcome.results}
 
 
 @pytest.fixture(scope="session")
-def nop_run(engine: Engine, tmp_path_factory: pytest.TempPathFactory) -> tuple[dict[str, TrialResult], Path]:
+def nop_run(
+    engine: Engine, chosen: TaskSet, tmp_path_factory: pytest.TempPathFactory
+) -> tuple[dict[str, TrialResult], Path]:
     directory = tmp_path_factory.mktemp("runs") / "nop"
-    outcome = run_all(engine, "nop", directory, TASKS)
+    outcome = run_all(engine, "nop", directory, chosen)
     return {result.task: result for result in outcome.results}, directory
 
 
 @pytest.mark.engine
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", EACH)
 def test_the_oracle_scores_one(oracle: dict[str, TrialResult], name: str) -> None:
     assert (oracle[name].error, oracle[name].reward) == (None, 1.0)
 
 
 @pytest.mark.engine
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", EACH)
 def test_doing_nothing_scores_zero(nop_run: tuple[dict[str, TrialResult], Path], name: str) -> None:
     result = nop_run[0][name]
     assert (result.error, result.reward) == (None, 0.0)
@@ -77,7 +93,7 @@ def test_the_run_on_disk_is_complete_and_leaves_no_container(
     stored = read_run(directory)
     assert {result.trial: result for result in stored.results} == {result.trial: result for result in results.values()}
     assert stored.notes == ()
-    assert all((directory / "trials" / name / "seed-0" / "verifier" / "stdout.txt").exists() for name in NAMES)
+    assert all((directory / "trials" / name / "seed-0" / "verifier" / "stdout.txt").exists() for name in results)
     left = engine.api.containers(all=True, filters={"label": [f"{LABEL_RUN}=test-nop"]})
     assert [(each["State"], each["Status"], each["Names"]) for each in left] == []
 

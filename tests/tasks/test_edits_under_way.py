@@ -80,6 +80,7 @@ def test_tests_edited_before_the_first_verdict_give_none(judge: Judge, make_task
     assert judge(make_task(test=FAILS), lambda: Editing(NopAgent(), 0, edit)) == ["task_changed"] * 3
 
 
+@pytest.mark.slow
 def test_a_solution_edited_under_way_stays_the_one_of_the_hash(judge: Judge, make_task: MakeTask) -> None:
     def edit(task: Task) -> None:
         (task.path / "solution" / "solve.sh").write_text("false\n")
@@ -87,6 +88,7 @@ def test_a_solution_edited_under_way_stays_the_one_of_the_hash(judge: Judge, mak
     assert judge(make_task(), lambda: Editing(OracleAgent(), 1, edit)) == [1.0, 1.0, 1.0]
 
 
+@pytest.mark.slow
 def test_an_environment_edited_before_its_image_is_built_gives_no_image(judge: Judge, make_task: MakeTask) -> None:
     """The image is made for the second task while the first one's trial runs."""
     first = make_task()

@@ -41,7 +41,7 @@ def test_names_kinds_and_modes_are_what_they_say() -> None:
 @pytest.mark.parametrize(
     "mode", ["both", pytest.param("shared", marks=pytest.mark.slow), pytest.param("isolated", marks=pytest.mark.slow)]
 )
-async def test_some_cheats_of_each_class_score_nothing_or_are_flagged(
+async def test_some_cheats_of_most_classes_score_nothing_or_are_flagged(
     mode: Mode, tools_volume: str, tmp_path: Path
 ) -> None:
     wrong = await problems([cheat for cheat in catalogue() if cheat.quick], mode, tmp_path)

@@ -224,9 +224,9 @@ INSTALLS = """
 export DEBIAN_FRONTEND=noninteractive PIP_DISABLE_PIP_VERSION_CHECK=1
 apt-get update -qq >/dev/null 2>&1 && apt-get install -y -qq --reinstall bash dash >/dev/null 2>&1
 apt-get install -y -qq --no-install-recommends curl python3-minimal >/dev/null 2>&1
-mkdir /src && cd /src && echo 'def main(): pass' > runner.py
+mkdir /src && cd /src && echo 'def main(): pass' > pytest.py
 echo 'from setuptools import setup' > setup.py
-echo 'setup(name="x", py_modules=["runner"], entry_points={"console_scripts": ["pytest=runner:main"]})' >> setup.py
+echo 'setup(name="pytest", py_modules=["pytest"], entry_points={"console_scripts": ["pytest=pytest:main"]})' >> setup.py
 pip install -q --no-index --no-build-isolation --break-system-packages --root-user-action=ignore . || exit 1
 ln -s /usr/bin/python3 /usr/local/bin/py3; ln -s /usr/bin/python3 /usr/local/bin/python4
 mkdir -p /root/.local/bin; cat > /root/.local/bin/env <<'END'

@@ -61,7 +61,7 @@ async def type_steps(terminal: Terminal, steps: int, seed: int) -> None:
 
 
 async def test_no_mix_of_lines_settles_before_its_last_command_has_ended(terminal: Terminal) -> None:
-    await type_steps(terminal, 100, 133)
+    await type_steps(terminal, 50, 133)
 
 
 @pytest.mark.slow

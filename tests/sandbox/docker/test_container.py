@@ -285,7 +285,7 @@ async def test_exit_codes_come_through(start: Start, code: int) -> None:
 async def test_a_command_whose_own_limit_was_frozen_is_given_up_from_outside(start: Start) -> None:
     """Root inside can stop the process that should end the command."""
     container = await start()
-    freeze = f"for p in /proc/[0-9]*; do grep -q '^/opt/tbench/bin/limit' $p/cmdline && kill -STOP ${{p#/proc/}}; done"
+    freeze = "for p in /proc/[0-9]*; do grep -q '^/opt/tbench/bin/limit' $p/cmdline && kill -STOP ${p#/proc/}; done"
     async with asyncio.timeout(90):
         ended = await container.shell(f"{freeze}; echo frozen; sleep 100", timeout_sec=2)
     assert (ended.exit_code, ended.timed_out, ended.output) == (None, True, b"frozen\n")

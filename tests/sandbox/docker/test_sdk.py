@@ -15,6 +15,7 @@ from tbench.sandbox.docker.engine import Engine
 
 
 @pytest.mark.engine
+@pytest.mark.slow
 async def test_the_installed_sdk_is_built_as_expected(engine: Engine, start_sandbox: Any, make_task: Any) -> None:
     container = await start_sandbox(make_task())
     assert isinstance(container, Container)

@@ -156,6 +156,7 @@ async def test_the_verifier_sees_what_was_handed_over_and_nothing_else(make_task
     assert (trial / "agent" / "a.log").read_text() == "log\n"
 
 
+@pytest.mark.slow
 async def test_its_image_may_be_built_of_the_tests_or_be_named_and_has_the_tests(
     engine: Engine, make_task: MakeTask, run_trial: Runs
 ) -> None:
@@ -280,6 +281,7 @@ async def test_too_much_is_an_error_of_the_agents_and_never_a_zero(
     assert "up to /app/done; at most 1 MB are taken over (--artifacts-mb)" in result.error.message
 
 
+@pytest.mark.slow
 async def test_what_only_root_may_read_does_not_come_by_way_of_a_users_link(
     make_task: MakeTask, run_trial: Runs
 ) -> None:

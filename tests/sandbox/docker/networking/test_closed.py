@@ -118,6 +118,7 @@ def received(server: socket.socket) -> set[str]:
         return heard
 
 
+@pytest.mark.slow
 async def test_frames_past_all_routes_do_not_reach_the_host_either(
     engine: Engine, fresh: Fresh, build: Build, datagrams: socket.socket
 ) -> None:

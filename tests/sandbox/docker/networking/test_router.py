@@ -348,6 +348,7 @@ async def test_other_trials_are_out_of_reach_also_behind_a_router(engine: Engine
 
 
 @pytest.mark.engine
+@pytest.mark.slow
 async def test_a_network_is_closed_and_opened_while_processes_live(start: Start, world: Internet) -> None:
     sandbox = await start(CLOSED, "public")
     assert await fetched(sandbox, "x", at=THERE) == "refused"
