@@ -95,10 +95,11 @@ def a_task(make_task: Any, name: str, start: str, agent: str, verifier: str) -> 
 
 @pytest.mark.engine
 @pytest.mark.parametrize(
-    ("agent", "reward"),
+    ("agent", "reward", "phases"),
     [
-        pytest.param(OracleAgent, 1.0, id="oracle"),
-        pytest.param(NopAgent, 0.0, id="nop", marks=pytest.mark.slow),
+        pytest.param(OracleAgent, 1.0, [*PHASES[3:4], *PHASES_OF_SERVICES[1:]], id="oracle"),
+        pytest.param(OracleAgent, 1.0, [*PHASES, *PHASES_OF_SERVICES], id="oracle-of-all", marks=pytest.mark.slow),
+        pytest.param(NopAgent, 0.0, [*PHASES, *PHASES_OF_SERVICES], id="nop", marks=pytest.mark.slow),
     ],
 )
 async def test_each_phase_reaches_whom_it_should(
@@ -109,8 +110,8 @@ async def test_each_phase_reaches_whom_it_should(
     world: Internet,
     agent: Callable[[], TrialAgent],
     reward: float,
+    phases: list[tuple[str, str, str, str]],
 ) -> None:
-    phases = [*PHASES, *PHASES_OF_SERVICES]
     tasks = TaskSet(tuple(a_task(make_task, *each) for each in phases), {})
     plan = a_plan("phases", concurrency=2)
     backend = DockerBackend(engine, sandbox_settings(plan), name_servers=(world.name_server,))

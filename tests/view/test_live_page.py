@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import shutil
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -31,8 +31,8 @@ def server(tmp_path: Path) -> Iterator[ViewServer]:
         yield running
 
 
-@contextmanager
-def browser() -> Iterator[Any]:
+@pytest.fixture(scope="module")
+def chromium() -> Iterator[Any]:
     program = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
     if program is None:
         pytest.skip("no chromium is installed")
@@ -46,13 +46,15 @@ def browser() -> Iterator[Any]:
 
 
 @pytest.fixture
-def open_page(server: ViewServer) -> Iterator[Open]:
+def open_page(chromium: Any, server: ViewServer) -> Iterator[Open]:
     """Opens pages of the server; the test fails on whatever goes wrong in them."""
     problems: list[str] = []
-    with browser() as chromium:
+    with ExitStack() as contexts:
 
         def opened(path: str = "/live", **options: Any) -> Any:
-            page = chromium.new_context(**{"viewport": {"width": 1280, "height": 800}, **options}).new_page()
+            context = chromium.new_context(**{"viewport": {"width": 1280, "height": 800}, **options})
+            contexts.callback(context.close)
+            page = context.new_page()
             page.set_default_timeout(DEADLINE_MS)
             page.on("console", lambda said: said.type in ("error", "warning") and problems.append(said.text))
             page.on("pageerror", lambda error: problems.append(str(error)))
