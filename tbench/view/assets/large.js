@@ -8,16 +8,17 @@
 
   const at = (name) => dialog.querySelector(`[data-at="${name}"]`);
 
-  // A driver of the player: it is told what was printed, and has no time line.
-  const driver = (callbacks) => {
+  // A driver of the player: it is told what was printed, and has no time line. The player asks for it when it has loaded:
+  // what is fed before is kept.
+  const newDriver = () => {
     const timing = () => ({ time: 0, rate: 0, sampledAt: performance.timeOrigin + performance.now() });
     const pending = [];
-    let isPlaying = false;
+    let callbacks, isPlaying = false;
     feed = (kind, data) => {
       if (isPlaying) callbacks.dispatch(kind, data);
       else pending.push([kind, data]);
     };
-    return {
+    const driver = {
       init: () => {},
       play: () => {
         if (isPlaying) return true;
@@ -32,6 +33,10 @@
         pending.length = 0;
       },
       getTiming: timing,
+    };
+    return (given) => {
+      callbacks = given;
+      return driver;
     };
   };
   const loaded = (name, attributes) =>
@@ -54,7 +59,7 @@
       ...{ cols: told.columns, rows: told.rows, fit: "both", controls: false, autoPlay: true, cursorMode: "steady" },
       terminalFontFamily: '"DejaVu Sans Mono", Menlo, Consolas, ui-monospace, monospace',
     };
-    player = window.AsciinemaPlayer.create(driver, at("screen"), options);
+    player = window.AsciinemaPlayer.create(newDriver(), at("screen"), options);
     at("plain").hidden = true;
     at("screen").hidden = false;
   };
@@ -82,7 +87,7 @@
     showSteps(told.steps);
     if (!told.recording) return;
     if (!player) await begin(told);
-    if (asked !== key || !feed) return;
+    if (asked !== key || !feed) return; // there is no player, or another trial is shown
     if (told.anew) feed("reset", { size: { cols: told.columns, rows: told.rows } });
     if (told.text) feed("output", told.text);
     place = { recording: told.recording, end: told.end };
