@@ -28,6 +28,7 @@ unset TBENCH_VERIFIER_PART TBENCH_VERIFIER_STAGE TBENCH_VERIFIER_DIGEST TBENCH_V
 
 busybox=/opt/tbench/bin/busybox
 limit=/opt/tbench/bin/limit
+running=/opt/tbench/bin/running
 logs=/logs/verifier
 exit_not_staged=97
 exit_forged=96
@@ -197,13 +198,12 @@ count_left() {
     left=0
     read_stat /proc/self/stat
     ours=$session
-    for process in /proc/[0-9]*; do
-        [ "$process" = /proc/1 ] || [ ! "$process/exe" -ef /opt/tbench/bin/tmux ] || terminal="$terminal ${process#/proc/} "
+    for process in $($running /opt/tbench/bin/tmux); do
+        [ "$process" = 1 ] || terminal="$terminal $process "
     done
-    for process in /proc/[0-9]*; do
-        [ -n "$terminal" ] || break
-        [ "$process/exe" -ef $busybox ] || continue
-        read -r words <"$process/cmdline"
+    for process in ${terminal:+$($running $busybox)}; do
+        process=/proc/$process
+        read -r words 2>/dev/null <"$process/cmdline"
         case "$words" in ${busybox}sh/opt/tbench/share/shell*) ;; *) continue ;; esac
         read_stat "$process/stat" || continue
         case "$terminal" in

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from terminals import BASH, NO_BASH
+from terminals import BASH, NO_BASH, NO_ROOT
 
 from harness.protocols.base import Keys
 from harness.terminal import Terminal, TerminalSpec
@@ -32,6 +32,7 @@ WITH_PYTHON = """FROM debian:bookworm-slim
 RUN apt-get update && apt-get install -y --no-install-recommends python3-pip python3-setuptools python3-wheel
 WORKDIR /app
 """
+LIMITS = "[environment]\nmemory_mb = 256\nallow_internet = false\n"
 LATER = "sleep 1.1\n"
 """Change times are whole seconds: what changes in the second of the container's start cannot be told apart."""
 
@@ -279,17 +280,21 @@ true"""
     assert str(path).encode() not in ended.output
 
 
-@pytest.mark.parametrize(("dockerfile", "leaves"), [(BASH, 0), (NO_BASH, 0), (BASH, 1)], ids=["bash", "sh", "daemon"])
+@pytest.mark.parametrize(
+    ("dockerfile", "leaves"),
+    [(BASH, 0), (NO_BASH, 0), (NO_ROOT, 0), (BASH, 1), (NO_ROOT, 1)],
+    ids=["bash", "sh", "user", "daemon", "user's daemon"],
+)
 async def test_a_terminal_is_nothing_that_the_agent_left(
     make_task: MakeTask, start_sandbox: Start, dockerfile: str, leaves: int
 ) -> None:
     """Else every trial of a model would wait for whoever takes the bait."""
-    path = make_task(dockerfile=dockerfile)
+    path = make_task(dockerfile=dockerfile, toml=f'{LIMITS}[verifier]\nuser = "root"\n')
     sandbox = await start_sandbox(path)
     terminal = Terminal(sandbox.connect, TerminalSpec())
     await terminal.open()
     await terminal.send(Keys("(sleep 100 &)\n" if leaves else "true\n", 1))
     await terminal.close()
-    ended = await sandbox.shell("[ -x /bin/bash ] || ln -s /bin/sh /bin/bash", timeout_sec=30)
+    ended = await sandbox.shell("[ -x /bin/bash ] || ln -s /bin/sh /bin/bash", timeout_sec=30, user="root")
     assert ended.exit_code == 0
     assert (await verify(Task.read(path), sandbox)).facts.leftovers == leaves
