@@ -33,7 +33,7 @@ class SpokenRun:
     def __init__(self, folder: Path, endpoint: str) -> None:
         self.folder = folder
         self.directory = folder / "runs" / "spoken"
-        words = ["--task", "broken-makefile", "--task", "tidy-notes", "--seeds", "1", "--cpu-overcommit", "4"]
+        words = ["--task", "web-log-digest", "--task", "tidy-notes", "--seeds", "1", "--cpu-overcommit", "4"]
         self.process = subprocess.Popen(
             [TBENCH, "run", "--base-url", endpoint, "--concurrency", "2", *words, "--output", str(self.directory)],
             cwd=folder,
@@ -58,7 +58,7 @@ class SpokenRun:
 @pytest.fixture
 def slow_endpoint(tmp_path: Path) -> Iterator[str]:
     server = subprocess.Popen(
-        [TBENCH, "demo-endpoint", "--port", "0", "--latency", "0.3"], stdout=subprocess.PIPE, text=True, cwd=tmp_path
+        [TBENCH, "demo-endpoint", "--port", "0", "--latency", "1"], stdout=subprocess.PIPE, text=True, cwd=tmp_path
     )
     assert server.stdout is not None
     line = server.stdout.readline()
@@ -78,29 +78,29 @@ def run(tmp_path: Path, slow_endpoint: str) -> Iterator[SpokenRun]:
 
 
 def test_a_run_is_held_told_something_cut_and_goes_on(run: SpokenRun) -> None:
-    run.until(lambda trials: len(trials) == 2 and all(trial["step"] >= 2 for trial in trials.values()))
+    run.until(lambda trials: len(trials) == 2 and all(trial["step"] >= 1 for trial in trials.values()))
     assert "2 trials held at their next model calls" in tbench("pause", "--now", cwd=run.folder)
     held = run.until(lambda trials: all(trial["held"] for trial in trials.values()))
-    assert held.keys() == {"broken-makefile/0", "tidy-notes/0"}
+    assert held.keys() == {"web-log-digest/0", "tidy-notes/0"}
     shown = tbench("ps", cwd=run.folder)
     assert "0 of 2 trials ended, 2 under way (concurrency 2); paused: holding all" in shown
     assert "agent held" in shown
-    told = tbench("say", "runs/spoken/broken-makefile/0", "Mind the tabs.", cwd=run.folder)
-    assert told == "broken-makefile/0: its model gets this with the next message; the trial does not count\n"
+    told = tbench("say", "runs/spoken/web-log-digest/0", "Mind the dates.", cwd=run.folder)
+    assert told == "web-log-digest/0: its model gets this with the next message; the trial does not count\n"
     assert tbench("abort", "tidy-notes", cwd=run.folder) == "tidy-notes/0: is ended without a verdict\n"
-    nothing = tbench("abort", "broken-makefil/0", cwd=run.folder, ok=False)
-    assert "no such trial is under way; did you mean broken-makefile/0?" in nothing
+    nothing = tbench("abort", "web-log-diges/0", cwd=run.folder, ok=False)
+    assert "no such trial is under way; did you mean web-log-digest/0?" in nothing
     assert tbench("set", "--concurrency", "5", cwd=run.folder) == "concurrency 5, was 2\n"
     assert tbench("continue", cwd=run.folder) == "goes on\n"
     run.process.wait(timeout=BOUND_SEC)
     stored = read_run(run.directory)
     errors = {result.task: result.error.type for result in stored.results if result.error}
     assert errors == {"tidy-notes": "aborted"}
-    trajectory = read_trajectory(trial_directory(run.directory, "broken-makefile", 0))
+    trajectory = read_trajectory(trial_directory(run.directory, "web-log-digest", 0))
     assert trajectory is not None
-    assert [(each.kind, each.text) for each in trajectory.interventions] == [("message", "Mind the tabs.")]
+    assert [(each.kind, each.text) for each in trajectory.interventions] == [("message", "Mind the dates.")]
     assert trajectory.waited_sec > 0
-    assert sum("Mind the tabs." in message.content for message in trajectory.messages) == 1
+    assert sum("Mind the dates." in message.content for message in trajectory.messages) == 1
     summary = summary_of(stored)
     assert summary.score is None
     assert {error.type for error in summary.errors} == {"aborted", "human_touched"}
