@@ -286,7 +286,7 @@ async def several(box: Container) -> AsyncIterator[list[Twins]]:
 
 def examples(count: int) -> settings:
     """Fewer where they are the same ones every time, as in `make test`; all where new ones are looked for."""
-    return settings(max_examples=count // 5 if settings.default.derandomize else count)
+    return settings(max_examples=count * 2 // 5 if settings.default.derandomize else count)
 
 
 @given(script=SCRIPTS)
