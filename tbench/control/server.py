@@ -103,7 +103,7 @@ async def _serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, con
     """Answer one client until it goes away."""
     with contextlib.suppress(OSError, TimeoutError):
         while line := await _line(reader):
-            writer.write(as_line(_answered(line, controls)))
+            writer.write(as_line(await _answered(line, controls)))
             async with asyncio.timeout(_ANSWER_SEC):
                 await writer.drain()
 
@@ -116,9 +116,9 @@ async def _line(reader: asyncio.StreamReader) -> bytes:
         return b""
 
 
-def _answered(line: bytes, controls: Controls) -> Answer:
+async def _answered(line: bytes, controls: Controls) -> Answer:
     try:
-        return _done(read_request(line), controls)
+        return await _done(read_request(line), controls)
     except ValidationError as error:
         first = error.errors()[0]
         where = ".".join(str(part) for part in first["loc"]) or "request"
@@ -127,7 +127,8 @@ def _answered(line: bytes, controls: Controls) -> Answer:
         return Answer(ok=False, words=one_line(str(error)))
 
 
-def _done(request: Request, controls: Controls) -> Answer:
+async def _done(request: Request, controls: Controls) -> Answer:
+    """Do what is asked, which may take a while: the requests of one client are answered in order."""
     match request:
         case ListTrials():
             return Answer(ok=True, state=controls.state())
