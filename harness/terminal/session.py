@@ -217,7 +217,7 @@ class Terminal:
             await self._first_prompt()
 
     async def handed_back(self) -> DrawnScreen | None:
-        """Take what a person has left as seen: the screen then, or None where nobody can tell. Raises as `send` does."""
+        """Take what a person has left as seen: the screen then; None where nobody can tell. Raises as `send` does."""
         await self._attached()
         try:
             await self._waiting.until_settled(_HANDED_BACK_SEC)

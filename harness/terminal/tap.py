@@ -25,7 +25,6 @@ _SWITCHES_SCREEN = re.compile(rb"\x1b\[\?(?:47|1047|1049)[hl]")
 _LONGEST_SWITCH = 8
 _UNFINISHED = re.compile(rb"\x1b(?:[\[\]][ -~]{0,60}|[ -/]?)?\Z")
 _CODES = re.compile(r"(\x1b\[[0-9;:]*m|[\x0e\x0f])")
-_ACS = re.compile(r"\x0e([^\x0f]*)(?:\x0f|\Z)")
 _ACS = str.maketrans("`afgjklmnopqrstuvwxyz{|}~", "◆▒°±┘┐┌└┼⎺⎻─⎼⎽├┤┴┬│≤≥π≠£·")
 """What a VT100 draws for letters in its other character set."""
 
@@ -148,6 +147,10 @@ class Tap:
         """Note that what comes next does not go on from what was shown."""
         self._follows = False
         self._held.clear()
+        self._news.set()
+
+    def nudge(self) -> None:
+        """Wake the one who waits for news, who has some of another kind."""
         self._news.set()
 
     def end(self) -> None:
