@@ -61,6 +61,8 @@ async def controlled(directory: Path, controls: Controls, say: Callable[[str], N
         try:
             if server.is_serving():  # one that came in at the last moment is served nothing
                 await _serve(reader, writer, controls)
+        except asyncio.CancelledError:
+            pass  # the run is over; raised on, asyncio would print it
         finally:
             clients.discard(task)
             writer.close()
