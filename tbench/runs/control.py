@@ -247,7 +247,7 @@ class RunControl:
         if found.phase in _AFTER_THE_AGENT and not found.has_more_steps:
             raise UsageError(f"{_called(found)}: its agent has come to its end ({found.phase})")
         if found.phase == "agent":
-            raise UsageError(f"{_called(found)}: its agent has no terminal, as the oracle, or has not opened it yet")
+            raise UsageError(f"{_called(found)}: its agent has no terminal now; the oracle never has one")
         raise UsageError(f"{_called(found)}: its terminal is not open yet ({found.phase})")
 
     def _at_work(self, said: str) -> ControlledTrial:

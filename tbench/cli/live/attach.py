@@ -35,12 +35,27 @@ def attach(where: str, take: bool, once: bool, as_json: bool) -> None:
     run, trial = run_and_trial(where)
     if trial is None:
         raise UsageError(f"{where}: is a whole run; name a trial: RUN/TASK/SEED")
+    _refuse_ended(run, trial)
     if once or as_json:
         if take:
             raise UsageError("--take: cannot be together with --once or --json; tbench pause holds the trial")
         return _print_once(run, trial, as_json)
     print_line(run_interruptibly(_look_on(run, trial, take)))
     return None
+
+
+def _refuse_ended(run: Path, trial: str) -> None:
+    """Say what came of a trial of a run that is over. Raises UsageError."""
+    from tbench.control.wire import SOCKET_NAME
+    from tbench.errors import UsageError
+    from tbench.storage.read_run import read_run
+
+    if (run / SOCKET_NAME).is_socket():
+        return
+    for result in read_run(run).results:
+        if trial in (f"{result.task}/{result.seed}", result.task):
+            came = f"error {result.error.type}" if result.error else f"reward {result.reward:g}"
+            raise UsageError(f"{run}/{trial}: has ended ({came}); tbench view {run} shows its recording")
 
 
 def _print_once(run: Path, trial: str, as_json: bool) -> None:

@@ -47,7 +47,8 @@ def cut(line: str, left: int, columns: int) -> str:
             continue
         for char in text:
             width = _cells(char)
-            if left <= at and at + width <= left + columns:
+            # A mark without a width belongs to the character before it.
+            if left <= at - (width == 0) and at + width <= left + columns:
                 parts.append(char)
             elif left - width < at < left + columns:
                 parts.append(" ")  # half of a wide one
