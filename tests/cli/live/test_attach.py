@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import signal
@@ -16,6 +17,9 @@ from typing import Any
 import pexpect
 import pytest
 
+from tbench.control.client import ask
+from tbench.control.wire import Continue, ListTrials, Pause, TrialUnderWay
+from tbench.errors import UsageError
 from tbench.storage.read_run import read_run, read_trajectory
 from tbench.storage.run_files import trial_directory
 
@@ -44,15 +48,15 @@ def seen(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SeenRun]:
     folder = tmp_path_factory.mktemp("seen")
     quiet: Any = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
     server = subprocess.Popen(
-        [*TBENCH, "demo-endpoint", "--port", "0", "--latency", "1"], stdout=subprocess.PIPE, text=True, cwd=folder
+        [*TBENCH, "demo-endpoint", "--port", "0", "--latency", "0.3"], stdout=subprocess.PIPE, text=True, cwd=folder
     )
     assert server.stdout is not None
     url = next(word for word in server.stdout.readline().split() if word.startswith("http")).rstrip(":")
     words = ["--task", "broken-makefile", "--seeds", "1", "--output", "runs/seen"]
     run = subprocess.Popen([*TBENCH, "run", "--base-url", url, *words], cwd=folder, **quiet)
-    until(folder, lambda trial: trial["step"] >= 1)
-    tbench("pause", TRIAL, cwd=folder)
-    until(folder, lambda trial: trial["held"])
+    until(folder / "runs/seen", lambda trial: trial.step >= 1)
+    ask(folder / "runs/seen", Pause(trial="broken-makefile"))
+    until(folder / "runs/seen", lambda trial: trial.held)
     yield SeenRun(folder, run)
     run.terminate()
     run.wait(timeout=BOUND_SEC)
@@ -61,13 +65,14 @@ def seen(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SeenRun]:
     server.stdout.close()
 
 
-def until(folder: Path, condition: Callable[[dict[str, Any]], bool]) -> None:
+def until(run: Path, condition: Callable[[TrialUnderWay], bool]) -> None:
     ends_at = time.monotonic() + BOUND_SEC
     while time.monotonic() < ends_at:
-        runs = json.loads(tbench("ps", "--json", cwd=folder))["runs"]
-        if runs and runs[0]["trials"] and condition(runs[0]["trials"][0]):
-            return
-        time.sleep(0.05)
+        with contextlib.suppress(UsageError):
+            state = ask(run, ListTrials()).state
+            if state is not None and state.trials and condition(state.trials[0]):
+                return
+        time.sleep(0.02)
     raise AssertionError("never came to it")
 
 
@@ -132,7 +137,7 @@ def test_two_look_on_one_takes_it_and_gives_it_back(seen: SeenRun) -> None:
     signalled.has_left("interrupted")
     last = Person(tmp_path)
     last.child.expect("looking on")
-    tbench("continue", TRIAL, cwd=tmp_path)
+    ask(tmp_path / "runs/seen", Continue(trial="broken-makefile"))
     last.has_left("its terminal was closed: the agent has come to its end")
     seen.process.wait(timeout=BOUND_SEC)
     (result,) = read_run(tmp_path / "runs/seen").results
