@@ -17,7 +17,7 @@ from harness.history import History
 from harness.limits import Limits
 from harness.model import Model, Seeds
 from harness.overflow import make_room
-from harness.oversight import Declined, Draft, Oversight
+from harness.oversight import Declined, Draft, HandedBack, Oversight
 from harness.protocols.base import (
     Action,
     ActionProtocol,
@@ -39,6 +39,8 @@ __all__ = ["Agent", "AgentTerminal", "Limits"]
 Tools = Sequence[Mapping[str, Any]]
 FROM_A_PERSON = "[Message from a person who watches your terminal:]"
 """What stands above a message that is put under an observation."""
+TYPED_BY_A_PERSON = "[A person has typed into your terminal. Typed was:]"
+"""The same above what is told of that."""
 _COMPACTIONS = 2
 """Most compactions in a row without a usable reply between them."""
 
@@ -217,9 +219,17 @@ class Agent:
         assert self._clock is not None
         with self._clock.stopped():
             said = await self._oversight.before_query(index)
-        for text in said:
-            self._history.add_to_last(f"{FROM_A_PERSON}\n{text}")
-            self._interventions.append(Intervention(step=index, kind="message", text=text))
+        for each in said:
+            text = each.text if isinstance(each, HandedBack) else each
+            if found := special_tokens(text):
+                self._notice(special_tokens_warning(found, "what a person has said or typed"))
+                text = neutralise(text) if self._neutralise else text
+            if isinstance(each, HandedBack):
+                self._history.add_to_last(f"{TYPED_BY_A_PERSON}\n{text}")
+                self._interventions.append(Intervention(step=index, kind="typed", text=text))
+            else:
+                self._history.add_to_last(f"{FROM_A_PERSON}\n{text}")
+                self._interventions.append(Intervention(step=index, kind="message", text=text))
 
     async def _reviewed(
         self, oversight: Oversight, step: Step, parsed: Parsed | FormatError

@@ -34,11 +34,22 @@ class Declined:
     """What the model gets instead of an observation."""
 
 
+@dataclass(frozen=True, slots=True)
+class HandedBack:
+    """The terminal comes back from a person who has typed into it."""
+
+    text: str
+    """What was typed, and what is to be seen now."""
+
+
 class Oversight(Protocol):
     """Who watches one agent."""
 
-    async def before_query(self, step: int) -> Sequence[str]:
-        """Return when the model may be asked for this step; what is returned is told to it beside its observation."""
+    async def before_query(self, step: int) -> Sequence[str | HandedBack]:
+        """Return when the model may be asked for this step; what is returned is told to it beside its observation.
+
+        Raises what the terminal does where a person has typed into it.
+        """
 
     async def review(self, draft: Draft) -> Reply | Declined:
         """The reply to follow, which may be another one or an edited one; or that nothing is done."""

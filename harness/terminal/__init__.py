@@ -3,5 +3,6 @@
 from harness.limits import Settling
 from harness.terminal.session import Settled, Terminal
 from harness.terminal.spec import COLUMNS, HISTORY_LINES, ROWS, TerminalSpec
+from harness.terminal.tap import DrawnScreen, Tap
 
-__all__ = ["COLUMNS", "HISTORY_LINES", "ROWS", "Settled", "Settling", "Terminal", "TerminalSpec"]
+__all__ = ["COLUMNS", "HISTORY_LINES", "ROWS", "DrawnScreen", "Settled", "Settling", "Tap", "Terminal", "TerminalSpec"]

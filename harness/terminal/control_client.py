@@ -36,7 +36,8 @@ class _Batch:
     done: asyncio.Future[list[CommandReply]]
     due_at: float
     """The event loop's time at which the answer is overdue."""
-    keystrokes: bool = False
+    at_end: Callable[[], None] | None = None
+    """Called at the place in the stream where the last reply ends."""
     replies: list[CommandReply] = field(default_factory=list)
 
 
@@ -99,24 +100,28 @@ class ControlClient:
             with contextlib.suppress(asyncio.CancelledError):
                 await self._reader
 
-    async def commands(self, *commands: bytes, replies: int | None = None) -> list[CommandReply]:
+    async def commands(
+        self, *commands: bytes, replies: int | None = None, at_end: Callable[[], None] | None = None
+    ) -> list[CommandReply]:
         """Send command lines in one go, and return their replies: `replies` in all where a line holds several commands.
 
-        Raises ConnectionError, also where no reply comes in time.
+        `at_end` is called at the place in the stream where the replies end. Raises ConnectionError, also where no reply
+        comes in time.
         """
-        return await (await self._send(commands, replies or len(commands), keystrokes=False))
+        return await (await self._send(commands, replies or len(commands), at_end=at_end))
 
     async def type(self, *commands: bytes, replies: int) -> asyncio.Future[list[CommandReply]]:
         """Send command lines that type, and return the batch that their replies come into. Raises ConnectionError."""
-        return await self._send(commands, replies, keystrokes=True)
+        # Here and not in the waiting task, which wakes later than a fast shell answers.
+        return await self._send(commands, replies, at_end=self._on_keys)
 
     async def _send(
-        self, commands: Sequence[bytes], replies: int, *, keystrokes: bool
+        self, commands: Sequence[bytes], replies: int, *, at_end: Callable[[], None] | None
     ) -> asyncio.Future[list[CommandReply]]:
         if self.lost.is_set() or self._stream is None:
             raise ConnectionResetError(self.why_lost)
         data = b"".join(commands)
-        done = self._expect(replies, keystrokes=keystrokes, sec=_ANSWER_SEC + len(data) / _BYTES_PER_SEC)
+        done = self._expect(replies, at_end=at_end, sec=_ANSWER_SEC + len(data) / _BYTES_PER_SEC)
         self._since_command = 0
         try:
             await self._stream.write(data)
@@ -125,9 +130,11 @@ class ControlClient:
             raise
         return done
 
-    def _expect(self, replies: int, *, sec: float, keystrokes: bool = False) -> asyncio.Future[list[CommandReply]]:
+    def _expect(
+        self, replies: int, *, sec: float, at_end: Callable[[], None] | None = None
+    ) -> asyncio.Future[list[CommandReply]]:
         loop = asyncio.get_running_loop()
-        batch = _Batch(replies, loop.create_future(), loop.time() + sec, keystrokes)
+        batch = _Batch(replies, loop.create_future(), loop.time() + sec, at_end)
         self._waiting.append(batch)
         if self._watchdog is None:
             self._watchdog = loop.call_at(batch.due_at, self._check_overdue)
@@ -184,9 +191,8 @@ class ControlClient:
         if len(batch.replies) < batch.size:
             return
         self._waiting.popleft()
-        if batch.keystrokes:
-            # Here and not in the waiting task, which wakes later than a fast shell answers.
-            self._on_keys()
+        if batch.at_end is not None:
+            batch.at_end()
         if not batch.done.done():
             batch.done.set_result(batch.replies)
 

@@ -107,6 +107,14 @@ class Keyboard:
                 goes_on = reader is not _InputReader.EDITOR or self._watch.shell.answer == "P"
                 in_a_row = in_a_row if reader is before and goes_on else 0
 
+    async def pass_on(self, data: bytes) -> None:
+        """Type what a person types, byte by byte as it is."""
+        text = data.decode("utf-8", "replace").replace("\r", "\n")
+        self._show(text)
+        self._watch.shell.typed(text)
+        self._waiting.typed(entered="\n" in text or _CONTROLS.search(text) is not None)
+        await self._link.type(control_mode.type_bytes("main", data))
+
     async def _type_at_once(self, text: str, line_end: bytes) -> None:
         self._watch.shell.typed(text)
         self._waiting.typed(entered="\n" in text or _CONTROLS.search(text) is not None)

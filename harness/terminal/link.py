@@ -113,9 +113,11 @@ class Link:
         """End the client; the session lives on where it is."""
         await self._client.close()
 
-    async def commands(self, *commands: bytes, replies: int | None = None) -> list[CommandReply]:
+    async def commands(
+        self, *commands: bytes, replies: int | None = None, at_end: Callable[[], None] | None = None
+    ) -> list[CommandReply]:
         """Send command lines in one go, and return their replies, see ControlClient. Raises ConnectionError."""
-        return await self._client.commands(*commands, replies=replies)
+        return await self._client.commands(*commands, replies=replies, at_end=at_end)
 
     async def sync(self) -> None:
         """Wait until tmux has answered, and all that came before its answer was handed on. Raises ConnectionError."""

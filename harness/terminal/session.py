@@ -1,6 +1,7 @@
 """A tmux session as an agent uses it: type keystrokes, run commands, wait until the shell has settled, read.
 
-Speaks through a tmux control client over one byte stream; knows nothing of containers.
+Others may look on at any time, and type while the agent rests. Speaks through a tmux control client over one byte
+stream; knows nothing of containers.
 """
 
 from __future__ import annotations
@@ -8,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import dataclasses
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 from harness.errors import TerminalLost
@@ -24,6 +25,7 @@ from harness.terminal.plain_text import plain_text
 from harness.terminal.recording import Recording
 from harness.terminal.screen import ScreenReader
 from harness.terminal.spec import TerminalSpec
+from harness.terminal.tap import DRAW, DrawnScreen, Tap
 from harness.terminal.waiting import Waiting
 from harness.terminal.watch import Watch
 
@@ -31,6 +33,8 @@ _SHELL_SEC = 10.0
 """Longest wait for the first prompt; a shell without marks is used as it is."""
 _AFTER_GAP_SEC = 5.0
 """Longest wait for a mark after the stream was lost, when it may have passed unseen."""
+_HANDED_BACK_SEC = 1.0
+"""Longest wait for what a person has typed to come to its end."""
 KEYS_LOST = "keys_lost: The terminal was lost and opened again: what was typed last, or a part of it, is lost."
 REOPENED = "terminal_reopened: The terminal was lost and opened again, with a new shell."
 
@@ -46,7 +50,7 @@ class Settled:
 
 
 class Terminal:
-    """One tmux session over one stream. Not safe for concurrent use, except `last_line`.
+    """One tmux session over one stream. Not safe for concurrent use, except `last_line`, `drawn` and `tapped`.
 
     Where the way to it is cut, it is tried again for `unreachable_sec`; `on_outage` is told of these seconds when that
     begins, and at its end, as a negative number, of those that were not needed.
@@ -91,6 +95,8 @@ class Terminal:
 
     async def close(self) -> None:
         """End the client; the session lives on in its container."""
+        for tap in self._watch.taps:
+            tap.end()
         await self._link.close()
         if self._recording is not None:
             self._recording.close()
@@ -181,6 +187,45 @@ class Terminal:
             with contextlib.suppress(ConnectionError):
                 view = await self._screen.read(self._link)
                 return dataclasses.replace(view, notes=self._take_notes()) if self._notes else view
+
+    # -- what others do --------------------------------------------------------------------------
+
+    async def drawn(self, tap: Tap | None = None) -> DrawnScreen:
+        """The screen, at any time; `tap` goes on from there. Raises ConnectionError while the way to it is cut."""
+        return DrawnScreen.read(await self._link.commands(*DRAW, at_end=None if tap is None else tap.drawn))
+
+    @contextlib.contextmanager
+    def tapped(self) -> Iterator[Tap]:
+        """What the pane prints, during the block."""
+        tap = Tap()
+        self._watch.taps += (tap,)
+        try:
+            yield tap
+        finally:
+            self._watch.taps = tuple(each for each in self._watch.taps if each is not tap)
+
+    def remark(self, label: str) -> None:
+        """Put a remark into the recording."""
+        self._remark(label)
+
+    async def pass_on(self, data: bytes) -> None:
+        """Type what a person types, while the agent rests. Raises as `send` does."""
+        try:
+            await self._keyboard.pass_on(data)
+        except KeysLost:
+            self._notes.append(KEYS_LOST)
+            await self._first_prompt()
+
+    async def handed_back(self) -> DrawnScreen | None:
+        """Take what a person has left as seen: the screen then; None where nobody can tell. Raises as `send` does."""
+        await self._attached()
+        try:
+            await self._waiting.until_settled(_HANDED_BACK_SEC)
+            self._watch.capture.forget_background()
+            await self._screen.note_place(self._link)
+            return await self.drawn()
+        except ConnectionError:
+            return None
 
     def mark_step(self, number: int) -> None:
         """Mark in the recording that a step begins: the model is asked next."""

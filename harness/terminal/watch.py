@@ -11,6 +11,7 @@ from harness.terminal.marks import Mark, MarkScanner
 from harness.terminal.recording import Recording
 from harness.terminal.screen import ScreenReader
 from harness.terminal.settling import ShellState
+from harness.terminal.tap import Tap
 
 
 class Watch:
@@ -26,6 +27,8 @@ class Watch:
         self.last_output = b""
         self.output_matters = False
         """Whether output, and the beginning of commands, wake those who wait: mostly they need not."""
+        self.taps: tuple[Tap, ...] = ()
+        """Of those who look on."""
         self._screen = screen
         self._recording = recording
         self._scanner = MarkScanner()
@@ -38,6 +41,8 @@ class Watch:
         self.shell = ShellState()
         self.shell.lose_sight()
         self._screen.lose_place()
+        for tap in self.taps:
+            tap.lose_place()
 
     def output(self, data: bytes) -> None:
         if self._recording is not None:
@@ -51,6 +56,8 @@ class Watch:
             else:
                 self.line.follow(piece)
                 self.capture.append(piece)
+        for tap in self.taps:
+            tap.output(data)
         if self.output_matters:
             self._tell()
 

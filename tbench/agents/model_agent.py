@@ -156,6 +156,7 @@ async def _work_at_terminal(place: Workplace, terminal: Terminal, agent: _Conver
     """Open the terminal, let `agent` work, close the terminal. Raises TrialError for what the agent did not cause."""
     try:
         await _open(terminal)
+        place.on_terminal(terminal)
         trajectory = await agent.run(await told_at(place))
     except EndpointUnavailable as error:
         raise TrialError("endpoint_unavailable", str(error)) from error
@@ -164,6 +165,7 @@ async def _work_at_terminal(place: Workplace, terminal: Terminal, agent: _Conver
     except TerminalUnreachable as error:
         trajectory = await _after_unreachable(place, agent, error)
     finally:
+        place.on_terminal(None)
         with contextlib.suppress(Exception):
             await asyncio.shield(terminal.close())
     outcome = trajectory.outcome

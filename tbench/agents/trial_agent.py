@@ -11,6 +11,7 @@ from typing import Protocol
 
 from harness.limits import Limits
 from harness.oversight import Oversight
+from harness.terminal import Terminal
 from harness.terminal.spec import TerminalSpec
 from harness.trajectory import Outcome, Step, Trajectory
 from tbench.errors import TrialError
@@ -49,6 +50,8 @@ class Workplace:
     """Called once with each finished step, in order, as it stands in the final trajectory. Never raises."""
     oversight: Oversight | None = None
     """Who may hold a model, speak to it, and decide about its replies."""
+    on_terminal: Callable[[Terminal | None], None] = lambda _: None
+    """Called with the agent's terminal once it is open, and with None before it is closed."""
 
     def bounded(self, limits: Limits) -> Limits:
         """Copy of `limits` with the task's own timeout."""

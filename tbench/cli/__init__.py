@@ -50,6 +50,9 @@ COMMANDS = {
         "say",
         "Tell a trial's model something with the next message that it gets; the trial no longer counts.",
     ),
+    "attach": Lazy(
+        "tbench.cli.live.attach", "attach", "Look on at a trial's terminal, or take it over; Ctrl-] leaves."
+    ),
     "set": Lazy("tbench.cli.live.steering", "set_", "Change how many trials of a run are under way at once."),
     "summary": Lazy("tbench.cli.summary", "summary", "Print the score of a run from its directory."),
     "compare": Lazy(

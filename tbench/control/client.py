@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import socket
+from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 
 from pydantic import ValidationError
 
 from tbench.control.server import short_path
-from tbench.control.wire import LINE_LIMIT_BYTES, SOCKET_NAME, Answer, Request, as_line
+from tbench.control.wire import LINE_LIMIT_BYTES, SOCKET_NAME, Answer, Attach, Request, as_line
 from tbench.errors import UsageError
 
 _ANSWER_SEC = 20.0
@@ -20,13 +22,21 @@ _MOST_BYTES = 64 << 20
 def ask(directory: Path, request: Request) -> Answer:
     """Send a request to the run in this directory. Raises UsageError where it is not under way, or says no."""
     where = directory / SOCKET_NAME
+    with _told_as_usage(directory), socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as connection:
+        connection.settimeout(_ANSWER_SEC)
+        with short_path(directory) as path:
+            connection.connect(path)
+        connection.sendall(as_line(request))
+        line = _line(connection)
+    return _answer(line, where)
+
+
+@contextlib.contextmanager
+def _told_as_usage(directory: Path) -> Iterator[None]:
+    """Say in words why the run in this directory cannot be reached. Raises UsageError."""
+    where = directory / SOCKET_NAME
     try:
-        with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as connection:
-            connection.settimeout(_ANSWER_SEC)
-            with short_path(directory) as path:
-                connection.connect(path)
-            connection.sendall(as_line(request))
-            line = _line(connection)
+        yield
     except ConnectionRefusedError:
         with contextlib.suppress(OSError):
             where.unlink()
@@ -41,7 +51,44 @@ def ask(directory: Path, request: Request) -> Answer:
         ) from None
     except OSError as error:
         raise UsageError(f"{where}: cannot be reached: {error.strerror or error}") from None
-    return _answer(line, where)
+
+
+class Attached:
+    """The way to a trial's terminal, which is drawn anew as it changes."""
+
+    def __init__(self, first: Answer, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self.first = first
+        self._reader, self._writer = reader, writer
+
+    async def next(self) -> Answer | None:
+        """The screen as it has become; None where the terminal was closed."""
+        with contextlib.suppress(OSError, ValidationError):
+            if line := await self._reader.readline():
+                return Answer.model_validate_json(line)
+        return None
+
+    def type(self, keys: bytes) -> None:
+        """Type, where the terminal was taken and is held."""
+        self._writer.write(keys)
+
+
+@contextlib.asynccontextmanager
+async def attached(directory: Path, request: Attach) -> AsyncIterator[Attached]:
+    """Look on at a terminal during the block; `request` asks for drawn screens. Raises UsageError as `ask` does."""
+    with _told_as_usage(directory):
+        with short_path(directory) as path:
+            reader, writer = await asyncio.open_unix_connection(path, limit=_MOST_BYTES)
+        writer.write(as_line(request))
+        try:
+            async with asyncio.timeout(_ANSWER_SEC):
+                line = await reader.readline()
+        except BaseException:
+            writer.close()
+            raise
+    try:
+        yield Attached(_answer(line, directory / SOCKET_NAME), reader, writer)
+    finally:
+        writer.close()
 
 
 def _line(connection: socket.socket) -> bytes:

@@ -16,13 +16,17 @@ from tbench.control.wire import (
     SOCKET_NAME,
     Abort,
     Answer,
+    Attach,
     Continue,
     Controls,
     ListTrials,
+    Onlooker,
     Pause,
+    ReadScreen,
     Request,
     Say,
     SetConcurrency,
+    TypeKeys,
     as_line,
     read_request,
 )
@@ -31,6 +35,8 @@ from tbench.text import one_line
 
 _ANSWER_SEC = 10.0
 """Longest time for a client to take an answer; then it is left alone."""
+_KEYS_BYTES = 1 << 14
+"""The most that is typed at once."""
 
 
 @contextlib.asynccontextmanager
@@ -55,6 +61,8 @@ async def controlled(directory: Path, controls: Controls, say: Callable[[str], N
         try:
             if server.is_serving():  # one that came in at the last moment is served nothing
                 await _serve(reader, writer, controls)
+        except asyncio.CancelledError:
+            pass  # the run is over; raised on, asyncio would print it
         finally:
             clients.discard(task)
             writer.close()
@@ -101,11 +109,14 @@ def short_path(directory: Path) -> Iterator[str]:
 
 async def _serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, controls: Controls) -> None:
     """Answer one client until it goes away."""
-    with contextlib.suppress(OSError, TimeoutError):
+    try:
         while line := await _line(reader):
-            writer.write(as_line(_answered(line, controls)))
-            async with asyncio.timeout(_ANSWER_SEC):
-                await writer.drain()
+            if not await _served(line, reader, writer, controls):
+                break
+    except TimeoutError:
+        writer.transport.abort()  # it takes nothing, so what it was to get would stay here
+    except OSError:
+        pass
 
 
 async def _line(reader: asyncio.StreamReader) -> bytes:
@@ -116,18 +127,55 @@ async def _line(reader: asyncio.StreamReader) -> bytes:
         return b""
 
 
-def _answered(line: bytes, controls: Controls) -> Answer:
+async def _served(line: bytes, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, controls: Controls) -> bool:
+    """Do what a line asks for; whether other lines may follow. Raises OSError, and TimeoutError for a stuck client."""
     try:
-        return _done(read_request(line), controls)
+        request = read_request(line)
+        if isinstance(request, Attach):
+            async with controls.attach(request.trial, take=request.take, drawn=request.drawn) as onlooker:
+                await _show(onlooker, reader, writer)
+            return False
+        answer = await _done(request, controls)
     except ValidationError as error:
         first = error.errors()[0]
         where = ".".join(str(part) for part in first["loc"]) or "request"
-        return Answer(ok=False, words=one_line(f"{where}: {first['msg']}"))
+        answer = Answer(ok=False, words=one_line(f"{where}: {first['msg']}"))
     except UsageError as error:
-        return Answer(ok=False, words=one_line(str(error)))
+        answer = Answer(ok=False, words=one_line(str(error)))
+    await _send(writer, as_line(answer))
+    return True
 
 
-def _done(request: Request, controls: Controls) -> Answer:
+async def _send(writer: asyncio.StreamWriter, data: bytes) -> None:
+    writer.write(data)
+    async with asyncio.timeout(_ANSWER_SEC):
+        await writer.drain()
+
+
+async def _show(onlooker: Onlooker, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    """Let somebody look on until they leave or the terminal is closed. Raises OSError and TimeoutError."""
+
+    async def pass_on() -> None:
+        while data := await onlooker.next():
+            await _send(writer, data)
+
+    async def take_keys() -> None:
+        while data := await reader.read(_KEYS_BYTES):
+            await onlooker.type(data)
+
+    ways = {asyncio.create_task(pass_on(), name="showing"), asyncio.create_task(take_keys(), name="taking keys")}
+    try:
+        ended, _ = await asyncio.wait(ways, return_when=asyncio.FIRST_COMPLETED)
+    finally:
+        for way in ways:
+            way.cancel()
+        await asyncio.gather(*ways, return_exceptions=True)
+    for way in ended:
+        way.result()
+
+
+async def _done(request: Request, controls: Controls) -> Answer:
+    """Do what is asked, which may take a while: the requests of one client are answered in order."""
     match request:
         case ListTrials():
             return Answer(ok=True, state=controls.state())
@@ -141,3 +189,9 @@ def _done(request: Request, controls: Controls) -> Answer:
             return Answer(ok=True, words=controls.say(trial, text))
         case SetConcurrency(number=number):
             return Answer(ok=True, words=controls.resize(number))
+        case ReadScreen(trial=trial):
+            return Answer(ok=True, screen=await controls.screen(trial))
+        case TypeKeys(trial=trial, keys=keys):
+            return Answer(ok=True, words=await controls.type(trial, keys))
+        case Attach():
+            raise AssertionError("is no request with one answer")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import AbstractAsyncContextManager
 from typing import Annotated, Literal, Protocol
 
 from pydantic import Field, TypeAdapter
@@ -61,7 +62,36 @@ class SetConcurrency(Frozen):
     number: int = Field(ge=1, le=100_000)
 
 
-Request = ListTrials | Pause | Continue | Abort | Say | SetConcurrency
+class ReadScreen(Frozen):
+    """Ask for a trial's screen."""
+
+    do: Literal["screen"] = "screen"
+    trial: str
+
+
+class TypeKeys(Frozen):
+    """Type into the terminal of a trial that is held."""
+
+    do: Literal["type"] = "type"
+    trial: str
+    keys: str = Field(min_length=1, max_length=10_000)
+    """Text, control characters included; a newline is the Enter key."""
+
+
+class Attach(Frozen):
+    """Look on at a trial's terminal until the connection ends, and with `take` type into it.
+
+    After the answer comes what the pane prints, byte by byte, from a drawing of the screen on; or with `drawn` further
+    answers, each with the screen as it has become.
+    """
+
+    do: Literal["attach"] = "attach"
+    trial: str
+    take: bool = False
+    drawn: bool = False
+
+
+Request = ListTrials | Pause | Continue | Abort | Say | SetConcurrency | ReadScreen | TypeKeys | Attach
 _REQUEST: TypeAdapter[Request] = TypeAdapter(Annotated[Request, Field(discriminator="do")])
 
 
@@ -101,6 +131,20 @@ class RunUnderWay(Frozen):
     """Those that have left the queue, the oldest first."""
 
 
+class Screen(Frozen):
+    """A trial's screen as tmux has drawn it."""
+
+    columns: int
+    rows: int
+    cursor: tuple[int, int]
+    """Column and row, from 0."""
+    cursor_visible: bool
+    application_keys: bool
+    """Whether the program wants arrow keys in their other form (DECCKM)."""
+    lines: tuple[str, ...]
+    """One per row, at most `rows`; the only escape sequences are those of colours, which each line ends."""
+
+
 class Answer(Frozen):
     """What came of a request."""
 
@@ -109,6 +153,20 @@ class Answer(Frozen):
     """What was done, or why nothing was, in one line."""
     state: RunUnderWay | None = None
     """For `list`."""
+    screen: Screen | None = None
+    """For `screen` and `attach`."""
+    yours: bool = False
+    """For `attach` with `take`: whether it is held and what is sent is typed; what is sent before is not."""
+
+
+class Onlooker(Protocol):
+    """Somebody who looks on at a terminal."""
+
+    async def next(self) -> bytes:
+        """What they are sent next, as soon as there is something; empty where the terminal was closed."""
+
+    async def type(self, data: bytes) -> None:
+        """Type what they have sent, where they may."""
 
 
 class Controls(Protocol):
@@ -125,6 +183,12 @@ class Controls(Protocol):
     def say(self, trial: str, text: str) -> str: ...
 
     def resize(self, number: int) -> str: ...
+
+    async def screen(self, trial: str) -> Screen: ...
+
+    async def type(self, trial: str, keys: str) -> str: ...
+
+    def attach(self, trial: str, *, take: bool, drawn: bool) -> AbstractAsyncContextManager[Onlooker]: ...
 
 
 def read_request(line: bytes) -> Request:

@@ -6,42 +6,22 @@ import asyncio
 import contextlib
 import difflib
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import AsyncIterator, Iterator, Sequence
 from dataclasses import dataclass, field
 
-from harness.oversight import Declined, Draft
+from harness.oversight import Declined, Draft, HandedBack
 from harness.trajectory import Reply
-from tbench.control.wire import Paused, RunUnderWay, TrialUnderWay
+from tbench.control.wire import Onlooker, Paused, RunUnderWay, Screen, TrialUnderWay
 from tbench.errors import TrialError, UsageError
 from tbench.events import Event, Phase, TrialFinished, TrialPhase, TrialStep
+from tbench.results import TrialResult
+from tbench.runs.live.hold import Hold
+from tbench.runs.live.shared_terminal import SharedTerminal
 from tbench.runs.slots import Slots
 from tbench.runs.trial_progress import TrialPlan
 from tbench.text import counted, names_shown, plain
 
 _AFTER_THE_AGENT: tuple[Phase, ...] = ("verifier", "teardown", "done")
-
-
-class Hold:
-    """Whether those who ask may go on."""
-
-    def __init__(self) -> None:
-        self._open = asyncio.Event()
-        self._open.set()
-
-    @property
-    def is_set(self) -> bool:
-        """Whether they have to wait."""
-        return not self._open.is_set()
-
-    def set(self) -> None:
-        self._open.clear()
-
-    def lift(self) -> None:
-        self._open.set()
-
-    async def over(self) -> None:
-        """Return when they may go on."""
-        await self._open.wait()
 
 
 @dataclass(eq=False)
@@ -58,25 +38,40 @@ class ControlledTrial:
     touched: bool = False
     began: float = field(default_factory=time.monotonic)
     phase_began: float = field(default_factory=time.monotonic)
-    _messages: list[str] = field(default_factory=list)
-    _waits: bool = False
+    is_holdable: bool = False
+    """Whether its agent asks before it goes on, as those of the user's own do not."""
+    _messages: list[str | HandedBack] = field(default_factory=list)
     _task: asyncio.Task[object] | None = None
     _abort: bool = False
 
-    async def before_query(self, step: int) -> Sequence[str]:
+    def __post_init__(self) -> None:
+        self.shared = SharedTerminal(self._typed_by_person)
+
+    async def before_query(self, step: int) -> Sequence[str | HandedBack]:
         """As in Oversight: hold the agent as long as somebody wants that, then hand over what its model is told."""
-        while self.everything.is_set or self.own.is_set:
-            self._waits = True
-            try:
+        self.is_holdable = True
+        while self.everything.is_set or self.own.is_set or self.shared.taken.is_set:
+            with self.shared.resting():
                 await self.everything.over()
                 await self.own.over()
-            finally:
-                self._waits = False
+                await self.shared.taken.over()
+        await self._take_back()
         messages, self._messages = self._messages, []
         return messages
 
     async def review(self, draft: Draft) -> Reply | Declined:
+        """As in Oversight: what is typed now comes before what the reply asks for."""
+        await self.shared.until_free()
+        await self._take_back()
         return draft.reply
+
+    async def _take_back(self) -> None:
+        """Have the terminal as a person has left it. Raises what the terminal does."""
+        if (told := await self.shared.handed_back()) is not None:
+            self._messages.append(told)
+
+    def _typed_by_person(self) -> None:
+        self.touched = True
 
     @property
     def has_more_steps(self) -> bool:
@@ -123,7 +118,7 @@ class ControlledTrial:
             age_sec=round(now - self.began, 3),
             phase_sec=round(now - self.phase_began, 3),
             paused=self.own.is_set,
-            held=self._waits,
+            held=self.shared.is_resting,
             touched=self.touched,
         )
 
@@ -135,6 +130,8 @@ class RunControl:
         self.slots = Slots(concurrency)
         self._run, self._planned, self._ended = run, planned, 0
         self._trials: dict[str, ControlledTrial] = {}
+        self._over: dict[str, str] = {}
+        """What came of each trial that has ended."""
         self._starting, self._everything = Hold(), Hold()
 
     # -- the run's side ----------------------------------------------------------------------------
@@ -156,6 +153,7 @@ class RunControl:
         """Notice where trials are."""
         if isinstance(event, TrialFinished):
             self._ended += event.result.final
+            self._over[f"{event.result.task}/{event.result.seed}"] = _came_to(event.result)
         elif isinstance(event, TrialPhase) and (trial := self._trials.get(event.trial)):
             trial.phase, trial.phase_began = event.phase, time.monotonic()
         elif isinstance(event, TrialStep) and (trial := self._trials.get(event.trial)):
@@ -218,6 +216,40 @@ class RunControl:
         self.slots.resize(number)
         return f"concurrency {number}, was {before}"
 
+    async def screen(self, trial: str) -> Screen:
+        found = self._at_terminal(trial)
+        with _named(found):
+            return await found.shared.screen()
+
+    async def type(self, trial: str, keys: str) -> str:
+        found = self._at_terminal(trial)
+        with _named(found):
+            if found.shared.taken.is_set:
+                raise UsageError("somebody has taken its terminal, and types there")
+            if not await found.shared.type(keys.replace("\r\n", "\n").replace("\n", "\r").encode("utf-8", "replace")):
+                raise UsageError("is at work; hold it first (tbench pause TRIAL), and wait until tbench ps says held")
+        return f"{_called(found)}: typed; its model is told of it, and the trial does not count"
+
+    @contextlib.asynccontextmanager
+    async def attach(self, trial: str, *, take: bool, drawn: bool) -> AsyncIterator[Onlooker]:
+        found = self._at_terminal(trial)
+        with _named(found):
+            if take and found.step and not found.is_holdable:
+                raise UsageError("its agent is not held, so its terminal cannot be taken; look on without taking it")
+            async with found.shared.occupied(take=take, drawn=drawn) as person:
+                yield person
+
+    def _at_terminal(self, said: str) -> ControlledTrial:
+        """The same, of a trial whose agent is at its terminal. Raises UsageError."""
+        found = self._found(said)
+        if found.shared.terminal is not None:
+            return found
+        if found.phase in _AFTER_THE_AGENT and not found.has_more_steps:
+            raise UsageError(f"{_called(found)}: its agent has come to its end ({found.phase})")
+        if found.phase == "agent":
+            raise UsageError(f"{_called(found)}: its agent has no terminal now; the oracle never has one")
+        raise UsageError(f"{_called(found)}: its terminal is not open yet ({found.phase})")
+
     def _at_work(self, said: str) -> ControlledTrial:
         """The same, of a trial whose model is still asked. Raises UsageError."""
         found = self._found(said)
@@ -233,6 +265,8 @@ class RunControl:
             return fitting[0]
         if fitting:
             raise UsageError(f"{plain(said)}: several trials of it are under way: {names_shown(map(_called, fitting))}")
+        if over := next((words for name, words in self._over.items() if said in (name, name.rpartition("/")[0])), ""):
+            raise UsageError(f"{plain(said)}: has ended: {over}")
         known = [_called(each) for each in self._trials.values()]
         near = difflib.get_close_matches(said, known, n=3, cutoff=0.4)
         hint = f"did you mean {', '.join(near)}?" if near else "tbench ps lists those that are"
@@ -241,3 +275,18 @@ class RunControl:
 
 def _called(trial: ControlledTrial) -> str:
     return f"{trial.plan.task_name}/{trial.plan.seed}"
+
+
+@contextlib.contextmanager
+def _named(trial: ControlledTrial) -> Iterator[None]:
+    """Say of which trial it is that something cannot be done."""
+    try:
+        yield
+    except UsageError as error:
+        raise UsageError(f"{_called(trial)}: {error}") from None
+
+
+def _came_to(result: TrialResult) -> str:
+    if result.error is not None:
+        return f"error {result.error.type}"
+    return f"reward {result.reward:g}" if result.reward is not None else "no verdict"

@@ -15,6 +15,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+from harness.terminal import Terminal
 from tbench.agents.trial_agent import TrialAgent, Workplace
 from tbench.errors import TrialError
 from tbench.events import Events, Phase, TrialFinished, TrialPhase, TrialStep, TrialTaskStep, TrialVerdict
@@ -211,6 +212,7 @@ class Trial:
             on_step=self._on_step,
             on_step_done=part.log.append,
             oversight=self._control,
+            on_terminal=self._on_terminal,
         )
         try:
             part.report = await part.agent.work(place)
@@ -221,6 +223,10 @@ class Trial:
         finally:
             part.agent_sec = time.monotonic() - started
             part.log.close()
+
+    def _on_terminal(self, terminal: Terminal | None) -> None:
+        if self._control is not None:
+            self._control.shared.terminal = terminal
 
     async def _verify(self, part: TrialPart) -> None:
         assert self._sandbox is not None

@@ -14,6 +14,7 @@ from pathlib import Path
 
 sys.path.append(str(Path(__file__).resolve().parents[1]))  # the fakes that the tests share
 
+import attaching
 import commands
 import datasets
 import history
@@ -34,6 +35,7 @@ GROUPS: dict[str, Callable[..., Awaitable[None]]] = {
     "step": steps.one_trial,
     "steps16": steps.sixteen_trials,
     "command": commands.delivered,
+    "attach": attaching.of_one_trial,
     "memory": memory.per_trial,
     "simulated": simulated.five_hundred,
     "trial": lives.whole_trials,

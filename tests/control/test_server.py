@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import socket
 import stat
 from collections.abc import AsyncIterator
@@ -10,25 +11,48 @@ from pathlib import Path
 
 import pytest
 
-from tbench.control.client import ask, runs_under_way
+from tbench.control.client import ask, attached, runs_under_way
 from tbench.control.server import controlled
 from tbench.control.wire import (
     LINE_LIMIT_BYTES,
     SOCKET_NAME,
     Abort,
     Answer,
+    Attach,
     Continue,
     ListTrials,
     Pause,
+    ReadScreen,
     Request,
     RunUnderWay,
     Say,
+    Screen,
     SetConcurrency,
+    TypeKeys,
     as_line,
 )
 from tbench.errors import UsageError
 
 STATE = RunUnderWay(run="r", planned=3, ended=1, concurrency=2, paused="no", trials=())
+SCREEN = Screen(
+    columns=9, rows=2, cursor=(1, 0), cursor_visible=True, application_keys=False, lines=("\x1b[1m$\x1b[m", "ä")
+)
+
+
+class Looking:
+    """An onlooker who is sent what a test says."""
+
+    def __init__(self) -> None:
+        self.shown: asyncio.Queue[bytes] = asyncio.Queue()
+        self.typed = b""
+        self.has_left = asyncio.Event()
+
+    async def next(self) -> bytes:
+        return await self.shown.get()
+
+    async def type(self, data: bytes) -> None:
+        self.typed += data
+        self.shown.put_nowait(data.upper())
 
 
 class Noted:
@@ -36,6 +60,7 @@ class Noted:
 
     def __init__(self) -> None:
         self.asked: list[tuple[object, ...]] = []
+        self.looking = Looking()
 
     def state(self) -> RunUnderWay:
         return STATE
@@ -59,6 +84,24 @@ class Noted:
         self.asked.append(("resize", number))
         return "resized"
 
+    async def screen(self, trial: str) -> Screen:
+        await asyncio.sleep(0)
+        return SCREEN
+
+    async def type(self, trial: str, keys: str) -> str:
+        self.asked.append(("type", trial, keys))
+        return "typed"
+
+    @contextlib.asynccontextmanager
+    async def attach(self, trial: str, *, take: bool, drawn: bool) -> AsyncIterator[Looking]:
+        if trial != "a/0":
+            raise UsageError(f"{trial}: no such trial is under way")
+        self.asked.append(("attach", trial, take, drawn))
+        try:
+            yield self.looking
+        finally:
+            self.looking.has_left.set()
+
 
 @pytest.fixture
 async def controls(tmp_path: Path) -> AsyncIterator[Noted]:
@@ -77,17 +120,71 @@ async def test_each_request_has_its_answer(tmp_path: Path, controls: Noted) -> N
     assert (await asked(tmp_path, Continue())).words == "goes on"
     assert (await asked(tmp_path, Say(trial="a/0", text="Look again.\nThere."))).words == "said"
     assert (await asked(tmp_path, SetConcurrency(number=7))).words == "resized"
+    assert (await asked(tmp_path, TypeKeys(trial="a/0", keys="ls\x1b[A\n"))).words == "typed"
+    assert (await asked(tmp_path, ReadScreen(trial="a/0"))).screen == SCREEN
     assert controls.asked == [
         ("pause", "a/0", True),
         ("continue", None),
         ("say", "a/0", "Look again.\nThere."),
         ("resize", 7),
+        ("type", "a/0", "ls\x1b[A\n"),
     ]
 
 
 async def test_what_cannot_be_done_is_told_in_one_line(tmp_path: Path, controls: Noted) -> None:
     with pytest.raises(UsageError, match=r"^b/1: no such trial is under way$"):
         await asked(tmp_path, Abort(trial="b/1"))
+
+
+async def test_who_is_attached_gets_bytes_and_sends_keys_until_they_leave(tmp_path: Path, controls: Noted) -> None:
+    reader, writer = await asyncio.open_unix_connection(str(tmp_path / SOCKET_NAME))
+    writer.write(as_line(Attach(trial="b/0")))
+    assert not Answer.model_validate_json(await reader.readline()).ok
+    writer.write(as_line(Attach(trial="a/0", take=True)))
+    controls.looking.shown.put_nowait(b"\x1b[2Jscreen")
+    assert await reader.readexactly(10) == b"\x1b[2Jscreen"
+    writer.write(b'{"do": "list"}\x00\xff')
+    assert await reader.readexactly(16) == b'{"DO": "LIST"}\x00\xff'
+    assert controls.looking.typed == b'{"do": "list"}\x00\xff'
+    writer.close()
+    async with asyncio.timeout(20):
+        await controls.looking.has_left.wait()
+    assert controls.asked == [("attach", "a/0", True, False)]
+
+
+async def test_who_is_attached_is_let_go_where_the_terminal_is_closed(tmp_path: Path, controls: Noted) -> None:
+    controls.looking.shown.put_nowait(as_line(Answer(ok=True, screen=SCREEN)))
+    async with attached(tmp_path, Attach(trial="a/0", drawn=True)) as way:
+        assert way.first.screen == SCREEN
+        controls.looking.shown.put_nowait(as_line(Answer(ok=True, screen=SCREEN, words="x" * 2 * LINE_LIMIT_BYTES)))
+        controls.looking.shown.put_nowait(b"")
+        assert (await way.next()) is not None
+        assert await way.next() is None
+    assert controls.looking.has_left.is_set()
+
+
+async def test_a_run_that_ends_takes_those_along_who_are_attached(tmp_path: Path) -> None:
+    noted = Noted()
+    noted.looking.shown.put_nowait(as_line(Answer(ok=True, screen=SCREEN)))
+    async with contextlib.AsyncExitStack() as stack:
+        async with controlled(tmp_path, noted, print):
+            way = await stack.enter_async_context(attached(tmp_path, Attach(trial="a/0", drawn=True)))
+        assert noted.looking.has_left.is_set()
+        assert await way.next() is None
+    with pytest.raises(UsageError, match=r"no run is under way here"):
+        async with attached(tmp_path, Attach(trial="a/0", drawn=True)):
+            raise AssertionError
+
+
+@pytest.mark.slow
+async def test_who_takes_nothing_is_let_go(tmp_path: Path, controls: Noted) -> None:
+    _, writer = await asyncio.open_unix_connection(str(tmp_path / SOCKET_NAME))
+    writer.write(as_line(Attach(trial="a/0")))
+    for _ in range(64):
+        controls.looking.shown.put_nowait(b"x" * LINE_LIMIT_BYTES)
+    async with asyncio.timeout(40):
+        await controls.looking.has_left.wait()
+    writer.close()
 
 
 async def test_nobody_else_may_speak_to_a_run(tmp_path: Path, controls: Noted) -> None:

@@ -3,16 +3,23 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager, closing
 from pathlib import Path
 from typing import Any
 
 import pytest
+from fake_tmux import FakeTmux, scripted
 from run_plans import a_document, a_plan
 
+from harness.agent import TYPED_BY_A_PERSON, Agent, Limits
+from harness.fakes import ScriptedModel
+from harness.protocols.keystrokes_json import KeystrokesJson
+from harness.terminal import Terminal
 from harness.trajectory import Outcome
 from tbench.agents.trial_agent import AgentReport, NopAgent, Workplace
+from tbench.control.wire import Answer
 from tbench.errors import UsageError
 from tbench.events import Event, Events, TrialPhase
 from tbench.results import TrialResult
@@ -224,3 +231,138 @@ def test_a_run_without_trials_says_so() -> None:
     assert control.state().trials == ()
     assert control.pause(None, now=False) == "no other trial starts; 0 trials under way"
     assert control.state().paused == "starting nothing"
+
+
+# -- its terminal ----------------------------------------------------------------------------------
+
+LS = '{"analysis": "a", "plan": "p", "commands": [{"keystrokes": "ls\\n", "duration": 5.0}]}'
+CLAIM = '{"analysis": "a", "plan": "p", "commands": [], "task_complete": true}'
+
+
+class AtTerminal(NopAgent):
+    """A scripted model at a pretend terminal."""
+
+    def __init__(self, script: list[Any]) -> None:
+        self.model = ScriptedModel(script)
+        self.tmux = FakeTmux(scripted({"ls": "file\n", "echo by hand": "by hand\n"}))
+
+    async def work(self, place: Workplace) -> AgentReport:
+        terminal = Terminal(self.tmux.connect)
+        await terminal.open()
+        place.on_terminal(terminal)
+        agent = Agent(
+            self.model,
+            terminal,
+            KeystrokesJson(),
+            Limits(),
+            on_step=lambda step: place.on_step(step, ""),
+            oversight=place.oversight,
+        )
+        try:
+            trajectory = await agent.run("Do it.")
+        finally:
+            place.on_terminal(None)
+            await terminal.close()
+        assert trajectory.outcome is not None
+        return AgentReport(trajectory.outcome, trajectory)
+
+
+async def screens_until(person: Any, shown: str) -> Answer:
+    async with asyncio.timeout(20):
+        while True:
+            answer = Answer.model_validate_json(await person.next())
+            if answer.screen is not None and shown in "\n".join(answer.screen.lines):
+                return answer
+
+
+async def test_a_terminal_is_seen_taken_typed_into_and_given_back(tasks: TaskSet, store: RunStore) -> None:
+    agent = AtTerminal([LS, CLAIM, CLAIM])
+    async with running(tasks, store, lambda: agent, seeds=(0,), concurrency=1) as spoken:
+        control = spoken.control
+        control._starting.lift()
+        await spoken.until(lambda: [each.held for each in control.state().trials] == [True])
+        (trial,) = control.state().trials
+        called = f"{trial.task}/0"
+        assert (await control.screen(called)).lines[0] == "root@fake:/app# "
+        async with (
+            control.attach(called, take=False, drawn=True) as other,
+            control.attach(called, take=True, drawn=True) as person,
+        ):
+            control.go_on(None)
+            assert (await screens_until(other, "")).yours is False
+            assert (await screens_until(person, "")).yours is True
+            await other.type(b"nothing")
+            with pytest.raises(UsageError, match=rf"^{called}: somebody else has taken its terminal"):
+                async with control.attach(called, take=True, drawn=True):
+                    raise AssertionError
+            with pytest.raises(UsageError, match=rf"^{called}: somebody has taken its terminal"):
+                await control.type(called, "x")
+            await person.type(b"echo by hand\r")
+            await screens_until(other, "\nby hand\n")
+            assert agent.model.requests == []
+            assert trial.touched is False
+        await spoken.until(lambda: control.state().ended >= 1)
+        assert control.state().trials == () or control.state().trials[0].task != trial.task
+    told = agent.model.requests[0].messages[-1].content
+    assert told.endswith(
+        f"{TYPED_BY_A_PERSON}\necho by hand\n\n[The screen now:]\n"
+        "root@fake:/app# echo by hand\nby hand\nroot@fake:/app#"
+    )
+    assert agent.tmux.typed[:2] == ["echo by hand", "ls"]
+    assert "by hand" not in agent.model.requests[1].messages[-1].content
+
+
+async def test_bytes_follow_a_drawing_and_keys_reach_only_a_trial_that_is_held(tasks: TaskSet, store: RunStore) -> None:
+    agent = AtTerminal([LS, CLAIM, CLAIM])
+    async with running(tasks, store, lambda: agent, seeds=(0,), concurrency=1) as spoken:
+        control = spoken.control
+        control._starting.lift()
+        await spoken.until(lambda: [each.held for each in control.state().trials] == [True])
+        name = control.state().trials[0].task
+        control.pause(name, now=False)
+        control.go_on(None)
+        async with control.attach(name, take=False, drawn=False) as person:
+            answer = Answer.model_validate_json(await person.next())
+            assert answer.screen is not None
+            assert (answer.screen.columns, answer.screen.rows) == (160, 40)
+            assert b"\x1b[1;1Hroot@fake:/app# " in await person.next()
+            assert "its model is told of it" in await control.type(name, "echo by hand\n")
+            async with asyncio.timeout(20):
+                shown = b""
+                while shown.count(b"by hand") < 2:
+                    shown += await person.next()
+                assert control.state().trials[0].touched
+                control.go_on(name)
+                while await person.next():
+                    pass
+
+
+async def test_what_has_no_terminal_or_is_not_held_is_told(tasks: TaskSet, store: RunStore) -> None:
+    async with running(tasks, store, Stuck, concurrency=4) as spoken:
+        spoken.control.go_on(None)
+        await spoken.until(lambda: [each.phase for each in spoken.control.state().trials] == ["agent"] * 4)
+        with pytest.raises(UsageError, match=r"^alpha/0: its agent has no terminal now; the oracle never has one"):
+            await spoken.control.screen("alpha/0")
+        with pytest.raises(UsageError, match=r"^alpa/0: no such trial is under way; did you mean alpha/0"):
+            await spoken.control.type("alpa/0", "x")
+        (trial, *_) = spoken.control._trials.values()
+        async with contextlib.AsyncExitStack() as stack:
+            terminal = trial.shared.terminal = Terminal(FakeTmux().connect)
+            await terminal.open()
+            stack.push_async_callback(terminal.close)
+            with pytest.raises(UsageError, match=r"/0: is at work; hold it first \(tbench pause TRIAL\)"):
+                await spoken.control.type(trial.plan.trial, "x")
+            trial.step = 1
+            with pytest.raises(UsageError, match=r"/0: its agent is not held, so its terminal cannot be taken"):
+                async with spoken.control.attach(trial.plan.trial, take=True, drawn=True):
+                    raise AssertionError
+            trial.shared.terminal = None
+
+
+async def test_a_trial_that_has_ended_says_what_came_of_it(tasks: TaskSet, store: RunStore) -> None:
+    async with running(tasks, store, NopAgent, seeds=(0,), concurrency=1) as spoken:
+        spoken.control.go_on(None)
+        results = await spoken.results()
+        for said, result in results.items():
+            with pytest.raises(UsageError, match=rf"^{said}: has ended: reward {result.reward:g}$"):
+                await spoken.control.screen(said)

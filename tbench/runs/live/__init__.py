@@ -1,0 +1,1 @@
+"""What becomes of a trial while somebody speaks to it."""

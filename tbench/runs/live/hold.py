@@ -1,0 +1,28 @@
+"""What keeps those who ask from going on."""
+
+from __future__ import annotations
+
+import asyncio
+
+
+class Hold:
+    """Whether those who ask may go on."""
+
+    def __init__(self) -> None:
+        self._open = asyncio.Event()
+        self._open.set()
+
+    @property
+    def is_set(self) -> bool:
+        """Whether they have to wait."""
+        return not self._open.is_set()
+
+    def set(self) -> None:
+        self._open.clear()
+
+    def lift(self) -> None:
+        self._open.set()
+
+    async def over(self) -> None:
+        """Return when they may go on."""
+        await self._open.wait()

@@ -1,0 +1,169 @@
+"""tap: what others than the agent see of a terminal, and what becomes of what they type into it."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from terminals import output_of, run, type_in
+
+from harness.protocols.base import Keys
+from harness.terminal import DrawnScreen, Tap, Terminal
+from harness.terminal.control_mode import CommandReply
+from tbench.view.screen import TileScreen
+
+FACTS = b"20 5 3 1 1 0 0 0 0 1 0 4"
+
+
+def on_a_container(test: Any) -> Any:
+    return pytest.mark.engine(pytest.mark.asyncio(loop_scope="module")(test))
+
+
+def screen_of(*lines: bytes, facts: bytes = FACTS) -> DrawnScreen:
+    return DrawnScreen.read([CommandReply(True, (facts,)), CommandReply(True, lines)])
+
+
+async def until(condition: Callable[[], bool]) -> None:
+    async with asyncio.timeout(20):
+        while not condition():  # noqa: ASYNC110 -- of what a program in the container does
+            await asyncio.sleep(0.005)
+
+
+# -- what tmux has drawn -----------------------------------------------------------------------------
+
+
+def test_each_line_of_a_screen_has_its_own_colours() -> None:
+    screen = screen_of(b"plain \x1b[1;31mred", b"still red \x1b[0mnot", b"\x1b[44m", b"\x1b[0;32mgreen\x1b[39m no")
+    assert screen.lines == (
+        "plain \x1b[1;31mred\x1b[m",
+        "\x1b[1;31mstill red \x1b[0mnot\x1b[m",
+        "",
+        "\x1b[44m\x1b[0;32mgreen\x1b[39m no\x1b[m",
+    )
+    assert screen.text == "plain red\nstill red not\n\ngreen no"
+
+
+def test_lines_of_the_other_character_set_are_characters() -> None:
+    assert screen_of(b"\x0elq\x1b[31mqk", b"x\x0f x").lines == ("┌─\x1b[31m─┐\x1b[m", "\x1b[31m│ x\x1b[m")
+
+
+def test_a_drawing_leaves_the_terminal_as_it_was_found() -> None:
+    drawn = screen_of(b"a", facts=b"20 5 3 2 0 1 1 1 1 0 1 3").escapes().decode()
+    assert drawn.endswith("\x1b[2;4r\x1b[3;4H\x1b[?6h\x1b[2;4H\x1b[4h\x1b[?7l\x1b[?1h\x1b=\x1b[?25l")
+
+
+def test_a_cursor_behind_the_last_column_is_in_it() -> None:
+    assert screen_of(b"x" * 20, facts=b"20 5 20 0 1 0 0 0 0 1 0 4").cursor == (19, 0)
+
+
+# -- those who fall behind ---------------------------------------------------------------------------
+
+
+async def test_who_takes_nothing_is_shown_the_screen_anew() -> None:
+    tap = Tap()
+    assert tap.has_lost_place
+    tap.drawn()
+    tap.output(b"abc")
+    assert (tap.take(), tap.has_lost_place) == (b"abc", False)
+    for _ in range(300):
+        tap.output(b"x" * 1024)
+    assert (tap.take(), tap.has_lost_place) == (b"", True)
+
+
+@pytest.mark.parametrize("switch", [b"\x1b[?1049h", b"\x1b[?47l"])
+@pytest.mark.parametrize("at", [0, 3, 8])
+async def test_a_switch_between_two_screens_is_drawn_instead(switch: bytes, at: int) -> None:
+    tap = Tap()
+    tap.drawn()
+    tap.output(b"before" + switch[:at])
+    tap.output(switch[at:] + b"after")
+    assert tap.has_lost_place
+    assert tap.take() == b""
+
+
+async def test_a_drawing_within_an_escape_sequence_goes_on_there() -> None:
+    tap = Tap()
+    tap.output(b"text \x1b[3")
+    tap.drawn()
+    tap.output(b"1mred")
+    assert tap.take() == b"\x1b[31mred"
+
+
+async def test_those_who_wait_hear_of_the_end() -> None:
+    tap = Tap()
+    await tap.news()
+    waiting = asyncio.create_task(tap.news())
+    await asyncio.sleep(0)
+    assert not waiting.done()
+    tap.end()
+    await waiting
+    await tap.news()
+    assert tap.is_over
+
+
+# -- a real terminal ---------------------------------------------------------------------------------
+
+
+@on_a_container
+async def test_what_a_tap_passes_on_draws_what_is_on_the_screen(shared: Terminal) -> None:
+    await type_in(shared, "clear; printf '\\e[1;32mgreen\\e[0m\\nnext\\n'\n")
+    with shared.tapped() as tap:
+        first = await shared.drawn(tap)
+        shown = first.escapes()
+        await type_in(shared, "seq 50; printf '\\e[5;3Hplaced'; echo\n")
+        shown += tap.take()
+        now = await shared.drawn()
+        own = TileScreen(now.columns, now.rows)
+        own.feed(shown.decode())
+    lines = ["".join(part if isinstance(part, str) else part[0] for part in line) for line in own.last_lines(40, 160)]
+    assert [line.rstrip() for line in lines if line.strip()] == [line for line in now.text.split("\n") if line]
+    assert any("\x1b[" in line and "green" in line for line in first.lines)
+
+
+@on_a_container
+async def test_the_screen_is_seen_while_a_command_runs_and_when_nobody_else_looks(shared: Terminal) -> None:
+    working = asyncio.create_task(output_of(shared, "echo begun; until [ -e /tmp/go ]; do sleep 0.01; done; echo over"))
+    async with asyncio.timeout(20):
+        while "begun\n" not in f"{(await shared.drawn()).text}\n":  # noqa: ASYNC110 -- of a program in the container
+            await asyncio.sleep(0.01)
+    with shared.tapped() as tap:
+        await shared.drawn(tap)
+        await shared._link.commands(b"run-shell 'echo > /tmp/go'\n")
+        assert (await working) == "begun\nover\n"
+        assert b"over\r\n" in tap.take()
+    await run(shared, "rm /tmp/go")
+
+
+@on_a_container
+async def test_what_a_person_typed_is_seen_as_read_and_the_agent_goes_on_as_before(shared: Terminal) -> None:
+    await type_in(shared, "clear\n")
+    for key in b"echo by-hand; cd /tmp\r":
+        await shared.pass_on(bytes([key]))
+    left = await shared.handed_back()
+    assert left is not None
+    assert "\nby-hand\n" in left.text
+    settled = await shared.send(Keys("pwd\n", 30.0))
+    view = await shared.view()
+    assert settled.at_prompt
+    assert view.new_output is not None
+    assert "\n/tmp\n" in view.new_output
+    assert "by-hand" not in view.new_output
+    result = await run(shared, "pwd; cd /app")
+    assert (result.output, result.background) == ("/tmp\n", "")
+
+
+@on_a_container
+async def test_a_key_without_an_end_of_line_or_a_program_left_running_holds_up_nothing(shared: Terminal) -> None:
+    await shared.pass_on(b"sleep 100\r")
+    await until(lambda: shared._watch.shell.answer == "C")
+    left = await shared.handed_back()
+    assert left is not None
+    assert left.text.endswith("sleep 100")
+    assert (await shared.send(Keys("", 10.0, key="C-c"))).at_prompt
+    await shared.pass_on("half ä".encode())
+    left = await shared.handed_back()
+    assert left is not None
+    assert left.text.endswith("# half ä")
+    assert (await shared.send(Keys("", 10.0, key="C-c"))).at_prompt
