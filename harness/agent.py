@@ -15,7 +15,7 @@ from harness.clock import Clock
 from harness.errors import ContextLimitReached, FormatError, TerminalLost
 from harness.history import History
 from harness.limits import Limits
-from harness.model import Model, Seeds
+from harness.model import Model, Seeds, Tempered
 from harness.overflow import make_room
 from harness.oversight import Declined, Draft, HandedBack, Oversight
 from harness.protocols.base import (
@@ -237,7 +237,7 @@ class Agent:
         """The step that is followed, how its reply reads, and the refusal where there is one."""
         assert self._clock is not None
         with self._clock.stopped():
-            decided = await oversight.review(Draft(step.index, step.reply, parsed, self._sample))
+            decided = await oversight.review(Draft(step.index, step.reply, parsed, self._sample, self._read))
         if isinstance(decided, Declined):
             self._interventions.append(Intervention(step=step.index, kind="refused", text=decided.why))
             return step, parsed, decided
@@ -248,9 +248,12 @@ class Agent:
         self._steps[-1] = step
         return step, self._read(decided), None
 
-    async def _sample(self, seed: int | None) -> Reply:
+    async def _sample(self, seed: int | None, temperature: float | None) -> Reply:
         """Another reply to the conversation as it stands; its tokens count, its time does not."""
-        reply = await self._model.query(
+        model = self._model
+        if temperature is not None and isinstance(model, Tempered):
+            model = model.at_temperature(temperature)
+        reply = await model.query(
             self._history.messages,
             seed=seed,
             max_tokens=self._room.left(self._history, self._usage),

@@ -6,7 +6,7 @@ import hashlib
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal, Protocol, Self
+from typing import Any, Literal, Protocol, Self, runtime_checkable
 
 from pydantic import Field, field_validator, model_validator
 
@@ -146,6 +146,15 @@ class ServedModel(Frozen):
     """The server's `max_model_len`; None where it does not say."""
     root: str | None = None
     """The path or repository that the weights came from."""
+
+
+@runtime_checkable
+class Tempered(Protocol):
+    """A model whose temperature may be another one for a while."""
+
+    def at_temperature(self, temperature: float) -> Model:
+        """The same model, asked at another temperature."""
+        ...
 
 
 class Model(Protocol):

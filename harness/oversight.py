@@ -22,8 +22,13 @@ class Draft:
     reply: Reply
     parsed: Parsed | FormatError
     """What would be done, or what is wrong with its form."""
-    sample: Callable[[int | None], Awaitable[Reply]]
-    """Ask the model for another reply to the same conversation, with this seed. Raises EndpointError."""
+    sample: Callable[[int | None, float | None], Awaitable[Reply]]
+    """Ask the model for another reply to the same conversation, with this seed and temperature.
+
+    None is what the agent has. Raises EndpointError, and ContextLimitReached.
+    """
+    read: Callable[[Reply], Parsed | FormatError]
+    """What would be done of another reply, or what is wrong with its form."""
 
 
 @dataclass(frozen=True, slots=True)

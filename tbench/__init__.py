@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from tbench.api.debugging import DebugSession, debug
     from tbench.api.reading import summarise
     from tbench.api.runner import Runner, TrialFailed, TrialRecord
     from tbench.config.settings import RunConfig
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
 __version__ = "0.1.0"
 
 __all__ = [
+    "DebugSession",
     "RunConfig",
     "RunUnreadable",
     "Runner",
@@ -35,12 +37,14 @@ __all__ = [
     "TrialResult",
     "UsageError",
     "__version__",
+    "debug",
     "read_run",
     "read_tasks",
     "summarise",
 ]
 
 _PLACES = {
+    "DebugSession": "tbench.api.debugging",
     "RunConfig": "tbench.config.settings",
     "RunUnreadable": "tbench.storage.read_run",
     "Runner": "tbench.api.runner",
@@ -53,6 +57,7 @@ _PLACES = {
     "TrialRecord": "tbench.api.runner",
     "TrialResult": "tbench.results",
     "UsageError": "tbench.errors",
+    "debug": "tbench.api.debugging",
     "read_run": "tbench.storage.read_run",
     "read_tasks": "tbench.datasets.reading",
     "summarise": "tbench.api.reading",

@@ -5,6 +5,7 @@ The only module that imports openai, and only when a ChatModel is made: the impo
 
 from __future__ import annotations
 
+import copy
 import errno
 import json
 import os
@@ -140,6 +141,12 @@ class ChatModel:
     async def close(self) -> None:
         await self.outage.close()
         await self._client.close()
+
+    def at_temperature(self, temperature: float) -> ChatModel:
+        """The same model at the same endpoint, asked at another temperature; it is closed with this one."""
+        other = copy.copy(self)
+        other.sampling = self.sampling.model_copy(update={"temperature": temperature})
+        return other
 
     async def connect(self, *, budget_sec: float | None = None) -> ServedModel:
         """Ask the endpoint what it serves; settles `model` and `context_tokens`.

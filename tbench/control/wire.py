@@ -7,7 +7,9 @@ from typing import Annotated, Literal, Protocol
 
 from pydantic import Field, TypeAdapter
 
+from harness.terminal.plain_text import without_escapes
 from harness.trajectory import Frozen
+from tbench.control.debugging import AboutReplies, ReadTrial, TrialShown
 from tbench.events import Phase
 
 SOCKET_NAME = "control.sock"
@@ -91,7 +93,19 @@ class Attach(Frozen):
     drawn: bool = False
 
 
-Request = ListTrials | Pause | Continue | Abort | Say | SetConcurrency | ReadScreen | TypeKeys | Attach
+Request = (
+    ListTrials
+    | Pause
+    | Continue
+    | Abort
+    | Say
+    | SetConcurrency
+    | ReadScreen
+    | TypeKeys
+    | Attach
+    | ReadTrial
+    | AboutReplies
+)
 _REQUEST: TypeAdapter[Request] = TypeAdapter(Annotated[Request, Field(discriminator="do")])
 
 
@@ -144,6 +158,11 @@ class Screen(Frozen):
     lines: tuple[str, ...]
     """One per row, at most `rows`; the only escape sequences are those of colours, which each line ends."""
 
+    @property
+    def text(self) -> str:
+        """What is to be read on it."""
+        return "\n".join(without_escapes(line).rstrip() for line in self.lines).rstrip("\n")
+
 
 class Answer(Frozen):
     """What came of a request."""
@@ -155,6 +174,8 @@ class Answer(Frozen):
     """For `list`."""
     screen: Screen | None = None
     """For `screen` and `attach`."""
+    debug: TrialShown | None = None
+    """For `debug`."""
     yours: bool = False
     """For `attach` with `take`: whether it is held and what is sent is typed; what is sent before is not."""
 
@@ -187,6 +208,10 @@ class Controls(Protocol):
     async def screen(self, trial: str) -> Screen: ...
 
     async def type(self, trial: str, keys: str) -> str: ...
+
+    async def debug(self, trial: str, *, after: int, version: int | None) -> TrialShown: ...
+
+    async def decide(self, request: AboutReplies) -> str: ...
 
     def attach(self, trial: str, *, take: bool, drawn: bool) -> AbstractAsyncContextManager[Onlooker]: ...
 

@@ -11,10 +11,12 @@ from dataclasses import dataclass, field
 
 from harness.oversight import Declined, Draft, HandedBack
 from harness.trajectory import Reply
+from tbench.control.debugging import AboutReplies, Quit, TrialShown
 from tbench.control.wire import Onlooker, Paused, RunUnderWay, Screen, TrialUnderWay
 from tbench.errors import TrialError, UsageError
 from tbench.events import Event, Phase, TrialFinished, TrialPhase, TrialStep
 from tbench.results import TrialResult
+from tbench.runs.live.debugged import DebuggedTrial
 from tbench.runs.live.hold import Hold
 from tbench.runs.live.shared_terminal import SharedTerminal
 from tbench.runs.slots import Slots
@@ -45,7 +47,8 @@ class ControlledTrial:
     _abort: bool = False
 
     def __post_init__(self) -> None:
-        self.shared = SharedTerminal(self._typed_by_person)
+        self.shared = SharedTerminal(self.touch)
+        self.debugged = DebuggedTrial(self.shared, self.touch)
 
     async def before_query(self, step: int) -> Sequence[str | HandedBack]:
         """As in Oversight: hold the agent as long as somebody wants that, then hand over what its model is told."""
@@ -61,17 +64,20 @@ class ControlledTrial:
 
     async def review(self, draft: Draft) -> Reply | Declined:
         """As in Oversight: what is typed now comes before what the reply asks for."""
+        decided = await self.debugged.decisions.about(draft)
         await self.shared.until_free()
         await self._take_back()
-        return draft.reply
+        return decided
 
     async def _take_back(self) -> None:
         """Have the terminal as a person has left it. Raises what the terminal does."""
         if (told := await self.shared.handed_back()) is not None:
             self._messages.append(told)
 
-    def _typed_by_person(self) -> None:
+    def touch(self) -> None:
+        """Have the trial count no longer: a person had a hand in it."""
         self.touched = True
+        self.debugged.changed()
 
     @property
     def has_more_steps(self) -> bool:
@@ -102,7 +108,7 @@ class ControlledTrial:
     def say(self, text: str) -> None:
         """Tell the model something with the next message that it gets. From now on the trial does not count."""
         self._messages.append(text)
-        self.touched = True
+        self.touch()
 
     @property
     def state(self) -> TrialUnderWay:
@@ -126,13 +132,15 @@ class ControlledTrial:
 class RunControl:
     """What a run can be asked to do while it is under way: a tbench.control.wire.Controls."""
 
-    def __init__(self, run: str, planned: int, concurrency: int) -> None:
+    def __init__(self, run: str, planned: int, concurrency: int, *, stepping: bool = False) -> None:
+        """With `stepping` each reply of a model waits for a decision from the beginning on."""
         self.slots = Slots(concurrency)
         self._run, self._planned, self._ended = run, planned, 0
         self._trials: dict[str, ControlledTrial] = {}
         self._over: dict[str, str] = {}
         """What came of each trial that has ended."""
         self._starting, self._everything = Hold(), Hold()
+        self._stepping = stepping
 
     # -- the run's side ----------------------------------------------------------------------------
 
@@ -144,10 +152,12 @@ class RunControl:
     def trial(self, plan: TrialPlan) -> Iterator[ControlledTrial]:
         """A trial that is under way during the block."""
         trial = self._trials[plan.trial] = ControlledTrial(plan, self._everything)
+        trial.debugged.decisions.is_on = self._stepping
         try:
             yield trial
         finally:
             del self._trials[plan.trial]
+            trial.debugged.changed()
 
     def on_event(self, event: Event) -> None:
         """Notice where trials are."""
@@ -156,8 +166,10 @@ class RunControl:
             self._over[f"{event.result.task}/{event.result.seed}"] = _came_to(event.result)
         elif isinstance(event, TrialPhase) and (trial := self._trials.get(event.trial)):
             trial.phase, trial.phase_began = event.phase, time.monotonic()
+            trial.debugged.changed()
         elif isinstance(event, TrialStep) and (trial := self._trials.get(event.trial)):
             trial.step, trial.line = event.step, event.line
+            trial.debugged.changed()
 
     # -- that of whoever speaks to it --------------------------------------------------------------
 
@@ -229,6 +241,19 @@ class RunControl:
             if not await found.shared.type(keys.replace("\r\n", "\n").replace("\n", "\r").encode("utf-8", "replace")):
                 raise UsageError("is at work; hold it first (tbench pause TRIAL), and wait until tbench ps says held")
         return f"{_called(found)}: typed; its model is told of it, and the trial does not count"
+
+    async def debug(self, trial: str, *, after: int, version: int | None) -> TrialShown:
+        await self._found(trial).debugged.news(version)
+        found = self._found(trial)  # it may have ended meanwhile
+        return found.debugged.shown(found.state, after)
+
+    async def decide(self, request: AboutReplies) -> str:
+        found = self._found(request.trial)
+        if isinstance(request, Quit):
+            found.debugged.is_kept = request.keep
+            return f"{self.abort(request.trial)}{'; its container stays' if request.keep else ''}"
+        with _named(found):
+            return f"{_called(found)}: {await found.debugged.decide(request)}"
 
     @contextlib.asynccontextmanager
     async def attach(self, trial: str, *, take: bool, drawn: bool) -> AsyncIterator[Onlooker]:

@@ -65,8 +65,12 @@ class Run:
         events: Events,
         plans: Sequence[TrialPlan] | None = None,
         gate: Gate | None = None,
+        stepping: bool = False,
     ) -> None:
-        """`backend` is open already. `plans` replaces all tasks × seeds of the plan."""
+        """`backend` is open already. `plans` replaces all tasks × seeds of the plan.
+
+        With `stepping` each reply of a model waits until somebody has decided about it on the control socket.
+        """
 
         def say(text: str) -> None:
             events.emit(Note(text=text))
@@ -95,7 +99,7 @@ class Run:
         self._bugs: list[BaseException] = []
         self._dropping = Dropping(backend, self._plans) if plan.config.sandbox.drop_images else None
         self._stopping = Stopping(len(self._plans), gate, say)
-        self.control = RunControl(plan.run, len(self._plans), schedule.concurrency)
+        self.control = RunControl(plan.run, len(self._plans), schedule.concurrency, stepping=stepping)
         """What this run can be asked to do while it is under way."""
         events.subscribe(store.on_event)
         events.subscribe(self.control.on_event)
@@ -267,11 +271,12 @@ async def execute_run(
     earlier: EarlierRun | None = None,
     retry_errors: RetryErrors | None = None,
     gate: Gate | None = None,
+    stepping: bool = False,
 ) -> RunOutcome:
     """Execute a run from start to end: directory, backend, trials, final run.json. Raises UsageError.
 
     With `earlier` it goes on where that ended: with the trials that have no verdict, and those that `retry_errors`
-    names. When cancelled it cleans up and returns the results so far.
+    names. When cancelled it cleans up and returns the results so far. `stepping` is that of Run.
     """
 
     def say(text: str) -> None:
@@ -312,6 +317,7 @@ async def execute_run(
                 events=events,
                 plans=plans,
                 gate=gate,
+                stepping=stepping,
             )
             async with controlled(directory, run.control, say):
                 outcome = await run.execute()

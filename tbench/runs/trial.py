@@ -10,7 +10,7 @@ import contextlib
 import json
 import time
 import traceback
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -22,6 +22,7 @@ from tbench.events import Events, Phase, TrialFinished, TrialPhase, TrialStep, T
 from tbench.results import ErrorInfo, TrialResult
 from tbench.runs.control import ControlledTrial
 from tbench.runs.host import HostWatch, Observation
+from tbench.runs.live.debugged import Work
 from tbench.runs.part import TrialPart
 from tbench.runs.preflight import refusal
 from tbench.runs.redaction import hiding
@@ -215,7 +216,8 @@ class Trial:
             on_terminal=self._on_terminal,
         )
         try:
-            part.report = await part.agent.work(place)
+            async with self._debuggable(part, self._sandbox):
+                part.report = await part.agent.work(place)
         except TrialError as error:
             if hands_over(part.task) and error.type not in _NOT_THERE:
                 await save_artifacts(part.task, self._sandbox, part.directory, self._policy.artifacts_mb)
@@ -223,6 +225,19 @@ class Trial:
         finally:
             part.agent_sec = time.monotonic() - started
             part.log.close()
+
+    @contextlib.asynccontextmanager
+    async def _debuggable(self, part: TrialPart, sandbox: Sandbox) -> AsyncIterator[None]:
+        """A block in which a debugger may see what the agent does, and try it in a copy."""
+        if self._control is None:
+            yield
+            return
+        debugged = self._control.debugged
+        debugged.work = Work(part.task, sandbox, part.agent.partial)
+        try:
+            yield
+        finally:
+            await debugged.ended()
 
     def _on_terminal(self, terminal: Terminal | None) -> None:
         if self._control is not None:
@@ -351,11 +366,14 @@ class Trial:
         """Keep the container, if the agent worked in it; kept.json says what of this trial is left on the engine."""
         progress = self._progress
         worked = any(part.report is not None for part in self._progress.parts)
-        wanted = worked and self._policy.keeps(progress.reward)
+        debugged = self._control.debugged if self._control is not None else None
+        wanted = (worked and self._policy.keeps(progress.reward)) or (debugged is not None and debugged.is_kept)
         if wanted and isinstance(self._sandbox, Keeps):
             with contextlib.suppress(TrialError):
                 progress.kept["container"] = await self._sandbox.keep()
                 self._sandbox = None
+        for number, image in enumerate(debugged.snapshots if debugged is not None else (), 1):
+            progress.kept[f"snapshot {number}"] = image
         if progress.kept:
             progress.files["kept.json"] = (json.dumps(progress.kept) + "\n").encode()
 

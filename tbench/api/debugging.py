@@ -1,0 +1,298 @@
+"""One trial, step by step: for notebooks, and for whoever wants to decide about each reply of a model."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import tempfile
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from functools import partial
+from pathlib import Path
+
+from tbench.agents.setup import AgentSetup, connect_if_used
+from tbench.config.document import RunPlan
+from tbench.config.settings import RunConfig
+from tbench.control.client import ask
+from tbench.control.debugging import (
+    AboutReplies,
+    ChooseSample,
+    DropDraft,
+    EditDraft,
+    GoUntil,
+    Judgement,
+    Quit,
+    ReadTrial,
+    SampleAgain,
+    SampleShown,
+    StepShown,
+    TakeSnapshot,
+    TakeSteps,
+    TrialShown,
+    VerifyNow,
+)
+from tbench.control.wire import SOCKET_NAME, Answer, ReadScreen, Request, Say, TypeKeys
+from tbench.errors import UsageError
+from tbench.events import Event, Events, Note, TrialFinished
+from tbench.results import TrialResult
+from tbench.runs.live.debugged import step_shown
+from tbench.runs.overrides import as_configured
+from tbench.runs.plan import sandbox_settings, stored_config
+from tbench.runs.run import RunOutcome, execute_run
+from tbench.sandbox.backend import MakeBackend
+from tbench.sandbox.docker.backend import DockerBackend
+from tbench.storage.read_run import RunUnreadable, read_steps
+from tbench.storage.run_files import trial_directory
+from tbench.tasks.sources import TaskSet
+from tbench.tasks.task import Task
+
+_BEGIN_PAUSE_SEC = 0.02
+_END_SEC = 120.0
+"""Longest wait for a trial that was ended to be gone."""
+
+
+class DebugSession:
+    """A trial whose model's replies each wait until `step`, `run` or `drop` says what becomes of them.
+
+    `steps`, `samples` and `screen` are as they were when the last call ended.
+    """
+
+    def __init__(
+        self, directory: Path, task: str, seed: int, run: asyncio.Task[RunOutcome], ended: Sequence[TrialResult]
+    ) -> None:
+        """`directory` is that of the `run`, which puts the trial's result into `ended`."""
+        self.directory = directory
+        self.steps: list[StepShown] = []
+        """The steps that were done."""
+        self.screen = ""
+        """The text of the terminal's screen."""
+        self._trial = f"{task}/{seed}"
+        self._files = trial_directory(directory, task, seed)
+        self._run = run
+        self._ended = ended
+        self._shown: TrialShown | None = None
+
+    # -- what is to be seen ------------------------------------------------------------------------
+
+    @property
+    def is_over(self) -> bool:
+        """Whether the trial has ended."""
+        return self._run.done()
+
+    @property
+    def result(self) -> TrialResult | None:
+        """The trial's result; None before its end."""
+        return self._ended[-1] if self._ended else None
+
+    @property
+    def samples(self) -> tuple[SampleShown, ...]:
+        """The replies that wait; `draft` is one of them."""
+        return self._shown.samples if self._shown is not None and not self.is_over else ()
+
+    @property
+    def draft(self) -> SampleShown | None:
+        """The reply that is followed with the next step; None where none waits."""
+        return self.samples[self._shown.chosen - 1] if self._shown is not None and self.samples else None
+
+    @property
+    def judgements(self) -> tuple[Judgement, ...]:
+        """What verifiers said that ran in copies."""
+        return self._shown.judgements if self._shown is not None else ()
+
+    async def begun(self) -> None:
+        """Return when the run can be spoken to. Raises what keeps it from that."""
+        while not self._run.done() and not (self.directory / SOCKET_NAME).is_socket():
+            await asyncio.wait([self._run], timeout=_BEGIN_PAUSE_SEC)
+        if self._run.done():
+            self._run.result()
+
+    # -- going on ----------------------------------------------------------------------------------
+
+    async def step(self, count: int = 1) -> StepShown | None:
+        """Do what the draft asks for, and return the last step when the next reply waits; None where there is none.
+
+        Raises UsageError where the trial has ended.
+        """
+        return await self._go(TakeSteps(trial=self._trial, count=count))
+
+    async def run(self, *, to_step: int | None = None, until_text: str | None = None) -> StepShown | None:
+        """The same until the reply of a step waits, or a text is on the screen; else to the trial's end."""
+        return await self._go(GoUntil(trial=self._trial, to_step=to_step, until_text=until_text))
+
+    async def drop(self, why: str) -> StepShown | None:
+        """Do nothing of the draft: its model gets `why` instead. From then on the trial does not count."""
+        return await self._go(DropDraft(trial=self._trial, why=why))
+
+    async def _go(self, request: AboutReplies) -> StepShown | None:
+        await self.waits()
+        before = self._shown.version if self._shown is not None else 0
+        await self._ask(request)
+        await self._until(lambda shown: shown.version > before and shown.waits_for == "decision")
+        return self.steps[-1] if self.steps else None
+
+    async def waits(self) -> SampleShown | None:
+        """Return the draft when there is one; None where the trial has ended."""
+        await self._until(lambda shown: shown.waits_for == "decision")
+        return self.draft
+
+    # -- deciding ----------------------------------------------------------------------------------
+
+    async def edit(self, text: str) -> SampleShown | None:
+        """Put another text into the place of the draft's. From the step on the trial does not count."""
+        return await self._then_look(EditDraft(trial=self._trial, text=text))
+
+    async def sample(
+        self, number: int = 1, *, seed: int | None = None, temperature: float | None = None
+    ) -> tuple[SampleShown, ...]:
+        """Ask the model for other replies; the last one is the draft then. Raises UsageError."""
+        await self.waits()
+        await self._ask(SampleAgain(trial=self._trial, number=number, seed=seed, temperature=temperature))
+        await self._until(lambda shown: shown.waits_for != "decision" or not shown.asking)
+        if self._shown is not None and self._shown.trouble:
+            raise UsageError(f"{self._trial}: {self._shown.trouble}")
+        return self.samples
+
+    async def choose(self, sample: int) -> SampleShown | None:
+        """Make another of the samples the draft; they count from 1."""
+        return await self._then_look(ChooseSample(trial=self._trial, sample=sample))
+
+    async def _then_look(self, request: AboutReplies) -> SampleShown | None:
+        await self.waits()
+        await self._ask(request)
+        return await self.waits()
+
+    # -- beside it ---------------------------------------------------------------------------------
+
+    async def say(self, text: str) -> None:
+        """Tell the model something with the next message that it gets. From then on the trial does not count."""
+        await self._ask(Say(trial=self._trial, text=text))
+
+    async def type(self, keys: str) -> None:
+        r"""Type into the agent's terminal; `\n` is the Enter key. The model is told of it; the trial does not count."""
+        await self.waits()
+        await self._ask(TypeKeys(trial=self._trial, keys=keys))
+        await asyncio.sleep(_BEGIN_PAUSE_SEC)
+        await self._look_at_screen()
+
+    async def verify(self) -> Judgement:
+        """Judge what was done so far in a copy of the container; the trial goes on afterwards. Raises UsageError."""
+        await self.waits()
+        await self._ask(VerifyNow(trial=self._trial))
+        await self._until(lambda shown: bool(shown.judgements) and shown.judgements[-1].state != "running")
+        return self.judgements[-1]
+
+    async def snapshot(self) -> str:
+        """Keep the container's files as an image, and return its name. Raises UsageError."""
+        await self.waits()
+        await self._ask(TakeSnapshot(trial=self._trial))
+        await self.waits()
+        assert self._shown is not None
+        return self._shown.snapshots[-1]
+
+    async def quit(self, *, keep: bool = False) -> None:
+        """End the trial; with `keep` its container stays, for `tbench shell`."""
+        if not self.is_over:
+            with contextlib.suppress(UsageError):  # it has just ended by itself
+                await self._ask(Quit(trial=self._trial, keep=keep))
+        async with asyncio.timeout(_END_SEC):
+            await asyncio.wait([self._run])
+
+    # -- the way there -----------------------------------------------------------------------------
+
+    async def _until(self, condition: Callable[[TrialShown], bool]) -> None:
+        """Look until it is so, or the trial has ended. Raises what ended its run."""
+        version: int | None = None
+        while not self.is_over:
+            try:
+                answer = await self._asked(ReadTrial(trial=self._trial, after=len(self.steps), version=version))
+            except UsageError:
+                # Not under way: it has not begun, or is being removed.
+                await asyncio.wait([self._run], timeout=_BEGIN_PAUSE_SEC)
+                continue
+            shown = answer.debug
+            assert shown is not None
+            self.steps.extend(shown.steps)
+            self._shown, version = shown, shown.version
+            if condition(shown):
+                await self._look_at_screen()
+                return
+        self._run.result()
+        with contextlib.suppress(RunUnreadable):
+            self.steps.extend(step_shown(step) for step in read_steps(self._files)[len(self.steps) :])
+        self._shown = None if self._shown is None else self._shown.model_copy(update={"samples": (), "chosen": 0})
+
+    async def _look_at_screen(self) -> None:
+        with contextlib.suppress(UsageError):
+            screen = (await self._asked(ReadScreen(trial=self._trial))).screen
+            assert screen is not None
+            self.screen = screen.text
+
+    async def _ask(self, request: Request) -> str:
+        if self.is_over:
+            raise UsageError(f"{self._trial}: has ended")
+        return (await self._asked(request)).words
+
+    def _asked(self, request: Request) -> Awaitable[Answer]:
+        return asyncio.to_thread(ask, self.directory, request)
+
+
+@contextlib.asynccontextmanager
+async def debug(
+    task: Task | Path | str,
+    endpoint: str | None = None,
+    *,
+    config: RunConfig | None = None,
+    seed: int = 0,
+    directory: Path | str | None = None,
+    backend: MakeBackend | None = None,
+    say: Callable[[str], None] = lambda _: None,
+) -> AsyncIterator[DebugSession]:
+    """Start one trial of a task whose model's replies wait; at the end of the block it is ended and its container gone.
+
+    `endpoint` is a base URL, by default the configuration's. The run's files are in `directory`, which must be new or
+    empty, or gone with the block. `say` is told of builds and retries. Raises UsageError for what the caller can mend.
+    """
+    values = {"model": {"base_url": endpoint}} if endpoint is not None else {}
+    once = {"concurrency": 1, "retries": 0}
+    config = (config or RunConfig()).with_values(**values, schedule=once, tasks={"seeds": 1, "first_seed": seed})
+    chosen = as_configured(task if isinstance(task, Task) else Task.read(Path(task)), config)
+    events, ended = Events(), list[TrialResult]()
+
+    def on_event(event: Event) -> None:
+        if isinstance(event, Note):
+            say(event.text)
+        elif isinstance(event, TrialFinished):
+            ended.append(event.result)
+
+    events.subscribe(on_event)
+    setup = AgentSetup.of(config)
+    async with contextlib.AsyncExitStack() as stack:
+        folder = stack.enter_context(tempfile.TemporaryDirectory(prefix="tbench-")) if directory is None else directory
+        path = Path(folder) / "debug" if directory is None else Path(folder)
+        chat, served = await connect_if_used(setup, say)
+        if chat is not None:
+            stack.push_async_callback(chat.close)
+        locked = setup.locked(chat, served)
+        plan = RunPlan(run=path.name, config=stored_config(config), locked=locked, seeds=(seed,))
+        make = backend or partial(DockerBackend.connect, concurrency=1)
+        run = asyncio.create_task(
+            execute_run(
+                plan,
+                TaskSet((chosen,), {}),
+                path,
+                setup.maker(chat),
+                events,
+                backend=make(sandbox_settings(plan, path / "images")),
+                gate=chat.outage if chat is not None else None,
+                stepping=True,
+            ),
+            name=f"debugging {chosen.name}",
+        )
+        session = DebugSession(path, chosen.name, seed, run, ended)
+        try:
+            await session.begun()
+            yield session
+        finally:
+            with contextlib.suppress(UsageError, TimeoutError):
+                await session.quit()
+            run.cancel()
+            await asyncio.wait([run])

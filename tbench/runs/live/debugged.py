@@ -1,0 +1,205 @@
+"""A trial as a debugger has it: its steps, the replies that wait, and what is tried beside it."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from harness.trajectory import Step, Trajectory
+from tbench.control.debugging import (
+    AboutReplies,
+    ChooseSample,
+    DropDraft,
+    EditDraft,
+    GoUntil,
+    Judgement,
+    SampleAgain,
+    SetStepping,
+    StepShown,
+    TakeSnapshot,
+    TakeSteps,
+    TrialShown,
+    VerifyNow,
+)
+from tbench.control.wire import TrialUnderWay
+from tbench.errors import TrialError, UsageError
+from tbench.runs.live.shared_terminal import SharedTerminal
+from tbench.runs.live.stepping import Decisions, editable
+from tbench.sandbox.backend import Sandbox, Snapshots
+from tbench.tasks.task import Task
+from tbench.text import one_line
+from tbench.verify.policy import verify_by
+
+_NEWS_SEC = 5.0
+"""Longest time for which a debugger waits for something new."""
+_MOST_STEPS = 200
+"""Steps in one answer."""
+_OBSERVATION, _TEXT = 2_000, 20_000
+"""Most characters of an observation, its end, and of a reply."""
+
+
+@dataclass(frozen=True)
+class Work:
+    """What a trial works on now."""
+
+    task: Task
+    sandbox: Sandbox
+    trajectory: Callable[[], Trajectory | None]
+
+
+class DebuggedTrial:
+    """What a debugger sees and does of one trial. Where nobody debugs it, it costs a number per event."""
+
+    def __init__(self, shared: SharedTerminal, on_touch: Callable[[], None]) -> None:
+        self.decisions = Decisions(shared, on_screen=self._screen, on_change=self.changed, on_touch=on_touch)
+        self.work: Work | None = None
+        """The agent's work; None before it begins and after it has ended."""
+        self.is_kept = False
+        """Whether the container is to stay."""
+        self.snapshots: list[str] = []
+        """Images that were made of the container."""
+        self._shared = shared
+        self._version = 0
+        self._judgements: list[Judgement] = []
+        self._judging: asyncio.Task[None] | None = None
+        self._news: asyncio.Event | None = None
+        """Set with the next change; None where nobody waits for one."""
+
+    def changed(self) -> None:
+        """Tell those who wait that something can be seen that could not before."""
+        self._version += 1
+        if self._news is not None:
+            self._news.set()
+            self._news = None
+
+    async def news(self, version: int | None) -> None:
+        """Return when there is something newer than that version, after five seconds at last."""
+        if version != self._version:
+            return
+        self._news = self._news or asyncio.Event()
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(_NEWS_SEC):
+                await self._news.wait()
+
+    async def ended(self) -> None:
+        """Let what is tried beside the work come to its end before its container goes."""
+        self.work = None
+        if self._judging is not None:
+            self._judging.cancel()
+            await asyncio.gather(self._judging, return_exceptions=True)
+
+    def shown(self, state: TrialUnderWay, after: int) -> TrialShown:
+        """The trial now, with its steps after that one."""
+        trajectory = self.work.trajectory() if self.work is not None else None
+        steps = trajectory.steps if trajectory is not None else ()
+        is_asked = state.phase == "agent" and len(steps) < state.step and not state.held
+        return TrialShown(
+            version=self._version,
+            trial=state.trial,
+            task=state.task,
+            seed=state.seed,
+            phase=state.phase,
+            step=state.step,
+            stepping=self.decisions.is_on,
+            waits_for=self.decisions.waits_for or ("model" if is_asked else "nothing"),
+            touched=state.touched,
+            steps=tuple(step_shown(step) for step in steps if after < step.index < state.step)[:_MOST_STEPS],
+            samples=self.decisions.samples,
+            chosen=self.decisions.chosen,
+            asking=self.decisions.asking,
+            trouble=self.decisions.trouble,
+            judgements=tuple(self._judgements),
+            snapshots=tuple(self.snapshots),
+        )
+
+    async def decide(self, request: AboutReplies) -> str:
+        """Do what is asked, and say it. Raises UsageError."""
+        match request:
+            case SetStepping(on=on):
+                return self.decisions.set_on(on)
+            case TakeSteps(count=count):
+                return self.decisions.step(count)
+            case GoUntil(to_step=to_step, until_text=until_text):
+                return self.decisions.run(to_step=to_step, until_text=until_text)
+            case EditDraft(text=text):
+                return self.decisions.edit(text)
+            case DropDraft(why=why):
+                return self.decisions.drop(why)
+            case SampleAgain(number=number, seed=seed, temperature=temperature):
+                return self.decisions.sample(number, seed, temperature)
+            case ChooseSample(sample=sample):
+                return self.decisions.choose(sample)
+            case VerifyNow():
+                return self._verify()
+            case TakeSnapshot():
+                return await self._snapshot()
+            case _:
+                raise UsageError(f"{request.do}: cannot be done here")
+
+    def _at_rest(self) -> Work:
+        """The work of an agent that does nothing now. Raises UsageError."""
+        if self.work is None:
+            raise UsageError("its agent has not begun, or has come to its end")
+        if not self._shared.is_resting:
+            raise UsageError("is at work; hold it first (tbench pause TRIAL), or have it step")
+        return self.work
+
+    def _verify(self) -> str:
+        work = self._at_rest()
+        if self._judging is not None and not self._judging.done():
+            raise UsageError("is being judged already")
+        step = self.decisions.step_now or len(getattr(work.trajectory(), "steps", ()))
+        self._judgements.append(Judgement(step=step, state="running"))
+        self._judging = asyncio.create_task(self._judge(work, len(self._judgements) - 1), name="judging a copy")
+        self.changed()
+        return "its work is judged in a copy"
+
+    async def _judge(self, work: Work, place: int) -> None:
+        step = self._judgements[place].step
+        try:
+            verdict = await verify_by("isolated", work.task, work.sandbox)
+        except TrialError as error:
+            found = Judgement(step=step, state="failed", words=one_line(f"{error.type}: {error}"))
+        else:
+            flags = f"; {len(verdict.integrity.tamper)} signs" if verdict.integrity.tamper else ""
+            found = Judgement(step=step, state="done", reward=verdict.reward, words=f"reward {verdict.reward:g}{flags}")
+        self._judgements[place] = found
+        self.changed()
+
+    async def _snapshot(self) -> str:
+        sandbox = self._at_rest().sandbox
+        if not isinstance(sandbox, Snapshots):
+            raise UsageError("its sandbox can give no snapshot")
+        try:
+            image = await sandbox.snapshot()
+        except TrialError as error:
+            raise UsageError(f"no snapshot: {error}") from None
+        self.snapshots.append(image)
+        self.changed()
+        return f"its files are kept as the image {image}, which tbench clean --kept removes; processes are not"
+
+    async def _screen(self) -> str:
+        """The text of the screen; empty where it cannot be seen."""
+        if self._shared.terminal is None:
+            return ""
+        with contextlib.suppress(ConnectionError):
+            return (await self._shared.terminal.drawn()).text
+        return ""
+
+
+def step_shown(step: Step) -> StepShown:
+    """A step as a debugger shows it."""
+    return StepShown(
+        index=step.index,
+        reasoning=(step.reply.reasoning or "")[:_TEXT],
+        content=editable(step.reply)[:_TEXT],
+        actions=step.actions,
+        observation=step.observation[-_OBSERVATION:],
+        warnings=step.warnings,
+        format_error=step.format_error,
+        exit_code=step.exit_code,
+        model_sec=round(step.model_sec, 3),
+        command_sec=round(step.command_sec, 3),
+    )
