@@ -380,7 +380,7 @@ class Agent:
             self._count(parsed.warnings)
             step = step.model_copy(
                 update={
-                    "actions": tuple(_shown(action) for action in parsed.actions),
+                    "actions": tuple(shown_action(action) for action in parsed.actions),
                     "warnings": step.warnings + parsed.warnings,
                     "exit_code": exit_code,
                     "command_sec": time.monotonic() - started,
@@ -429,7 +429,8 @@ class Agent:
             self._history.add(Message(role="user", content=step.observation))
 
 
-def _shown(action: Action) -> str:
+def shown_action(action: Action) -> str:
+    """What a command says, or what keys type."""
     if isinstance(action, Command):
         return action.command
     return action.key if action.key is not None else action.keystrokes

@@ -24,6 +24,9 @@ from page_pictures import photograph_live, photograph_pages
 from rich.console import Console
 from rich.text import Text
 
+from tbench.demo.server import DemoEndpoint
+from tbench.tasks.sources import BUNDLED, read_tasks
+
 PICTURES = Path(__file__).parents[1] / "docs" / "pictures"
 NIGHTS = Path("runs/nights")
 SEEDS = 8
@@ -50,6 +53,9 @@ class Screen:
 
     def read(self, *, colours: bool = False) -> str:
         return self._tmux("capture-pane", "-p", *(["-e"] if colours else []))
+
+    def press(self, *keys: str) -> None:
+        self._tmux("send-keys", *keys)
 
     def close(self) -> None:
         self._tmux("kill-server")
@@ -84,6 +90,26 @@ def live(command: str, size: tuple[int, int], after: int, run: Path, beside: Cal
         raise SystemExit(f"the demo did not end within {DEADLINE_SEC:.0f} s:\n{shown}")
     finally:
         screen.close()
+
+
+def debugged(task: str, size: tuple[int, int], directory: Path) -> str:
+    """The screen of the debugger when a step was done and the next reply waits."""
+    with DemoEndpoint({each.name: each.instruction for each in read_tasks(BUNDLED).tasks}) as demo:
+        words = ["debug", task, "--base-url", demo.base_url, "--output", str(directory)]
+        screen, until = Screen(size, shlex.join([*TBENCH, *words])), time.monotonic() + DEADLINE_SEC
+        try:
+            for presses, text in (("", "next: step 1"), ("s", "next: step 2"), ("v", "verify at 2: reward")):
+                screen.press(presses)
+                while text not in screen.read():
+                    if time.monotonic() > until:
+                        raise SystemExit(f"the debugger never showed {text!r}:\n{screen.read()}")
+                    time.sleep(0.1)
+            time.sleep(0.5)
+            taken = screen.read(colours=True)
+            screen.press("qy", "Enter")
+            return taken
+        finally:
+            screen.close()
 
 
 @contextlib.contextmanager
@@ -128,6 +154,10 @@ def main() -> None:
             lambda: photograph_live(f"{address.rstrip('/')}/live", wall),
         )
     (given.output / "live.svg").write_text(as_svg(screen, (columns, lines), command), encoding="utf-8")
+    with tempfile.TemporaryDirectory() as directory:
+        size = (140, 34)
+        screen = debugged("web-log-digest", size, Path(directory) / "debugged")
+    (given.output / "debug.svg").write_text(as_svg(screen, size, "tbench debug web-log-digest"), encoding="utf-8")
     print(f"written: {given.output}")
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import tempfile
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 
@@ -15,19 +15,19 @@ from tbench.config.settings import RunConfig
 from tbench.control.client import ask
 from tbench.control.debugging import (
     AboutReplies,
-    ChooseSample,
-    DropDraft,
-    EditDraft,
-    GoUntil,
-    Judgement,
+    Choose,
+    Debug,
+    Debugged,
+    DraftSeen,
+    Drop,
+    Edit,
     Quit,
-    ReadTrial,
-    SampleAgain,
-    SampleShown,
-    StepShown,
-    TakeSnapshot,
-    TakeSteps,
-    TrialShown,
+    RunOn,
+    Sample,
+    SnapshotNow,
+    StepOn,
+    StepSeen,
+    VerdictSeen,
     VerifyNow,
 )
 from tbench.control.wire import SOCKET_NAME, Answer, ReadScreen, Request, Say, TypeKeys
@@ -61,15 +61,16 @@ class DebugSession:
     ) -> None:
         """`directory` is that of the `run`, which puts the trial's result into `ended`."""
         self.directory = directory
-        self.steps: list[StepShown] = []
+        self.steps: list[StepSeen] = []
         """The steps that were done."""
         self.screen = ""
         """The text of the terminal's screen."""
-        self._trial = f"{task}/{seed}"
+        self.trial = f"{task}/{seed}"
+        """TASK/SEED, by which it is known on the run's control socket."""
         self._files = trial_directory(directory, task, seed)
         self._run = run
         self._ended = ended
-        self._shown: TrialShown | None = None
+        self._shown: Debugged | None = None
 
     # -- what is to be seen ------------------------------------------------------------------------
 
@@ -84,19 +85,19 @@ class DebugSession:
         return self._ended[-1] if self._ended else None
 
     @property
-    def samples(self) -> tuple[SampleShown, ...]:
+    def samples(self) -> tuple[DraftSeen, ...]:
         """The replies that wait; `draft` is one of them."""
         return self._shown.samples if self._shown is not None and not self.is_over else ()
 
     @property
-    def draft(self) -> SampleShown | None:
+    def draft(self) -> DraftSeen | None:
         """The reply that is followed with the next step; None where none waits."""
-        return self.samples[self._shown.chosen - 1] if self._shown is not None and self.samples else None
+        return next((each for each in self.samples if each.chosen), None)
 
     @property
-    def judgements(self) -> tuple[Judgement, ...]:
+    def verdicts(self) -> tuple[VerdictSeen, ...]:
         """What verifiers said that ran in copies."""
-        return self._shown.judgements if self._shown is not None else ()
+        return self._shown.verdicts if self._shown is not None else ()
 
     async def begun(self) -> None:
         """Return when the run can be spoken to. Raises what keeps it from that."""
@@ -107,55 +108,55 @@ class DebugSession:
 
     # -- going on ----------------------------------------------------------------------------------
 
-    async def step(self, count: int = 1) -> StepShown | None:
+    async def step(self, count: int = 1) -> StepSeen | None:
         """Do what the draft asks for, and return the last step when the next reply waits; None where there is none.
 
         Raises UsageError where the trial has ended.
         """
-        return await self._go(TakeSteps(trial=self._trial, count=count))
+        return await self._go(StepOn(trial=self.trial, count=count))
 
-    async def run(self, *, to_step: int | None = None, until_text: str | None = None) -> StepShown | None:
+    async def run(self, *, to_step: int | None = None, until_text: str | None = None) -> StepSeen | None:
         """The same until the reply of a step waits, or a text is on the screen; else to the trial's end."""
-        return await self._go(GoUntil(trial=self._trial, to_step=to_step, until_text=until_text))
+        return await self._go(RunOn(trial=self.trial, to_step=to_step, until_text=until_text))
 
-    async def drop(self, why: str) -> StepShown | None:
+    async def drop(self, why: str) -> StepSeen | None:
         """Do nothing of the draft: its model gets `why` instead. From then on the trial does not count."""
-        return await self._go(DropDraft(trial=self._trial, why=why))
+        return await self._go(Drop(trial=self.trial, why=why))
 
-    async def _go(self, request: AboutReplies) -> StepShown | None:
+    async def _go(self, request: AboutReplies) -> StepSeen | None:
         await self.waits()
         before = self._shown.version if self._shown is not None else 0
         await self._ask(request)
         await self._until(lambda shown: shown.version > before and shown.waits_for == "decision")
         return self.steps[-1] if self.steps else None
 
-    async def waits(self) -> SampleShown | None:
+    async def waits(self) -> DraftSeen | None:
         """Return the draft when there is one; None where the trial has ended."""
         await self._until(lambda shown: shown.waits_for == "decision")
         return self.draft
 
     # -- deciding ----------------------------------------------------------------------------------
 
-    async def edit(self, text: str) -> SampleShown | None:
+    async def edit(self, text: str) -> DraftSeen | None:
         """Put another text into the place of the draft's. From the step on the trial does not count."""
-        return await self._then_look(EditDraft(trial=self._trial, text=text))
+        return await self._then_look(Edit(trial=self.trial, text=text))
 
     async def sample(
         self, number: int = 1, *, seed: int | None = None, temperature: float | None = None
-    ) -> tuple[SampleShown, ...]:
+    ) -> tuple[DraftSeen, ...]:
         """Ask the model for other replies; the last one is the draft then. Raises UsageError."""
         await self.waits()
-        await self._ask(SampleAgain(trial=self._trial, number=number, seed=seed, temperature=temperature))
+        await self._ask(Sample(trial=self.trial, number=number, seed=seed, temperature=temperature))
         await self._until(lambda shown: shown.waits_for != "decision" or not shown.asking)
         if self._shown is not None and self._shown.trouble:
-            raise UsageError(f"{self._trial}: {self._shown.trouble}")
+            raise UsageError(f"{self.trial}: {self._shown.trouble}")
         return self.samples
 
-    async def choose(self, sample: int) -> SampleShown | None:
+    async def choose(self, sample: int) -> DraftSeen | None:
         """Make another of the samples the draft; they count from 1."""
-        return await self._then_look(ChooseSample(trial=self._trial, sample=sample))
+        return await self._then_look(Choose(trial=self.trial, sample=sample))
 
-    async def _then_look(self, request: AboutReplies) -> SampleShown | None:
+    async def _then_look(self, request: AboutReplies) -> DraftSeen | None:
         await self.waits()
         await self._ask(request)
         return await self.waits()
@@ -164,26 +165,26 @@ class DebugSession:
 
     async def say(self, text: str) -> None:
         """Tell the model something with the next message that it gets. From then on the trial does not count."""
-        await self._ask(Say(trial=self._trial, text=text))
+        await self._ask(Say(trial=self.trial, text=text))
 
     async def type(self, keys: str) -> None:
         r"""Type into the agent's terminal; `\n` is the Enter key. The model is told of it; the trial does not count."""
         await self.waits()
-        await self._ask(TypeKeys(trial=self._trial, keys=keys))
+        await self._ask(TypeKeys(trial=self.trial, keys=keys))
         await asyncio.sleep(_BEGIN_PAUSE_SEC)
         await self._look_at_screen()
 
-    async def verify(self) -> Judgement:
+    async def verify(self) -> VerdictSeen:
         """Judge what was done so far in a copy of the container; the trial goes on afterwards. Raises UsageError."""
         await self.waits()
-        await self._ask(VerifyNow(trial=self._trial))
-        await self._until(lambda shown: bool(shown.judgements) and shown.judgements[-1].state != "running")
-        return self.judgements[-1]
+        await self._ask(VerifyNow(trial=self.trial))
+        await self._until(lambda shown: bool(shown.verdicts) and shown.verdicts[-1].state != "running")
+        return self.verdicts[-1]
 
     async def snapshot(self) -> str:
         """Keep the container's files as an image, and return its name. Raises UsageError."""
         await self.waits()
-        await self._ask(TakeSnapshot(trial=self._trial))
+        await self._ask(SnapshotNow(trial=self.trial))
         await self.waits()
         assert self._shown is not None
         return self._shown.snapshots[-1]
@@ -192,24 +193,27 @@ class DebugSession:
         """End the trial; with `keep` its container stays, for `tbench shell`."""
         if not self.is_over:
             with contextlib.suppress(UsageError):  # it has just ended by itself
-                await self._ask(Quit(trial=self._trial, keep=keep))
+                await self._ask(Quit(trial=self.trial, keep=keep))
         async with asyncio.timeout(_END_SEC):
             await asyncio.wait([self._run])
 
     # -- the way there -----------------------------------------------------------------------------
 
-    async def _until(self, condition: Callable[[TrialShown], bool]) -> None:
+    async def _until(self, condition: Callable[[Debugged], bool]) -> None:
         """Look until it is so, or the trial has ended. Raises what ended its run."""
         version: int | None = None
         while not self.is_over:
             try:
-                answer = await self._asked(ReadTrial(trial=self._trial, after=len(self.steps), version=version))
+                answer = await self._asked(Debug(trial=self.trial, after=len(self.steps), version=version))
             except UsageError:
                 # Not under way: it has not begun, or is being removed.
                 await asyncio.wait([self._run], timeout=_BEGIN_PAUSE_SEC)
                 continue
             shown = answer.debug
             assert shown is not None
+            if shown.ended is not None:
+                await asyncio.wait([self._run], timeout=_END_SEC)
+                continue
             self.steps.extend(shown.steps)
             self._shown, version = shown, shown.version
             if condition(shown):
@@ -218,17 +222,17 @@ class DebugSession:
         self._run.result()
         with contextlib.suppress(RunUnreadable):
             self.steps.extend(step_shown(step) for step in read_steps(self._files)[len(self.steps) :])
-        self._shown = None if self._shown is None else self._shown.model_copy(update={"samples": (), "chosen": 0})
+        self._shown = None if self._shown is None else self._shown.model_copy(update={"samples": (), "draft": None})
 
     async def _look_at_screen(self) -> None:
         with contextlib.suppress(UsageError):
-            screen = (await self._asked(ReadScreen(trial=self._trial))).screen
+            screen = (await self._asked(ReadScreen(trial=self.trial))).screen
             assert screen is not None
             self.screen = screen.text
 
     async def _ask(self, request: Request) -> str:
         if self.is_over:
-            raise UsageError(f"{self._trial}: has ended")
+            raise UsageError(f"{self.trial}: has ended")
         return (await self._asked(request)).words
 
     def _asked(self, request: Request) -> Awaitable[Answer]:
@@ -251,7 +255,7 @@ async def debug(
     `endpoint` is a base URL, by default the configuration's. The run's files are in `directory`, which must be new or
     empty, or gone with the block. `say` is told of builds and retries. Raises UsageError for what the caller can mend.
     """
-    values = {"model": {"base_url": endpoint}} if endpoint is not None else {}
+    values: dict[str, Mapping[str, object]] = {"model": {"base_url": endpoint}} if endpoint is not None else {}
     once = {"concurrency": 1, "retries": 0}
     config = (config or RunConfig()).with_values(**values, schedule=once, tasks={"seeds": 1, "first_seed": seed})
     chosen = as_configured(task if isinstance(task, Task) else Task.read(Path(task)), config)

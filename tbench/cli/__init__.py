@@ -33,6 +33,11 @@ COMMANDS = {
         "nightly",
         "Run a benchmark every night: serve, run, index, compare, judge, notify; goes on where it was cut.",
     ),
+    "debug": Lazy(
+        "tbench.cli.debug.command",
+        "debug",
+        "Run one trial step by step on one screen: look, decide about each reply, type, verify, go back.",
+    ),
     "ps": Lazy(
         "tbench.cli.live.ps",
         "ps",

@@ -15,14 +15,14 @@ from tbench.control.wire import LINE_LIMIT_BYTES, SOCKET_NAME, Answer, Attach, R
 from tbench.errors import UsageError
 
 _ANSWER_SEC = 20.0
-_MOST_BYTES = 64 << 20
+MOST_BYTES = 64 << 20
 """Longest answer: that about 10,000 trials."""
 
 
 def ask(directory: Path, request: Request) -> Answer:
     """Send a request to the run in this directory. Raises UsageError where it is not under way, or says no."""
     where = directory / SOCKET_NAME
-    with _told_as_usage(directory), socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as connection:
+    with told_as_usage(directory), socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as connection:
         connection.settimeout(_ANSWER_SEC)
         with short_path(directory) as path:
             connection.connect(path)
@@ -32,7 +32,7 @@ def ask(directory: Path, request: Request) -> Answer:
 
 
 @contextlib.contextmanager
-def _told_as_usage(directory: Path) -> Iterator[None]:
+def told_as_usage(directory: Path) -> Iterator[None]:
     """Say in words why the run in this directory cannot be reached. Raises UsageError."""
     where = directory / SOCKET_NAME
     try:
@@ -75,9 +75,9 @@ class Attached:
 @contextlib.asynccontextmanager
 async def attached(directory: Path, request: Attach) -> AsyncIterator[Attached]:
     """Look on at a terminal during the block; `request` asks for drawn screens. Raises UsageError as `ask` does."""
-    with _told_as_usage(directory):
+    with told_as_usage(directory):
         with short_path(directory) as path:
-            reader, writer = await asyncio.open_unix_connection(path, limit=_MOST_BYTES)
+            reader, writer = await asyncio.open_unix_connection(path, limit=MOST_BYTES)
         writer.write(as_line(request))
         try:
             async with asyncio.timeout(_ANSWER_SEC):
@@ -93,7 +93,7 @@ async def attached(directory: Path, request: Attach) -> AsyncIterator[Attached]:
 
 def _line(connection: socket.socket) -> bytes:
     parts, size = [], 0
-    while size < _MOST_BYTES and (part := connection.recv(LINE_LIMIT_BYTES)):
+    while size < MOST_BYTES and (part := connection.recv(LINE_LIMIT_BYTES)):
         parts.append(part)
         size += len(part)
         if part.endswith(b"\n"):

@@ -10,10 +10,10 @@ from harness.trajectory import Frozen
 
 MOST_SAMPLES = 16
 """Replies that are asked for at once."""
-Waits = Literal["model", "decision", "nothing"]
+WaitsFor = Literal["model", "decision", "person"]
 
 
-class ReadTrial(Frozen):
+class Debug(Frozen):
     """Ask for the steps of a trial and the reply that waits.
 
     With the `version` of an earlier answer this one comes when something has changed since, after five seconds at last.
@@ -26,7 +26,7 @@ class ReadTrial(Frozen):
     version: int | None = None
 
 
-class SetStepping(Frozen):
+class Stepping(Frozen):
     """Have each reply of a trial wait for a decision from now on, or no longer."""
 
     do: Literal["stepping"] = "stepping"
@@ -34,7 +34,7 @@ class SetStepping(Frozen):
     on: bool = True
 
 
-class TakeSteps(Frozen):
+class StepOn(Frozen):
     """Do what the reply asks for that waits, and so with those after it until so many were done."""
 
     do: Literal["step"] = "step"
@@ -42,7 +42,7 @@ class TakeSteps(Frozen):
     count: int = Field(default=1, ge=1, le=10_000)
 
 
-class GoUntil(Frozen):
+class RunOn(Frozen):
     """The same until the reply of a step waits, or that after which a text is on the screen; else to the end."""
 
     do: Literal["run"] = "run"
@@ -51,7 +51,7 @@ class GoUntil(Frozen):
     until_text: str | None = Field(default=None, min_length=1, max_length=1_000)
 
 
-class EditDraft(Frozen):
+class Edit(Frozen):
     """Put another text in the place of the reply that waits."""
 
     do: Literal["edit"] = "edit"
@@ -59,7 +59,7 @@ class EditDraft(Frozen):
     text: str = Field(max_length=50_000)
 
 
-class DropDraft(Frozen):
+class Drop(Frozen):
     """Do nothing of the reply that waits; the model gets `why` in the place of an observation."""
 
     do: Literal["drop"] = "drop"
@@ -67,7 +67,7 @@ class DropDraft(Frozen):
     why: str = Field(min_length=1, max_length=20_000)
 
 
-class SampleAgain(Frozen):
+class Sample(Frozen):
     """Ask the model for other replies to the same conversation, which are added to those that wait."""
 
     do: Literal["sample"] = "sample"
@@ -79,7 +79,7 @@ class SampleAgain(Frozen):
     """None is that of the run."""
 
 
-class ChooseSample(Frozen):
+class Choose(Frozen):
     """Let another one of the replies be the one that waits."""
 
     do: Literal["choose"] = "choose"
@@ -95,7 +95,7 @@ class VerifyNow(Frozen):
     trial: str
 
 
-class TakeSnapshot(Frozen):
+class SnapshotNow(Frozen):
     """Keep the files of a trial's container as an image."""
 
     do: Literal["snapshot"] = "snapshot"
@@ -110,52 +110,44 @@ class Quit(Frozen):
     keep: bool = False
 
 
-AboutReplies = (
-    SetStepping
-    | TakeSteps
-    | GoUntil
-    | EditDraft
-    | DropDraft
-    | SampleAgain
-    | ChooseSample
-    | VerifyNow
-    | TakeSnapshot
-    | Quit
-)
+AboutReplies = Stepping | StepOn | RunOn | Edit | Drop | Sample | Choose | VerifyNow | SnapshotNow | Quit
 """Requests that change something."""
 
 
-class StepShown(Frozen):
+class StepSeen(Frozen):
     """A step that was done, as a debugger shows it."""
 
     index: int
-    reasoning: str
-    content: str
-    actions: tuple[str, ...]
-    observation: str
+    reasoning: str | None = None
+    content: str = ""
+    actions: tuple[str, ...] = ()
+    observation: str = ""
     """Its last 2,000 characters."""
-    warnings: tuple[str, ...]
-    format_error: str | None
-    exit_code: int | None
-    model_sec: float
-    command_sec: float
+    warnings: tuple[str, ...] = ()
+    format_error: str | None = None
+    exit_code: int | None = None
+    model_sec: float = 0.0
+    command_sec: float = 0.0
 
 
-class SampleShown(Frozen):
+class DraftSeen(Frozen):
     """A reply of which nothing has been done yet."""
 
-    reasoning: str
-    content: str
+    step: int
+    reasoning: str | None = None
+    content: str = ""
     """What `edit` replaces: the text, or the command of a tool call."""
-    actions: tuple[str, ...]
-    error: str
-    """What is wrong with its form; empty where it can be followed."""
-    seed: int | None
-    temperature: float | None
-    is_edited: bool
+    actions: tuple[str, ...] = ()
+    error: str | None = None
+    """What is wrong with its form; None where it can be followed."""
+    seed: int | None = None
+    """That of a further reply; None is that of the run, as with `temperature`."""
+    temperature: float | None = None
+    edited: bool = False
+    chosen: bool = False
 
 
-class Judgement(Frozen):
+class VerdictSeen(Frozen):
     """What came of a verifier that ran in a copy."""
 
     step: int
@@ -164,29 +156,36 @@ class Judgement(Frozen):
     words: str = ""
 
 
-class TrialShown(Frozen):
+class DebugEnd(Frozen):
+    """How a trial has ended."""
+
+    outcome: str | None = None
+    reward: float | None = None
+    error: str | None = None
+    """The error's type."""
+
+
+class Debugged(Frozen):
     """A trial as a debugger shows it."""
 
     version: int
     """Grows with whatever changes."""
-    trial: str
-    task: str
-    seed: int
-    phase: str
-    step: int
-    stepping: bool
-    waits_for: Waits
-    """A decision, the model, or nothing: then it acts, or has not begun."""
-    touched: bool
-    steps: tuple[StepShown, ...]
-    samples: tuple[SampleShown, ...]
-    """The replies that wait, in the order in which they came; empty where none does."""
-    chosen: int
-    """The one of them that is followed, from 1; 0 where none waits."""
-    asking: int
+    phase: str = ""
+    waits_for: WaitsFor | None = None
+    """Its model's reply; a decision about one that came; a person, who has held it before the next; or nothing."""
+    step: int = 0
+    stepping: bool = False
+    touched: bool = False
+    steps: tuple[StepSeen, ...] = ()
+    draft: DraftSeen | None = None
+    """The reply that is followed with the next step; None where none waits."""
+    samples: tuple[DraftSeen, ...] = ()
+    """All replies that wait, in the order in which they came."""
+    asking: int = 0
     """Further replies that the model was asked for."""
-    trouble: str
+    trouble: str = ""
     """Why one of them did not come."""
-    judgements: tuple[Judgement, ...]
-    snapshots: tuple[str, ...]
+    verdicts: tuple[VerdictSeen, ...] = ()
+    snapshots: tuple[str, ...] = ()
     """Names of images."""
+    ended: DebugEnd | None = None

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from pydantic import ValidationError
 
-from tbench.control.debugging import ReadTrial
+from tbench.control.debugging import Debug
 from tbench.control.wire import (
     LINE_LIMIT_BYTES,
     SOCKET_NAME,
@@ -194,7 +194,7 @@ async def _done(request: Request, controls: Controls) -> Answer:
             return Answer(ok=True, screen=await controls.screen(trial))
         case TypeKeys(trial=trial, keys=keys):
             return Answer(ok=True, words=await controls.type(trial, keys))
-        case ReadTrial(trial=trial, after=after, version=version):
+        case Debug(trial=trial, after=after, version=version):
             return Answer(ok=True, debug=await controls.debug(trial, after=after, version=version))
         case Attach():
             raise AssertionError("is no request with one answer")

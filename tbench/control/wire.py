@@ -9,7 +9,7 @@ from pydantic import Field, TypeAdapter
 
 from harness.terminal.plain_text import without_escapes
 from harness.trajectory import Frozen
-from tbench.control.debugging import AboutReplies, ReadTrial, TrialShown
+from tbench.control.debugging import AboutReplies, Debug, Debugged
 from tbench.events import Phase
 
 SOCKET_NAME = "control.sock"
@@ -94,17 +94,7 @@ class Attach(Frozen):
 
 
 Request = (
-    ListTrials
-    | Pause
-    | Continue
-    | Abort
-    | Say
-    | SetConcurrency
-    | ReadScreen
-    | TypeKeys
-    | Attach
-    | ReadTrial
-    | AboutReplies
+    ListTrials | Pause | Continue | Abort | Say | SetConcurrency | ReadScreen | TypeKeys | Attach | Debug | AboutReplies
 )
 _REQUEST: TypeAdapter[Request] = TypeAdapter(Annotated[Request, Field(discriminator="do")])
 
@@ -174,7 +164,7 @@ class Answer(Frozen):
     """For `list`."""
     screen: Screen | None = None
     """For `screen` and `attach`."""
-    debug: TrialShown | None = None
+    debug: Debugged | None = None
     """For `debug`."""
     yours: bool = False
     """For `attach` with `take`: whether it is held and what is sent is typed; what is sent before is not."""
@@ -209,7 +199,7 @@ class Controls(Protocol):
 
     async def type(self, trial: str, keys: str) -> str: ...
 
-    async def debug(self, trial: str, *, after: int, version: int | None) -> TrialShown: ...
+    async def debug(self, trial: str, *, after: int, version: int | None) -> Debugged: ...
 
     async def decide(self, request: AboutReplies) -> str: ...
 

@@ -11,10 +11,10 @@ from dataclasses import dataclass, field
 
 from harness.oversight import Declined, Draft, HandedBack
 from harness.trajectory import Reply
-from tbench.control.debugging import AboutReplies, Quit, TrialShown
+from tbench.control.debugging import AboutReplies, DebugEnd, Debugged, Quit
 from tbench.control.wire import Onlooker, Paused, RunUnderWay, Screen, TrialUnderWay
 from tbench.errors import TrialError, UsageError
-from tbench.events import Event, Phase, TrialFinished, TrialPhase, TrialStep
+from tbench.events import Event, Phase, TrialFinished, TrialPhase, TrialStep, TrialVerdict
 from tbench.results import TrialResult
 from tbench.runs.live.debugged import DebuggedTrial
 from tbench.runs.live.hold import Hold
@@ -137,8 +137,8 @@ class RunControl:
         self.slots = Slots(concurrency)
         self._run, self._planned, self._ended = run, planned, 0
         self._trials: dict[str, ControlledTrial] = {}
-        self._over: dict[str, str] = {}
-        """What came of each trial that has ended."""
+        self._over: dict[str, TrialResult] = {}
+        """The result of each trial that has ended, by TASK/SEED."""
         self._starting, self._everything = Hold(), Hold()
         self._stepping = stepping
 
@@ -163,7 +163,8 @@ class RunControl:
         """Notice where trials are."""
         if isinstance(event, TrialFinished):
             self._ended += event.result.final
-            self._over[f"{event.result.task}/{event.result.seed}"] = _came_to(event.result)
+        elif isinstance(event, TrialVerdict):
+            self._over[f"{event.result.task}/{event.result.seed}"] = event.result
         elif isinstance(event, TrialPhase) and (trial := self._trials.get(event.trial)):
             trial.phase, trial.phase_began = event.phase, time.monotonic()
             trial.debugged.changed()
@@ -242,10 +243,22 @@ class RunControl:
                 raise UsageError("is at work; hold it first (tbench pause TRIAL), and wait until tbench ps says held")
         return f"{_called(found)}: typed; its model is told of it, and the trial does not count"
 
-    async def debug(self, trial: str, *, after: int, version: int | None) -> TrialShown:
-        await self._found(trial).debugged.news(version)
-        found = self._found(trial)  # it may have ended meanwhile
+    async def debug(self, trial: str, *, after: int, version: int | None) -> Debugged:
+        if (over := self._ended_as(trial)) is None:
+            await self._found(trial).debugged.news(version)
+            over = self._ended_as(trial)
+        if over is not None:
+            error = over.error.type if over.error is not None else None
+            ended = DebugEnd(outcome=over.outcome, reward=over.reward, error=error)
+            return Debugged(version=(version or 0) + 1, phase="done", ended=ended)
+        found = self._found(trial)
         return found.debugged.shown(found.state, after)
+
+    def _ended_as(self, said: str) -> TrialResult | None:
+        """The result of a trial that is over, and of which no other attempt is under way."""
+        if any(said in (each.plan.trial, _called(each), each.plan.task_name) for each in self._trials.values()):
+            return None
+        return next((each for name, each in self._over.items() if said in (name, name.rpartition("/")[0])), None)
 
     async def decide(self, request: AboutReplies) -> str:
         found = self._found(request.trial)
@@ -290,8 +303,8 @@ class RunControl:
             return fitting[0]
         if fitting:
             raise UsageError(f"{plain(said)}: several trials of it are under way: {names_shown(map(_called, fitting))}")
-        if over := next((words for name, words in self._over.items() if said in (name, name.rpartition("/")[0])), ""):
-            raise UsageError(f"{plain(said)}: has ended: {over}")
+        if (over := self._ended_as(said)) is not None:
+            raise UsageError(f"{plain(said)}: has ended: {came_to(over)}")
         known = [_called(each) for each in self._trials.values()]
         near = difflib.get_close_matches(said, known, n=3, cutoff=0.4)
         hint = f"did you mean {', '.join(near)}?" if near else "tbench ps lists those that are"
@@ -311,7 +324,8 @@ def _named(trial: ControlledTrial) -> Iterator[None]:
         raise UsageError(f"{_called(trial)}: {error}") from None
 
 
-def _came_to(result: TrialResult) -> str:
+def came_to(result: TrialResult) -> str:
+    """What became of a trial, in two words."""
     if result.error is not None:
         return f"error {result.error.type}"
     return f"reward {result.reward:g}" if result.reward is not None else "no verdict"

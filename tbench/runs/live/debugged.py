@@ -10,18 +10,19 @@ from dataclasses import dataclass
 from harness.trajectory import Step, Trajectory
 from tbench.control.debugging import (
     AboutReplies,
-    ChooseSample,
-    DropDraft,
-    EditDraft,
-    GoUntil,
-    Judgement,
-    SampleAgain,
-    SetStepping,
-    StepShown,
-    TakeSnapshot,
-    TakeSteps,
-    TrialShown,
+    Choose,
+    Debugged,
+    Drop,
+    Edit,
+    RunOn,
+    Sample,
+    SnapshotNow,
+    StepOn,
+    Stepping,
+    StepSeen,
+    VerdictSeen,
     VerifyNow,
+    WaitsFor,
 )
 from tbench.control.wire import TrialUnderWay
 from tbench.errors import TrialError, UsageError
@@ -62,7 +63,7 @@ class DebuggedTrial:
         """Images that were made of the container."""
         self._shared = shared
         self._version = 0
-        self._judgements: list[Judgement] = []
+        self._verdicts: list[VerdictSeen] = []
         self._judging: asyncio.Task[None] | None = None
         self._news: asyncio.Event | None = None
         """Set with the next change; None where nobody waits for one."""
@@ -90,50 +91,52 @@ class DebuggedTrial:
             self._judging.cancel()
             await asyncio.gather(self._judging, return_exceptions=True)
 
-    def shown(self, state: TrialUnderWay, after: int) -> TrialShown:
+    def shown(self, state: TrialUnderWay, after: int) -> Debugged:
         """The trial now, with its steps after that one."""
         trajectory = self.work.trajectory() if self.work is not None else None
         steps = trajectory.steps if trajectory is not None else ()
-        is_asked = state.phase == "agent" and len(steps) < state.step and not state.held
-        return TrialShown(
+        samples = self.decisions.samples
+        return Debugged(
             version=self._version,
-            trial=state.trial,
-            task=state.task,
-            seed=state.seed,
             phase=state.phase,
+            waits_for="decision" if samples else self._waits_for(state, len(steps)),
             step=state.step,
             stepping=self.decisions.is_on,
-            waits_for=self.decisions.waits_for or ("model" if is_asked else "nothing"),
             touched=state.touched,
             steps=tuple(step_shown(step) for step in steps if after < step.index < state.step)[:_MOST_STEPS],
-            samples=self.decisions.samples,
-            chosen=self.decisions.chosen,
+            draft=next((each for each in samples if each.chosen), None),
+            samples=samples,
             asking=self.decisions.asking,
             trouble=self.decisions.trouble,
-            judgements=tuple(self._judgements),
+            verdicts=tuple(self._verdicts),
             snapshots=tuple(self.snapshots),
         )
+
+    def _waits_for(self, state: TrialUnderWay, steps: int) -> WaitsFor | None:
+        if state.held:
+            return "person"
+        return "model" if state.phase == "agent" and steps < state.step else None
 
     async def decide(self, request: AboutReplies) -> str:
         """Do what is asked, and say it. Raises UsageError."""
         match request:
-            case SetStepping(on=on):
+            case Stepping(on=on):
                 return self.decisions.set_on(on)
-            case TakeSteps(count=count):
+            case StepOn(count=count):
                 return self.decisions.step(count)
-            case GoUntil(to_step=to_step, until_text=until_text):
+            case RunOn(to_step=to_step, until_text=until_text):
                 return self.decisions.run(to_step=to_step, until_text=until_text)
-            case EditDraft(text=text):
+            case Edit(text=text):
                 return self.decisions.edit(text)
-            case DropDraft(why=why):
+            case Drop(why=why):
                 return self.decisions.drop(why)
-            case SampleAgain(number=number, seed=seed, temperature=temperature):
+            case Sample(number=number, seed=seed, temperature=temperature):
                 return self.decisions.sample(number, seed, temperature)
-            case ChooseSample(sample=sample):
+            case Choose(sample=sample):
                 return self.decisions.choose(sample)
             case VerifyNow():
                 return self._verify()
-            case TakeSnapshot():
+            case SnapshotNow():
                 return await self._snapshot()
             case _:
                 raise UsageError(f"{request.do}: cannot be done here")
@@ -151,21 +154,23 @@ class DebuggedTrial:
         if self._judging is not None and not self._judging.done():
             raise UsageError("is being judged already")
         step = self.decisions.step_now or len(getattr(work.trajectory(), "steps", ()))
-        self._judgements.append(Judgement(step=step, state="running"))
-        self._judging = asyncio.create_task(self._judge(work, len(self._judgements) - 1), name="judging a copy")
+        self._verdicts.append(VerdictSeen(step=step, state="running"))
+        self._judging = asyncio.create_task(self._judge(work, len(self._verdicts) - 1), name="judging a copy")
         self.changed()
         return "its work is judged in a copy"
 
     async def _judge(self, work: Work, place: int) -> None:
-        step = self._judgements[place].step
+        step = self._verdicts[place].step
         try:
             verdict = await verify_by("isolated", work.task, work.sandbox)
         except TrialError as error:
-            found = Judgement(step=step, state="failed", words=one_line(f"{error.type}: {error}"))
+            found = VerdictSeen(step=step, state="failed", words=one_line(f"{error.type}: {error}"))
         else:
             flags = f"; {len(verdict.integrity.tamper)} signs" if verdict.integrity.tamper else ""
-            found = Judgement(step=step, state="done", reward=verdict.reward, words=f"reward {verdict.reward:g}{flags}")
-        self._judgements[place] = found
+            found = VerdictSeen(
+                step=step, state="done", reward=verdict.reward, words=f"reward {verdict.reward:g}{flags}"
+            )
+        self._verdicts[place] = found
         self.changed()
 
     async def _snapshot(self) -> str:
@@ -189,11 +194,11 @@ class DebuggedTrial:
         return ""
 
 
-def step_shown(step: Step) -> StepShown:
+def step_shown(step: Step) -> StepSeen:
     """A step as a debugger shows it."""
-    return StepShown(
+    return StepSeen(
         index=step.index,
-        reasoning=(step.reply.reasoning or "")[:_TEXT],
+        reasoning=step.reply.reasoning and step.reply.reasoning[:_TEXT],
         content=editable(step.reply)[:_TEXT],
         actions=step.actions,
         observation=step.observation[-_OBSERVATION:],

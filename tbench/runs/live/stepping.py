@@ -10,11 +10,12 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass, field, replace
 from typing import Protocol
 
+from harness.agent import shown_action
 from harness.errors import ContextLimitReached, EndpointError, FormatError
 from harness.oversight import Declined, Draft
-from harness.protocols.base import Command, Parsed
+from harness.protocols.base import Parsed
 from harness.trajectory import Reply
-from tbench.control.debugging import MOST_SAMPLES, SampleShown, Waits
+from tbench.control.debugging import MOST_SAMPLES, DraftSeen
 from tbench.errors import UsageError
 
 _LONGEST_TEXT = 50_000
@@ -22,7 +23,7 @@ _NO_REPLY = "no reply of its model waits for a decision"
 
 
 @dataclass(frozen=True)
-class Sample:
+class Candidate:
     """One reply to the conversation as it stands."""
 
     reply: Reply
@@ -31,19 +32,19 @@ class Sample:
     temperature: float | None = None
     is_edited: bool = False
 
-    @property
-    def shown(self) -> SampleShown:
+    def seen(self, step: int, *, chosen: bool) -> DraftSeen:
         """It as a debugger shows it."""
         parsed = self.parsed
-        wrong = isinstance(parsed, FormatError)
-        return SampleShown(
-            reasoning=(self.reply.reasoning or "")[:_LONGEST_TEXT],
+        return DraftSeen(
+            step=step,
+            reasoning=self.reply.reasoning and self.reply.reasoning[:_LONGEST_TEXT],
             content=editable(self.reply)[:_LONGEST_TEXT],
-            actions=() if isinstance(parsed, FormatError) else tuple(_said(action) for action in parsed.actions),
-            error=str(parsed) if wrong else "",
+            actions=() if isinstance(parsed, FormatError) else tuple(map(shown_action, parsed.actions)),
+            error=str(parsed) if isinstance(parsed, FormatError) else None,
             seed=self.seed,
             temperature=self.temperature,
-            is_edited=self.is_edited,
+            edited=self.is_edited,
+            chosen=chosen,
         )
 
 
@@ -61,7 +62,7 @@ class _Waiting:
     """The replies that wait, and the decision about them."""
 
     draft: Draft
-    samples: list[Sample]
+    samples: list[Candidate]
     decision: asyncio.Future[Reply | Declined]
     chosen: int = 0
     asking: int = 0
@@ -105,7 +106,7 @@ class Decisions:
             return draft.reply
         self._going = None
         decision: asyncio.Future[Reply | Declined] = asyncio.get_running_loop().create_future()
-        waiting = self._waiting = _Waiting(draft, [Sample(draft.reply, draft.parsed)], decision)
+        waiting = self._waiting = _Waiting(draft, [Candidate(draft.reply, draft.parsed)], decision)
         self._on_change()
         try:
             with self._rests.resting():
@@ -130,24 +131,21 @@ class Decisions:
     # -- what is to be seen ------------------------------------------------------------------------
 
     @property
-    def waits_for(self) -> Waits | None:
-        return "decision" if self._waiting is not None else None
-
-    @property
     def step_now(self) -> int:
         """The step whose reply waits; 0 where none does."""
         return 0 if self._waiting is None else self._waiting.draft.step
 
     @property
-    def samples(self) -> tuple[SampleShown, ...]:
-        return () if self._waiting is None else tuple(sample.shown for sample in self._waiting.samples)
-
-    @property
-    def chosen(self) -> int:
-        return 0 if self._waiting is None else self._waiting.chosen + 1
+    def samples(self) -> tuple[DraftSeen, ...]:
+        """The replies that wait, in the order in which they came."""
+        if self._waiting is None:
+            return ()
+        step, chosen = self._waiting.draft.step, self._waiting.chosen
+        return tuple(each.seen(step, chosen=at == chosen) for at, each in enumerate(self._waiting.samples))
 
     @property
     def asking(self) -> int:
+        """How many further replies the model was asked for."""
         return 0 if self._waiting is None else self._waiting.asking
 
     @property
@@ -222,7 +220,7 @@ class Decisions:
     async def _ask(self, waiting: _Waiting, seed: int, temperature: float | None) -> None:
         try:
             reply = await waiting.draft.sample(seed, temperature)
-            waiting.samples.append(Sample(reply, waiting.draft.read(reply), seed, temperature))
+            waiting.samples.append(Candidate(reply, waiting.draft.read(reply), seed, temperature))
             waiting.chosen = len(waiting.samples) - 1
         except (EndpointError, ContextLimitReached) as error:
             waiting.trouble = f"no other reply: {error}"
@@ -262,10 +260,3 @@ def with_text(reply: Reply, text: str) -> Reply:
     is_command = editable(reply) != first.arguments
     call = first.model_copy(update={"arguments": json.dumps({"command": text}) if is_command else text})
     return reply.model_copy(update={"tool_calls": (call, *others), "cut": False})
-
-
-def _said(action: object) -> str:
-    if isinstance(action, Command):
-        return action.command
-    key = getattr(action, "key", None)
-    return str(key if key is not None else getattr(action, "keystrokes", ""))

@@ -25,7 +25,7 @@ from tbench.storage.run_files import trial_directory
 
 TBENCH = [sys.executable, "-m", "tbench"]
 BOUND_SEC = 120
-TRIAL = "runs/seen/broken-makefile/0"
+TRIAL = "runs/seen/web-log-digest/0"
 pytestmark = pytest.mark.engine
 
 
@@ -52,10 +52,10 @@ def seen(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SeenRun]:
     )
     assert server.stdout is not None
     url = next(word for word in server.stdout.readline().split() if word.startswith("http")).rstrip(":")
-    words = ["--task", "broken-makefile", "--seeds", "1", "--output", "runs/seen"]
+    words = ["--task", "web-log-digest", "--seeds", "1", "--output", "runs/seen"]
     run = subprocess.Popen([*TBENCH, "run", "--base-url", url, *words], cwd=folder, **quiet)
     until(folder / "runs/seen", lambda trial: trial.step >= 1)
-    ask(folder / "runs/seen", Pause(trial="broken-makefile"))
+    ask(folder / "runs/seen", Pause(trial="web-log-digest"))
     until(folder / "runs/seen", lambda trial: trial.held)
     yield SeenRun(folder, run)
     run.terminate()
@@ -102,11 +102,11 @@ def test_what_cannot_be_attached_to_is_told_in_one_line(seen: SeenRun) -> None:
     def refused(*words: str) -> str:
         return tbench("attach", *words, cwd=seen.folder, ok=False)
 
-    assert "did you mean broken-makefile/0?" in refused("broken-makefil/0", "--once")
+    assert "did you mean web-log-digest/0?" in refused("broken-makefil/0", "--once")
     assert "this needs a terminal; --once prints the screen and returns" in refused(TRIAL)
     assert "--take: cannot be together with --once" in refused(TRIAL, "--take", "--once")
     assert "is a whole run; name a trial" in refused("runs/seen")
-    assert json.loads(tbench("attach", "broken-makefile", "--json", cwd=seen.folder))["columns"] == 160
+    assert json.loads(tbench("attach", "web-log-digest", "--json", cwd=seen.folder))["columns"] == 160
 
 
 def test_two_look_on_one_takes_it_and_gives_it_back(seen: SeenRun) -> None:
@@ -129,7 +129,7 @@ def test_two_look_on_one_takes_it_and_gives_it_back(seen: SeenRun) -> None:
     person.has_left("left; its model is told what you typed")
     # Who only looks on leaves with Ctrl-C; a signal and the end of the trial give the terminal back as well.
     looking.child.send("\x03")
-    looking.has_left("broken-makefile/0: left\r")
+    looking.has_left("web-log-digest/0: left\r")
     signalled = Person(tmp_path)
     signalled.child.expect("looking on")
     (pid,) = Path(f"/proc/{signalled.child.pid}/task/{signalled.child.pid}/children").read_text().split()
@@ -137,16 +137,16 @@ def test_two_look_on_one_takes_it_and_gives_it_back(seen: SeenRun) -> None:
     signalled.has_left("interrupted")
     last = Person(tmp_path)
     last.child.expect("looking on")
-    ask(tmp_path / "runs/seen", Continue(trial="broken-makefile"))
+    ask(tmp_path / "runs/seen", Continue(trial="web-log-digest"))
     last.has_left("its terminal was closed: the agent has come to its end")
     seen.process.wait(timeout=BOUND_SEC)
     (result,) = read_run(tmp_path / "runs/seen").results
     assert result.human_touched
-    trajectory = read_trajectory(trial_directory(tmp_path / "runs/seen", "broken-makefile", 0))
+    trajectory = read_trajectory(trial_directory(tmp_path / "runs/seen", "web-log-digest", 0))
     assert trajectory is not None
     (typed,) = trajectory.interventions
     assert typed.kind == "typed"
     assert typed.text.startswith("echo by-'hand'; cat\n\\u0003stty size\n")
     assert "\n40 160\n" in typed.text
     assert trajectory.waited_sec > 0
-    assert "broken-makefile/0: has ended (reward" in tbench("attach", TRIAL, cwd=tmp_path, ok=False)
+    assert "web-log-digest/0: has ended (reward" in tbench("attach", TRIAL, cwd=tmp_path, ok=False)

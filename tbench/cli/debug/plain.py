@@ -1,0 +1,183 @@
+"""The debugger for scripts: commands in lines, and what happened in lines."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import AsyncIterator, Iterator, Sequence
+from typing import Protocol
+
+from harness.terminal.plain_text import plain_text
+from tbench.cli.debug.panes import end_words, verdict_words
+from tbench.cli.debug.words import MEANINGS, told
+from tbench.cli.printing import print_line
+from tbench.control.debugging import Debug, Debugged, DraftSeen, StepSeen
+from tbench.control.wire import Answer, ReadScreen, Request
+from tbench.errors import UsageError
+from tbench.text import one_line
+
+_SHOWN_LINES = 20
+"""Lines of an observation that are printed."""
+
+
+class Asks(Protocol):
+    """The run, as one can ask it: a Conversation."""
+
+    async def ask(self, request: Request) -> Answer:
+        """The answer. Raises UsageError."""
+
+
+class PlainDebugger:
+    """Does commands in words one after the other, and prints what comes of each."""
+
+    def __init__(self, talk: Asks, trial: str) -> None:
+        self._talk, self._trial = talk, trial
+        self._debug = Debugged(version=0)
+        self._steps: list[StepSeen] = []
+        self._draft: DraftSeen | None = None
+
+    async def run(self, commands: AsyncIterator[str], *, stops_at_mistakes: bool = True) -> str:
+        """Do the commands; the one that left, empty where there was none.
+
+        Raises UsageError for a command that cannot be done, unless such are only told.
+        """
+        await self._settle()
+        async for words in commands:
+            if not words.strip() or words.lstrip().startswith("#"):
+                continue
+            if words.split()[0] == "quit":
+                told(words, self._trial)  # which knows what may stand behind it
+                return words.strip()
+            try:
+                await self._do(words)
+            except UsageError as problem:
+                if stops_at_mistakes:
+                    raise
+                print_line(f"tbench: {problem}", err=True)
+            if self._debug.ended is not None and self._draft is None:
+                break
+        return ""
+
+    async def _do(self, words: str) -> None:
+        command = told(words, self._trial)
+        if command.request is not None:
+            done = await self._talk.ask(command.request)
+            if done.words:
+                print_line(done.words)
+            await self._settle()
+        elif command.name == "help":
+            for usage, _ in MEANINGS.values():
+                print_line(usage)
+        elif command.name == "steps":
+            _print(line for step in self._steps for line in step_lines(step))
+        elif command.name == "draft":
+            _print(draft_lines(self._debug))
+        else:
+            await self._print_screen()
+
+    async def _print_screen(self) -> None:
+        screen = (await self._talk.ask(ReadScreen(trial=self._trial))).screen
+        assert screen is not None
+        _print(plain_text("\n".join(screen.lines).encode()).rstrip("\n").split("\n"))
+
+    async def _settle(self) -> None:
+        """Wait until the trial does nothing without a word of the user's, and print what is new."""
+        version: int | None = None
+        while True:
+            debug = (await self._talk.ask(Debug(trial=self._trial, after=self._known, version=version))).debug
+            assert debug is not None
+            version = debug.version
+            self._hear(debug)
+            rests = debug.waits_for in ("decision", "person") or debug.ended is not None
+            if rests and not debug.asking and not any(verdict.state == "running" for verdict in debug.verdicts):
+                break
+        if debug.draft is not None and debug.draft != self._draft:
+            _print(draft_lines(debug))
+        self._draft = debug.draft
+
+    @property
+    def _known(self) -> int:
+        return self._steps[-1].index if self._steps else 0
+
+    def _hear(self, debug: Debugged) -> None:
+        """Print the steps, the verdicts and the end that are new."""
+        for step in debug.steps:
+            _print(step_lines(step))
+        self._steps += debug.steps
+        for verdict in debug.verdicts:
+            if verdict.state != "running" and verdict not in self._debug.verdicts:
+                print_line(verdict_words(verdict))
+        if debug.ended is not None and self._debug.ended is None:
+            print_line(end_words(debug.ended))
+        self._debug = debug
+
+
+def step_lines(step: StepSeen) -> Iterator[str]:
+    """A step that was done, as lines."""
+    code = "" if step.exit_code is None else f", exit {step.exit_code}"
+    yield f"step {step.index}: model {step.model_sec:.1f} s, commands {step.command_sec:.1f} s{code}"
+    if step.reasoning:
+        yield f"  ({one_line(step.reasoning)})"
+    if step.format_error:
+        yield f"  format error: {step.format_error}"
+    yield from _action_lines(step.actions)
+    yield from (f"  warning: {warning}" for warning in step.warnings)
+    lines = step.observation.rstrip("\n").split("\n")
+    yield from (f"  | {line}".rstrip() for line in lines[-_SHOWN_LINES:])
+
+
+def draft_lines(debug: Debugged) -> Iterator[str]:
+    """What waits for a decision, as lines."""
+    if debug.draft is None:
+        yield "next: nothing waits for a decision"
+        return
+    chosen = next((at for at, each in enumerate(debug.samples, 1) if each.chosen), 1)
+    many = f", sample {chosen} of {len(debug.samples)}" if len(debug.samples) > 1 else ""
+    yield f"next: step {debug.draft.step}{many}"
+    if debug.draft.error:
+        yield f"  error: {debug.draft.error}"
+    yield from _action_lines(debug.draft.actions)
+
+
+def _action_lines(actions: Sequence[str]) -> Iterator[str]:
+    for action in actions:
+        first, *more = action.rstrip("\n").split("\n")
+        yield f"  > {first}"
+        yield from (f"    {line}" for line in more)
+
+
+def _print(lines: Iterator[str] | Sequence[str]) -> None:
+    for line in lines:
+        print_line(line)
+
+
+async def commands_in(text: str) -> AsyncIterator[str]:
+    """The commands of one line, between which semicolons stand."""
+    for words in text.split(";"):
+        yield words
+
+
+async def lines_of_stdin() -> AsyncIterator[str]:
+    """The lines of stdin, as they arrive."""
+    rest = b""
+    async for data in _stdin():
+        *lines, rest = (rest + data).split(b"\n")
+        for line in lines:
+            yield line.decode("utf-8", "replace")
+    yield rest.decode("utf-8", "replace")
+
+
+async def _stdin() -> AsyncIterator[bytes]:
+    loop, typed = asyncio.get_running_loop(), asyncio.Queue[bytes]()
+    try:
+        # Read where it is known to be readable: a moment later it may not be, and nothing here may block.
+        loop.add_reader(0, lambda: typed.put_nowait(os.read(0, 1 << 16)))
+    except PermissionError:  # a file, or /dev/null: always readable
+        while data := os.read(0, 1 << 16):
+            yield data
+        return
+    try:
+        while data := await typed.get():
+            yield data
+    finally:
+        loop.remove_reader(0)

@@ -1,0 +1,68 @@
+"""words: what commands in lines ask of the run."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from tbench.cli.debug.words import told
+from tbench.errors import UsageError
+
+
+@pytest.mark.parametrize(
+    ("words", "asked"),
+    [
+        ("step", {"do": "step", "count": 1}),
+        ("  step 3 ", {"do": "step", "count": 3}),
+        ("run", {"do": "run", "to_step": None, "until_text": None}),
+        ("run to 5", {"do": "run", "to_step": 5, "until_text": None}),
+        ("run until 3 failed", {"do": "run", "to_step": None, "until_text": "3 failed"}),
+        ("edit  two\nlines ", {"do": "edit", "text": " two\nlines "}),
+        ("drop not now", {"do": "drop", "why": "not now"}),
+        ("sample", {"do": "sample", "number": 1, "seed": None, "temperature": None}),
+        ("sample 3", {"do": "sample", "number": 3, "seed": None, "temperature": None}),
+        ("sample seed=7 temperature=1.5", {"do": "sample", "number": 1, "seed": 7, "temperature": 1.5}),
+        ("choose 2", {"do": "choose", "sample": 2}),
+        (r"type ls\n\x03\e[A\\n", {"do": "type", "keys": "ls\n\x03\x1b[A\\n"}),
+        ("say Look again.", {"do": "say", "text": "Look again."}),
+        ("verify", {"do": "verify"}),
+        ("quit", {"do": "quit", "keep": False}),
+        ("quit keep", {"do": "quit", "keep": True}),
+        ('{"do": "say", "text": "x"}', {"do": "say", "text": "x"}),
+        ("screen", None),
+        ("steps", None),
+    ],
+)
+def test_words_are_requests(words: str, asked: dict[str, Any] | None) -> None:
+    request = told(words, "t/0").request
+    if asked is None:
+        assert request is None
+    else:
+        assert request is not None
+        found = request.model_dump()
+        assert found["trial"] == "t/0"
+        assert asked.items() <= found.items()
+
+
+@pytest.mark.parametrize(
+    ("words", "problem"),
+    [
+        ("stp", "stp: no such command; did you mean step?"),
+        ("xyzzy", "xyzzy: no such command; there are step, run, edit"),
+        ("step two", "step two: cannot be understood; write: step [N]"),
+        ("run to", "run to: cannot be understood; write: run, run to N, or run until TEXT"),
+        ("edit", "edit: cannot be understood; write: edit TEXT"),
+        ("verify now", "verify now: cannot be understood; write: verify"),
+        ("sample colour=red", "sample colour=red: cannot be understood; write: sample"),
+        ("quit now", "quit now: cannot be understood; write: quit, or quit keep"),
+        ("{not json", "{not json: is no JSON: "),
+        ('{"do": "fly"}', '{"do": "fly"}: Input tag'),
+        ("[1]", "[1]: no such command; "),
+    ],
+)
+def test_what_cannot_be_understood_is_one_line(words: str, problem: str) -> None:
+    with pytest.raises(UsageError) as caught:
+        told(words, "t/0")
+    assert str(caught.value).startswith(problem)
+    assert "\n" not in str(caught.value)
