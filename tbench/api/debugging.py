@@ -9,6 +9,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequenc
 from functools import partial
 from pathlib import Path
 
+from harness.terminal.plain_text import without_escapes
 from tbench.agents.setup import AgentSetup, connect_if_used
 from tbench.config.document import RunPlan
 from tbench.config.settings import RunConfig
@@ -228,7 +229,7 @@ class DebugSession:
         with contextlib.suppress(UsageError):
             screen = (await self._asked(ReadScreen(trial=self.trial))).screen
             assert screen is not None
-            self.screen = screen.text
+            self.screen = "\n".join(without_escapes(line).rstrip() for line in screen.lines).rstrip("\n")
 
     async def _ask(self, request: Request) -> str:
         if self.is_over:

@@ -7,7 +7,6 @@ from typing import Annotated, Literal, Protocol
 
 from pydantic import Field, TypeAdapter
 
-from harness.terminal.plain_text import without_escapes
 from harness.trajectory import Frozen
 from tbench.control.debugging import AboutReplies, Debug, Debugged
 from tbench.events import Phase
@@ -147,11 +146,6 @@ class Screen(Frozen):
     """Whether the program wants arrow keys in their other form (DECCKM)."""
     lines: tuple[str, ...]
     """One per row, at most `rows`; the only escape sequences are those of colours, which each line ends."""
-
-    @property
-    def text(self) -> str:
-        """What is to be read on it."""
-        return "\n".join(without_escapes(line).rstrip() for line in self.lines).rstrip("\n")
 
 
 class Answer(Frozen):

@@ -10,13 +10,13 @@ from collections.abc import AsyncIterator, Iterator, Sequence
 from dataclasses import dataclass, field
 
 from harness.oversight import Declined, Draft, HandedBack
-from harness.trajectory import Reply
+from harness.trajectory import Reply, Step
 from tbench.control.debugging import AboutReplies, DebugEnd, Debugged, Quit
 from tbench.control.wire import Onlooker, Paused, RunUnderWay, Screen, TrialUnderWay
 from tbench.errors import TrialError, UsageError
 from tbench.events import Event, Phase, TrialFinished, TrialPhase, TrialStep, TrialVerdict
 from tbench.results import TrialResult
-from tbench.runs.live.debugged import DebuggedTrial
+from tbench.runs.live.debugged import DebuggedTrial, shown_after
 from tbench.runs.live.hold import Hold
 from tbench.runs.live.shared_terminal import SharedTerminal
 from tbench.runs.slots import Slots
@@ -139,6 +139,8 @@ class RunControl:
         self._trials: dict[str, ControlledTrial] = {}
         self._over: dict[str, TrialResult] = {}
         """The result of each trial that has ended, by TASK/SEED."""
+        self._debugged: dict[str, tuple[Step, ...]] = {}
+        """The steps of trials that were debugged to their end."""
         self._starting, self._everything = Hold(), Hold()
         self._stepping = stepping
 
@@ -157,6 +159,8 @@ class RunControl:
             yield trial
         finally:
             del self._trials[plan.trial]
+            if trial.debugged.steps:
+                self._debugged[_called(trial)] = trial.debugged.steps
             trial.debugged.changed()
 
     def on_event(self, event: Event) -> None:
@@ -250,7 +254,9 @@ class RunControl:
         if over is not None:
             error = over.error.type if over.error is not None else None
             ended = DebugEnd(outcome=over.outcome, reward=over.reward, error=error)
-            return Debugged(version=(version or 0) + 1, phase="done", ended=ended)
+            steps = self._debugged.get(f"{over.task}/{over.seed}", ())
+            seen = shown_after(after, steps)
+            return Debugged(version=(version or 0) + 1, phase="done", step=len(steps), steps=seen, ended=ended)
         found = self._found(trial)
         return found.debugged.shown(found.state, after)
 

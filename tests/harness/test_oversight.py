@@ -133,7 +133,7 @@ async def test_another_reply_is_followed_in_the_place_of_the_model_s() -> None:
 
 async def test_another_sample_is_asked_for_with_a_seed_and_its_tokens_count() -> None:
     async def decide(draft: Draft) -> Reply | Declined:
-        return await draft.sample(77) if draft.step == 1 else draft.reply
+        return await draft.sample(77, None) if draft.step == 1 else draft.reply
 
     trajectory, model, terminal = await watched([LS, PWD, CLAIM, CLAIM], Watcher(decide=decide))
     assert terminal.typed == [Keys("pwd\n", 0.1)]

@@ -15,11 +15,11 @@ from tbench.cli.debug.layout import picture
 from tbench.cli.debug.line_editor import LineEditor
 from tbench.cli.debug.presses import Press, PressReader
 from tbench.cli.debug.pressing import wish
-from tbench.cli.debug.shown import Prompt, Shown
+from tbench.cli.debug.shown import Question, Shown
 from tbench.cli.debug.words import Told, told
 from tbench.control.client import Attached, attached
-from tbench.control.conversation import Conversation, ConversationOver
 from tbench.control.debugging import Debug, Sample
+from tbench.control.talk import Talk, TalkOver
 from tbench.control.wire import Answer, Attach
 from tbench.errors import UsageError
 
@@ -68,7 +68,7 @@ class Interface:
         except* Left as left:
             (end, *_) = left.exceptions
             words = end.words if isinstance(end, Left) else None
-        except* ConversationOver:
+        except* TalkOver:
             pass
         finally:
             loop.remove_signal_handler(signal.SIGWINCH)
@@ -84,7 +84,7 @@ class Interface:
     async def _follow(self) -> None:
         """Take over each change of the trial."""
         shown = self._shown
-        async with Conversation(self._directory) as talk:
+        async with Talk(self._directory) as talk:
             while shown.debug.ended is None:
                 version = shown.debug.version or None
                 answer = await talk.ask(Debug(trial=self._trial, after=shown.known, version=version))
@@ -185,21 +185,21 @@ class Interface:
 
     async def _obey(self) -> None:
         """Do commands in their order."""
-        async with Conversation(self._directory) as talk:
+        async with Talk(self._directory) as talk:
             while True:
                 await self._do(talk, await self._commands.get())
 
     async def _do_alone(self, command: Told) -> None:
-        async with Conversation(self._directory) as talk:
+        async with Talk(self._directory) as talk:
             await self._do(talk, command)
 
-    async def _do(self, talk: Conversation, command: Told) -> None:
+    async def _do(self, talk: Talk, command: Told) -> None:
         if command.request is None:
             return
         self.say(f"{command.name} …")
         try:
             self.say((await talk.ask(command.request)).words)
-        except ConversationOver:
+        except TalkOver:
             raise
         except UsageError as problem:
             self.say(str(problem), is_bad=True)
@@ -211,7 +211,7 @@ class Interface:
         draft, editor = self._shown.debug.draft, os.environ.get("VISUAL") or os.environ.get("EDITOR")
         assert draft is not None
         if not editor:
-            self._shown.prompt = Prompt("reply", "edit", LineEditor.holding(draft.content))
+            self._shown.prompt = Question("reply", "edit", LineEditor.holding(draft.content))
             return
         loop = asyncio.get_running_loop()
         loop.remove_reader(0)

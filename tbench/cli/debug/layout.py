@@ -9,7 +9,7 @@ from rich.text import Text
 
 from tbench.cli.debug.keys import KEYS, TYPING_ENDS
 from tbench.cli.debug.panes import draft_pane, end_words, samples_pane, steps_pane, terminal_pane, verdict_words
-from tbench.cli.debug.shown import Prompt, Shown
+from tbench.cli.debug.shown import Question, Shown
 from tbench.cli.debug.styled import Corner, Size, filled
 from tbench.text import unseen_as, visible_line
 
@@ -107,7 +107,7 @@ def _keys_line(width: int) -> Text:
     return Text("  ", no_wrap=True).join(shown)
 
 
-def _asking(prompt: Prompt, room: Size) -> tuple[list[Text], Corner]:
+def _asking(prompt: Question, room: Size) -> tuple[list[Text], Corner]:
     """The question, and below it the text, of which the lines around the cursor are shown."""
     help = "Enter does it, Esc leaves it; Ctrl-J begins a line"
     default = f" [{prompt.default}]" if prompt.default else ""

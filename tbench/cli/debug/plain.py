@@ -21,7 +21,7 @@ _SHOWN_LINES = 20
 
 
 class Asks(Protocol):
-    """The run, as one can ask it: a Conversation."""
+    """The run, as one can ask it: a Talk."""
 
     async def ask(self, request: Request) -> Answer:
         """The answer. Raises UsageError."""

@@ -20,8 +20,8 @@ from tbench.cli.live.where import run_and_trial
 from tbench.cli.parsing.configured import Given
 from tbench.cli.printing import print_line
 from tbench.config.settings import RunConfig
-from tbench.control.conversation import Conversation, ConversationOver
 from tbench.control.debugging import Stepping
+from tbench.control.talk import Talk, TalkOver
 from tbench.errors import UsageError
 from tbench.runs.control import came_to
 from tbench.tasks.task import Task
@@ -61,7 +61,7 @@ def debug_trial(where: str, given: Given[RunConfig], manner: Manner) -> None:
 
 
 async def _as_guest(run: Path, trial: str, manner: Manner) -> None:
-    async with Conversation(run) as talk:
+    async with Talk(run) as talk:
         await talk.ask(Stepping(trial=trial, on=True))
         left: str | None = None
         try:
@@ -70,7 +70,7 @@ async def _as_guest(run: Path, trial: str, manner: Manner) -> None:
             if left != "stay":
                 try:
                     print_line((await talk.ask(Stepping(trial=trial, on=False))).words, err=True)
-                except ConversationOver as end:
+                except TalkOver as end:
                     print_line(str(end), err=True)
         if left is None:
             raise click.exceptions.Exit(exit_codes.INTERRUPTED)
@@ -79,7 +79,7 @@ async def _as_guest(run: Path, trial: str, manner: Manner) -> None:
 async def speak(run: Path, trial: str, manner: Manner, *, is_guest: bool) -> str | None:
     """Let the user speak to a trial until they leave it: the command with which they did, None after Ctrl-C."""
     if not manner.has_screen:
-        async with Conversation(run) as talk:
+        async with Talk(run) as talk:
             return await PlainDebugger(talk, trial).run(manner.words)
     with FullScreen() as screen:
         return await Interface(run, trial, screen, is_guest=is_guest).run()

@@ -14,7 +14,7 @@ Pane = Literal["terminal", "steps", "samples"]
 
 
 @dataclass(frozen=True)
-class Prompt:
+class Question:
     """A question whose answer ends a command: `words` with the answer behind it."""
 
     asks: str
@@ -49,7 +49,7 @@ class Shown:
     pane: Pane = "terminal"
     back: int = 0
     """Lines that the steps are scrolled back from the last one."""
-    prompt: Prompt | None = None
+    prompt: Question | None = None
     types: bool = False
     """Whether keys go to the trial's terminal."""
     helps: bool = False

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
 from harness.trajectory import Step, Trajectory
@@ -61,6 +61,8 @@ class DebuggedTrial:
         """Whether the container is to stay."""
         self.snapshots: list[str] = []
         """Images that were made of the container."""
+        self.steps: tuple[Step, ...] = ()
+        """All steps, once the agent has ended, where somebody debugs it."""
         self._shared = shared
         self._version = 0
         self._verdicts: list[VerdictSeen] = []
@@ -86,6 +88,8 @@ class DebuggedTrial:
 
     async def ended(self) -> None:
         """Let what is tried beside the work come to its end before its container goes."""
+        if self.work is not None and self.decisions.is_on and (trajectory := self.work.trajectory()) is not None:
+            self.steps = trajectory.steps
         self.work = None
         if self._judging is not None:
             self._judging.cancel()
@@ -94,7 +98,7 @@ class DebuggedTrial:
     def shown(self, state: TrialUnderWay, after: int) -> Debugged:
         """The trial now, with its steps after that one."""
         trajectory = self.work.trajectory() if self.work is not None else None
-        steps = trajectory.steps if trajectory is not None else ()
+        steps = trajectory.steps if trajectory is not None else self.steps
         samples = self.decisions.samples
         return Debugged(
             version=self._version,
@@ -103,7 +107,7 @@ class DebuggedTrial:
             step=state.step,
             stepping=self.decisions.is_on,
             touched=state.touched,
-            steps=tuple(step_shown(step) for step in steps if after < step.index < state.step)[:_MOST_STEPS],
+            steps=shown_after(after, (step for step in steps if step.index < state.step)),
             draft=next((each for each in samples if each.chosen), None),
             samples=samples,
             asking=self.decisions.asking,
@@ -192,6 +196,11 @@ class DebuggedTrial:
         with contextlib.suppress(ConnectionError):
             return (await self._shared.terminal.drawn()).text
         return ""
+
+
+def shown_after(after: int, steps: Iterable[Step]) -> tuple[StepSeen, ...]:
+    """Those after one of them, as many as go into an answer."""
+    return tuple(step_shown(step) for step in steps if step.index > after)[:_MOST_STEPS]
 
 
 def step_shown(step: Step) -> StepSeen:

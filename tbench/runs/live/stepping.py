@@ -23,7 +23,7 @@ _NO_REPLY = "no reply of its model waits for a decision"
 
 
 @dataclass(frozen=True)
-class Candidate:
+class WaitingReply:
     """One reply to the conversation as it stands."""
 
     reply: Reply
@@ -58,11 +58,11 @@ class Going:
 
 
 @dataclass
-class _Waiting:
+class _OpenDecision:
     """The replies that wait, and the decision about them."""
 
     draft: Draft
-    samples: list[Candidate]
+    samples: list[WaitingReply]
     decision: asyncio.Future[Reply | Declined]
     chosen: int = 0
     asking: int = 0
@@ -98,7 +98,7 @@ class Decisions:
         self._on_change = on_change
         self._on_touch = on_touch
         self._going: Going | None = None
-        self._waiting: _Waiting | None = None
+        self._waiting: _OpenDecision | None = None
 
     async def about(self, draft: Draft) -> Reply | Declined:
         """What becomes of a reply: at once where nobody wants to decide."""
@@ -106,7 +106,7 @@ class Decisions:
             return draft.reply
         self._going = None
         decision: asyncio.Future[Reply | Declined] = asyncio.get_running_loop().create_future()
-        waiting = self._waiting = _Waiting(draft, [Candidate(draft.reply, draft.parsed)], decision)
+        waiting = self._waiting = _OpenDecision(draft, [WaitingReply(draft.reply, draft.parsed)], decision)
         self._on_change()
         try:
             with self._rests.resting():
@@ -217,10 +217,10 @@ class Decisions:
         self._on_change()
         return f"its model is asked for {number} more {'replies' if number > 1 else 'reply'}"
 
-    async def _ask(self, waiting: _Waiting, seed: int, temperature: float | None) -> None:
+    async def _ask(self, waiting: _OpenDecision, seed: int, temperature: float | None) -> None:
         try:
             reply = await waiting.draft.sample(seed, temperature)
-            waiting.samples.append(Candidate(reply, waiting.draft.read(reply), seed, temperature))
+            waiting.samples.append(WaitingReply(reply, waiting.draft.read(reply), seed, temperature))
             waiting.chosen = len(waiting.samples) - 1
         except (EndpointError, ContextLimitReached) as error:
             waiting.trouble = f"no other reply: {error}"
@@ -228,7 +228,7 @@ class Decisions:
             waiting.asking -= 1
             self._on_change()
 
-    def _now(self) -> _Waiting:
+    def _now(self) -> _OpenDecision:
         if self._waiting is None or self._waiting.decision.done():
             raise UsageError(_NO_REPLY if self.is_on else f"{_NO_REPLY}: it is not in stepping mode")
         return self._waiting

@@ -9,7 +9,7 @@ from rich.cells import cell_len
 
 from tbench.cli.debug.layout import picture
 from tbench.cli.debug.line_editor import LineEditor
-from tbench.cli.debug.shown import Prompt, Shown
+from tbench.cli.debug.shown import Question, Shown
 from tbench.control.debugging import Debugged, DraftSeen, StepSeen, VerdictSeen
 from tbench.control.wire import Screen
 
@@ -105,7 +105,7 @@ def test_what_was_verified_how_it_ended_and_what_went_wrong_is_told() -> None:
 @given(st.text(max_size=300), st.integers(0, 300))
 def test_the_cursor_of_what_is_written_is_on_the_screen(text: str, at: int) -> None:
     state = shown()
-    state.prompt = Prompt("asked", "edit", LineEditor(text, min(at, len(text))))
+    state.prompt = Question("asked", "edit", LineEditor(text, min(at, len(text))))
     found = picture(state)
     assert found.cursor is not None
     assert 0 <= found.cursor.column < 80

@@ -102,7 +102,7 @@ def test_what_cannot_be_attached_to_is_told_in_one_line(seen: SeenRun) -> None:
     def refused(*words: str) -> str:
         return tbench("attach", *words, cwd=seen.folder, ok=False)
 
-    assert "did you mean web-log-digest/0?" in refused("broken-makefil/0", "--once")
+    assert "did you mean web-log-digest/0?" in refused("web-log-diges/0", "--once")
     assert "this needs a terminal; --once prints the screen and returns" in refused(TRIAL)
     assert "--take: cannot be together with --once" in refused(TRIAL, "--take", "--once")
     assert "is a whole run; name a trial" in refused("runs/seen")

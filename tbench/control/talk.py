@@ -1,4 +1,4 @@
-"""A longer conversation with a run under way: several requests on one connection, without blocking anybody."""
+"""A longer talk with a run under way: several requests on one connection, without blocking anybody."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ _ANSWER_SEC = 1200.0
 _CONNECT_SEC = 10.0
 
 
-class ConversationOver(UsageError):
+class TalkOver(UsageError):
     """Raised where the run has ended, or has closed the connection."""
 
 
-class Conversation:
+class Talk:
     """One client's connection to a run, an asynchronous context manager; its requests are answered in order."""
 
     def __init__(self, directory: Path) -> None:
@@ -43,7 +43,7 @@ class Conversation:
             await self._writer.wait_closed()
 
     async def ask(self, request: Request) -> Answer:
-        """Send a request and wait for its answer. Raises UsageError where the run says no, ConversationOver at the end.
+        """Send a request and wait for its answer. Raises UsageError where the run says no, TalkOver at the end.
 
         Who is cancelled meanwhile must not ask again on this connection.
         """
@@ -73,5 +73,5 @@ class Conversation:
             raise UsageError(answer.words)
         return answer
 
-    def _over(self, why: str) -> ConversationOver:
-        return ConversationOver(f"{self._directory}: {why}")
+    def _over(self, why: str) -> TalkOver:
+        return TalkOver(f"{self._directory}: {why}")
