@@ -22,6 +22,7 @@ static double now(void) {
 }
 
 static void run(char **program, pid_t parent, const sigset_t *before) {
+    setpgid(0, 0); /* what a script does to its group (kill 0) is its own affair */
     prctl(PR_SET_PDEATHSIG, SIGKILL);
     if (getppid() != parent)
         _exit(137);

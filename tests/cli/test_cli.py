@@ -335,6 +335,7 @@ def test_a_person_can_work_on_a_task_by_hand_and_see_the_verdict(tools_volume: s
         child.setwinsize(40, 100)
         child.sendline("until [ \"$(stty size)\" = '40 100' ]; do :; done; echo resized")
         child.expect("\rresized")
+        child.expect(r"/app# ")
         child.sendline("sleep 100")
         child.sendcontrol("c")
         child.expect(r"/app# ")

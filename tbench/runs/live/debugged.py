@@ -29,6 +29,7 @@ from tbench.errors import TrialError, UsageError
 from tbench.runs.live.shared_terminal import SharedTerminal
 from tbench.runs.live.stepping import Decisions, editable
 from tbench.sandbox.backend import Sandbox, Snapshots
+from tbench.tasks.environment import verifier_environment
 from tbench.tasks.task import Task
 from tbench.text import one_line
 from tbench.verify.policy import verify_by
@@ -155,6 +156,8 @@ class DebuggedTrial:
 
     def _verify(self) -> str:
         work = self._at_rest()
+        if verifier_environment(work.task) is not None:
+            raise UsageError("its verifier has a container of its own, which gets the work at the end only")
         if self._judging is not None and not self._judging.done():
             raise UsageError("is being judged already")
         step = self.decisions.step_now or len(getattr(work.trajectory(), "steps", ()))

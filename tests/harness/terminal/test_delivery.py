@@ -325,11 +325,14 @@ async def test_exactly_what_a_reader_sees_is_returned(shell: Terminal, command: 
     assert await output_of(shell, command) == output
 
 
-async def test_what_a_job_prints_between_commands_is_shown_with_the_next(shell: Terminal) -> None:
-    await run(shell, "(sleep 0.2; echo late; sleep 0.2; echo later) &")
+async def test_what_a_job_prints_between_commands_is_shown_with_the_next(box: Container, shell: Terminal) -> None:
+    waits = "until [ -e /tmp/{0} ]; do sleep 0.02; done; echo {0}"
+    await run(shell, f"rm -f /tmp/late /tmp/later; ({waits.format('late')}; {waits.format('later')}) &")
+    await box.shell("touch /tmp/late", timeout_sec=20)
     await asyncio.sleep(0.3)
     first = await run(shell, "echo first")
-    await asyncio.sleep(0.4)
+    await box.shell("touch /tmp/later", timeout_sec=20)
+    await asyncio.sleep(0.3)
     second = await run(shell, "echo second")
     assert (first.output, first.background) == ("first\n", "late\n")
     assert (second.output, second.background.startswith("later\n")) == ("second\n", True)

@@ -315,6 +315,13 @@ async def test_a_shell_that_dies_while_all_others_stand_still_is_not_waited_for(
     assert (ended.exit_code, ended.timed_out) == (137, False)
 
 
+async def test_a_command_leads_a_group_which_it_may_end(start: Start) -> None:
+    ended = await (await start()).shell(
+        "read -r _ _ _ _ group _ </proc/$$/stat; [ $group = $$ ] && kill 0", timeout_sec=30
+    )
+    assert (ended.exit_code, ended.timed_out) == (143, False)
+
+
 @pytest.mark.slow
 async def test_a_background_process_does_not_hold_a_command_past_its_limit(start: Start) -> None:
     async with asyncio.timeout(25):

@@ -205,7 +205,7 @@ async def test_a_dockerfile_that_cannot_be_parsed_is_named(engine: Engine, fresh
 async def test_a_build_that_takes_too_long_names_the_dockerfile_and_its_last_words(
     engine: Engine, fresh: Callable[..., Task], wait: str
 ) -> None:
-    task = fresh(f"RUN echo tick; {wait}\n", toml="build_timeout_sec = 1\n")
+    task = fresh(f"RUN echo tick; {wait}\n", toml="build_timeout_sec = 3\n")
     async with asyncio.timeout(60):
         failed = await failure(Images(engine), task)
     assert failed.type == "image_build_timeout"

@@ -1,0 +1,74 @@
+"""debugged: what a debugger sees and does of a trial, beside its decisions."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from typing import Any
+
+import pytest
+
+from harness.trajectory import Reply, Step, Trajectory
+from tbench.control.debugging import SnapshotNow, VerifyNow
+from tbench.control.wire import TrialUnderWay
+from tbench.errors import UsageError
+from tbench.runs.live.debugged import DebuggedTrial, Work
+from tbench.runs.live.shared_terminal import SharedTerminal
+from tbench.sandbox.fake import FakeSandbox
+from tbench.tasks.task import Task
+
+SEPARATE = '[environment]\nmemory_mb = 256\n[verifier]\nenvironment_mode = "separate"\n'
+STEPS = tuple(Step(index=number, reply=Reply(content="x" * 30_000), observation="o" * 3_000) for number in (1, 2, 3))
+
+
+def state(step: int, *, held: bool = False) -> TrialUnderWay:
+    return TrialUnderWay(
+        trial="t.s0.x", task="t", seed=0, attempt=1, phase="agent", step=step, line="", age_sec=1.0, phase_sec=1.0,
+        paused=False, held=held, touched=False,
+    )  # fmt: skip
+
+
+@pytest.fixture
+def shared() -> SharedTerminal:
+    return SharedTerminal(lambda: None)
+
+
+@pytest.fixture
+def debugged(shared: SharedTerminal, make_task: Any) -> DebuggedTrial:
+    trial = DebuggedTrial(shared, lambda: None)
+    trajectory = Trajectory(protocol="bash", messages=(), steps=STEPS, outcome=None)
+    trial.work = Work(Task.read(make_task(toml=SEPARATE)), FakeSandbox(), lambda: trajectory)
+    return trial
+
+
+def test_steps_that_were_done_are_shown_in_bounded_size(debugged: DebuggedTrial) -> None:
+    shown = debugged.shown(state(3), after=1)
+    assert [(step.index, len(step.content), len(step.observation)) for step in shown.steps] == [(2, 20_000, 2_000)]
+    assert shown.waits_for is None
+    assert debugged.shown(state(4), after=3).waits_for == "model"
+    assert debugged.shown(state(4, held=True), after=3).waits_for == "person"
+
+
+async def test_news_come_with_a_change(debugged: DebuggedTrial) -> None:
+    version = debugged.shown(state(3), after=0).version
+    waiting = asyncio.create_task(debugged.news(version))
+    await asyncio.sleep(0)
+    assert not waiting.done()
+    debugged.changed()
+    begun = time.monotonic()
+    await waiting
+    assert time.monotonic() - begun < 4
+    await debugged.news(version)
+
+
+async def test_what_cannot_be_tried_beside_the_work_is_refused(debugged: DebuggedTrial, shared: SharedTerminal) -> None:
+    with pytest.raises(UsageError, match="is at work; hold it first"):
+        await debugged.decide(VerifyNow(trial="t"))
+    with shared.resting():
+        with pytest.raises(UsageError, match="its verifier has a container of its own"):
+            await debugged.decide(VerifyNow(trial="t"))
+        assert "its files are kept as the image" in await debugged.decide(SnapshotNow(trial="t"))
+    assert len(debugged.snapshots) == 1
+    await debugged.ended()
+    with pytest.raises(UsageError, match="its agent has not begun, or has come to its end"):
+        await debugged.decide(SnapshotNow(trial="t"))
