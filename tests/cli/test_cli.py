@@ -281,6 +281,7 @@ def test_on_a_terminal_the_run_is_shown_live_and_ctrl_c_ends_it_in_order(run_dir
 
 
 @pytest.mark.engine
+@pytest.mark.slow
 def test_the_demo_scores_six_tasks_or_more_and_writes_its_report(run_dir: Path, tools_volume: str) -> None:
     done = tbench("demo", "-o", str(run_dir), "-k", "2")
     assert done.returncode == 0, done.stderr

@@ -104,7 +104,9 @@ def interrupted() -> Callable[..., subprocess.CompletedProcess[str]]:
 
 
 @pytest.mark.engine
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
+@pytest.mark.parametrize(
+    "number", [signal.SIGINT, *(pytest.param(each, marks=pytest.mark.slow) for each in (signal.SIGTERM, signal.SIGHUP))]
+)
 def test_a_run_that_is_interrupted_before_its_first_trial_says_so(
     engine_that_stalls: tuple[str, Stalls], interrupted: Any, make_task: Any, tmp_path: Path, number: int
 ) -> None:

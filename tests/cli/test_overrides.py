@@ -46,6 +46,7 @@ def stored(run_dir: Path) -> tuple[Any, list[Any]]:
     return json.loads((run_dir / "run.json").read_text()), [json.loads(line) for line in lines]
 
 
+@pytest.mark.slow
 def test_containers_have_what_is_overridden_and_it_stands_beside_the_score(
     engine: Engine, make_task: MakeTask, run_dir: Path
 ) -> None:

@@ -12,8 +12,12 @@ from written_history import DROPPED, NIGHTS, STEADY
 
 from reports.names import slug
 
+QUICK = {"overview", "night", "run", "trial", "comparison"}
+"""Kinds of pages that `make test` tries one by one; the others have the same parts."""
+EACH = [pytest.param(kind, marks=() if kind in QUICK else pytest.mark.slow) for kind in KINDS]
 
-@pytest.mark.parametrize("kind", KINDS)
+
+@pytest.mark.parametrize("kind", EACH)
 def test_everybody_can_read_every_kind_of_page(page: Page, nights: Path, kind: str) -> None:
     open_page(page, by_kind(nights)[kind][-1])
     assert serious_findings(page) == []
@@ -23,7 +27,7 @@ def test_everybody_can_read_every_kind_of_page(page: Page, nights: Path, kind: s
     assert sideways(page) == []
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", EACH)
 def test_hostile_names_stay_text_and_fit_a_phone(browser: Browser, hostile: Path, kind: str) -> None:
     found = by_kind(hostile)[kind]
     with a_tab(browser, viewport=PHONE) as tab:

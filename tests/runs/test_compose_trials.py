@@ -92,6 +92,7 @@ if [ "$(cat /app/letter)" = "$word" ]; then echo 1; else echo 0; fi >/logs/verif
 
 
 @pytest.mark.parametrize(("agent", "reward"), [("oracle", 1.0), ("nop", 0.0)])
+@pytest.mark.slow
 async def test_a_verifier_of_its_own_may_have_services_beside_it(
     judged: Path, tmp_path: Path, engine: Engine, agent: str, reward: float
 ) -> None:

@@ -60,7 +60,7 @@ def check_recovered(run: EndpointRun, result: TrialResult) -> None:
     assert result.steps == 2
     waited = [step.reply.waited_sec for step in run.trajectory(result).steps]
     assert waited[0] > 0
-    assert result.timings.waited_sec == pytest.approx(sum(waited), abs=0.001)
+    assert result.timings.waited_sec == pytest.approx(sum(waited), abs=0.05)
     assert result.timings.agent_sec >= result.timings.waited_sec
 
 

@@ -288,5 +288,11 @@ async def run_helper(
             raise EngineError(f"a helper ended with {code}: {said[-200:]}")
         return said
 
-    # Shielded: its thread cannot be stopped, and what it works on must not be removed under it.
-    return await asyncio.shield(asyncio.ensure_future(engine.call(once, deadline_sec=2 * _HELPER_SEC)))
+    running = asyncio.ensure_future(engine.call(once, deadline_sec=2 * _HELPER_SEC))
+    try:
+        return await asyncio.shield(running)
+    except asyncio.CancelledError:
+        # Its thread cannot be stopped, and what it works on must not be removed under it.
+        with contextlib.suppress(EngineError):
+            await running
+        raise

@@ -166,6 +166,7 @@ def test_of_several_digests_that_of_the_task_s_own_name_counts(
 
 
 @needs_engine
+@pytest.mark.slow
 async def test_a_build_has_the_time_that_a_run_gives_it(engine: Engine, fresh: Callable[..., Task]) -> None:
     task = fresh(f"RUN sleep 2; echo {uuid.uuid4()}\n", toml="build_timeout_sec = 1\n")
     failed = await failure(Images(engine), task)

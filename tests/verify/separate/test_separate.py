@@ -263,6 +263,7 @@ async def test_work_that_the_verifier_cannot_come_to_an_end_with_is_a_zero(
     assert [sign.partition(": ")[0] for sign in result.integrity.tamper] == ["agent-broke-verifier"]
 
 
+@pytest.mark.slow
 async def test_a_verifier_that_hangs_without_the_agents_work_is_the_tasks_fault(
     make_task: MakeTask, run_trial: Runs
 ) -> None:
@@ -315,6 +316,7 @@ async def test_a_verdict_is_given_again_without_the_agents_container(
     assert not await left(engine, result.run)
 
 
+@pytest.mark.slow
 async def test_a_kept_container_is_at_rest_beside_the_verifiers(
     engine: Engine, make_task: MakeTask, run_trial: Runs
 ) -> None:
@@ -333,6 +335,7 @@ echo 1 > /logs/verifier/reward.txt || echo 0 > /logs/verifier/reward.txt
 """
 
 
+@pytest.mark.slow
 async def test_in_one_container_artifacts_are_stored_and_what_runs_goes_on(
     make_task: MakeTask, run_trial: Runs
 ) -> None:
