@@ -50,8 +50,10 @@ browser:
 
 # Four workers for two cores: two begin with what starts containers, one with what types into them, which mostly wait; one
 # begins with the rest, and each goes on with what is left (tests/conftest.py).
-test: setup lint browser
-	@$(BIN)/python -m pytest -m "not slow" -n 4
+# What pytest makes of the tests' text is made once, while lint has the other core, and not by each worker.
+test: setup browser
+	@env -u PYTHONDONTWRITEBYTECODE $(BIN)/python -m pytest --collect-only -q -n 0 >/dev/null 2>&1 & \
+		$(MAKE) --no-print-directory lint && wait && $(BIN)/python -m pytest -m "not slow" -n 4
 
 test-all: setup lint browser
 	@$(BIN)/python -m pytest --hypothesis-profile=explore -n 4
