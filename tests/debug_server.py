@@ -93,9 +93,11 @@ class FakeRun:
                 writer.write(json.dumps(answer).encode() + b"\n")
                 await writer.drain()
                 waiting = asyncio.create_task(self._news())
-                await asyncio.wait({taking, waiting}, return_when=asyncio.FIRST_COMPLETED)
-                waiting.cancel()
-                await asyncio.gather(waiting, return_exceptions=True)
+                try:
+                    await asyncio.wait({taking, waiting}, return_when=asyncio.FIRST_COMPLETED)
+                finally:
+                    waiting.cancel()
+                    await asyncio.gather(waiting, return_exceptions=True)
         finally:
             taking.cancel()
 
