@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import uuid
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -32,7 +33,7 @@ def bundled() -> dict[str, tbench.Task]:
 async def test_a_trial_is_decided_about_step_by_step(
     bundled: dict[str, tbench.Task], endpoint: str, engine: Engine, tools_volume: str, tmp_path: Path
 ) -> None:
-    run = tmp_path / "debugged"
+    run = tmp_path / f"debugged-{uuid.uuid4().hex[:8]}"
     async with tbench.debug(bundled[TASK], endpoint, directory=run) as session:
         assert session.result is None
         draft = await session.waits()
@@ -71,7 +72,7 @@ async def test_a_trial_is_decided_about_step_by_step(
 async def test_leaving_ends_the_trial_and_removes_its_container(
     bundled: dict[str, tbench.Task], endpoint: str, engine: Engine, tools_volume: str, tmp_path: Path
 ) -> None:
-    run = tmp_path / "left"
+    run = tmp_path / f"left-{uuid.uuid4().hex[:8]}"
     with pytest.raises(ZeroDivisionError):
         async with tbench.debug(bundled[TASK], endpoint, directory=run) as session:
             await session.run(to_step=2)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+import uuid
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -30,8 +31,9 @@ def endpoint() -> Iterator[str]:
 @pytest.fixture
 def run(engine: Engine, tools_volume: str, tmp_path: Path) -> Iterator[Path]:
     """Where a run goes; afterwards none of its containers may be left."""
-    yield tmp_path / "debugged"
-    assert engine.api.containers(all=True, filters={"label": f"{LABEL_RUN}=debugged"}) == []
+    directory = tmp_path / f"debugged-{uuid.uuid4().hex[:8]}"
+    yield directory
+    assert engine.api.containers(all=True, filters={"label": f"{LABEL_RUN}={directory.name}"}) == []
 
 
 def test_two_people_debug_a_trial_of_which_one_is_the_host(endpoint: str, run: Path) -> None:
