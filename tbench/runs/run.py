@@ -20,9 +20,10 @@ from tbench.errors import TrialError, UsageError
 from tbench.events import Events, Note, RunEnded, RunStarted, TrialPhase
 from tbench.results import TrialResult
 from tbench.runs.admission import Admission, Demand
-from tbench.runs.control import ControlledTrial, RunControl
+from tbench.runs.control import RunControl
 from tbench.runs.host import HostWatch
 from tbench.runs.images import Dropping, get_ready
+from tbench.runs.live.controlled_trial import ControlledTrial
 from tbench.runs.overrides import as_configured, tasks_as_configured
 from tbench.runs.plan import plan_trials
 from tbench.runs.pool import run_all

@@ -20,8 +20,8 @@ from tbench.agents.trial_agent import TrialAgent, Workplace
 from tbench.errors import TrialError
 from tbench.events import Events, Phase, TrialFinished, TrialPhase, TrialStep, TrialTaskStep, TrialVerdict
 from tbench.results import ErrorInfo, TrialResult
-from tbench.runs.control import ControlledTrial
 from tbench.runs.host import HostWatch, Observation
+from tbench.runs.live.controlled_trial import ControlledTrial
 from tbench.runs.live.debugged import Work
 from tbench.runs.part import TrialPart
 from tbench.runs.preflight import refusal
