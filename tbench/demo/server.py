@@ -6,17 +6,13 @@ Meant for this machine only: no key is asked for.
 from __future__ import annotations
 
 import json
-import socket
-import sys
 import threading
 import time
 from collections.abc import Callable, Mapping
 from functools import partial
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
-from socketserver import TCPServer
 from types import MappingProxyType
-from typing import Any, Self, cast
+from typing import Self, cast
 
 from tbench.demo.replies import reply_doing
 from tbench.demo.requests import (
@@ -38,10 +34,9 @@ from tbench.demo.wire import (
     models_body,
     text_body,
 )
+from tbench.serving.local_server import JsonHandler, LocalServer
 
 CHAT, TEXT = "/v1/chat/completions", "/v1/completions"
-IDLE_SEC = 5.0
-"""An idle connection is closed after this, as vLLM does."""
 
 
 class DemoEndpoint:
@@ -119,88 +114,51 @@ def serve(
         server.close()
 
 
-class _Server(ThreadingHTTPServer):
-    daemon_threads = False  # joined by server_close()
-    request_queue_size = 128
-
+class _Server(LocalServer):
     def __init__(self, address: tuple[str, int], scripts: Scripts, latency_sec: float) -> None:
         self.scripts = scripts
         self.latency_sec = latency_sec
         self.created = int(time.time())
         self.stopping = threading.Event()
-        self._open: set[socket.socket] = set()
-        self._lock = threading.Lock()
         super().__init__(address, _Handler)
 
     @property
     def base_url(self) -> str:
-        host, port = self.server_address[:2]
-        return f"http://{host!s}:{port}/v1"
-
-    def server_bind(self) -> None:
-        # HTTPServer's own asks DNS for the host's name, which can take seconds.
-        TCPServer.server_bind(self)
-        self.server_name, self.server_port = str(self.server_address[0]), int(self.server_address[1])
+        return f"http://{self.server_name}:{self.port}/v1"
 
     def close(self) -> None:
         self.stopping.set()
-        with self._lock:
-            for connection in self._open:
-                _shut(connection)
-        self.server_close()
-
-    def process_request(self, request: Any, client_address: Any) -> None:
-        with self._lock:
-            self._open.add(request)
-        super().process_request(request, client_address)
-
-    def shutdown_request(self, request: Any) -> None:
-        with self._lock:
-            self._open.discard(request)
-        super().shutdown_request(request)
-
-    def handle_error(self, request: Any, client_address: Any) -> None:
-        if not isinstance(sys.exception(), ConnectionError):  # a client that left is no error
-            super().handle_error(request, client_address)
+        super().close()
 
 
-class _Handler(BaseHTTPRequestHandler):
-    protocol_version = "HTTP/1.1"
+class _Handler(JsonHandler):
     server_version = "tbench-demo"
-    sys_version = ""
-    timeout = IDLE_SEC
-    disable_nagle_algorithm = True
-    wbufsize = -1  # headers and body in one packet
 
     @property
     def demo(self) -> _Server:
         return cast(_Server, self.server)
 
-    def do_GET(self) -> None:
-        path = self.path.partition("?")[0]
+    def get(self, path: str) -> None:
         if path == "/health":
-            self._send(200, b"")
+            self.send_body(200, b"")
         elif path == "/v1/models":
-            self._send_json(200, models_body(self.demo.created))
+            self.send_json(200, models_body(self.demo.created))
         else:
             self._no_such_path(path in {CHAT, TEXT})
 
-    def do_POST(self) -> None:
-        # Read first: what is left unread would be taken for the next request.
-        body = self.rfile.read(int(self.headers.get("Content-Length") or 0))
-        path = self.path.partition("?")[0]
+    def post(self, path: str, body: bytes) -> None:
         if path not in {CHAT, TEXT}:
             self._no_such_path(path in {"/health", "/v1/models"})
             return
         try:
             self._complete(read_chat_request(body) if path == CHAT else read_text_request(body))
         except RefusedError as refused:
-            self._send_json(refused.status, refused.body)
+            self.send_json(refused.status, refused.body)
 
     def _complete(self, request: AnyRequest) -> None:
         reply_limit(request)  # refuse before the latency
         if self.demo.stopping.wait(self.demo.latency_sec):
-            self._send_json(503, error_body(503, "The demo endpoint is stopping.", "Service Unavailable"))
+            self.send_json(503, error_body(503, "The demo endpoint is stopping.", "Service Unavailable"))
             return
         messages = request.conversation
         step = self.demo.scripts.step(messages, request.seed or 0)
@@ -209,7 +167,7 @@ class _Handler(BaseHTTPRequestHandler):
             options = request.stream_options
             self._stream(reply, include_usage=options is not None and options.include_usage)
         else:
-            self._send_json(200, chat_body(reply) if isinstance(request, ChatRequest) else text_body(reply))
+            self.send_json(200, chat_body(reply) if isinstance(request, ChatRequest) else text_body(reply))
 
     def _stream(self, reply: ServedReply, *, include_usage: bool) -> None:
         self._start_stream()
@@ -231,25 +189,4 @@ class _Handler(BaseHTTPRequestHandler):
 
     def _no_such_path(self, path_exists: bool) -> None:
         status, detail = (405, "Method Not Allowed") if path_exists else (404, "Not Found")
-        self._send_json(status, {"detail": detail})
-
-    def _send_json(self, status: int, body: dict[str, Any]) -> None:
-        self._send(status, json.dumps(body, ensure_ascii=False).encode(), "application/json")
-
-    def _send(self, status: int, body: bytes, content_type: str | None = None) -> None:
-        self.send_response(status)
-        if content_type:
-            self.send_header("Content-Type", content_type)
-        self.send_header("Content-Length", str(len(body)))
-        self.end_headers()
-        self.wfile.write(body)
-
-    def log_message(self, format: str, *args: Any) -> None:
-        """Keep quiet: requests are not logged."""
-
-
-def _shut(connection: socket.socket) -> None:
-    try:
-        connection.shutdown(socket.SHUT_RDWR)
-    except OSError:
-        return  # the client was faster
+        self.send_json(status, {"detail": detail})
