@@ -157,6 +157,22 @@ class Tempered(Protocol):
         ...
 
 
+@runtime_checkable
+class OverHttp(Protocol):
+    """A model that is asked over HTTP."""
+
+    @property
+    def model(self) -> str | None:
+        """Its id; None where that is not settled."""
+        ...
+
+    def request(
+        self, messages: Sequence[Message], *, seed: int | None, max_tokens: int, tools: Sequence[Mapping[str, Any]]
+    ) -> tuple[str, dict[str, Any]]:
+        """The path below the base URL, and the body, of the request that `query` sends. Raises RequestRefused."""
+        ...
+
+
 class Model(Protocol):
     """A language model: harness.endpoint.chat.ChatModel, or one of your own."""
 

@@ -175,13 +175,24 @@ class ChatModel:
 
         Raises EndpointUnavailable, RequestRefused or ContextLimitReached.
         """
-        path, history = self._history(messages, tools)
-        body = self.sampling.on_the_wire({**self._parameters(seed, max_tokens), **history})
+        path, body = self.request(messages, seed=seed, max_tokens=max_tokens, tools=tools)
         read = partial(read_completion, max_tokens=max_tokens, context_tokens=self.context_tokens)
         done = await self._ask(path, body, read, self.outage.request())
         return done.value.model_copy(
             update={"latency_sec": done.latency_sec, "waited_sec": done.waited_sec, "attempts": done.attempts}
         )
+
+    def request(
+        self,
+        messages: Sequence[Message],
+        *,
+        seed: int | None,
+        max_tokens: int,
+        tools: Sequence[Mapping[str, Any]] = (),
+    ) -> tuple[str, dict[str, Any]]:
+        """The path below the base URL, and the body, of the request that `query` sends. Raises RequestRefused."""
+        path, history = self._history(messages, tools)
+        return path, self.sampling.on_the_wire({**self._parameters(seed, max_tokens), **history})
 
     async def complete(
         self, fields: Mapping[str, Any], *, seed: int | None = None, elsewhere: bool = False

@@ -1,0 +1,108 @@
+"""player: a cassette over real HTTP."""
+
+from __future__ import annotations
+
+import http.client
+import json
+import socket
+import threading
+from typing import Any
+from urllib.parse import urlsplit
+
+import pytest
+
+from tbench.cassettes.cassette import Cassette, RecordedAnswer
+from tbench.cassettes.matching import Deck, Mismatch
+from tbench.cassettes.player import CassettePlayer
+
+CHAT = "/chat/completions"
+MODELS = [{"id": "m", "object": "model", "max_model_len": 100}]
+
+
+def request(*texts: str, **fields: Any) -> dict[str, Any]:
+    return {"messages": [{"role": "user", "content": text} for text in texts], "model": "m", "seed": 1, **fields}
+
+
+def recorded(asked: dict[str, Any], answer: Any, status: int = 200) -> RecordedAnswer:
+    return RecordedAnswer(CHAT, asked, status, answer)
+
+
+def asked(url: str, path: str, body: bytes | None = None) -> tuple[int, Any]:
+    parts = urlsplit(url)
+    connection = http.client.HTTPConnection(parts.hostname or "", parts.port or 0, timeout=20)
+    try:
+        connection.request("GET" if body is None else "POST", path, body)
+        answer = connection.getresponse()
+        content = answer.read()
+        return answer.status, json.loads(content) if content else None
+    finally:
+        connection.close()
+
+
+def test_a_request_gets_its_answer_whatever_the_order_of_its_keys() -> None:
+    cassette = Cassette(MODELS, [recorded(request("a"), "first"), recorded(request("a", "b"), "full", 400)])
+    with CassettePlayer(cassette) as player:
+        body = dict(reversed(list(request("a").items())))
+        assert asked(player.base_url, f"/v1{CHAT}", json.dumps(body).encode()) == (200, "first")
+        assert asked(player.base_url, f"/v1{CHAT}", json.dumps(request("a", "b")).encode()) == (400, "full")
+        assert asked(player.base_url, "/v1/models") == (200, {"object": "list", "data": MODELS})
+        assert asked(player.base_url, "/health") == (200, None)
+        assert asked(player.base_url, "/v2/models")[0] == 404
+        assert asked(player.base_url, "/nothing", b"{}")[0] == 404
+        assert asked(player.base_url, f"/v1{CHAT}", b"[1]")[0] == 400
+        assert asked(player.base_url, f"/v1{CHAT}", b"no json")[0] == 400
+        status, body = asked(player.base_url, f"/v1{CHAT}", json.dumps(request("z")).encode())
+        assert status == 400
+        assert body["error"]["message"].startswith("not on this cassette: message 1 differs")
+        assert (player.answered, player.refused) == (2, 1)
+
+
+def test_many_at_once_get_one_answer_each() -> None:
+    cassette = Cassette(MODELS, [recorded(request("a"), number) for number in range(40)])
+    got: list[Any] = []
+    with CassettePlayer(cassette) as player:
+
+        def ask() -> None:
+            got.append(asked(player.base_url, f"/v1{CHAT}", json.dumps(request("a")).encode())[1])
+
+        threads = [threading.Thread(target=ask) for _ in range(40)]
+        for each in threads:
+            each.start()
+        for each in threads:
+            each.join()
+    assert sorted(got) == list(range(40))
+
+
+def test_the_end_of_a_player_leaves_no_connection() -> None:
+    with CassettePlayer(Cassette(MODELS, [])) as player, socket.create_connection(("127.0.0.1", player.port), 20):
+        pass
+    with pytest.raises(OSError, match="refused"):
+        socket.create_connection(("127.0.0.1", player.port), 20)
+
+
+def test_a_request_that_came_several_times_gets_the_answers_in_order_and_then_the_last() -> None:
+    deck = Deck(Cassette(MODELS, [recorded(request("a"), 1), recorded(request("a"), 2)]))
+    assert [deck.answer(CHAT, request("a")).answer for _ in range(3)] == [1, 2, 2]
+
+
+@pytest.mark.parametrize(
+    ("body", "words"),
+    [
+        (request("a", "x"), "message 2 differs: user 'x' where user 'b' was recorded"),
+        (request("a"), "message 2 differs: nothing where user 'b' was recorded"),
+        (request("a", "b", "c"), "message 3 differs: user 'c' where nothing was recorded"),
+        (request("a", "b", temperature=1.0), "temperature differs: '1.0' where 'null' was recorded"),
+        (request("a", "b", seed=7), "seed differs: '7' where '1' was recorded"),
+        ({"messages": [1], "model": "m"}, "message 1 differs: '1' where user 'q' was recorded"),
+    ],
+)
+def test_what_was_not_recorded_is_told_by_the_first_thing_that_differs(body: dict[str, Any], words: str) -> None:
+    deck = Deck(Cassette(MODELS, [recorded(request("q"), 0), recorded(request("a", "b"), 1)]))
+    with pytest.raises(Mismatch) as error:
+        deck.answer(CHAT, body)
+    assert str(error.value) == words
+
+
+def test_another_path_is_told() -> None:
+    with pytest.raises(Mismatch, match="nothing was recorded of /completions"):
+        Deck(Cassette(MODELS, [recorded(request("a"), 1)])).answer("/completions", {"prompt": "p"})
