@@ -11,13 +11,14 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Protocol
 
+from harness.approval import Approval
 from harness.clock import Clock
 from harness.errors import ContextLimitReached, FormatError, TerminalLost
 from harness.history import History
 from harness.limits import Limits
 from harness.model import Model, Seeds, Tempered
 from harness.overflow import make_room
-from harness.oversight import Declined, Draft, HandedBack, Oversight
+from harness.oversight import Declined, HandedBack, Oversight, Query
 from harness.protocols.base import (
     Action,
     ActionProtocol,
@@ -32,7 +33,8 @@ from harness.protocols.base import (
 from harness.room import ReplyRoom
 from harness.special_tokens import neutralise, neutralised, special_tokens, special_tokens_warning
 from harness.terminal import Settled
-from harness.trajectory import Compaction, Intervention, Message, Outcome, Reply, Step, ToolCall, Trajectory, Usage
+from harness.trajectory import Compaction, Message, Outcome, Reply, Step, ToolCall, Trajectory, Usage
+from harness.watchers import Watchers
 
 __all__ = ["Agent", "AgentTerminal", "Limits"]
 
@@ -67,7 +69,8 @@ class Agent:
 
     `neutralise_special_tokens` defuses control tokens in the instruction and in what the terminal shows; they are
     recorded as warnings in any case. `on_step` is told the number of each step that begins, `on_step_done` gets each
-    step of the trajectory once, in order, when nothing of it will change any more; it must not raise.
+    step of the trajectory once, in order, when nothing of it will change any more; it must not raise. With `approval`
+    nothing is done that neither a rule nor whoever watches has said yes to.
     """
 
     def __init__(
@@ -82,6 +85,7 @@ class Agent:
         on_step: Callable[[int], None] = lambda _: None,
         on_step_done: Callable[[Step], None] = lambda _: None,
         oversight: Oversight | None = None,
+        approval: Approval | None = None,
     ) -> None:
         self._model = model
         self._terminal = terminal
@@ -91,12 +95,11 @@ class Agent:
         self._neutralise = neutralise_special_tokens
         self._on_step = on_step
         self._on_step_done = on_step_done
-        self._oversight = oversight
+        self._watchers = Watchers(oversight, approval)
         self._history = History()
         self._room = ReplyRoom(model, limits)
         self._steps: list[Step] = []
         self._compactions: list[Compaction] = []
-        self._interventions: list[Intervention] = []
         self._outcome: Outcome | None = None
         self._warnings: Counter[str] = Counter()
         self._noticed: list[str] = []
@@ -133,7 +136,7 @@ class Agent:
             usage=self._usage,
             warnings=dict(self._warnings),
             compactions=tuple(self._compactions),
-            interventions=tuple(self._interventions),
+            interventions=tuple(self._watchers.interventions),
             waited_sec=self._clock.waited_sec if self._clock else 0.0,
             model_sec=sum(step.model_sec for step in self._steps) + sum(done.model_sec for done in self._compactions),
             command_sec=sum(step.command_sec for step in self._steps),
@@ -180,19 +183,17 @@ class Agent:
         self._compactions_in_a_row = 0
         self._end_if_spent(step.reply)
         parsed = self._read(step.reply)
-        refused: Declined | None = None
-        if self._oversight is not None:
-            step, parsed, refused = await self._reviewed(self._oversight, step, parsed)
-        if isinstance(parsed, FormatError):
-            self._history.add_reply(step.reply)
-            self._complain(step, parsed)
-            return
-        self._history.add_reply(step.reply, parsed.tool_call)
-        self._format_errors = 0
+        step, parsed, refused = await self._reviewed(step, parsed)
+        call = None if isinstance(parsed, FormatError) else parsed.tool_call
+        self._history.add_reply(step.reply, call)
         if refused is not None:
             self._claimed = False
-            self._answer(step.model_copy(update={"observation": refused.why}), parsed.tool_call)
+            self._answer(step.model_copy(update={"observation": refused.why}), call)
             return
+        if isinstance(parsed, FormatError):
+            self._complain(step, parsed)
+            return
+        self._format_errors = 0
         await self._act(step, parsed)
 
     def _end_if_spent(self, reply: Reply | None) -> None:
@@ -214,36 +215,26 @@ class Agent:
 
     async def _listen(self, index: int) -> None:
         """Wait until the model may be asked, and tell it what it is to be told."""
-        if self._oversight is None:
-            return
         assert self._clock is not None
-        with self._clock.stopped():
-            said = await self._oversight.before_query(index)
-        for each in said:
+        for each in await self._watchers.before_query(index, self._clock):
             text = each.text if isinstance(each, HandedBack) else each
             if found := special_tokens(text):
                 self._notice(special_tokens_warning(found, "what a person has said or typed"))
                 text = neutralise(text) if self._neutralise else text
-            if isinstance(each, HandedBack):
-                self._history.add_to_last(f"{TYPED_BY_A_PERSON}\n{text}")
-                self._interventions.append(Intervention(step=index, kind="typed", text=text))
-            else:
-                self._history.add_to_last(f"{FROM_A_PERSON}\n{text}")
-                self._interventions.append(Intervention(step=index, kind="message", text=text))
+            heading = TYPED_BY_A_PERSON if isinstance(each, HandedBack) else FROM_A_PERSON
+            self._history.add_to_last(f"{heading}\n{text}")
+            self._watchers.told(index, each, text)
 
     async def _reviewed(
-        self, oversight: Oversight, step: Step, parsed: Parsed | FormatError
+        self, step: Step, parsed: Parsed | FormatError
     ) -> tuple[Step, Parsed | FormatError, Declined | None]:
         """The step that is followed, how its reply reads, and the refusal where there is one."""
         assert self._clock is not None
-        with self._clock.stopped():
-            decided = await oversight.review(Draft(step.index, step.reply, parsed, self._sample, self._read))
+        decided = await self._watchers.review(step.index, step.reply, parsed, self._sample, self._read, self._clock)
         if isinstance(decided, Declined):
-            self._interventions.append(Intervention(step=step.index, kind="refused", text=decided.why))
             return step, parsed, decided
         if decided is step.reply:
             return step, parsed, None
-        self._interventions.append(Intervention(step=step.index, kind="changed", text=step.reply.content))
         step = step.model_copy(update={"reply": decided})
         self._steps[-1] = step
         return step, self._read(decided), None
@@ -293,10 +284,8 @@ class Agent:
     ) -> Reply:
         assert self._clock is not None
         seed = None if self._seeds is None else self._seeds.at(len(self._steps) + 1)
-        reply = await self._clock.ask(
-            lambda: self._model.query(messages, seed=seed, max_tokens=max_tokens, tools=tools),
-            self._model.patience_sec,
-        )
+        query = Query(self._model, messages, seed, max_tokens, tools)
+        reply = await self._clock.ask(lambda: self._watchers.reply(query), self._model.patience_sec)
         self._usage += reply.usage
         return reply
 

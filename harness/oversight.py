@@ -5,13 +5,30 @@ The time that this takes is charged to nobody. Everything that was done to an ag
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Any, Protocol
 
 from harness.errors import FormatError
+from harness.model import Model
 from harness.protocols.base import Parsed
-from harness.trajectory import Reply
+from harness.trajectory import Message, Reply
+
+
+@dataclass(frozen=True, slots=True)
+class Query:
+    """A question to a model that has not been asked yet."""
+
+    model: Model
+    messages: Sequence[Message]
+    """The history, which grows later on: copy what is to be kept."""
+    seed: int | None
+    max_tokens: int
+    tools: Sequence[Mapping[str, Any]] = ()
+
+    async def ask(self) -> Reply:
+        """Ask the model. Raises EndpointError, and ContextLimitReached."""
+        return await self.model.query(self.messages, seed=self.seed, max_tokens=self.max_tokens, tools=self.tools)
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,6 +46,8 @@ class Draft:
     """
     read: Callable[[Reply], Parsed | FormatError]
     """What would be done of another reply, or what is wrong with its form."""
+    needs_word: bool = False
+    """Whether it is followed only if somebody says so (Approved), as no rule allows it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,6 +56,19 @@ class Declined:
 
     why: str
     """What the model gets instead of an observation."""
+
+
+@dataclass(frozen=True, slots=True)
+class Approved:
+    """The decision that a reply is followed, where none is without somebody's word."""
+
+    reply: Reply
+    by: str
+    """Who has said yes: a person, or a rule."""
+
+
+Decided = Reply | Declined | Approved
+"""What becomes of a reply: it is followed, or another one, or nothing is done."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,5 +88,11 @@ class Oversight(Protocol):
         Raises what the terminal does where a person has typed into it.
         """
 
-    async def review(self, draft: Draft) -> Reply | Declined:
+    async def reply(self, query: Query) -> Reply:
+        """The reply to a query: what the model answers, or what it has answered to the same one before.
+
+        Raises what the model does.
+        """
+
+    async def review(self, draft: Draft) -> Decided:
         """The reply to follow, which may be another one or an edited one; or that nothing is done."""

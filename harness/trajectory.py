@@ -135,10 +135,10 @@ class Intervention(Frozen):
 
     step: int
     """Index of the step before which, or to which, it was done."""
-    kind: Literal["message", "changed", "refused", "typed"]
+    kind: Literal["message", "changed", "refused", "typed", "approved"]
     text: str
     """The message; the reply that another one was followed instead of; what the model was told of a refusal or of what
-    a person typed."""
+    a person typed; who approved."""
 
 
 class Trajectory(Frozen):

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import asyncio
+import re
 from collections.abc import Awaitable, Callable, Sequence
 
 from harness.agent import FROM_A_PERSON, Agent, Limits
+from harness.approval import Approval, Rule
 from harness.errors import FormatError
 from harness.fakes import FakeTerminal, ScriptedModel
 from harness.model import Seeds
-from harness.oversight import Declined, Draft
+from harness.oversight import Approved, Decided, Declined, Draft, Query
 from harness.protocols.base import ActionProtocol, Keys
 from harness.protocols.bash_tool import BashTool
 from harness.protocols.keystrokes_json import KeystrokesJson
@@ -26,17 +28,22 @@ class Watcher:
     def __init__(
         self,
         said: dict[int, Sequence[str]] | None = None,
-        decide: Callable[[Draft], Awaitable[Reply | Declined]] | None = None,
+        decide: Callable[[Draft], Awaitable[Decided]] | None = None,
         hold_sec: float = 0.0,
     ) -> None:
         self._said, self._decide, self._hold_sec = said or {}, decide, hold_sec
         self.drafts: list[Draft] = []
+        self.known: list[Reply] = []
+        """Replies that are not asked for again."""
 
     async def before_query(self, step: int) -> Sequence[str]:
         await asyncio.sleep(self._hold_sec)
         return self._said.get(step, ())
 
-    async def review(self, draft: Draft) -> Reply | Declined:
+    async def reply(self, query: Query) -> Reply:
+        return self.known.pop(0) if self.known else await query.ask()
+
+    async def review(self, draft: Draft) -> Decided:
         self.drafts.append(draft)
         return draft.reply if self._decide is None else await self._decide(draft)
 
@@ -47,10 +54,19 @@ async def watched(
     *,
     protocol: ActionProtocol | None = None,
     timeout_sec: float | None = None,
+    approval: Approval | None = None,
 ) -> tuple[Trajectory, ScriptedModel, FakeTerminal]:
     model, terminal = ScriptedModel(script), FakeTerminal(["$ ", "$ ls\nfile\n$ "])
     limits = Limits(timeout_sec=timeout_sec)
-    agent = Agent(model, terminal, protocol or KeystrokesJson(), limits, seeds=Seeds("task", 0), oversight=watcher)
+    agent = Agent(
+        model,
+        terminal,
+        protocol or KeystrokesJson(),
+        limits,
+        seeds=Seeds("task", 0),
+        oversight=watcher,
+        approval=approval,
+    )
     return await agent.run("Make the tests pass."), model, terminal
 
 
@@ -151,3 +167,58 @@ async def test_a_reply_of_bad_form_can_be_mended() -> None:
     trajectory, _, terminal = await watched(["no form at all", CLAIM, CLAIM], Watcher(decide=decide))
     assert terminal.typed == [Keys("ls\n", 0.1)]
     assert trajectory.steps[0].format_error is None
+
+
+async def test_a_reply_that_is_known_is_followed_without_the_model_being_asked() -> None:
+    watcher = Watcher()
+    watcher.known = [Reply(content=LS)]
+    trajectory, model, terminal = await watched([CLAIM, CLAIM], watcher)
+    assert len(model.requests) == 2
+    assert len(terminal.typed) == 1
+    assert [step.reply.content for step in trajectory.steps] == [LS, CLAIM, CLAIM]
+
+
+async def test_a_refused_reply_of_bad_form_is_answered_with_the_refusal() -> None:
+    async def decide(draft: Draft) -> Decided:
+        return Declined("Enough of that.") if draft.step == 1 else draft.reply
+
+    trajectory, _, _ = await watched(["nonsense", CLAIM, CLAIM], Watcher(decide=decide))
+    assert trajectory.steps[0].observation == "Enough of that."
+    assert trajectory.warnings == {}
+
+
+# -- approval ------------------------------------------------------------------------------------------
+
+
+def rules(*texts: str, asks: bool = False) -> Approval:
+    return Approval(asks, tuple(Rule(text, re.compile(text)) for text in texts))
+
+
+async def test_what_a_rule_allows_is_done_and_the_rest_is_refused_without_anybody() -> None:
+    watcher = Watcher()
+    trajectory, _, terminal = await watched([LS, PWD, CLAIM, CLAIM], watcher, approval=rules("ls( .*)?"))
+    assert [keys.keystrokes for keys in terminal.typed if isinstance(keys, Keys)] == ["ls\n"]
+    assert trajectory.steps[1].observation.startswith("Nothing of this was done, as it is not allowed here:\n  pwd\n")
+    assert "ls( .*)?" in trajectory.steps[1].observation
+    assert [draft.needs_word for draft in watcher.drafts] == [False, True, False, False]
+    assert [(each.step, each.kind) for each in trajectory.interventions] == [(1, "approved"), (2, "refused")]
+    assert trajectory.interventions[0].text == "by rule: ls( .*)?"
+    assert trajectory.outcome is Outcome.SUBMITTED
+
+
+async def test_what_no_rule_allows_is_done_once_somebody_says_so() -> None:
+    async def decide(draft: Draft) -> Decided:
+        return Approved(draft.reply, "by a person") if draft.needs_word else draft.reply
+
+    trajectory, _, terminal = await watched([LS, CLAIM, CLAIM], Watcher(decide=decide), approval=rules(asks=True))
+    assert len(terminal.typed) == 1
+    assert [(each.kind, each.text) for each in trajectory.interventions] == [("approved", "by a person")]
+
+
+async def test_a_reply_that_a_person_has_put_in_its_place_needs_no_rule() -> None:
+    async def decide(draft: Draft) -> Decided:
+        return Reply(content=PWD) if draft.step == 1 else draft.reply
+
+    trajectory, _, terminal = await watched([LS, CLAIM, CLAIM], Watcher(decide=decide), approval=rules("ls"))
+    assert [keys.keystrokes for keys in terminal.typed if isinstance(keys, Keys)] == ["pwd\n"]
+    assert [each.kind for each in trajectory.interventions] == ["changed"]
