@@ -38,6 +38,7 @@ TrialError
 │   ├── endpoint_refused      user      stands
 │   ├── agent_crashed         user      stands
 │   ├── aborted               user      stands
+│   ├── rewound               user      again
 │   └── internal              harness   stands
 ├── verifier
 │   ├── verifier_failed       infra     again
@@ -92,6 +93,8 @@ class Kind:
     meaning: str
 
 
+REWOUND = "rewound"
+"""Type of the error of an attempt that is done again up to a step."""
 KINDS: dict[str, Kind] = {
     "task_invalid": Kind(
         Stage.PLAN, Blame.TASK, False, "the task directory is malformed; the message names file and key"
@@ -128,6 +131,7 @@ KINDS: dict[str, Kind] = {
     "endpoint_refused": Kind(Stage.AGENT, Blame.USER, False, "the endpoint refused the request (4xx)"),
     "agent_crashed": Kind(Stage.AGENT, Blame.USER, False, "your own agent raised an exception or returned no outcome"),
     "aborted": Kind(Stage.AGENT, Blame.USER, False, "somebody ended the trial by hand"),
+    REWOUND: Kind(Stage.AGENT, Blame.USER, True, "somebody rewound the trial; the attempt that follows goes on"),
     "verifier_failed": Kind(Stage.VERIFIER, Blame.INFRA, True, "the engine could not stage or run the verifier"),
     "verifier_timeout": Kind(Stage.VERIFIER, Blame.TASK, False, "the verifier took longer than its timeout_sec"),
     "verifier_no_reward": Kind(Stage.VERIFIER, Blame.TASK, False, "the verifier left no reward file, or an empty one"),

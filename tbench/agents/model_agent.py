@@ -10,6 +10,7 @@ from functools import partial
 from typing import Protocol
 
 from harness.agent import Agent
+from harness.approval import Approval
 from harness.custom import CustomAgent, CustomRun, crashed
 from harness.errors import AgentCrashed, EndpointUnavailable, RequestRefused, TerminalLost, TerminalUnreachable
 from harness.limits import Limits, Settling, ShellMode
@@ -37,9 +38,11 @@ class ModelAgent:
         settling: Settling = "adaptive",
         shell_mode: ShellMode = "persistent",
         neutralise_special_tokens: bool = False,
+        approval: Approval | None = None,
         name: str = "tbench",
     ) -> None:
         self.name = name
+        self._approval = approval
         self._model = model
         self._protocol = protocol.in_shell(shell_mode) if isinstance(protocol, BashProtocol) else protocol
         self._limits = limits
@@ -60,6 +63,7 @@ class ModelAgent:
             on_step=lambda step: _begin_step(step, terminal, place),
             on_step_done=lambda step: _store_step(step, terminal, place),
             oversight=place.oversight,
+            approval=self._approval,
         )
         return await _work_at_terminal(place, terminal, agent)
 

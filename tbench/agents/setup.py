@@ -7,6 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
+from harness.approval import Approval, BadApproval
 from harness.endpoint.chat import ChatModel, OutagePolicy, RetryPolicy
 from harness.errors import EndpointError
 from harness.limits import Limits, ShellMode
@@ -37,6 +38,8 @@ class AgentSetup:
     user_agent: AgentClass | None = None
     shell_state: ShellMode | None = None
     """Whether commands share a shell; None without a shell of that kind."""
+    approval: Approval | None = None
+    """Who approves what is done; None where nobody has to."""
 
     @classmethod
     def of(cls, config: RunConfig) -> AgentSetup:
@@ -67,6 +70,7 @@ class AgentSetup:
             served=served,
             prompt_hash=self.protocol.prompt_hash if self.protocol else None,
             shell_state=self.shell_state,
+            approval=self.approval.fingerprint if self.approval else None,
         )
 
     def maker(self, chat: ChatModel | None) -> Callable[[], TrialAgent]:
@@ -88,6 +92,7 @@ class AgentSetup:
             settling=agent.settling,
             shell_mode=shell_mode,
             neutralise_special_tokens=agent.neutralise_special_tokens,
+            approval=self.approval,
             name=self.name,
         )
 
@@ -104,7 +109,8 @@ def _model_agent(config: RunConfig) -> AgentSetup:
     elif shell_state is not None:
         fitting = ", ".join(name for name in PROTOCOLS if load_protocol(name).types_commands)
         raise UsageError(f"--shell-state fits the bash protocols: {fitting}; {protocol.name} types keys; leave it out")
-    return AgentSetup(config, f"tbench:{protocol.name}", protocol=protocol, shell_state=shell_state)
+    name, approval = f"tbench:{protocol.name}", _checked_approval(config.agent.approve)
+    return AgentSetup(config, name, protocol=protocol, shell_state=shell_state, approval=approval)
 
 
 def _user_agent(config: RunConfig) -> AgentSetup:
@@ -118,6 +124,14 @@ def _user_agent(config: RunConfig) -> AgentSetup:
         user_agent=load_agent_class(name),
         shell_state=config.agent.shell_state or "persistent",
     )
+
+
+def _checked_approval(setting: str | None) -> Approval | None:
+    """Who approves. Raises UsageError for rules that cannot be used."""
+    try:
+        return None if setting is None else Approval.read(setting)
+    except BadApproval as error:
+        raise UsageError(f"--approve: {error}") from None
 
 
 def _checked_protocol(config: RunConfig) -> ActionProtocol:

@@ -23,8 +23,10 @@ from tbench.control.debugging import (
     Drop,
     Edit,
     Quit,
+    Rewind,
     RunOn,
     Sample,
+    SaveCassette,
     SnapshotNow,
     StepOn,
     StepSeen,
@@ -36,6 +38,7 @@ from tbench.errors import UsageError
 from tbench.events import Event, Events, Note, TrialFinished
 from tbench.results import TrialResult
 from tbench.runs.live.debugged import step_shown
+from tbench.runs.live.saving import CASSETTE_NAME
 from tbench.runs.overrides import as_configured
 from tbench.runs.plan import sandbox_settings, stored_config
 from tbench.runs.run import RunOutcome, execute_run
@@ -68,7 +71,7 @@ class DebugSession:
         """The text of the terminal's screen."""
         self.trial = f"{task}/{seed}"
         """TASK/SEED, by which it is known on the run's control socket."""
-        self._files = trial_directory(directory, task, seed)
+        self._task, self._seed = task, seed
         self._run = run
         self._ended = ended
         self._shown: Debugged | None = None
@@ -99,6 +102,11 @@ class DebugSession:
     def verdicts(self) -> tuple[VerdictSeen, ...]:
         """What verifiers said that ran in copies."""
         return self._shown.verdicts if self._shown is not None else ()
+
+    @property
+    def differs(self) -> str:
+        """Where the terminal has shown something else than before it was rewound, in a line."""
+        return self._shown.differs if self._shown is not None else ""
 
     async def begun(self) -> None:
         """Return when the run can be spoken to. Raises what keeps it from that."""
@@ -134,6 +142,17 @@ class DebugSession:
     async def waits(self) -> DraftSeen | None:
         """Return the draft when there is one; None where the trial has ended."""
         await self._until(lambda shown: shown.waits_for == "decision")
+        return self.draft
+
+    async def rewind(self, step: int) -> DraftSeen | None:
+        """Do all again up to a step, in a fresh container and with the same replies; that of the step is the draft.
+
+        `differs` tells where the terminal showed something else meanwhile. From then on the trial does not count.
+        """
+        await self.waits()
+        before = self._shown.attempt if self._shown is not None else 1
+        await self._ask(Rewind(trial=self.trial, step=step))
+        await self._until(lambda shown: shown.attempt > before and shown.waits_for == "decision")
         return self.draft
 
     # -- deciding ----------------------------------------------------------------------------------
@@ -190,6 +209,13 @@ class DebugSession:
         assert self._shown is not None
         return self._shown.snapshots[-1]
 
+    async def save_cassette(self) -> Path:
+        """Save what the model was asked and has answered, and return the file. Raises UsageError."""
+        await self.waits()
+        await self._ask(SaveCassette(trial=self.trial))
+        attempt = self._shown.attempt if self._shown is not None else 1
+        return trial_directory(self.directory, self._task, self._seed, attempt) / CASSETTE_NAME
+
     async def quit(self, *, keep: bool = False) -> None:
         """End the trial; with `keep` its container stays, for `tbench shell`."""
         if not self.is_over:
@@ -215,6 +241,9 @@ class DebugSession:
             if shown.ended is not None:
                 await asyncio.wait([self._run], timeout=_END_SEC)
                 continue
+            if self._shown is not None and shown.attempt != self._shown.attempt:
+                self.steps, self._shown, version = [], shown, None
+                continue
             self.steps.extend(shown.steps)
             self._shown, version = shown, shown.version
             if condition(shown):
@@ -222,7 +251,9 @@ class DebugSession:
                 return
         self._run.result()
         with contextlib.suppress(RunUnreadable):
-            self.steps.extend(step_shown(step) for step in read_steps(self._files)[len(self.steps) :])
+            attempt = self.result.attempt if self.result is not None else 1
+            files = trial_directory(self.directory, self._task, self._seed, attempt)
+            self.steps.extend(step_shown(step) for step in read_steps(files)[len(self.steps) :])
         self._shown = None if self._shown is None else self._shown.model_copy(update={"samples": (), "draft": None})
 
     async def _look_at_screen(self) -> None:
@@ -265,7 +296,7 @@ async def debug(
     def on_event(event: Event) -> None:
         if isinstance(event, Note):
             say(event.text)
-        elif isinstance(event, TrialFinished):
+        elif isinstance(event, TrialFinished) and event.result.final:
             ended.append(event.result)
 
     events.subscribe(on_event)

@@ -46,6 +46,8 @@ class Locked(Frozen):
     """Hash of the prompts; None where the agent is not tbench's own."""
     shell_state: str | None = None
     """Whether commands share a shell; None for protocols without one, such as keystrokes."""
+    approval: str | None = None
+    """Who approves actions, the rules by their hash; None where nobody has to."""
 
 
 class RunPlan(Frozen):

@@ -18,7 +18,7 @@ _DIRECTORY = Path(__file__).parent / "presets"
 PRESETS = ("terminus-2", "tmax", "mini-swe-agent", "thinking-bash")
 OWN_LOOP = (
     *("agent.protocol", "agent.prompt", "agent.observation_bytes", "agent.neutralise_special_tokens"),
-    *("limits.on_overflow",),
+    *("agent.approve", "limits.on_overflow"),
 )
 """Settings of tbench's own agent loop, which an agent of the user's own does not go through."""
 

@@ -57,6 +57,15 @@ def _private_pool(text: str) -> str:
     return str(pool)
 
 
+def _approval(setting: str | None) -> str | None:
+    """A choice of who approves. Raises ValueError."""
+    if setting is not None and setting != "ask":
+        name, _, file = setting.removeprefix("ask,").partition("=")
+        if name != "allowlist" or not file:
+            raise ValueError("write ask, allowlist=FILE, or ask,allowlist=FILE")
+    return setting
+
+
 def protocols() -> Iterable[str]:
     """The names of the action protocols."""
     from harness.protocols import PROTOCOLS  # with their prompts, which most commands do without
@@ -105,7 +114,7 @@ class EndpointConfig(SamplingSettings, use_attribute_docstrings=True):
     name: Annotated[str | None, Option(("--model", "-m"), daily=True, measured=False)] = None
     """The model's id, where the endpoint lists several."""
     request_timeout_sec: Annotated[float, _NOT_MEASURED] = Field(default=600.0, ge=1)
-    """Seconds for one request to the endpoint."""
+    """Seconds for one request."""
     retry_budget_sec: Annotated[float, _NOT_MEASURED] = Field(default=900.0, ge=0)
     """Seconds to try a failing endpoint. Then it is an error."""
     max_outage_sec: Annotated[float, _NOT_MEASURED] = Field(default=3600.0, ge=0)
@@ -144,6 +153,15 @@ class AgentConfig(Frozen, use_attribute_docstrings=True):
     a process of its own."""
     neutralise_special_tokens: bool = False
     """Defuse control tokens that the terminal shows with a space."""
+    approve: Annotated[str | None, AfterValidator(_approval), Option(metavar="ask|allowlist=FILE", words=lambda: ("ask",))] = None
+    """Do only what a person or a rule approves. It is ask, allowlist=FILE, or ask,allowlist=FILE: `ask` has replies wait
+    for tbench approve; FILE has regular expressions, one per line, of commands and typed lines that are allowed. What no
+    rule allows is refused, or with both asked about."""
+
+    @property
+    def asks_before_acting(self) -> bool:
+        """Whether a person is asked about what no rule allows."""
+        return (self.approve or "").partition(",")[0] == "ask"
 
 
 class LimitsConfig(LimitSettings, use_attribute_docstrings=True):

@@ -102,6 +102,21 @@ class SnapshotNow(Frozen):
     trial: str
 
 
+class Rewind(Frozen):
+    """Do a trial again up to a step, in a fresh container and with the same replies; that of the step waits then."""
+
+    do: Literal["rewind"] = "rewind"
+    trial: str
+    step: int = Field(ge=1)
+
+
+class SaveCassette(Frozen):
+    """Save what a trial's model was asked and has answered, so that it can be served again."""
+
+    do: Literal["cassette"] = "cassette"
+    trial: str
+
+
 class Quit(Frozen):
     """End a trial without a verdict; with `keep` its container stays."""
 
@@ -110,7 +125,9 @@ class Quit(Frozen):
     keep: bool = False
 
 
-AboutReplies = Stepping | StepOn | RunOn | Edit | Drop | Sample | Choose | VerifyNow | SnapshotNow | Quit
+AboutReplies = (
+    Stepping | StepOn | RunOn | Edit | Drop | Sample | Choose | VerifyNow | SnapshotNow | Rewind | SaveCassette | Quit
+)
 """Requests that change something."""
 
 
@@ -145,6 +162,8 @@ class DraftSeen(Frozen):
     temperature: float | None = None
     edited: bool = False
     chosen: bool = False
+    needs_word: bool = False
+    """Whether it is followed only if a person says so."""
 
 
 class VerdictSeen(Frozen):
@@ -170,6 +189,8 @@ class Debugged(Frozen):
 
     version: int
     """Grows with whatever changes."""
+    attempt: int = 1
+    """Grows with each time that the trial begins anew; its steps count from 1 then."""
     phase: str = ""
     waits_for: WaitsFor | None = None
     """Its model's reply; a decision about one that came; a person, who has held it before the next; or nothing."""
@@ -188,4 +209,8 @@ class Debugged(Frozen):
     verdicts: tuple[VerdictSeen, ...] = ()
     snapshots: tuple[str, ...] = ()
     """Names of images."""
+    rewinding: int | None = None
+    """The step up to which the trial is done again; None where it is not."""
+    differs: str = ""
+    """Where the terminal showed something else than when this was done before."""
     ended: DebugEnd | None = None

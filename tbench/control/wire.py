@@ -119,6 +119,8 @@ class TrialUnderWay(Frozen):
     """Whether it is held now, before a model call."""
     touched: bool
     """Whether somebody told its model something, so that it does not count."""
+    waits: bool = False
+    """Whether a reply of its model waits for somebody's decision."""
 
 
 class RunUnderWay(Frozen):

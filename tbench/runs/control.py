@@ -2,32 +2,47 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import difflib
 import time
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
 
 from harness.trajectory import Step
-from tbench.control.debugging import AboutReplies, DebugEnd, Debugged, Quit
+from tbench.control.debugging import AboutReplies, DebugEnd, Debugged, Quit, Rewind, SaveCassette
 from tbench.control.wire import Onlooker, Paused, RunUnderWay, Screen
 from tbench.errors import UsageError
 from tbench.events import Event, Phase, TrialFinished, TrialPhase, TrialStep, TrialVerdict
 from tbench.results import TrialResult
-from tbench.runs.live.controlled_trial import ControlledTrial
+from tbench.runs.live.controlled_trial import ControlledTrial, WayBack
 from tbench.runs.live.debugged import shown_after
 from tbench.runs.live.hold import Hold
 from tbench.runs.slots import Slots
 from tbench.runs.trial_progress import TrialPlan
 from tbench.text import counted, names_shown, plain
 
+_WAY_BACK_SEC, _WAY_BACK_LOOKS = 0.02, 250
+"""How often, and how many times, it is looked whether a trial that was rewound has begun anew."""
 _AFTER_THE_AGENT: tuple[Phase, ...] = ("verifier", "teardown", "done")
 
 
 class RunControl:
     """What a run can be asked to do while it is under way: a tbench.control.wire.Controls."""
 
-    def __init__(self, run: str, planned: int, concurrency: int, *, stepping: bool = False) -> None:
-        """With `stepping` each reply of a model waits for a decision from the beginning on."""
+    def __init__(
+        self,
+        run: str,
+        planned: int,
+        concurrency: int,
+        *,
+        stepping: bool = False,
+        asks: bool = False,
+        say: Callable[[str], None] = lambda _: None,
+    ) -> None:
+        """With `stepping` each reply of a model waits for a decision from the beginning on.
+
+        With `asks` those wait that are followed only if somebody says so, which `say` is told.
+        """
         self.slots = Slots(concurrency)
         self._run, self._planned, self._ended = run, planned, 0
         self._trials: dict[str, ControlledTrial] = {}
@@ -35,8 +50,10 @@ class RunControl:
         """The result of each trial that has ended, by TASK/SEED."""
         self._debugged: dict[str, tuple[Step, ...]] = {}
         """The steps of trials that were debugged to their end."""
+        self._ways_back: dict[str, tuple[str, WayBack]] = {}
+        """By the id of a trial that is being rewound: TASK/SEED, and what its next attempt begins with."""
         self._starting, self._everything = Hold(), Hold()
-        self._stepping = stepping
+        self._stepping, self._asks, self._say = stepping, asks, say
 
     # -- the run's side ----------------------------------------------------------------------------
 
@@ -47,12 +64,16 @@ class RunControl:
     @contextlib.contextmanager
     def trial(self, plan: TrialPlan) -> Iterator[ControlledTrial]:
         """A trial that is under way during the block."""
-        trial = self._trials[plan.trial] = ControlledTrial(plan, self._everything)
-        trial.debugged.decisions.is_on = self._stepping
+        _, way = self._ways_back.pop(plan.trial, ("", None))
+        trial = self._trials[plan.trial] = ControlledTrial(plan, self._everything, self._say, way)
+        trial.debugged.decisions.is_on |= self._stepping
+        trial.debugged.decisions.asks = self._asks
         try:
             yield trial
         finally:
             del self._trials[plan.trial]
+            if trial.goes_back is not None:
+                self._ways_back[plan.trial] = (_called(trial), trial.goes_back)
             if trial.debugged.steps:
                 self._debugged[_called(trial)] = trial.debugged.steps
             trial.debugged.changed()
@@ -61,7 +82,7 @@ class RunControl:
         """Notice where trials are."""
         if isinstance(event, TrialFinished):
             self._ended += event.result.final
-        elif isinstance(event, TrialVerdict):
+        elif isinstance(event, TrialVerdict) and event.result.final:
             self._over[f"{event.result.task}/{event.result.seed}"] = event.result
         elif isinstance(event, TrialPhase) and (trial := self._trials.get(event.trial)):
             trial.phase, trial.phase_began = event.phase, time.monotonic()
@@ -119,7 +140,7 @@ class RunControl:
 
     def say(self, trial: str, text: str) -> str:
         found = self._at_work(trial)
-        found.say(text)
+        found.say_to_model(text)
         return f"{_called(found)}: its model gets this with the next message; the trial does not count"
 
     def resize(self, number: int) -> str:
@@ -143,6 +164,14 @@ class RunControl:
 
     async def debug(self, trial: str, *, after: int, version: int | None) -> Debugged:
         if (over := self._ended_as(trial)) is None:
+            if (way := await self._on_its_way_back(trial)) is not None:
+                return Debugged(
+                    version=way.version,
+                    attempt=way.attempt,
+                    phase="queued",
+                    rewinding=way.step,
+                    verdicts=way.verdicts,
+                )
             await self._found(trial).debugged.news(version)
             over = self._ended_as(trial)
         if over is not None:
@@ -150,22 +179,44 @@ class RunControl:
             ended = DebugEnd(outcome=over.outcome, reward=over.reward, error=error)
             steps = self._debugged.get(f"{over.task}/{over.seed}", ())
             seen = shown_after(after, steps)
-            return Debugged(version=(version or 0) + 1, phase="done", step=len(steps), steps=seen, ended=ended)
+            return Debugged(
+                version=(version or 0) + 1,
+                attempt=over.attempt,
+                phase="done",
+                step=len(steps),
+                steps=seen,
+                ended=ended,
+            )
         found = self._found(trial)
         return found.debugged.shown(found.state, after)
+
+    async def _on_its_way_back(self, said: str) -> WayBack | None:
+        """The way of a trial that was rewound and has not begun anew; waits a while for that."""
+        for _ in range(_WAY_BACK_LOOKS):
+            ways = (way for trial, (name, way) in self._ways_back.items() if said in (trial, name, _task_of(name)))
+            if (way := next(ways, None)) is None:
+                return None
+            await asyncio.sleep(_WAY_BACK_SEC)
+        return way
 
     def _ended_as(self, said: str) -> TrialResult | None:
         """The result of a trial that is over, and of which no other attempt is under way."""
         if any(said in (each.plan.trial, _called(each), each.plan.task_name) for each in self._trials.values()):
             return None
-        return next((each for name, each in self._over.items() if said in (name, name.rpartition("/")[0])), None)
+        return next((each for name, each in self._over.items() if said in (name, _task_of(name))), None)
 
     async def decide(self, request: AboutReplies) -> str:
         found = self._found(request.trial)
         if isinstance(request, Quit):
             found.debugged.is_kept = request.keep
             return f"{self.abort(request.trial)}{'; its container stays' if request.keep else ''}"
+        if isinstance(request, Rewind):
+            with _named(found):
+                found.rewind(request.step)
+            return f"{_called(found)}: is done again up to step {request.step}, whose reply waits then"
         with _named(found):
+            if isinstance(request, SaveCassette):
+                return f"{_called(found)}: {found.save_cassette()}"
             return f"{_called(found)}: {await found.debugged.decide(request)}"
 
     @contextlib.asynccontextmanager
@@ -209,6 +260,10 @@ class RunControl:
         near = difflib.get_close_matches(said, known, n=3, cutoff=0.4)
         hint = f"did you mean {', '.join(near)}?" if near else "tbench ps lists those that are"
         raise UsageError(f"{plain(said)}: no such trial is under way; {hint}")
+
+
+def _task_of(name: str) -> str:
+    return name.rpartition("/")[0]
 
 
 def _called(trial: ControlledTrial) -> str:

@@ -35,6 +35,7 @@ _LATER = {
     "block_host": False,
     "no_new_privileges": False,
     "seed_scheme": "bare",
+    "approval": None,
 }
 _LATER_LIMITS = {"context_tokens": None, "on_overflow": "stop"}
 # The settings of version 1, which have their places in what ids are made of; every later one is there under its path.
@@ -44,7 +45,7 @@ _LIMITS = ("steps", "format_errors", "completion_tokens", "context_tokens", "on_
 _HASHED = {
     *(f"model.{name}" for name in (*_SAMPLING, *_RENDERING, "seed_scheme")),
     *("agent.name", "agent.protocol", "agent.prompt", "agent.observation_bytes", "agent.settling"),
-    *("agent.shell_state", "agent.neutralise_special_tokens"),
+    *("agent.shell_state", "agent.neutralise_special_tokens", "agent.approve"),
     *(f"limits.{name}" for name in _LIMITS),
     *("verify.mode", "sandbox.network", "sandbox.block_host", "sandbox.no_new_privileges"),
 }
@@ -80,6 +81,7 @@ def _measured(plan: RunPlan) -> dict[str, Any]:
         "neutralise_special_tokens": agent["neutralise_special_tokens"] if types else None,
         "settling": agent["settling"] if works else None,
         "shell_state": locked.shell_state,
+        "approval": locked.approval,
         "sampling": _picked(model, _SAMPLING) | {"seed": None} if samples else None,
         "rendering": _picked(model, _RENDERING) if samples else None,
         "limits": _picked(limits, _LIMITS) | {"timeout_sec": None} if works else None,

@@ -16,7 +16,7 @@ from tbench.agents.trial_agent import TrialAgent
 from tbench.config.document import PlannedTask, RunDocument, RunPlan, Status
 from tbench.config.settings import RunConfig, Verify
 from tbench.control.server import controlled
-from tbench.errors import TrialError, UsageError
+from tbench.errors import REWOUND, TrialError, UsageError
 from tbench.events import Events, Note, RunEnded, RunStarted, TrialPhase
 from tbench.results import TrialResult
 from tbench.runs.admission import Admission, Demand
@@ -100,7 +100,14 @@ class Run:
         self._bugs: list[BaseException] = []
         self._dropping = Dropping(backend, self._plans) if plan.config.sandbox.drop_images else None
         self._stopping = Stopping(len(self._plans), gate, say)
-        self.control = RunControl(plan.run, len(self._plans), schedule.concurrency, stepping=stepping)
+        self.control = RunControl(
+            plan.run,
+            len(self._plans),
+            schedule.concurrency,
+            stepping=stepping,
+            asks=plan.config.agent.asks_before_acting,
+            say=say,
+        )
         """What this run can be asked to do while it is under way."""
         events.subscribe(store.on_event)
         events.subscribe(self.control.on_event)
@@ -131,10 +138,13 @@ class Run:
     async def _run_trial(self, plan: TrialPlan) -> None:
         """Attempt one trial until a result is final."""
         most = plan.attempt + self._config.schedule.retries
-        for attempt in range(plan.attempt, most + 1):
-            result = await self._attempt(replace(plan, attempt=attempt), most)
+        while True:
+            result = await self._attempt(plan, most)
             if result is None or result.final:
                 return
+            assert result.error is not None
+            most += result.error.type == REWOUND
+            plan = replace(plan, attempt=plan.attempt + 1)
 
     async def _attempt(self, plan: TrialPlan, most: int) -> TrialResult | None:
         """The result of one attempt; None where the run is stopping."""
@@ -174,7 +184,9 @@ class Run:
             backend=self._backend,
             store=self._store,
             events=self._events,
-            is_last=lambda: plan.attempt == most or self._stopping.reason is not None,
+            is_last=lambda: (
+                (plan.attempt == most and controlled.goes_back is None) or self._stopping.reason is not None
+            ),
             host=self._host,
             policy=verify_policy(self._config),
             control=controlled,

@@ -233,7 +233,7 @@ class Trial:
             yield
             return
         debugged = self._control.debugged
-        debugged.work = Work(part.task, sandbox, part.agent.partial)
+        debugged.work = Work(part.task, sandbox, part.agent.partial, part.directory)
         try:
             yield
         finally:

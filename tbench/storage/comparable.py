@@ -27,6 +27,7 @@ _LOCKED = {
     "agent.sha256": "agent_sha256",
     "agent.prompt": "prompt_hash",
     "agent.shell_state": "shell_state",
+    "agent.approve": "approval",
 }
 """Keys whose values are what a name or a path stood for when the run began."""
 _OWN_LOOP = {"agent.protocol", "agent.observation_bytes", "agent.neutralise_special_tokens"}

@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import json
 import uuid
 from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 
 import pytest
+from fault_server import FaultServer
 
 import tbench
+from tbench.cassettes.cassette import Cassette
+from tbench.cassettes.player import CassettePlayer
 from tbench.demo.server import DemoEndpoint
 from tbench.sandbox.docker.engine import Engine
 from tbench.sandbox.docker.labels import LABEL_RUN
@@ -87,3 +92,67 @@ async def test_what_cannot_be_debugged_is_told_before_anything_is_started(tmp_pa
     with pytest.raises(tbench.UsageError, match=r"task\.toml"):
         async with tbench.debug(tmp_path):
             pass
+
+
+async def test_a_trial_goes_back_to_a_step_and_its_replies_are_played_again(
+    bundled: dict[str, tbench.Task], endpoint: str, engine: Engine, tools_volume: str, tmp_path: Path
+) -> None:
+    run = tmp_path / f"rewound-{uuid.uuid4().hex[:8]}"
+    async with tbench.debug(bundled[TASK], endpoint, directory=run) as session:
+        await session.run(to_step=2)
+        first = await session.edit('{"analysis": "", "plan": "", "commands": [{"keystrokes": "echo edited\\n"}]}')
+        assert first is not None
+        await session.say("Mind the dates.")
+        await session.step()
+        assert "edited" in session.screen
+        await session.run(to_step=4)
+        before = [step.observation for step in session.steps]
+        waits = session.draft
+        again = await session.rewind(3)
+        assert again is not None
+        assert (again.step, again.actions) == (3, session.samples[0].actions)
+        assert [step.observation for step in session.steps] == before[:2]
+        assert session.steps[1].actions == ("echo edited\n",)
+        assert session.differs == ""
+        with pytest.raises(tbench.UsageError, match="is at step 3; name that, or an earlier one"):
+            await session.rewind(4)
+        await session.step()
+        assert session.draft == waits
+        file = await session.save_cassette()
+        await session.run()
+    assert session.result is not None
+    assert (session.result.attempt, session.result.human_touched) == (2, True)
+    assert engine.api.containers(all=True, filters={"label": f"{LABEL_RUN}={run.name}"}) == []
+    trajectory = read_trajectory(trial_directory(run, TASK, 0, 2))
+    assert trajectory is not None
+    assert [(each.step, each.kind) for each in trajectory.interventions] == [(2, "changed"), (3, "message")]
+    (left, final) = read_run(run).results
+    assert (left.error and left.error.type, left.final, final.attempt) == ("rewound", False, 2)
+    with CassettePlayer(Cassette.read(file)) as player:
+        async with tbench.debug(bundled[TASK], player.base_url, directory=tmp_path / "played") as played:
+            await played.step(2)
+    assert [step.actions for step in played.steps][1] == ("echo edited\n",)
+    # Nobody has told this model to mind the dates.
+    assert played.result is not None
+    assert played.result.error is not None
+    assert "message 5 differs" in played.result.error.message
+
+
+async def test_what_the_terminal_shows_otherwise_is_told_after_going_back(
+    bundled: dict[str, tbench.Task], engine: Engine, tools_volume: str, tmp_path: Path
+) -> None:
+    shown = ("date; echo same", "head -c 9 /dev/urandom | base64 | tr a-z A-Z | sed s/^/word-/", "ls")
+    with closing(FaultServer()) as server:
+        server.always_list({"id": "m", "max_model_len": 32768})
+        for line in shown:
+            keys = json.dumps([{"keystrokes": f"{line}\n"}])
+            server.will_reply(f'{{"analysis": "", "plan": "", "commands": {keys}}}')
+        run = tmp_path / f"varying-{uuid.uuid4().hex[:8]}"
+        async with tbench.debug(bundled[TASK], server.base_url, directory=run) as session:
+            await session.run(to_step=3)
+            await session.rewind(2)
+            assert session.differs == ""
+            await session.run(to_step=3)
+            await session.rewind(3)
+            assert session.differs.startswith("step 2: 'word-")
+            assert len([each for each in server.seen if each.path.endswith("/completions")]) == 4

@@ -38,6 +38,7 @@ def another_value(setting: Setting) -> Any:
         "sandbox.allow_env": ("A", "B"),
         "sandbox.cap_add": ("SYS_PTRACE",),
         "sandbox.network_pool": "10.99.0.0/16",
+        "agent.approve": "ask,allowlist=rules.txt",
     }
     if setting.path in special:
         return special[setting.path]
@@ -200,6 +201,7 @@ def test_what_version_1_says_of_the_run_itself_is_kept() -> None:
     assert document.locked.model_dump(mode="json") == {
         **{name: EARLIER[name] for name in ("agent", "agent_sha256", "model", "base_url", "served", "prompt_hash")},
         "shell_state": None,
+        "approval": None,
     }
     assert document.config == a_config(
         source="tasks", seeds=2, concurrency=1, base_url="http://127.0.0.1:8197/v1", seed_scheme="bare"

@@ -57,7 +57,12 @@ def test_every_measured_setting_makes_another_trial(setting: Any) -> None:
     other = plan.model_copy(
         update={"config": plan.config.with_values(**{setting.section: {setting.name: another(setting)}})}
     )
-    if setting.path in ("agent.name", "agent.prompt", "agent.shell_state"):  # what they stand for is locked
+    if setting.path in (
+        "agent.name",
+        "agent.prompt",
+        "agent.shell_state",
+        "agent.approve",
+    ):  # what they stand for is locked
         assert semantic(other) == semantic(plan)
     else:
         assert semantic(other) != semantic(plan)
@@ -82,6 +87,8 @@ def another(setting: Any) -> Any:
         return "bash-block"
     if setting.path == "agent.name":
         return "oracle"
+    if setting.path == "agent.approve":
+        return "ask"
     if setting.path == "sandbox.cap_add":
         return ("NET_RAW",)
     if setting.path == "sandbox.network_pool":
@@ -95,7 +102,13 @@ def another(setting: Any) -> Any:
 
 
 def test_what_is_locked_makes_another_trial() -> None:
-    for change in ({"model": "n"}, {"prompt_hash": "q"}, {"agent_sha256": "a"}, {"shell_state": "fresh"}):
+    for change in (
+        {"model": "n"},
+        {"prompt_hash": "q"},
+        {"agent_sha256": "a"},
+        {"shell_state": "fresh"},
+        {"approval": "ask"},
+    ):
         assert semantic(a_plan(**BASH | change)) != semantic(a_plan(**BASH))
     for change in ({"base_url": "http://elsewhere/v1"}, {"served": {"id": "m", "context_tokens": 8192}}):
         assert semantic(a_plan(**BASH | change)) == semantic(a_plan(**BASH))

@@ -332,7 +332,7 @@ async def test_a_directory_that_could_not_be_read_is_an_error_of_its_trial(bench
 def test_every_kind_of_error_can_be_made() -> None:
     tested_elsewhere = {
         *("task_invalid", "trust_missing", "image_denied", "image_rate_limited", "service_failed", "setup_failed"),
-        *("artifacts_too_large", "tests_missing", "result_unwritable", "aborted"),
+        *("artifacts_too_large", "tests_missing", "result_unwritable", "aborted", "rewound"),
     }
     assert set(KINDS) == set(FAILURES) | tested_elsewhere
 

@@ -20,7 +20,7 @@ MOVES_A_SCORE = """
     model.template model.chat_template_kwargs model.strip_thinking model.send_reasoning model.temperature model.top_p
     model.max_tokens model.extra_body model.rename_fields model.omit_seed model.seed_scheme
     agent.name agent.protocol agent.prompt agent.observation_bytes agent.settling agent.shell_state
-    agent.neutralise_special_tokens
+    agent.neutralise_special_tokens agent.approve
     limits.steps limits.format_errors limits.completion_tokens limits.context_tokens limits.on_overflow
     limits.command_sec
     sandbox.network sandbox.block_host sandbox.pin_cpus sandbox.no_new_privileges sandbox.allow_env sandbox.trust
@@ -41,7 +41,7 @@ MOVES_NONE = """
     schedule.concurrency schedule.retries schedule.cpu_overcommit schedule.max_load
     output.directory output.min_coverage output.log_level output.verbosity output.json_lines
 """
-BY_LOCK = {"agent.name", "agent.prompt", "agent.shell_state"}
+BY_LOCK = {"agent.name", "agent.prompt", "agent.shell_state", "agent.approve"}
 """Settings that count by what they stood for when the run began."""
 
 

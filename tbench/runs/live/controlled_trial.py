@@ -5,18 +5,35 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 
-from harness.oversight import Declined, Draft, HandedBack
+from harness.oversight import Decided, Draft, HandedBack, Query
 from harness.trajectory import Reply
+from tbench.control.debugging import VerdictSeen
 from tbench.control.wire import TrialUnderWay
-from tbench.errors import TrialError
+from tbench.errors import REWOUND, TrialError, UsageError
 from tbench.events import Phase
+from tbench.runs.live.course import Course, Steps
 from tbench.runs.live.debugged import DebuggedTrial
 from tbench.runs.live.hold import Hold
+from tbench.runs.live.saving import save_cassette
 from tbench.runs.live.shared_terminal import SharedTerminal
 from tbench.runs.trial_progress import TrialPlan
+
+
+@dataclass(frozen=True)
+class WayBack:
+    """What the next attempt at a trial that is rewound begins with."""
+
+    attempt: int
+    """The number of the next attempt."""
+    step: int
+    """The one whose reply is to wait."""
+    known: Sequence[Steps]
+    version: int
+    """That of what debuggers were shown last."""
+    verdicts: tuple[VerdictSeen, ...]
 
 
 @dataclass(eq=False)
@@ -26,6 +43,10 @@ class ControlledTrial:
     plan: TrialPlan
     everything: Hold
     """That of all trials."""
+    say: Callable[[str], None] = lambda _: None
+    """Tells the user of the run."""
+    way: WayBack | None = None
+    """How it got here, where it was rewound."""
     own: Hold = field(default_factory=Hold)
     phase: Phase = "queued"
     step: int = 0
@@ -35,37 +56,82 @@ class ControlledTrial:
     phase_began: float = field(default_factory=time.monotonic)
     is_holdable: bool = False
     """Whether its agent asks before it goes on, as those of the user's own do not."""
+    goes_back: WayBack | None = None
+    """What follows, where it is ended to be rewound."""
     _messages: list[str | HandedBack] = field(default_factory=list)
     _task: asyncio.Task[object] | None = None
     _abort: bool = False
 
     def __post_init__(self) -> None:
         self.shared = SharedTerminal(self.touch)
-        self.debugged = DebuggedTrial(self.shared, self.touch)
+        self.debugged = DebuggedTrial(self.shared, self.touch, self._ask)
+        self._course = Course(self.way.known if self.way is not None else ())
+        if self.way is not None:
+            self.touched = True
+            self.debugged.begins_anew(self.way.step, self.way.version, self.way.verdicts)
+
+    # -- as in Oversight -----------------------------------------------------------------------------
 
     async def before_query(self, step: int) -> Sequence[str | HandedBack]:
         """As in Oversight: hold the agent as long as somebody wants that, then hand over what its model is told."""
         self.is_holdable = True
+        now, known = self._course.begin(step), self._course.known
         while self.everything.is_set or self.own.is_set or self.shared.taken.is_set:
             with self.shared.resting():
                 await self.everything.over()
                 await self.own.over()
                 await self.shared.taken.over()
-        await self._take_back()
+        if known is not None:
+            self._compare()
+            self._messages.extend(known.said)
+            await self._type_again(known.typed[0])
+        now.typed[0] = await self._take_back()
         messages, self._messages = self._messages, []
+        now.said = tuple(each for each in messages if isinstance(each, str))
         return messages
 
-    async def review(self, draft: Draft) -> Reply | Declined:
-        """As in Oversight: what is typed now comes before what the reply asks for."""
-        decided = await self.debugged.decisions.about(draft)
-        await self.shared.until_free()
-        await self._take_back()
-        return decided
+    async def reply(self, query: Query) -> Reply:
+        """As in Oversight: a reply that is known is not asked for again."""
+        return await self._course.reply(query)
 
-    async def _take_back(self) -> None:
-        """Have the terminal as a person has left it. Raises what the terminal does."""
+    async def review(self, draft: Draft) -> Decided:
+        """As in Oversight: what is typed now comes before what the reply asks for."""
+        now, known = self._course.now, self._course.known
+        now.drafted = len(now.asked)
+        if known is None or known.decided is None:
+            self.debugged.is_back()
+            now.decided = await self.debugged.decisions.about(draft)
+            await self.shared.until_free()
+        else:
+            now.decided = known.decided
+            await self._type_again(known.typed[1])
+        now.typed[1] = await self._take_back()
+        return now.decided
+
+    async def _type_again(self, typed: bytes) -> None:
+        if typed:
+            with self.shared.resting():
+                await self.shared.type(typed)
+
+    async def _take_back(self) -> bytes:
+        """Have the terminal as a person has left it; what they typed. Raises what the terminal does."""
+        typed = self.shared.typed
         if (told := await self.shared.handed_back()) is not None:
             self._messages.append(told)
+        return typed
+
+    def _compare(self) -> None:
+        """Tell the first time that the terminal shows something else than before."""
+        work = self.debugged.work
+        if self.debugged.differs or work is None or (trajectory := work.trajectory()) is None:
+            return
+        self.debugged.differs = self._course.difference(trajectory.steps)
+
+    def _ask(self, draft: Draft) -> None:
+        trial = f"{self.plan.task_name}/{self.plan.seed}"
+        self.say(f"{trial}: step {draft.step} waits for approval: tbench approve {trial}, or tbench refuse {trial} WHY")
+
+    # -- as its run and its users have it ------------------------------------------------------------
 
     def touch(self) -> None:
         """Have the trial count no longer: a person had a hand in it."""
@@ -79,13 +145,15 @@ class ControlledTrial:
 
     @contextlib.contextmanager
     def abortable(self) -> Iterator[None]:
-        """A block that `abort` ends. Raises TrialError there."""
+        """A block that `abort` and `rewind` end. Raises TrialError there."""
         self._task = asyncio.current_task()
         try:
             yield
         except asyncio.CancelledError:
             if not self._abort or self._task is None or self._task.uncancel():
                 raise  # the run is ended as well
+            if self.goes_back is not None:
+                raise TrialError(REWOUND, f"by hand, to step {self.goes_back.step}") from None
             raise TrialError("aborted", "ended by hand") from None
         finally:
             self._task = None
@@ -98,10 +166,30 @@ class ControlledTrial:
         self._task.cancel()
         return True
 
-    def say(self, text: str) -> None:
+    def rewind(self, step: int) -> None:
+        """End this attempt, and have the next one do the same up to a step. Raises UsageError."""
+        if not self._course.has_begun:
+            raise UsageError("no model was asked yet, or none that could be told the same again")
+        if step > self.step:
+            raise UsageError(f"is at step {self.step}; name that, or an earlier one")
+        work = self.debugged.work
+        trajectory = work.trajectory() if work is not None else None
+        known = self._course.until(step, trajectory.steps if trajectory is not None else ())
+        way = WayBack(self.plan.attempt + 1, step, known, self.debugged.version + 1, self.debugged.verdicts_so_far)
+        if not self.abort():
+            raise UsageError("has its verdict, or is being ended already")
+        self.goes_back = way
+
+    def say_to_model(self, text: str) -> None:
         """Tell the model something with the next message that it gets. From now on the trial does not count."""
         self._messages.append(text)
         self.touch()
+
+    def save_cassette(self) -> str:
+        """Save the replies of its model; where, in words. Raises UsageError."""
+        if self.debugged.work is None:
+            raise UsageError("its agent has not begun, or has come to its end")
+        return save_cassette(self._course, self.debugged.work.directory)
 
     @property
     def state(self) -> TrialUnderWay:
@@ -119,4 +207,5 @@ class ControlledTrial:
             paused=self.own.is_set,
             held=self.shared.is_resting,
             touched=self.touched,
+            waits=bool(self.debugged.decisions.step_now),
         )

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
+from harness.oversight import Draft
 from harness.trajectory import Step, Trajectory
 from tbench.control.debugging import (
     AboutReplies,
@@ -49,13 +51,22 @@ class Work:
     task: Task
     sandbox: Sandbox
     trajectory: Callable[[], Trajectory | None]
+    directory: Path
+    """Directory of its files."""
 
 
 class DebuggedTrial:
     """What a debugger sees and does of one trial. Where nobody debugs it, it costs a number per event."""
 
-    def __init__(self, shared: SharedTerminal, on_touch: Callable[[], None]) -> None:
-        self.decisions = Decisions(shared, on_screen=self._screen, on_change=self.changed, on_touch=on_touch)
+    def __init__(
+        self,
+        shared: SharedTerminal,
+        on_touch: Callable[[], None],
+        on_ask: Callable[[Draft], None] = lambda _: None,
+    ) -> None:
+        self.decisions = Decisions(
+            shared, on_screen=self._screen, on_change=self.changed, on_touch=on_touch, on_ask=on_ask
+        )
         self.work: Work | None = None
         """The agent's work; None before it begins and after it has ended."""
         self.is_kept = False
@@ -64,23 +75,42 @@ class DebuggedTrial:
         """Images that were made of the container."""
         self.steps: tuple[Step, ...] = ()
         """All steps, once the agent has ended, where somebody debugs it."""
+        self.differs = ""
+        """Where the terminal has shown something else than when this was done before."""
+        self.version = 0
+        """Grows with each change."""
         self._shared = shared
-        self._version = 0
+        self._rewinding: int | None = None
         self._verdicts: list[VerdictSeen] = []
         self._judging: asyncio.Task[None] | None = None
         self._news: asyncio.Event | None = None
         """Set with the next change; None where nobody waits for one."""
 
+    def begins_anew(self, step: int, version: int, verdicts: Sequence[VerdictSeen]) -> None:
+        """Take it that the trial is done again up to a step, whose reply waits then."""
+        self._rewinding, self.version = step, version
+        self._verdicts.extend(verdicts)
+        self.decisions.is_on = True
+
+    def is_back(self) -> None:
+        """Take it that what comes now is new."""
+        self._rewinding = None
+
+    @property
+    def verdicts_so_far(self) -> tuple[VerdictSeen, ...]:
+        """What verifiers said that ran in copies."""
+        return tuple(each for each in self._verdicts if each.state != "running")
+
     def changed(self) -> None:
         """Tell those who wait that something can be seen that could not before."""
-        self._version += 1
+        self.version += 1
         if self._news is not None:
             self._news.set()
             self._news = None
 
     async def news(self, version: int | None) -> None:
         """Return when there is something newer than that version, after five seconds at last."""
-        if version != self._version:
+        if version != self.version:
             return
         self._news = self._news or asyncio.Event()
         with contextlib.suppress(TimeoutError):
@@ -102,7 +132,8 @@ class DebuggedTrial:
         steps = trajectory.steps if trajectory is not None else self.steps
         samples = self.decisions.samples
         return Debugged(
-            version=self._version,
+            version=self.version,
+            attempt=state.attempt,
             phase=state.phase,
             waits_for="decision" if samples else self._waits_for(state, len(steps)),
             step=state.step,
@@ -115,6 +146,8 @@ class DebuggedTrial:
             trouble=self.decisions.trouble,
             verdicts=tuple(self._verdicts),
             snapshots=tuple(self.snapshots),
+            rewinding=self._rewinding,
+            differs=self.differs,
         )
 
     def _waits_for(self, state: TrialUnderWay, steps: int) -> WaitsFor | None:

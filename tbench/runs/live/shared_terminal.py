@@ -58,6 +58,11 @@ class SharedTerminal:
             with self.resting():
                 await self.taken.over()
 
+    @property
+    def typed(self) -> bytes:
+        """What people have typed since the terminal was handed back."""
+        return bytes(self._typed)
+
     async def handed_back(self) -> HandedBack | None:
         """What the model is told of what was typed; None where nothing was. Raises what the terminal does."""
         if not self._typed:

@@ -12,13 +12,15 @@ from typing import Protocol
 
 from harness.agent import shown_action
 from harness.errors import ContextLimitReached, EndpointError, FormatError
-from harness.oversight import Declined, Draft
+from harness.oversight import Approved, Decided, Declined, Draft
 from harness.protocols.base import Parsed
 from harness.trajectory import Reply
 from tbench.control.debugging import MOST_SAMPLES, DraftSeen
 from tbench.errors import UsageError
 
 _LONGEST_TEXT = 50_000
+A_PERSON = "by a person"
+"""Who has approved a reply."""
 _NO_REPLY = "no reply of its model waits for a decision"
 
 
@@ -32,7 +34,7 @@ class WaitingReply:
     temperature: float | None = None
     is_edited: bool = False
 
-    def seen(self, step: int, *, chosen: bool) -> DraftSeen:
+    def seen(self, step: int, *, chosen: bool, needs_word: bool = False) -> DraftSeen:
         """It as a debugger shows it."""
         parsed = self.parsed
         return DraftSeen(
@@ -45,6 +47,7 @@ class WaitingReply:
             temperature=self.temperature,
             edited=self.is_edited,
             chosen=chosen,
+            needs_word=needs_word,
         )
 
 
@@ -63,7 +66,7 @@ class _OpenDecision:
 
     draft: Draft
     samples: list[WaitingReply]
-    decision: asyncio.Future[Reply | Declined]
+    decision: asyncio.Future[Decided]
     chosen: int = 0
     asking: int = 0
     trouble: str = ""
@@ -80,7 +83,7 @@ class Decisions:
     """The decisions about the replies of one trial.
 
     `on_screen` gives the text of the terminal's screen; `on_change` is called when something is to be seen that was not
-    before, `on_touch` when a person has changed what is done.
+    before, `on_touch` when a person has changed what is done, `on_ask` with a reply that waits for somebody's yes.
     """
 
     def __init__(
@@ -90,24 +93,31 @@ class Decisions:
         on_screen: Callable[[], Awaitable[str]],
         on_change: Callable[[], None],
         on_touch: Callable[[], None],
+        on_ask: Callable[[Draft], None] = lambda _: None,
     ) -> None:
         self.is_on = False
         """Whether replies wait."""
+        self.asks = False
+        """Whether those wait in any case that are followed only if somebody says so."""
         self._rests = rests
         self._on_screen = on_screen
         self._on_change = on_change
         self._on_touch = on_touch
+        self._on_ask = on_ask
         self._going: Going | None = None
         self._waiting: _OpenDecision | None = None
 
-    async def about(self, draft: Draft) -> Reply | Declined:
+    async def about(self, draft: Draft) -> Decided:
         """What becomes of a reply: at once where nobody wants to decide."""
-        if not self.is_on or await self._goes_past(draft):
+        is_asked = self.asks and draft.needs_word
+        if not is_asked and (not self.is_on or await self._goes_past(draft)):
             return draft.reply
         self._going = None
-        decision: asyncio.Future[Reply | Declined] = asyncio.get_running_loop().create_future()
+        decision: asyncio.Future[Decided] = asyncio.get_running_loop().create_future()
         waiting = self._waiting = _OpenDecision(draft, [WaitingReply(draft.reply, draft.parsed)], decision)
         self._on_change()
+        if is_asked:
+            self._on_ask(draft)
         try:
             with self._rests.resting():
                 return await decision
@@ -140,8 +150,11 @@ class Decisions:
         """The replies that wait, in the order in which they came."""
         if self._waiting is None:
             return ()
-        step, chosen = self._waiting.draft.step, self._waiting.chosen
-        return tuple(each.seen(step, chosen=at == chosen) for at, each in enumerate(self._waiting.samples))
+        draft, chosen = self._waiting.draft, self._waiting.chosen
+        return tuple(
+            each.seen(draft.step, chosen=at == chosen, needs_word=draft.needs_word)
+            for at, each in enumerate(self._waiting.samples)
+        )
 
     @property
     def asking(self) -> int:
@@ -168,16 +181,19 @@ class Decisions:
     def _go(self, going: Going) -> str:
         waiting = self._now()
         self._going = going
-        self._decide(waiting.samples[waiting.chosen].reply)
+        self._follow(waiting)
         return f"step {waiting.draft.step} is done"
 
     def set_on(self, on: bool) -> str:
         """Have replies wait, or no longer."""
         self.is_on = on
-        if not on and self._waiting is not None:
-            self._decide(self._waiting.samples[self._waiting.chosen].reply)
+        waiting = self._waiting
+        if not on and waiting is not None and not (self.asks and waiting.draft.needs_word):
+            self._follow(waiting)
         self._on_change()
-        return "each reply waits for a decision" if on else "replies are followed as they come"
+        if on:
+            return "each reply waits for a decision"
+        return f"replies are followed as they come{', but for those that have to be approved' if self.asks else ''}"
 
     def drop(self, why: str) -> str:
         """Do nothing of the reply. Raises UsageError where none waits."""
@@ -233,9 +249,16 @@ class Decisions:
             raise UsageError(_NO_REPLY if self.is_on else f"{_NO_REPLY}: it is not in stepping mode")
         return self._waiting
 
-    def _decide(self, decided: Reply | Declined) -> None:
+    def _follow(self, waiting: _OpenDecision) -> None:
+        reply = waiting.samples[waiting.chosen].reply
+        if waiting.draft.needs_word:
+            self._decide(Approved(reply, A_PERSON), is_as_planned=self.asks and reply is waiting.draft.reply)
+        else:
+            self._decide(reply, is_as_planned=reply is waiting.draft.reply)
+
+    def _decide(self, decided: Decided, *, is_as_planned: bool = False) -> None:
         waiting = self._now()
-        if decided is not waiting.draft.reply:
+        if not is_as_planned:
             self._on_touch()
         waiting.decision.set_result(decided)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -34,10 +35,10 @@ def shared() -> SharedTerminal:
 
 
 @pytest.fixture
-def debugged(shared: SharedTerminal, make_task: Any) -> DebuggedTrial:
+def debugged(shared: SharedTerminal, make_task: Any, tmp_path: Path) -> DebuggedTrial:
     trial = DebuggedTrial(shared, lambda: None)
     trajectory = Trajectory(protocol="bash", messages=(), steps=STEPS, outcome=None)
-    trial.work = Work(Task.read(make_task(toml=SEPARATE)), FakeSandbox(), lambda: trajectory)
+    trial.work = Work(Task.read(make_task(toml=SEPARATE)), FakeSandbox(), lambda: trajectory, tmp_path)
     return trial
 
 

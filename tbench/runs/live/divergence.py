@@ -1,0 +1,56 @@
+"""Tells whether a terminal has shown the same as another time, but for what differs each time."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+
+from tbench.text import one_line
+
+_SHOWN_CHARS = 80
+_MONTHS = "Jan|Feb|Mar|Apr|May|Jun|Jul|Aug|Sep|Oct|Nov|Dec"
+_DAYS = "Mon|Tue|Wed|Thu|Fri|Sat|Sun"
+_VARYING = re.compile(
+    "|".join(
+        (
+            r"\b\d{4}-\d\d-\d\d(?:[T ]\d\d:\d\d(?::\d\d(?:[.,]\d+)?)?)?(?:Z|[+-]\d\d:?\d\d)?",  # a date, and a time
+            r"\b\d{1,2}:\d\d(?::\d\d(?:[.,]\d+)?)?(?:\s?[AP]M)?\b",  # a time
+            rf"\b(?:(?:{_DAYS})[a-z]*,?\s+)?(?:{_MONTHS})[a-z]*\s+\d{{1,2}}\b(?:,?\s+\d{{4}}\b)?",  # Mon Nov  2
+            rf"\b(?:(?:{_DAYS})[a-z]*,?\s+)?\d{{1,2}}[ /](?:{_MONTHS})[a-z]*[ /]\d{{4}}\b",  # 02 Nov 2026
+            r"\b\d+(?:\.\d+)?\s?(?:ns|[uµ]s|ms|s|sec|secs|seconds?|minutes?|min)\b|\b\d+m\d+(?:\.\d+)?s\b",  # durations
+            r"(?<=\])\s+\d{2,7}\b|\b(?i:pid|process|ppid)\b[ :=#(]*\d+",  # [1] 4711, pid 4711
+            r"\b0x[0-9a-fA-F]+\b",  # an address
+            r"\b[0-9a-f]{8}-(?:[0-9a-f]{4}-){3}[0-9a-f]{12}\b",  # a UUID
+            r"\b(?=[0-9a-f]*[0-9])(?=[0-9a-f]*[a-f])[0-9a-f]{7,}\b",  # a hash, or a container's name for itself
+            r"/tmp/[\w.-]+",
+            r"\d+(?:\.\d+)?\s?(?:[kKMG]i?B|bytes)/s(?:ec)?\b",  # a speed
+        )
+    )
+)
+
+
+def first_difference(before: str, now: str) -> str | None:
+    """The first line in which two observations differ, in words; None where they are the same.
+
+    Times, durations, process numbers, hashes, addresses, temporary files and speeds are no difference.
+    """
+    old, new = list(_lines(before)), list(_lines(now))
+    for number in range(max(len(old), len(new))):
+        mine = new[number] if number < len(new) else None
+        theirs = old[number] if number < len(old) else None
+        if mine is None or theirs is None or same_as(mine) != same_as(theirs):
+            return f"{_shown(mine)} where {_shown(theirs)} was before"
+    return None
+
+
+def same_as(line: str) -> str:
+    """A line with a mark in the place of each thing that differs each time: equal for lines that count as the same."""
+    return _VARYING.sub("…", " ".join(line.split()))
+
+
+def _lines(text: str) -> Iterator[str]:
+    return (line for line in text.split("\n") if line.strip())
+
+
+def _shown(line: str | None) -> str:
+    return "nothing" if line is None else repr(one_line(line.strip(), _SHOWN_CHARS))
