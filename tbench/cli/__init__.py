@@ -58,6 +58,16 @@ COMMANDS = {
     "attach": Lazy(
         "tbench.cli.live.attach", "attach", "Look on at a trial's terminal, or take it over; Ctrl-] leaves."
     ),
+    "approve": Lazy(
+        "tbench.cli.live.steering",
+        "approve",
+        "Have the reply that waits for a yes be followed; a run with --approve ask asks about each.",
+    ),
+    "refuse": Lazy(
+        "tbench.cli.live.steering",
+        "refuse",
+        "Have nothing be done of the reply that waits; the trial no longer counts.",
+    ),
     "set": Lazy("tbench.cli.live.steering", "set_", "Change how many trials of a run are under way at once."),
     "summary": Lazy("tbench.cli.summary", "summary", "Print the score of a run from its directory."),
     "compare": Lazy(
@@ -126,6 +136,7 @@ COMMANDS = {
         "demo_endpoint",
         "Serve scripted-demo over real HTTP: /v1/models, /v1/chat/completions, /v1/completions; replies from a script.",
     ),
+    "cassette": Lazy("tbench.cli.cassette", "cassette", "Serve recorded replies of a model again."),
     "setup": Lazy(
         "tbench.cli.setup",
         "setup",

@@ -288,7 +288,7 @@ def completed(line: str) -> set[str]:
 @pytest.mark.parametrize(
     ("line", "words"),
     [
-        ("tbench re", {"resume", "regrade", "report", "replay"}),
+        ("tbench re", {"resume", "regrade", "report", "replay", "refuse"}),
         ("tbench task ", {"list", "check", "new", "convert"}),
         ("tbench run --verify ", {"shared", "isolated", "both"}),
         ("tbench run --keep f", {"failed"}),

@@ -28,7 +28,7 @@ _ESCAPE_SEC = 0.05
 _FRAME_SEC = 0.03
 """Least time between two pictures."""
 _TYPING_ENDS = b"\x1d"
-_ALONE = ("snapshot", "quit")
+_ALONE = ("snapshot", "cassette", "quit")
 """Commands that may take long, and do not wait for others."""
 
 
@@ -86,8 +86,7 @@ class Interface:
         shown = self._shown
         async with Talk(self._directory) as talk:
             while shown.debug.ended is None:
-                version = shown.debug.version or None
-                answer = await talk.ask(Debug(trial=self._trial, after=shown.known, version=version))
+                answer = await talk.ask(Debug(trial=self._trial, after=shown.known, version=shown.version))
                 assert answer.debug is not None
                 shown.hears(answer.debug)
                 self._changed.set()

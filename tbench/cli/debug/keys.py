@@ -45,6 +45,8 @@ KEYS = (
     Binding(("m",), "message", "tell the model something with its next message", "say", "tell the model"),
     Binding(("v",), "verify", "let the verifier judge a copy, now", "verify"),
     Binding(("S",), "snapshot", "keep the container's files as an image", "snapshot", is_daily=False),
+    Binding(("b",), "rewind", "do it again up to a step, in a fresh container", "rewind", "back to the reply of step"),
+    Binding(("C",), "cassette", "save its model's replies, to be played back", "cassette", is_daily=False),
     Binding(("p",), "pause", "hold it before its next model call, or let it go on"),
     Binding((":",), "command", "a command in words, as scripts write them", "", ":", is_daily=False),
     Binding(("tab",), "pane", "the terminal, the steps, the samples; arrows and page keys scroll the steps"),

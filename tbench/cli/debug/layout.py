@@ -53,7 +53,11 @@ def _head(shown: Shown, room: Size) -> Text:
     pieces = [shown.trial]
     if debug.step:
         pieces.append(f"step {debug.step}")
+    if debug.rewinding is not None:
+        pieces.append(f"back to step {debug.rewinding}")
     pieces.append(_WAITS[debug.waits_for] if debug.ended is None else end_words(debug.ended))
+    if debug.differs:
+        pieces.append(f"differs at {debug.differs}")
     if debug.verdicts:
         pieces.append(verdict_words(debug.verdicts[-1]))
     if shown.types:

@@ -103,7 +103,8 @@ def draft_pane(shown: Shown, room: Size) -> list[Text]:
     else:
         number = next((at + 1 for at, each in enumerate(shown.debug.samples) if each.chosen), 1)
         many = f", sample {number} of {len(shown.debug.samples)}" if len(shown.debug.samples) > 1 else ""
-        title = f"next: step {draft.step}{many}"
+        asked = ", which has to be approved" if draft.needs_word else ""
+        title = f"next: step {draft.step}{many}{asked}"
         actions = list(_actions(draft.actions, room.columns))
         said = list(_said(draft.reasoning, draft.error, room.columns))
         if not actions and not draft.error:
@@ -117,6 +118,8 @@ def draft_pane(shown: Shown, room: Size) -> list[Text]:
 def _nothing_waits(shown: Shown) -> str:
     if shown.debug.ended is not None:
         return "nothing: the trial has ended; q leaves"
+    if shown.debug.rewinding is not None:
+        return f"done again up to step {shown.debug.rewinding}"
     if shown.debug.waits_for == "person":
         return "held before the next model call; p lets it go on"
     return "nothing waits for a decision"

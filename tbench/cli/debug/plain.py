@@ -87,6 +87,12 @@ class PlainDebugger:
             debug = (await self._talk.ask(Debug(trial=self._trial, after=self._known, version=version))).debug
             assert debug is not None
             version = debug.version
+            if debug.attempt != self._debug.attempt:
+                # Its steps count anew: those that this answer brings are not all.
+                self._steps, self._debug = [], debug.model_copy(update={"steps": ()})
+                print_line(f"attempt {debug.attempt}")
+                version = None
+                continue
             self._hear(debug)
             rests = debug.waits_for in ("decision", "person") or debug.ended is not None
             if rests and not debug.asking and not any(verdict.state == "running" for verdict in debug.verdicts):
@@ -107,6 +113,8 @@ class PlainDebugger:
         for verdict in debug.verdicts:
             if verdict.state != "running" and verdict not in self._debug.verdicts:
                 print_line(verdict_words(verdict))
+        if debug.differs and not self._debug.differs:
+            print_line(f"differs at {debug.differs}")
         if debug.ended is not None and self._debug.ended is None:
             print_line(end_words(debug.ended))
         self._debug = debug
@@ -133,7 +141,8 @@ def draft_lines(debug: Debugged) -> Iterator[str]:
         return
     chosen = next((at for at, each in enumerate(debug.samples, 1) if each.chosen), 1)
     many = f", sample {chosen} of {len(debug.samples)}" if len(debug.samples) > 1 else ""
-    yield f"next: step {debug.draft.step}{many}"
+    asked = ", which has to be approved" if debug.draft.needs_word else ""
+    yield f"next: step {debug.draft.step}{many}{asked}"
     if debug.draft.error:
         yield f"  error: {debug.draft.error}"
     yield from _action_lines(debug.draft.actions)

@@ -16,7 +16,7 @@ from tbench.cli.debug.interface import Interface
 from tbench.cli.debug.plain import PlainDebugger, commands_in, lines_of_stdin
 from tbench.cli.execute import tasks_of_run
 from tbench.cli.interruption import run_interruptibly
-from tbench.cli.live.where import run_and_trial
+from tbench.cli.live.where import a_trial
 from tbench.cli.parsing.configured import Given
 from tbench.cli.printing import print_line
 from tbench.config.settings import RunConfig
@@ -54,9 +54,7 @@ def debug_trial(where: str, given: Given[RunConfig], manner: Manner) -> None:
         origins = ", ".join(sorted({value.origin for value in given.values if value.origin.startswith("-")}))
         if origins:
             raise UsageError(f"{origins}: without effect, as {where} is under way already; leave it out")
-    run, trial = run_and_trial(where)
-    if trial is None:
-        raise UsageError(f"{where}: is a whole run; name a trial: RUN/TASK/SEED")
+    run, trial = a_trial(where)
     run_interruptibly(_as_guest(run, trial, manner))
 
 

@@ -57,9 +57,14 @@ class Shown:
     message: str = ""
     is_bad: bool = False
     """Whether the message says that something went wrong."""
+    is_behind: bool = False
+    """Whether the steps of an attempt that has just begun are not known yet."""
 
     def hears(self, debug: Debugged) -> None:
         """Take over a newer state, and the steps that it brings."""
+        self.is_behind = debug.attempt != self.debug.attempt
+        if self.is_behind:
+            self.steps, debug = [], debug.model_copy(update={"steps": ()})
         kept = [step for step in self.steps if step.index < debug.steps[0].index] if debug.steps else self.steps
         self.steps = [step for step in (*kept, *debug.steps) if step.index <= max(debug.step, 0)]
         if self.debug.draft is not None and debug.draft is None and self.pane == "samples":
@@ -69,6 +74,11 @@ class Shown:
     def says(self, message: str, *, is_bad: bool = False) -> None:
         """Show a message until the next one."""
         self.message, self.is_bad = message, is_bad
+
+    @property
+    def version(self) -> int | None:
+        """What the next state is to be newer than; None where some of this one is missing."""
+        return None if self.is_behind else self.debug.version or None
 
     @property
     def known(self) -> int:

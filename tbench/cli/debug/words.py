@@ -150,6 +150,8 @@ MEANINGS: Mapping[str, tuple[str, Callable[[str], Asked]]] = {
     "say": ("say TEXT", _text("text")),
     "verify": ("verify", _nothing),
     "snapshot": ("snapshot", _nothing),
+    "rewind": ("rewind N", _number("step")),
+    "cassette": ("cassette", _nothing),
     "pause": ("pause", _nothing),
     "continue": ("continue", _nothing),
     "quit": ("quit, or quit keep", _quit),

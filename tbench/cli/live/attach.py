@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import click
 
 from tbench.cli.common import json_option
-from tbench.cli.live.where import run_and_trial, trial_argument
+from tbench.cli.live.where import a_trial, trial_argument
 from tbench.cli.parsing.commands import TbenchCommand
 
 if TYPE_CHECKING:
@@ -32,9 +32,7 @@ def attach(where: str, take: bool, once: bool, as_json: bool) -> None:
     from tbench.cli.printing import print_line
     from tbench.errors import UsageError
 
-    run, trial = run_and_trial(where)
-    if trial is None:
-        raise UsageError(f"{where}: is a whole run; name a trial: RUN/TASK/SEED")
+    run, trial = a_trial(where)
     _refuse_ended(run, trial)
     if once or as_json:
         if take:

@@ -72,7 +72,8 @@ def _print_run(run: Path, state: RunUnderWay) -> None:
 def _cells(trial: TrialUnderWay) -> tuple[str, ...]:
     from tbench.text import plain
 
-    about = " held" if trial.held else " to be held" if trial.paused else ""
+    held = " held" if trial.held else " to be held" if trial.paused else ""
+    about = " waits for you" if trial.waits else held
     about += " touched" if trial.touched else ""
     step = str(trial.step) if trial.step else ""
     return (

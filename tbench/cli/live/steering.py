@@ -1,10 +1,17 @@
-"""`tbench pause`, `continue`, `abort`, `say`, `set`: what somebody wants of a run under way."""
+"""`tbench pause`, `continue`, `abort`, `say`, `approve`, `refuse`, `set`: what somebody wants of a run under way."""
 
 from __future__ import annotations
 
 import click
 
-from tbench.cli.live.where import ask_and_print, run_and_trial, run_argument, run_or_trial_argument, trial_argument
+from tbench.cli.live.where import (
+    a_trial,
+    ask_and_print,
+    run_and_trial,
+    run_argument,
+    run_or_trial_argument,
+    trial_argument,
+)
 from tbench.cli.parsing.commands import Argument, TbenchCommand
 from tbench.cli.parsing.values import A_NAME, Integer
 
@@ -35,11 +42,8 @@ def continue_(where: str | None) -> None:
 def abort(where: str) -> None:
     """End a trial without a verdict; the others go on."""
     from tbench.control.wire import Abort
-    from tbench.errors import UsageError
 
-    run, trial = run_and_trial(where)
-    if trial is None:
-        raise UsageError(f"{where}: is a whole run; end it with Ctrl-C, or name a trial: RUN/TASK/SEED")
+    run, trial = a_trial(where, "end it with Ctrl-C, or name a trial")
     ask_and_print(run, Abort(trial=trial))
 
 
@@ -49,12 +53,30 @@ def abort(where: str) -> None:
 def say(where: str, text: str) -> None:
     """Tell a trial's model something with the next message that it gets; the trial no longer counts."""
     from tbench.control.wire import Say
-    from tbench.errors import UsageError
 
-    run, trial = run_and_trial(where)
-    if trial is None:
-        raise UsageError(f"{where}: is a whole run; name a trial: RUN/TASK/SEED")
+    run, trial = a_trial(where)
     ask_and_print(run, Say(trial=trial, text=text))
+
+
+@click.command(cls=TbenchCommand)
+@trial_argument
+def approve(where: str) -> None:
+    """Have the reply that waits for a yes be followed; a run with --approve ask asks about each."""
+    from tbench.control.debugging import StepOn
+
+    run, trial = a_trial(where)
+    ask_and_print(run, StepOn(trial=trial))
+
+
+@click.command(cls=TbenchCommand)
+@trial_argument
+@click.argument("why", cls=Argument, metavar="WHY", type=A_NAME, help="What the model is told instead.")
+def refuse(where: str, why: str) -> None:
+    """Have nothing be done of the reply that waits; the trial no longer counts."""
+    from tbench.control.debugging import Drop
+
+    run, trial = a_trial(where)
+    ask_and_print(run, Drop(trial=trial, why=why))
 
 
 @click.command("set", cls=TbenchCommand)

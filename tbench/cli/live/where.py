@@ -47,6 +47,14 @@ def run_and_trial(where: str | None) -> tuple[Path, str | None]:
     return the_run(), where
 
 
+def a_trial(where: str, instead: str = "name a trial") -> tuple[Path, str]:
+    """The run directory and the trial that are meant. Raises UsageError for a whole run."""
+    run, trial = run_and_trial(where)
+    if trial is None:
+        raise UsageError(f"{where}: is a whole run; {instead}: RUN/TASK/SEED")
+    return run, trial
+
+
 def the_run() -> Path:
     """The one run that is under way in runs. Raises UsageError where there is none, or more than one."""
     from tbench.control.client import runs_under_way
