@@ -167,6 +167,11 @@ class FakeRun:
         await asyncio.sleep(0.05)
         return await self._change(verdicts=[{"step": step, "state": "done", "reward": 0.5}])
 
+    async def _rewind(self, request: dict[str, Any]) -> dict[str, Any]:
+        self._propose(request["step"])
+        steps = [step for step in self._debug["steps"] if step["index"] < request["step"]]
+        return await self._change(attempt=self._debug.get("attempt", 1) + 1, steps=steps, differs="step 1: 'a' was 'b'")
+
     async def _quit(self, request: dict[str, Any]) -> dict[str, Any]:
         return await self._change(ended={"outcome": "submitted", "reward": None, "error": "aborted"})
 
@@ -186,9 +191,10 @@ class FakeRun:
         "edit": _edit,
         "sample": _sample,
         "verify": _verify,
+        "rewind": _rewind,
         "quit": _quit,
         "screen": _read_screen,
         "pause": _pause,
         "continue": _pause,
-        **dict.fromkeys(("stepping", "say", "drop", "choose", "snapshot"), _note),
+        **dict.fromkeys(("stepping", "say", "drop", "choose", "snapshot", "cassette"), _note),
     }

@@ -52,8 +52,10 @@ class Interface:
         self._bytes: asyncio.Queue[bytes] = asyncio.Queue()
         self._commands: asyncio.Queue[Told] = asyncio.Queue()
         self._taken: Attached | None = None
-        self._given_back = asyncio.Event()
         """The connection on which the user types into the trial's terminal."""
+        self._wants_terminal = False
+        """Whether the user wants to type there."""
+        self._given_back = asyncio.Event()
 
     async def run(self) -> str | None:
         """Show and obey until the user leaves, or the run ends; the command with which they left, None after Ctrl-C."""
@@ -156,6 +158,11 @@ class Interface:
         return data
 
     async def _pressed(self, press: Press) -> None:
+        if self._wants_terminal and press.name != "ctrl-c":
+            # Meant for the trial's terminal, which is not the user's yet: none of it may be taken for a command.
+            if press.name == "ctrl-]":
+                self._given_back.set()
+            return
         found = wish(self._shown, press, is_guest=self._is_guest)
         if found is None:
             return
@@ -165,6 +172,7 @@ class Interface:
             case "edit":
                 await self._edit()
             case "type":
+                self._wants_terminal = True
                 self._group.create_task(self._type())
             case "do":
                 self._want(found.words)
@@ -230,8 +238,6 @@ class Interface:
 
     async def _type(self) -> None:
         """Let the user type into the trial's terminal until they give it back."""
-        if self._taken is not None:
-            return
         self._given_back.clear()
         ends = asyncio.create_task(self._given_back.wait())
         try:
@@ -249,7 +255,7 @@ class Interface:
             self.say(str(problem), is_bad=True)
         finally:
             ends.cancel()
-            self._taken, self._shown.types = None, False
+            self._taken, self._shown.types, self._wants_terminal = None, False, False
             self._changed.set()
 
     def _pass_on(self, way: Attached, data: bytes) -> None:

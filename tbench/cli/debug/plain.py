@@ -89,7 +89,7 @@ class PlainDebugger:
             version = debug.version
             if debug.attempt != self._debug.attempt:
                 # Its steps count anew: those that this answer brings are not all.
-                self._steps, self._debug = [], debug.model_copy(update={"steps": ()})
+                self._steps, self._debug = [], debug.model_copy(update={"steps": (), "differs": "", "ended": None})
                 print_line(f"attempt {debug.attempt}")
                 version = None
                 continue

@@ -50,6 +50,9 @@ def test_each_key_is_a_command_of_the_socket(run: FakeRun) -> None:
         user.press("p", "is held")
         user.press("p", "waits for you")
         user.press(":steps\r", "because it is so")
+        user.press("C", "done")
+        user.press("b2\r", r"step 2  \|  waits for you  \|  differs at step 1")
+        assert [line for line in user.lines if "done 2" in line] == []
         user.press("?", "let the verifier judge a copy")
         user.press("x", "because it is so")
         user.press("z", "no such key")
@@ -66,7 +69,8 @@ def test_each_key_is_a_command_of_the_socket(run: FakeRun) -> None:
     assert run.asks("sample")[1] == {"number": 2, "seed": 9, "temperature": 0.5}
     assert run.asks("choose") == [{"sample": 3}]
     assert run.asks("say") == [{"text": "Look at the log."}]
-    assert (len(run.asks("verify")), len(run.asks("snapshot"))) == (1, 1)
+    assert (len(run.asks("verify")), len(run.asks("snapshot")), len(run.asks("cassette"))) == (1, 1, 1)
+    assert run.asks("rewind") == [{"step": 2}]
     assert (len(run.asks("pause")), len(run.asks("continue"))) == (1, 1)
     assert run.asks("stepping") == [{"on": True}, {"on": False}]
 

@@ -57,6 +57,18 @@ def test_a_script_is_told_each_step_and_what_comes_next(run: FakeRun) -> None:
     ]
 
 
+def test_a_script_that_goes_back_is_told_the_steps_of_the_new_attempt(run: FakeRun) -> None:
+    done = debug(f"{run.directory}/{TRIAL}", "--do", "step; step; rewind 2; steps; quit")
+    assert done.returncode == 0, done.stderr
+    _, _, after = done.stdout.partition("attempt 2\n")
+    assert [line for line in after.splitlines() if not line.startswith("  ")] == [
+        "step 1: model 0.0 s, commands 0.0 s, exit 0",
+        "differs at step 1: 'a' was 'b'",
+        "next: step 2",
+        "step 1: model 0.0 s, commands 0.0 s, exit 0",
+    ]
+
+
 def test_lines_of_stdin_are_commands_and_a_mistake_ends_them(run: FakeRun) -> None:
     typed = "# look\nscreen\n\nsteps\nhelp\nchoose x\nstep\n"
     done = debug(f"{run.directory}/{TRIAL}", typed=typed)

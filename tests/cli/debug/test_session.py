@@ -5,9 +5,12 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+import time
 import uuid
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
 
 import pytest
 from debugging_users import User
@@ -15,9 +18,10 @@ from debugging_users import User
 from tbench.demo.server import DemoEndpoint
 from tbench.sandbox.docker.engine import Engine
 from tbench.sandbox.docker.labels import LABEL_RUN
-from tbench.storage.read_run import read_run
+from tbench.storage.read_run import read_run, read_trajectory
 from tbench.tasks.sources import BUNDLED, read_tasks
 
+MakeTask = Any
 pytestmark = pytest.mark.engine
 TASK = str(Path(__file__).parents[3] / "tasks" / "web-log-digest")
 
@@ -79,3 +83,97 @@ def test_without_a_terminal_commands_are_read_in_lines(endpoint: str, run: Path)
     kept = run / "trials" / "web-log-digest" / "seed-0" / "kept.json"
     container = json.loads(kept.read_text())["container"]
     subprocess.run(["docker", "rm", "-f", container], check=True, capture_output=True)
+
+
+def test_a_user_goes_back_to_a_step_and_saves_the_replies(endpoint: str, run: Path) -> None:
+    with User(TASK, "--base-url", endpoint, "-o", str(run), size=(140, 40)) as user:
+        user.sees("> ls -l logs")
+        user.press("s", "step 2  .*waits for you")
+        user.press("tqqq", "the terminal is yours")
+        user.press("echo by hand\r", "^by hand")
+        user.press("\x1d", "the terminal is the model's again")
+        user.press("s", "step 3  .*waits for you")
+        user.press("b1\r", r"step 1  \|  waits for you")
+        user.press("s", "step 2  .*waits for you")
+        assert not any("by hand" in line for line in user.lines)
+        user.press("C", "2 of its model's replies are saved")
+        user.press("b5\r", "is at step 2; name that, or an earlier one")
+        user.press("g", "ended: submitted, reward 1")
+        user.press("q")
+        assert user.ends() == 0
+    results = read_run(run).results
+    assert [(each.attempt, each.final, each.human_touched) for each in results] == [(1, False, True), (2, True, True)]
+    assert len((run / "trials/web-log-digest/seed-0/attempt-2/cassette.jsonl").read_text().splitlines()) > 4
+
+
+def test_a_trial_waits_while_its_endpoint_is_started_again(run: Path) -> None:
+    instructions = {task.name: task.instruction for task in read_tasks(BUNDLED).tasks}
+    first = DemoEndpoint(instructions).start()
+    port = urlsplit(first.base_url).port or 0
+    with User(TASK, "--base-url", first.base_url, "-o", str(run), "--max-outage", "0", "--retry-budget", "0") as user:
+        user.sees("> ls -l logs")
+        user.press("p", "is held at its next model call")
+        user.press("s", r"\|  is held")
+        first.stop()
+        time.sleep(0.3)
+        with DemoEndpoint(instructions, port=port):
+            user.press("p", "step 2  .*waits for you")
+            user.press("g", "ended: submitted, reward 1")
+            user.press("q")
+            assert user.ends() == 0
+    (result,) = read_run(run).results
+    assert (result.error, result.human_touched) == (None, False)
+    assert result.timings.waited_sec >= 0.3
+
+
+def test_an_image_without_bash_has_a_terminal_to_type_into(endpoint: str, run: Path, make_task: MakeTask) -> None:
+    bare = "FROM debian:bookworm-slim\nRUN rm -f /bin/bash /usr/bin/bash\nWORKDIR /app\n"
+    task = make_task("without-bash", dockerfile=bare)
+    with User(str(task), "--base-url", endpoint, "-o", str(run)) as user:
+        user.sees("waits for you")
+        user.press("t", "the terminal is yours")
+        user.press("ls /bin/bash; echo is $((6 * 7))\r", "^is 42")
+        user.sees("cannot access '/bin/bash'")
+        user.press("\x1d", "the terminal is the model's again")
+        user.press("\x03")
+        assert user.ends() == 130
+
+
+def test_what_has_to_be_approved_waits_and_what_rules_allow_does_not(endpoint: str, run: Path, tmp_path: Path) -> None:
+    (rules := tmp_path / "rules.txt").write_text("ls .*\n")
+    command = [sys.executable, "-m", "tbench", "run", TASK, "--base-url", endpoint, "-o", str(run)]
+    process = subprocess.Popen([*command, "--approve", f"ask,allowlist={rules}"], stderr=subprocess.PIPE, text=True)
+    assert process.stderr is not None
+    trial = f"{run}/web-log-digest/0"
+    told = "web-log-digest/0: step 2 waits for approval: tbench approve web-log-digest/0, or tbench refuse"
+    while told not in (line := process.stderr.readline()):
+        assert line
+    assert "agent waits for you" in tbench("ps", str(run))
+    with User(trial) as guest:
+        guest.sees("next: step 2, which has to be approved")
+        guest.press("q")
+        assert guest.ends() == 0
+    assert "agent waits for you" in tbench("ps", str(run))
+    assert (
+        tbench("refuse", trial, "Not like that.")
+        == "web-log-digest/0: nothing of step 2 is done; its model gets that instead\n"
+    )
+    while "step 3 waits for approval" not in (line := process.stderr.readline()):
+        assert line
+    assert tbench("approve", trial) == "web-log-digest/0: step 3 is done\n"
+    process.communicate(timeout=120)
+    trajectory = read_trajectory(run / "trials/web-log-digest/seed-0")
+    assert trajectory is not None
+    assert [(each.step, each.kind, each.text) for each in trajectory.interventions] == [
+        (1, "approved", "by rule: ls .*"),
+        (2, "refused", "Not like that."),
+        (3, "approved", "by a person"),
+    ]
+    (result,) = read_run(run).results
+    assert result.human_touched
+
+
+def tbench(*words: str) -> str:
+    done = subprocess.run([sys.executable, "-m", "tbench", *words], capture_output=True, text=True, timeout=60)
+    assert done.returncode == 0, done.stderr
+    return done.stdout
