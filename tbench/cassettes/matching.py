@@ -65,10 +65,11 @@ def _differing(recorded: Mapping[str, Any], asked: Mapping[str, Any]) -> int:
 
 def _words(nearest: RecordedAnswer, asked: Sequence[Any], request: Mapping[str, Any]) -> str:
     at = _common(nearest.messages, asked)
-    if at < max(len(asked), len(nearest.messages)):
+    if at == len(nearest.messages) < len(asked):
+        return f"the recording ends with message {at} of this conversation"
+    if at < len(nearest.messages):
         mine = _message(asked[at]) if at < len(asked) else "nothing"
-        theirs = _message(nearest.messages[at]) if at < len(nearest.messages) else "nothing"
-        return f"message {at + 1} differs: {mine} where {theirs} was recorded"
+        return f"message {at + 1} differs: {mine} where {_message(nearest.messages[at])} was recorded"
     for name in sorted((nearest.request.keys() | request.keys()) - {"messages"}):
         if (now := request.get(name)) != (before := nearest.request.get(name)):
             return f"{name} differs: {_shown(now)} where {_shown(before)} was recorded"

@@ -153,10 +153,12 @@ class AgentConfig(Frozen, use_attribute_docstrings=True):
     a process of its own."""
     neutralise_special_tokens: bool = False
     """Defuse control tokens that the terminal shows with a space."""
-    approve: Annotated[str | None, AfterValidator(_approval), Option(metavar="ask|allowlist=FILE", words=lambda: ("ask",))] = None
-    """Do only what a person or a rule approves. It is ask, allowlist=FILE, or ask,allowlist=FILE: `ask` has replies wait
-    for tbench approve; FILE has regular expressions, one per line, of commands and typed lines that are allowed. What no
-    rule allows is refused, or with both asked about."""
+    approve: Annotated[
+        str | None, AfterValidator(_approval), Option(metavar="ask|allowlist=FILE", words=lambda: ("ask",))
+    ] = None
+    """Do only what a person or a rule approves. It is ask, allowlist=FILE, or ask,allowlist=FILE. `ask` has replies
+    wait for tbench approve; FILE has regular expressions, one per line, of commands and typed lines that are allowed.
+    What no rule allows is refused, or with both asked about."""
 
     @property
     def asks_before_acting(self) -> bool:
