@@ -250,6 +250,8 @@ class Runner:
 
     async def _connect(self, base_url: str | None) -> _Endpoint:
         config = self.config if base_url is None else self.config.with_values(model={"base_url": base_url})
+        if config.agent.asks_before_acting:
+            raise UsageError("agent.approve: nobody is asked here; take allowlist=FILE, or tbench.debug")
         setup = AgentSetup.of(config)
         chat, served = await connect_if_used(setup, self._say)
         if chat is not None:

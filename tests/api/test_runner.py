@@ -190,6 +190,10 @@ async def test_what_the_caller_has_to_change_is_said_in_one_line(
             await runner.trial(make_task("alpha"))
         with pytest.raises(tbench.UsageError, match="no trial was run yet"):
             _ = runner.directory
+    asks = config().with_values(agent={"name": "model", "approve": "ask"})
+    async with tbench.Runner(asks, backend=fakes) as runner:
+        with pytest.raises(tbench.UsageError, match=r"^agent.approve: nobody is asked here; take allowlist=FILE"):
+            await runner.trial(make_task("alpha"))
     (tmp_path / "mine").write_text("")
     async with tbench.Runner(config(), directory=tmp_path, backend=fakes) as runner:
         with pytest.raises(tbench.UsageError, match="is not empty"):
