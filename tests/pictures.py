@@ -1,7 +1,8 @@
 """The pictures of the documentation, taken of real runs: `make pictures` needs tmux and chromium beside an engine.
 
 The demo with 64 trials plays in a tmux of the asked size. While it runs, its screen is taken, and the wall of terminals
-in a browser. The other pages are those of ten demo nights, which are played where they are not there yet.
+in a browser. The other pages are those of ten demo nights, which are played where they are not there yet. What the
+debugger shows while somebody uses it moves.
 
     python tests/pictures.py [--size 110x19] [--after TRIALS] [--at-once TRIALS] [--nights DIR] [--output docs/pictures]
 """
@@ -23,9 +24,6 @@ from pathlib import Path
 from page_pictures import photograph_live, photograph_pages
 from rich.console import Console
 from rich.text import Text
-
-from tbench.demo.server import DemoEndpoint
-from tbench.tasks.sources import BUNDLED, read_tasks
 
 PICTURES = Path(__file__).parents[1] / "docs" / "pictures"
 NIGHTS = Path("runs/nights")
@@ -52,7 +50,7 @@ class Screen:
         return subprocess.run(command, check=True, capture_output=True, text=True, timeout=20).stdout
 
     def read(self, *, colours: bool = False) -> str:
-        return self._tmux("capture-pane", "-p", *(["-e"] if colours else []))
+        return self._tmux("capture-pane", "-p", *(["-e", "-N"] if colours else []))
 
     def press(self, *keys: str) -> None:
         self._tmux("send-keys", *keys)
@@ -92,26 +90,6 @@ def live(command: str, size: tuple[int, int], after: int, run: Path, beside: Cal
         screen.close()
 
 
-def debugged(task: str, size: tuple[int, int], directory: Path) -> str:
-    """The screen of the debugger when a step was done and the next reply waits."""
-    with DemoEndpoint({each.name: each.instruction for each in read_tasks(BUNDLED).tasks}) as demo:
-        words = ["debug", task, "--base-url", demo.base_url, "--output", str(directory)]
-        screen, until = Screen(size, shlex.join([*TBENCH, *words])), time.monotonic() + DEADLINE_SEC
-        try:
-            for presses, text in (("", "next: step 1"), ("s", "next: step 2"), ("v", "verify at 2: reward")):
-                screen.press(presses)
-                while text not in screen.read():
-                    if time.monotonic() > until:
-                        raise SystemExit(f"the debugger never showed {text!r}:\n{screen.read()}")
-                    time.sleep(0.1)
-            time.sleep(0.5)
-            taken = screen.read(colours=True)
-            screen.press("qy", "Enter")
-            return taken
-        finally:
-            screen.close()
-
-
 @contextlib.contextmanager
 def viewed(folder: Path) -> Iterator[str]:
     """The address at which `tbench view` shows the runs of a folder."""
@@ -133,6 +111,8 @@ def play_nights(directory: Path) -> Path:
 
 
 def main() -> None:
+    import recordings  # which needs what stands above
+
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--size", default="110x19", help="columns x lines of the terminal")
     parser.add_argument("--after", type=int, default=24, help="trials that are done when the screen is taken")
@@ -154,10 +134,8 @@ def main() -> None:
             lambda: photograph_live(f"{address.rstrip('/')}/live", wall),
         )
     (given.output / "live.svg").write_text(as_svg(screen, (columns, lines), command), encoding="utf-8")
-    with tempfile.TemporaryDirectory() as directory:
-        size = (140, 34)
-        screen = debugged("web-log-digest", size, Path(directory) / "debugged")
-    (given.output / "debug.svg").write_text(as_svg(screen, size, "tbench debug web-log-digest"), encoding="utf-8")
+    (given.output / "debug.svg").write_text(recordings.debugged((120, 30)), encoding="utf-8")
+    (given.output / "attach.svg").write_text(recordings.attached((100, 20)), encoding="utf-8")
     print(f"written: {given.output}")
 
 
