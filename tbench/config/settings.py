@@ -114,7 +114,7 @@ class EndpointConfig(SamplingSettings, use_attribute_docstrings=True):
     name: Annotated[str | None, Option(("--model", "-m"), daily=True, measured=False)] = None
     """The model's id, where the endpoint lists several."""
     request_timeout_sec: Annotated[float, _NOT_MEASURED] = Field(default=600.0, ge=1)
-    """Seconds for one request."""
+    """Seconds for one request to the endpoint."""
     retry_budget_sec: Annotated[float, _NOT_MEASURED] = Field(default=900.0, ge=0)
     """Seconds to try a failing endpoint. Then it is an error."""
     max_outage_sec: Annotated[float, _NOT_MEASURED] = Field(default=3600.0, ge=0)
@@ -147,7 +147,7 @@ class AgentConfig(Frozen, use_attribute_docstrings=True):
     observation_bytes: int = Field(default=OUTPUT_LIMIT_BYTES, ge=200)
     """Longer observations lose their middle."""
     settling: Annotated[Settling, Option(switch=("strict", "adaptive"))] = "adaptive"
-    """Wait out keystrokes' durations, or until all is quiet. Fixed-sleep harnesses do the former."""
+    """Wait out the durations, or until all is quiet. Fixed-sleep harnesses do the former."""
     shell_state: ShellMode | None = None
     """One shell for all commands of a bash protocol, or one for each. `persistent` is the default; `fresh` runs each in
     a process of its own."""
