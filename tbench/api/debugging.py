@@ -6,12 +6,10 @@ import asyncio
 import contextlib
 import tempfile
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
-from functools import partial
 from pathlib import Path
 
 from harness.terminal.plain_text import without_escapes
-from tbench.agents.setup import AgentSetup, connect_if_used
-from tbench.config.document import RunPlan
+from tbench.api.task_runs import run_of_task
 from tbench.config.settings import RunConfig
 from tbench.control.client import ask
 from tbench.control.debugging import (
@@ -35,18 +33,13 @@ from tbench.control.debugging import (
 )
 from tbench.control.wire import SOCKET_NAME, Answer, ReadScreen, Request, Say, TypeKeys
 from tbench.errors import UsageError
-from tbench.events import Event, Events, Note, TrialFinished
 from tbench.results import TrialResult
 from tbench.runs.live.debugged import step_shown
 from tbench.runs.live.saving import CASSETTE_NAME
-from tbench.runs.overrides import as_configured
-from tbench.runs.plan import sandbox_settings, stored_config
-from tbench.runs.run import RunOutcome, execute_run
+from tbench.runs.run import RunOutcome
 from tbench.sandbox.backend import MakeBackend
-from tbench.sandbox.docker.backend import DockerBackend
 from tbench.storage.read_run import RunUnreadable, read_steps
 from tbench.storage.run_files import trial_directory
-from tbench.tasks.sources import TaskSet
 from tbench.tasks.task import Task
 
 _BEGIN_PAUSE_SEC = 0.02
@@ -290,39 +283,15 @@ async def debug(
     values: dict[str, Mapping[str, object]] = {"model": {"base_url": endpoint}} if endpoint is not None else {}
     once = {"concurrency": 1, "retries": 0}
     config = (config or RunConfig()).with_values(**values, schedule=once, tasks={"seeds": 1, "first_seed": seed})
-    chosen = as_configured(task if isinstance(task, Task) else Task.read(Path(task)), config)
-    events, ended = Events(), list[TrialResult]()
-
-    def on_event(event: Event) -> None:
-        if isinstance(event, Note):
-            say(event.text)
-        elif isinstance(event, TrialFinished) and event.result.final:
-            ended.append(event.result)
-
-    events.subscribe(on_event)
-    setup = AgentSetup.of(config)
+    chosen = task if isinstance(task, Task) else Task.read(Path(task))
     async with contextlib.AsyncExitStack() as stack:
         folder = stack.enter_context(tempfile.TemporaryDirectory(prefix="tbench-")) if directory is None else directory
         path = Path(folder) / "debug" if directory is None else Path(folder)
-        chat, served = await connect_if_used(setup, say)
-        if chat is not None:
-            stack.push_async_callback(chat.close)
-        locked = setup.locked(chat, served)
-        plan = RunPlan(run=path.name, config=stored_config(config), locked=locked, seeds=(seed,))
-        make = backend or partial(DockerBackend.connect, concurrency=1)
-        run = asyncio.create_task(
-            execute_run(
-                plan,
-                TaskSet((chosen,), {}),
-                path,
-                setup.maker(chat),
-                events,
-                backend=make(sandbox_settings(plan, path / "images")),
-                gate=chat.outage if chat is not None else None,
-                stepping=True,
-            ),
-            name=f"debugging {chosen.name}",
+        ended = list[TrialResult]()
+        make = await stack.enter_async_context(
+            run_of_task(chosen, config, path, ended.append, backend=backend, say=say)
         )
+        run = asyncio.create_task(make(stepping=True), name=f"debugging {chosen.name}")
         session = DebugSession(path, chosen.name, seed, run, ended)
         try:
             await session.begun()

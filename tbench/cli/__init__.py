@@ -38,6 +38,11 @@ COMMANDS = {
         "debug",
         "Run one trial step by step on one screen: look, decide about each reply, type, verify, go back.",
     ),
+    "fork": Lazy(
+        "tbench.cli.after.fork",
+        "fork",
+        "Do a trial again up to a step in fresh containers, and let a model go on from there; none of it counts.",
+    ),
     "ps": Lazy(
         "tbench.cli.live.ps",
         "ps",

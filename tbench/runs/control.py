@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 import difflib
 import time
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 
 from harness.trajectory import Step
 from tbench.control.debugging import AboutReplies, DebugEnd, Debugged, Quit, Rewind, SaveCassette
@@ -15,6 +15,7 @@ from tbench.errors import UsageError
 from tbench.events import Event, Phase, TrialFinished, TrialPhase, TrialStep, TrialVerdict
 from tbench.results import TrialResult
 from tbench.runs.live.controlled_trial import ControlledTrial, WayBack
+from tbench.runs.live.course import Steps
 from tbench.runs.live.debugged import shown_after
 from tbench.runs.live.hold import Hold
 from tbench.runs.slots import Slots
@@ -37,11 +38,13 @@ class RunControl:
         *,
         stepping: bool = False,
         asks: bool = False,
+        known: Sequence[Steps] = (),
         say: Callable[[str], None] = lambda _: None,
     ) -> None:
         """With `stepping` each reply of a model waits for a decision from the beginning on.
 
-        With `asks` those wait that are followed only if somebody says so, which `say` is told.
+        With `asks` those wait that are followed only if somebody says so, which `say` is told. What is `known` every
+        trial does first, without its model being asked.
         """
         self.slots = Slots(concurrency)
         self._run, self._planned, self._ended = run, planned, 0
@@ -54,6 +57,7 @@ class RunControl:
         """By the id of a trial that is being rewound: TASK/SEED, and what its next attempt begins with."""
         self._starting, self._everything = Hold(), Hold()
         self._stepping, self._asks, self._say = stepping, asks, say
+        self._known = known
 
     # -- the run's side ----------------------------------------------------------------------------
 
@@ -65,6 +69,8 @@ class RunControl:
     def trial(self, plan: TrialPlan) -> Iterator[ControlledTrial]:
         """A trial that is under way during the block."""
         _, way = self._ways_back.pop(plan.trial, ("", None))
+        if way is None and self._known:
+            way = WayBack(plan.attempt, len(self._known[-1]) + 1, self._known, 0, (), waits=self._stepping)
         trial = self._trials[plan.trial] = ControlledTrial(plan, self._everything, self._say, way)
         trial.debugged.decisions.is_on |= self._stepping
         trial.debugged.decisions.asks = self._asks

@@ -24,6 +24,7 @@ from tbench.runs.control import RunControl
 from tbench.runs.host import HostWatch
 from tbench.runs.images import Dropping, get_ready
 from tbench.runs.live.controlled_trial import ControlledTrial
+from tbench.runs.live.course import Steps
 from tbench.runs.overrides import as_configured, tasks_as_configured
 from tbench.runs.plan import plan_trials
 from tbench.runs.pool import run_all
@@ -67,10 +68,12 @@ class Run:
         plans: Sequence[TrialPlan] | None = None,
         gate: Gate | None = None,
         stepping: bool = False,
+        known: Sequence[Steps] = (),
     ) -> None:
         """`backend` is open already. `plans` replaces all tasks × seeds of the plan.
 
-        With `stepping` each reply of a model waits until somebody has decided about it on the control socket.
+        With `stepping` each reply of a model waits until somebody has decided about it on the control socket. What is
+        `known` every trial does first, without its model being asked; then it does not count.
         """
 
         def say(text: str) -> None:
@@ -106,6 +109,7 @@ class Run:
             schedule.concurrency,
             stepping=stepping,
             asks=plan.config.agent.asks_before_acting,
+            known=known,
             say=say,
         )
         """What this run can be asked to do while it is under way."""
@@ -285,11 +289,13 @@ async def execute_run(
     retry_errors: RetryErrors | None = None,
     gate: Gate | None = None,
     stepping: bool = False,
+    known: Sequence[Steps] = (),
 ) -> RunOutcome:
     """Execute a run from start to end: directory, backend, trials, final run.json. Raises UsageError.
 
     With `earlier` it goes on where that ended: with the trials that have no verdict, and those that `retry_errors`
-    names. When cancelled it cleans up and returns the results so far. `stepping` is that of Run.
+    names. When cancelled it cleans up and returns the results so far. `stepping` and
+    `known` are those of Run.
     """
 
     def say(text: str) -> None:
@@ -331,6 +337,7 @@ async def execute_run(
                 plans=plans,
                 gate=gate,
                 stepping=stepping,
+                known=known,
             )
             async with controlled(directory, run.control, say):
                 outcome = await run.execute()

@@ -29,7 +29,7 @@ from tbench.runs.redaction import hiding
 from tbench.runs.task_steps import prepare_step, why_stopped
 from tbench.runs.trial_progress import TrialPlan, TrialProgress
 from tbench.sandbox.backend import Backend, HasLogs, Keeps, Sandbox, Snapshots, use_network
-from tbench.storage.run_files import step_directory
+from tbench.storage.run_files import REPLAYED_NAME, step_directory
 from tbench.storage.run_store import RunStore
 from tbench.storage.trial_files import write_files, write_trial
 from tbench.tasks.environment import agent_environment, verifier_environment
@@ -304,6 +304,8 @@ class Trial:
     ) -> Callable[[], Awaitable[TrialResult]]:
         await self._collect_logs()
         await self._keep()
+        if self._control is not None and (replayed := self._control.replayed) is not None:
+            self._progress.files[REPLAYED_NAME] = (json.dumps(replayed) + "\n").encode()
         result = self._progress.result(
             run=self._run,
             agent=self._agent.name,

@@ -8,6 +8,8 @@ from tbench.storage.record_directory import Layout
 
 CONFIG_NAME, RESULTS_NAME, JOURNAL_NAME, LOG_NAME = "run.json", "results.jsonl", "journal.jsonl", "run.log"
 TRIAL_RESULT_NAME, TRAJECTORY_NAME, STEPS_NAME = "result.json", "trajectory.json", "steps.jsonl"
+REPLAYED_NAME = "replayed.json"
+"""What a trial has done again of another one: `steps`, how many, and `differs`, the first difference in words."""
 RUN = Layout("run", CONFIG_NAME, (JOURNAL_NAME, RESULTS_NAME))
 
 

@@ -34,6 +34,8 @@ class WayBack:
     version: int
     """That of what debuggers were shown last."""
     verdicts: tuple[VerdictSeen, ...]
+    waits: bool = True
+    """Whether replies wait from then on, so that somebody sees what differs; else it is said."""
 
 
 @dataclass(eq=False)
@@ -69,6 +71,7 @@ class ControlledTrial:
         if self.way is not None:
             self.touched = True
             self.debugged.begins_anew(self.way.step, self.way.version, self.way.verdicts)
+            self.debugged.decisions.is_on = self.way.waits
 
     # -- as in Oversight -----------------------------------------------------------------------------
 
@@ -126,9 +129,22 @@ class ControlledTrial:
         if self.debugged.differs or work is None or (trajectory := work.trajectory()) is None:
             return
         self.debugged.differs = self._course.difference(trajectory.steps)
+        if self.debugged.differs and self.way is not None and not self.way.waits:
+            self.say(f"{self._name}: differs at {self.debugged.differs}")
+
+    @property
+    def replayed(self) -> dict[str, object] | None:
+        """What was done again in it, for its files; None where all is new."""
+        if self.way is None:
+            return None
+        return {"steps": self.way.step - 1, "differs": self.debugged.differs}
+
+    @property
+    def _name(self) -> str:
+        return f"{self.plan.task_name}/{self.plan.seed}"
 
     def _ask(self, draft: Draft) -> None:
-        trial = f"{self.plan.task_name}/{self.plan.seed}"
+        trial = self._name
         self.say(f"{trial}: step {draft.step} waits for approval: tbench approve {trial}, or tbench refuse {trial} WHY")
 
     # -- as its run and its users have it ------------------------------------------------------------

@@ -20,7 +20,8 @@ from tbench.runs.live.divergence import first_difference
 class Exchange:
     """One query, and what came of it."""
 
-    model: Model
+    model: Model | None
+    """Who was asked; None where that is not known."""
     kept: int
     """How many messages are those with which the query before began."""
     added: tuple[Message, ...]

@@ -90,7 +90,6 @@ class DebuggedTrial:
         """Take it that the trial is done again up to a step, whose reply waits then."""
         self._rewinding, self.version = step, version
         self._verdicts.extend(verdicts)
-        self.decisions.is_on = True
 
     def is_back(self) -> None:
         """Take it that what comes now is new."""

@@ -29,7 +29,7 @@ def save_cassette(course: Course, directory: Path) -> str:
 def cassette_of(course: Course) -> Cassette:
     """The queries of a trial with the replies that were followed. Raises UsageError."""
     models: dict[str, dict[str, object]] = {}
-    exchanges = []
+    exchanges: list[RecordedAnswer] = []
     for each, messages, reply in course.exchanges():
         if not isinstance(each.model, OverHttp):
             raise UsageError("its model is not asked over HTTP, so there is nothing to be served again")
