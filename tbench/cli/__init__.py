@@ -43,6 +43,11 @@ COMMANDS = {
         "fork",
         "Do a trial again up to a step in fresh containers, and let a model go on from there; none of it counts.",
     ),
+    "blame": Lazy(
+        "tbench.cli.after.blame",
+        "blame",
+        "Name the step after which a failed trial could hardly succeed any more, by forks at several steps.",
+    ),
     "ps": Lazy(
         "tbench.cli.live.ps",
         "ps",

@@ -1,0 +1,162 @@
+"""forking and blaming: stored trials done again up to a step, with another end."""
+
+from __future__ import annotations
+
+import json
+import uuid
+from collections.abc import Callable, Iterator
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import pytest
+from fault_server import FaultServer, Seen, answer, completion
+
+import tbench
+from tbench.api.blaming import blame, lost_at
+from tbench.api.forking import fork
+from tbench.config.settings import RunConfig
+from tbench.sandbox.docker.engine import Engine
+from tbench.storage.read_run import read_run
+from tbench.storage.stored_trial import find_trial
+from tbench.storage.summaries import summary_of
+
+MakeTask = Any
+MISTAKE = 3
+LAST = 5
+TEST = 'if [ "$(cat /app/done 2>/dev/null)" = 12345 ]; then echo 1; else echo 0; fi > /logs/verifier/reward.txt\n'
+CLAIM = '{"analysis": "", "plan": "", "commands": [], "task_complete": true}'
+
+
+class Model:
+    """A model that writes a digit a step, and writes a wrong one the first time that it comes to a certain step."""
+
+    def __init__(self, *, varies: bool = False, never: bool = False) -> None:
+        self._varies, self._never = varies, never
+        self._asked: list[int] = []
+
+    def __call__(self, seen: Seen) -> bytes:
+        step = sum(message["role"] == "assistant" for message in seen.json["messages"]) + 1
+        is_wrong = self._never or (step == MISTAKE and MISTAKE not in self._asked)
+        self._asked.append(step)
+        return answer(200, completion(self._reply(step, is_wrong)))
+
+    def _reply(self, step: int, is_wrong: bool) -> str:
+        if step > LAST:
+            return CLAIM
+        command = f"printf {9 if is_wrong else step} >> done; cat done"
+        if self._varies and step == 2:
+            command += "; cat /proc/sys/kernel/random/uuid | tr -d a-f | tr 0-9 A-J"
+        return json.dumps({"analysis": "", "plan": "", "commands": [{"keystrokes": f"{command}\n"}]})
+
+
+@pytest.fixture
+def server() -> Iterator[FaultServer]:
+    with closing(FaultServer()) as server:
+        server.always_list({"id": "m", "max_model_len": 32768})
+        server.answer_by(Model())
+        yield server
+
+
+@pytest.fixture
+def failed(
+    server: FaultServer, make_task: MakeTask, engine: Engine, tools_volume: str, tmp_path: Path
+) -> Callable[[], Any]:
+    """Runs a trial that fails by its third step, and gives its name."""
+
+    async def run() -> str:
+        make_task(test=TEST)
+        directory = tmp_path / f"failed-{uuid.uuid4().hex[:8]}"
+        config = RunConfig().with_values(model={"base_url": server.base_url}, tasks={"source": str(tmp_path / "tasks")})
+        async with tbench.Runner(config, directory=directory) as runner:
+            record = await runner.trial(tmp_path / "tasks" / "small-task")
+        assert (record.reward, record.result.steps) == (0.0, 7)
+        return f"{directory}/small-task/0"
+
+    return run
+
+
+@pytest.mark.engine
+async def test_a_fork_does_what_was_done_before_and_asks_for_the_rest(
+    failed: Callable[[], Any], server: FaultServer, tmp_path: Path
+) -> None:
+    trial = await failed()
+    asked = len(server.seen)
+    done = await fork(trial, MISTAKE, samples=3, directory=tmp_path / "fork-early")
+    assert [(each.result.seed, each.result.reward, each.differs) for each in done.trials] == [
+        (0, 1.0, ""), (1, 1.0, ""), (2, 1.0, "")
+    ]  # fmt: skip
+    assert (done.passed, len(done.judged), done.differs) == (3, 3, "")
+    assert len(server.seen) - asked == 3 * (7 - MISTAKE + 1)
+    late = await fork(trial, MISTAKE + 1, directory=tmp_path / "fork-late")
+    assert (late.passed, len(late.judged)) == (0, 1)
+    # No fork counts in any score, and a fork can be forked.
+    assert summary_of(read_run(tmp_path / "fork-early")).score is None
+    again = await fork(f"{tmp_path}/fork-late/small-task/0", MISTAKE, directory=tmp_path / "fork-again")
+    assert again.passed == 1
+
+
+@pytest.mark.engine
+async def test_what_differs_is_told_once_and_the_fork_goes_on(
+    failed: Callable[[], Any], server: FaultServer, make_task: MakeTask, tmp_path: Path
+) -> None:
+    server.answer_by(Model(varies=True))
+    trial = await failed()
+    told: list[str] = []
+    done = await fork(trial, 5, directory=tmp_path / "fork", say=told.append)
+    assert done.differs.startswith("step 2: ")
+    assert [line for line in told if "differs at" in line] == [f"small-task/0: differs at {done.differs}"]
+    assert done.trials[0].result.reward == 0.0
+    # The same with another instruction: the task has changed, which is said first.
+    (tmp_path / "tasks/small-task/instruction.md").write_text("Do something else.\n")
+    await fork(trial, 2, directory=tmp_path / "changed", say=told.append)
+    assert f"small-task: has changed since {trial}, so what it shows may differ" in told
+
+
+@pytest.mark.engine
+async def test_the_step_at_which_a_trial_was_lost_is_found(failed: Callable[[], Any], tmp_path: Path) -> None:
+    trial = await failed()
+    found = await blame(trial, samples=2, directory=tmp_path / "blame")
+    assert found.step == MISTAKE
+    assert [(each.at_step, each.passed) for each in found.forks] == [(1, 2), (2, 2), (3, 2), (4, 0)]
+
+
+@pytest.mark.parametrize("steps", [1, 2, 3, 7, 30])
+async def test_halving_finds_every_step(steps: int) -> None:
+    for lost in range(1, steps + 1):
+        tried: list[int] = []
+
+        async def share(step: int, lost: int = lost, tried: list[int] = tried) -> float:
+            tried.append(step)
+            return 0.8 if step <= lost else 0.0
+
+        assert await lost_at(steps, share) == lost
+        assert len(tried) <= steps.bit_length() + 1
+
+    async def never(step: int) -> float:
+        return 0.0
+
+    assert await lost_at(steps, never) is None
+
+
+@pytest.mark.engine
+async def test_what_cannot_be_forked_or_blamed_is_one_line(failed: Callable[[], Any], tmp_path: Path) -> None:
+    trial = await failed()
+    with pytest.raises(tbench.UsageError, match=r"small-task/0: has 7 steps, and no step 8"):
+        await fork(trial, 8)
+    with pytest.raises(tbench.UsageError, match=r"did you mean .*/small-task/0\?"):
+        await fork(trial.replace("small-task", "smal-task"), 1)
+    passed = await fork(trial, 1, directory=tmp_path / "passed")
+    assert passed.passed == 1
+    with pytest.raises(tbench.UsageError, match="has passed; blame is for trials that failed"):
+        await blame(f"{tmp_path}/passed/small-task/0")
+    result = find_trial(trial).directory / "result.json"
+    result.write_text(result.read_text().replace('"human_touched": false', '"human_touched": true'))
+    with pytest.raises(tbench.UsageError, match="a person had a hand in it"):
+        await blame(trial)
+    (find_trial(trial).directory / "result.json").unlink()
+    with pytest.raises(tbench.UsageError, match="has no verdict"):
+        await blame(trial)
+    (tmp_path / "tasks/small-task/task.toml").unlink()
+    with pytest.raises(tbench.UsageError, match="small-task"):
+        await fork(trial, 1)
