@@ -38,6 +38,18 @@ COMMANDS = {
         "debug",
         "Run one trial step by step on one screen: look, decide about each reply, type, verify, go back.",
     ),
+    "why": Lazy(
+        "tbench.cli.after.why",
+        "why",
+        "Say on one screen what became of a trial: failed tests, limits, errors of form, signs, the last steps.",
+    ),
+    "show": Lazy("tbench.cli.after.show", "show", "Show the steps of a trial: what its model thought, typed and saw."),
+    "play": Lazy("tbench.cli.after.play", "play", "Play the recording of a trial's terminal in yours; Ctrl-C leaves."),
+    "diff": Lazy(
+        "tbench.cli.after.diff",
+        "diff",
+        "Show the first step at which two trials part, side by side: what was typed, and what was seen.",
+    ),
     "fork": Lazy(
         "tbench.cli.after.fork",
         "fork",

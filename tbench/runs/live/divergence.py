@@ -34,12 +34,17 @@ def first_difference(before: str, now: str) -> str | None:
 
     Times, durations, process numbers, hashes, addresses, temporary files and speeds are no difference.
     """
-    old, new = list(_lines(before)), list(_lines(now))
-    for number in range(max(len(old), len(new))):
-        mine = new[number] if number < len(new) else None
-        theirs = old[number] if number < len(old) else None
-        if mine is None or theirs is None or same_as(mine) != same_as(theirs):
-            return f"{_shown(mine)} where {_shown(theirs)} was before"
+    found = first_differing_lines(before, now)
+    return None if found is None else f"{found[1]} where {found[0]} was before"
+
+
+def first_differing_lines(one: str, other: str) -> tuple[str, str] | None:
+    """The same as the line of each, as a user may read it."""
+    mine, others = list(_lines(one)), list(_lines(other))
+    for number in range(max(len(mine), len(others))):
+        left, right = (lines[number] if number < len(lines) else None for lines in (mine, others))
+        if left is None or right is None or same_as(left) != same_as(right):
+            return _shown(left), _shown(right)
     return None
 
 
