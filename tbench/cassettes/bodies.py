@@ -2,10 +2,19 @@
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
 from harness.errors import ContextLimitReached
 from harness.trajectory import Reply, ToolCall
+
+
+def request_in(body: bytes) -> dict[str, Any]:
+    """The JSON object in the body of a request. Raises ValueError."""
+    request = json.loads(body)
+    if not isinstance(request, dict):
+        raise ValueError("no JSON object")  # noqa: TRY004 -- as for what is no JSON at all
+    return request
 
 
 def answer_body(path: str, reply: Reply | ContextLimitReached, model: str) -> tuple[int, dict[str, Any]]:

@@ -10,10 +10,10 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 CASSETTE_VERSION = 1
 
@@ -55,35 +55,18 @@ class Cassette:
         """Write the file, whole or not at all. Raises OSError."""
         partly = file.with_name(f".{file.name}.{os.getpid()}")
         try:
-            with partly.open("w", encoding="utf-8") as out:
-                for line in self._lines():
-                    out.write(json.dumps(line, ensure_ascii=True, separators=(",", ":")) + "\n")
+            with CassetteWriter(partly, self.models) as writer:
+                for each in self.exchanges:
+                    writer.append(each)
             partly.replace(file)
         finally:
             partly.unlink(missing_ok=True)
-
-    def _lines(self) -> Iterator[Json]:
-        yield {"cassette": CASSETTE_VERSION, "models": list(self.models)}
-        numbers: dict[str, int] = {}
-        for each in self.exchanges:
-            for message in each.messages:
-                if (key := canonical(message)) not in numbers:
-                    numbers[key] = len(numbers)
-                    yield {"message": message}
-            has_messages = isinstance(each.request.get("messages"), list)
-            yield {
-                "path": each.path,
-                "messages": [numbers[canonical(message)] for message in each.messages] if has_messages else None,
-                "fields": {name: value for name, value in each.request.items() if name != "messages"},
-                "status": each.status,
-                "answer": each.answer,
-            }
 
     @classmethod
     def read(cls, file: Path) -> Cassette:
         """The cassette in a file. Raises CassetteUnreadable."""
         try:
-            lines = file.read_bytes().split(b"\n")
+            lines = file.read_bytes().split(b"\n")[:-1]  # the last one was cut short where it is not empty
         except OSError as error:
             raise CassetteUnreadable(f"{file}: {error.strerror or error}") from None
         messages: list[Json] = []
@@ -105,6 +88,44 @@ class Cassette:
         if models is None:
             raise CassetteUnreadable(f"{file}: is empty")
         return cls(models, exchanges)
+
+
+class CassetteWriter:
+    """Writes a cassette exchange by exchange, each whole on disk before the next. A context manager."""
+
+    def __init__(self, file: Path, models: Sequence[Json]) -> None:
+        """Raises OSError."""
+        self._file = file.open("w", encoding="utf-8")
+        self._numbers: dict[str, int] = {}
+        self._write({"cassette": CASSETTE_VERSION, "models": list(models)})
+
+    def append(self, exchange: RecordedAnswer) -> None:
+        """Write an exchange, and those of its messages that are not in the file yet. Raises OSError."""
+        for message in exchange.messages:
+            if (key := canonical(message)) not in self._numbers:
+                self._numbers[key] = len(self._numbers)
+                self._write({"message": message})
+        has_messages = isinstance(exchange.request.get("messages"), list)
+        numbers = [self._numbers[canonical(message)] for message in exchange.messages]
+        self._write(
+            {
+                "path": exchange.path,
+                "messages": numbers if has_messages else None,
+                "fields": {name: value for name, value in exchange.request.items() if name != "messages"},
+                "status": exchange.status,
+                "answer": exchange.answer,
+            }
+        )
+        self._file.flush()
+
+    def _write(self, line: Json) -> None:
+        self._file.write(json.dumps(line, ensure_ascii=True, separators=(",", ":")) + "\n")
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._file.close()
 
 
 def _models(head: Any) -> Sequence[Json]:

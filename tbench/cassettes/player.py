@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import json
 import threading
 from typing import Any, Self, cast
 
+from tbench.cassettes.bodies import request_in
 from tbench.cassettes.cassette import Cassette
 from tbench.cassettes.matching import Deck, Mismatch
 from tbench.serving.local_server import JsonHandler, LocalServer
@@ -70,8 +70,8 @@ class _PlayerHandler(JsonHandler):
             self.send_json(404, _error("Not Found", 404))
             return
         try:
-            request = dict(json.loads(body))
-        except (ValueError, TypeError):
+            request = request_in(body)
+        except (ValueError, RecursionError):
             self.send_json(400, _error("the body is no JSON object"))
             return
         self.send_json(*self.player.answer(path.removeprefix(_V1), request))

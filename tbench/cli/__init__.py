@@ -158,7 +158,7 @@ COMMANDS = {
         "demo_endpoint",
         "Serve scripted-demo over real HTTP: /v1/models, /v1/chat/completions, /v1/completions; replies from a script.",
     ),
-    "cassette": Lazy("tbench.cli.cassette", "cassette", "Serve recorded replies of a model again."),
+    "cassette": Lazy("tbench.cli.cassette", "cassette", "Record what a model answers, and serve it again."),
     "setup": Lazy(
         "tbench.cli.setup",
         "setup",

@@ -11,13 +11,44 @@ from tbench.cli.parsing.values import A_PATH, Integer
 from tbench.cli.printing import print_line
 
 COMMANDS = {
+    "record": Lazy("tbench.cli.cassette", "record", "Write what clients ask an endpoint, and what it answers."),
     "play": Lazy("tbench.cli.cassette", "play", "Serve the replies in a cassette as an OpenAI-compatible endpoint."),
 }
 
 
 @click.group(cls=LazyGroup, table=COMMANDS)
 def cassette() -> None:
-    """Serve recorded replies of a model again."""
+    """Record what a model answers, and serve it again."""
+
+
+@click.command(cls=TbenchCommand)
+@click.argument("file", cls=Argument, metavar="FILE", type=A_PATH, help="The cassette, which must be new.")
+@click.option("--base-url", metavar="URL", required=True, help="The endpoint that is asked.")
+@click.option("--host", default="127.0.0.1", help="Address to listen on.")
+@click.option("--port", type=Integer(min=0, max=65535), default=8124, help="Port; 0 picks a free one.")
+def record(file: Path, base_url: str, host: str, port: int) -> None:
+    """Write what clients ask an endpoint, and what it answers. Give them the address that this prints as --base-url."""
+    import os
+
+    from tbench.cassettes.recorder import CassetteRecorder, EndpointSilent
+    from tbench.errors import UsageError
+
+    if file.exists():
+        raise UsageError(f"{file}: is there already; name a new file")
+    key = os.environ.get("OPENAI_API_KEY")
+    headers = {"Authorization": f"Bearer {key}"} if key else {}
+    try:
+        recorder = CassetteRecorder(file, base_url, (host, port), headers=headers)
+    except EndpointSilent as error:
+        raise UsageError(str(error)) from None
+    except OSError as error:
+        raise UsageError(f"{error.filename or f'{host}:{port}'}: {error.strerror or error}") from None
+    try:
+        print_line(f"recording {recorder.base} at {recorder.base_url} into {file}")
+        recorder.serve_forever()
+    finally:
+        recorder.close()
+        print_line(f"cassette: {recorder.kept} exchanges in {file}", err=True)
 
 
 @click.command(cls=TbenchCommand)

@@ -125,7 +125,10 @@ def test_why_tells_an_error_and_what_a_verifier_without_tests_printed(tmp_path: 
         ([a_step(1), a_step(2, "cat x\n"), a_step(3)], "they part at step 2: something else was typed"),
         (
             [a_step(1), a_step(2, seen="other\n")],
-            "they part at step 2: the same was typed, and 'file' was seen in one, 'other' in the other",
+            (
+                [a_step(1), a_step(2, seen="other\n")],
+                "they part at step 2: the same was typed, and 'file' was seen in one, 'other' in the other",
+            ),
         ),
         ([a_step(1), a_step(2)], "the same up to step 2, with which one of them ends"),
         ([a_step(1), a_step(2), a_step(3)], "the same in all 3 steps"),
