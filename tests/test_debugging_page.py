@@ -107,6 +107,9 @@ def test_each_command_of_the_page_does_what_it_says(folder: Path, demo: DemoEndp
     replies_are_saved_and_played(reader, folder)
     replies_are_approved(reader, folder)
     a_run_is_spoken_to(reader, folder)
+    a_trial_is_read(reader, folder)
+    a_trial_is_forked(reader, folder)
+    a_run_is_recorded(reader, folder)
     reader.has_read_all()
 
 
@@ -193,8 +196,39 @@ def a_run_is_spoken_to(reader: Reader, folder: Path) -> None:
     assert (result.reward, result.human_touched) == (1.0, True)
 
 
-def attaches(words: list[str], folder: Path, typed: str = "") -> None:
-    """Look on at a trial's terminal, or type there, and leave."""
+def a_trial_is_read(reader: Reader, folder: Path) -> None:
+    put = {"runs/NAME/TASK/SEED2": "runs/spoken/tidy-notes/0", TRIAL: "runs/first/tidy-notes/0"}
+    assert "passed, reward 1" in reader.runs(reader.reads(f"tbench why {TRIAL}", **put))
+    grep = reader.reads(f'tbench show {TRIAL} --grep "Traceback|No such file"', **put)
+    assert "step 1 of 5" in reader.runs([word.replace("Traceback|No such file", "jam.md") for word in grep])
+    assert "the screen behind it:" in reader.runs(reader.reads(f"tbench show {TRIAL} --step 3", **put))
+    attaches([*reader.reads(f"tbench play {TRIAL} --from-step 3", **put), "--speed", "9"], folder, leaves="")
+    said = reader.runs(reader.reads("tbench diff runs/NAME/TASK/SEED runs/NAME/TASK/SEED2", **put))
+    assert "they part at step 1" in said or "the same in all" in said
+
+
+def a_trial_is_forked(reader: Reader, folder: Path) -> None:
+    put = {TRIAL: "runs/first/tidy-notes/0", "--k 5": "--k 2"}
+    said = reader.runs(reader.reads(f"tbench fork {TRIAL} --at-step 3 --k 5", **put))
+    assert "from step 3 of runs/first/tidy-notes/0 on, 2 of 2 succeed" in said
+    blame = reader.reads(f"tbench blame {TRIAL} --k 5", **put)
+    done = subprocess.run(blame, cwd=folder, capture_output=True, text=True, timeout=BOUND_SEC)
+    assert "has passed; blame is for trials that failed" in done.stderr
+
+
+def a_run_is_recorded(reader: Reader, folder: Path) -> None:
+    record = reader.reads("tbench cassette record night.jsonl --base-url http://localhost:8000/v1")
+    with reader.starts([*record, "--port", "0"]) as recorder:
+        assert recorder.stdout is not None
+        found = re.search(r"at (http://\S+/v1)", recorder.stdout.readline())
+        assert found is not None
+        words = [sys.executable, "-m", "tbench", "run", "tasks/tidy-notes", "--base-url", found[1]]
+        reader.runs([*words, "-o", "runs/recorded"])
+    assert len((folder / "night.jsonl").read_text().splitlines()) > 10
+
+
+def attaches(words: list[str], folder: Path, typed: str = "", leaves: str = "\x1d") -> None:
+    """Look on at a trial's terminal, or type there, and leave, or see it come to its end."""
     terminal = pexpect.spawn(
         words[0], words[1:], cwd=str(folder), encoding="utf-8", timeout=BOUND_SEC, dimensions=(24, 80),
         env={**os.environ, "TERM": "xterm-256color"},
@@ -204,7 +238,8 @@ def attaches(words: list[str], folder: Path, typed: str = "") -> None:
         if typed:
             terminal.send(typed)
             terminal.expect("\nby hand|by hand\x1b")
-        terminal.send("\x1d")
+        if leaves:
+            terminal.send(leaves)
         terminal.expect(pexpect.EOF)
     finally:
         terminal.close(force=True)

@@ -20,7 +20,7 @@ from tbench.results import TrialResult
 from tbench.scores.summarise import status_of
 from tbench.scores.summary import Summary
 from tbench.storage.read_run import StoredRun
-from tbench.storage.repeating import command_of
+from tbench.storage.repeating import command_of, commands_about
 from tbench.text import counted
 
 Key = tuple[str, int, int]
@@ -94,6 +94,7 @@ def _files(
             task_page=task_page(result.task),
             run_page=run_page(run.slug),
             command=command_of(stored.document, result.task, result.seed) if stored.document is not None else "",
+            asking=commands_about(stored.path, result) if stored.document is not None else (),
             imported=stored.imported,
         ),
     )

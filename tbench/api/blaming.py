@@ -15,7 +15,7 @@ from tbench.storage.stored_trial import StoredTrial, find_trial
 
 
 @dataclass(frozen=True)
-class Blame:
+class BlamedTrial:
     """What forks at several steps say about a trial that failed."""
 
     of: str
@@ -36,7 +36,7 @@ async def blame(
     directory: Path | str | None = None,
     backend: MakeBackend | None = None,
     say: Callable[[str], None] = lambda _: None,
-) -> Blame:
+) -> BlamedTrial:
     """Fork a failed trial at steps between which it is halved, and name the step after which its chances drop.
 
     A fork at a step asks for that step anew: where such forks succeed at least half as often as those from the very
@@ -64,7 +64,7 @@ async def blame(
         return done.passed / len(done.judged)
 
     step = await lost_at(len(found.steps), share_from)
-    return Blame(found.name, len(found.steps), tuple(forks[at] for at in sorted(forks)), step)
+    return BlamedTrial(found.name, len(found.steps), tuple(forks[at] for at in sorted(forks)), step)
 
 
 async def lost_at(steps: int, share_from: Callable[[int], Awaitable[float]]) -> int | None:

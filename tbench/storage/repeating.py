@@ -1,4 +1,4 @@
-"""The command that runs a stored trial again."""
+"""The commands that run a stored trial again, and that ask what became of it."""
 
 from __future__ import annotations
 
@@ -6,11 +6,13 @@ import json
 import re
 import shlex
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 from tbench.config.document import RunDocument
 from tbench.config.setting import settings_of
 from tbench.config.settings import RunConfig
+from tbench.results import TrialResult
 
 _SETTINGS = [setting for setting in settings_of(RunConfig) if setting.is_measured]
 _SAID_BY_FLAGS = {"agent.name"}
@@ -24,6 +26,23 @@ def command_of(document: RunDocument, task: str, seed: int) -> str:
     """
     options = [" ".join(map(shlex.quote, words)) for words in _options(document, task, seed)]
     return " \\\n  ".join(("tbench run", *options))
+
+
+def commands_about(run: Path, result: TrialResult) -> list[tuple[str, str]]:
+    """Commands that look into a trial, as a shell reads them, each with what it does."""
+    attempt = f"/attempt-{result.attempt}" if result.attempt > 1 else ""
+    name = shlex.quote(f"{run}/{result.task}/{result.seed}{attempt}")
+    found = [(f"tbench why {name}", "what became of it, on one screen")]
+    if result.steps:
+        last = result.steps
+        found += [
+            (f"tbench show {name} --step {last}", "a step with all of its texts, and the screen behind it"),
+            (f"tbench play {name}", "its terminal, played in yours"),
+            (f"tbench fork {name} --at-step {last} --k 5", "the same up to a step, and otherwise from there"),
+        ]
+        if result.reward is not None and not result.passed and not result.human_touched:
+            found.append((f"tbench blame {name}", "the step at which it was lost"))
+    return found
 
 
 def _options(document: RunDocument, task: str, seed: int) -> Iterator[tuple[str, ...]]:

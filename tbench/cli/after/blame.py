@@ -15,7 +15,7 @@ from tbench.cli.printing import print_line, print_text
 from tbench.config.settings import RunConfig
 
 if TYPE_CHECKING:
-    from tbench.api.blaming import Blame
+    from tbench.api.blaming import BlamedTrial
     from tbench.api.forking import Fork
 
 _BAR = 30
@@ -48,7 +48,7 @@ def blame(trial: str, given: Given[RunConfig], samples: int, as_json: bool) -> N
         print_line(line)
 
 
-def blame_lines(found: Blame) -> list[str]:
+def blame_lines(found: BlamedTrial) -> list[str]:
     """What was found, as lines: a bar for each step that was tried."""
     lines = [_bar(fork) for fork in found.forks]
     if found.step is None:

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
 import sys
-import time
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
@@ -27,6 +27,7 @@ _FRAME_SEC = 0.04
 def play(trial: str, from_step: int, speed: float, idle: float) -> None:
     """Play the recording of a trial's terminal in yours; Ctrl-C leaves."""
     from tbench.cli.after.screens import SessionRecording
+    from tbench.cli.interruption import run_interruptibly
     from tbench.errors import UsageError
     from tbench.storage.stored_trial import find_trial
 
@@ -39,17 +40,23 @@ def play(trial: str, from_step: int, speed: float, idle: float) -> None:
         raise UsageError(f"{found.name}: has no recording") from None
     if from_step > max(1, len(found.steps)):
         raise UsageError(f"--from-step {from_step}: {found.name} has {len(found.steps)} steps")
+    run_interruptibly(_play(recording, from_step, speed, idle))
+
+
+async def _play(recording: SessionRecording, from_step: int, speed: float, idle: float) -> bool:
+    """Draw each picture for its time; whether that came to its end, and was not left before."""
     click.echo("\x1b[?1049h\x1b[?25l\x1b[2J", nl=False, color=True)
     try:
         for picture, pause_sec in pictures(recording, from_step, speed, idle):
             columns, rows = _window()
             shown = "".join(f"\x1b[{at + 1};1H{line}\x1b[0m\x1b[K" for at, line in enumerate(picture[: rows - 1]))
             click.echo(f"{shown}\x1b[J\x1b[{rows};1H{_foot(recording, columns)}", nl=False, color=True)
-            time.sleep(pause_sec)
-    except KeyboardInterrupt:
-        pass
+            await asyncio.sleep(pause_sec)
+    except asyncio.CancelledError:
+        return False
     finally:
         click.echo("\x1b[0m\x1b[?25h\x1b[?1049l", nl=False, color=True)
+    return True
 
 
 def pictures(
