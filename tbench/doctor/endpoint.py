@@ -37,6 +37,15 @@ def _chat(base_url: str, model: str | None, api_key: str | None) -> ChatModel:
     )  # fmt: skip
 
 
+async def served_model(base_url: str, model: str | None, api_key: str | None) -> str | None:
+    """The id of that model, or of the only one; None where it cannot be told."""
+    try:
+        async with _chat(base_url, model, api_key) as chat:
+            return (await chat.connect(budget_sec=_CONNECT_SEC)).id
+    except EndpointError:
+        return None
+
+
 async def look_at_listing(make: Callable[[], ChatModel]) -> CheckResult:
     try:
         async with make() as chat:

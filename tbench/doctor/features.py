@@ -1,0 +1,218 @@
+"""Finds out what an OpenAI-compatible endpoint can do, by a real request for each feature."""
+
+from __future__ import annotations
+
+import json
+import urllib.error
+import urllib.request
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal, NamedTuple
+
+from harness.endpoint.address import full_url, goes_past_proxies
+from harness.endpoint.answers import is_context_refusal, server_words
+from harness.protocols import PROTOCOLS, load_protocol
+from tbench.doctor import in_thread
+from tbench.text import one_line
+
+Can = Literal["yes", "no", "unclear"]
+_ANSWER_SEC = 120.0
+_MOST_BYTES = 4 << 20
+_SAY = [{"role": "user", "content": "Write one short sentence about terminals."}]
+_TOO_MANY = 100_000_000
+_SHORT, _LONGER = 24, 64
+
+
+class HttpAnswer(NamedTuple):
+    """What came back: 0 is no answer at all."""
+
+    status: int
+    body: Any
+    text: str = ""
+
+    @property
+    def choice(self) -> Mapping[str, Any]:
+        """The first choice of a completion; empty where there is none."""
+        try:
+            choice = self.body["choices"][0]
+        except (LookupError, TypeError):
+            return {}
+        return choice if isinstance(choice, dict) else {}
+
+    @property
+    def message(self) -> Mapping[str, Any]:
+        message = self.choice.get("message")
+        return message if isinstance(message, dict) else {}
+
+    @property
+    def words(self) -> str:
+        """What a refusal says."""
+        return one_line(f"HTTP {self.status}: {server_words(self.body) or self.text or 'no message'}", 160)
+
+
+Asks = Callable[[str, Mapping[str, Any]], HttpAnswer]
+"""Sends a body to a path below the base URL."""
+
+
+@dataclass(frozen=True)
+class Feature:
+    """Something that an endpoint can do or not."""
+
+    name: str
+    can: Can
+    seen: str
+    """What the answer was that says so."""
+
+
+def _seed(ask: Asks) -> Feature:
+    drawn = {"messages": _SAY, "temperature": 1.0, "max_tokens": _SHORT}
+    first, again, other = (ask(_CHAT, {**drawn, "seed": seed}) for seed in (7, 7, 8))
+    if first.status != 200:
+        return Feature("seed", "no", first.words)
+    texts = [_said(each) for each in (first, again, other)]
+    if texts[0] == texts[1]:
+        more = "" if texts[0] != texts[2] else ", and with another one, so it may have no effect"
+        return Feature("seed", "yes" if not more else "unclear", f"the same text twice with one seed{more}")
+    return Feature("seed", "no", "taken, and two texts with one seed: it has no effect")
+
+
+def _tools(ask: Asks) -> Feature:
+    tools = load_protocol("bash-tool").tools
+    wanted = [{"role": "user", "content": "List the files of this directory with the tool."}]
+    got = ask(_CHAT, {"messages": wanted, "tools": list(tools), "temperature": 0.0, "max_tokens": 512})
+    if got.status != 200:
+        return Feature("tools", "no", got.words)
+    if got.message.get("tool_calls"):
+        return Feature("tools", "yes", "the model has called one")
+    return Feature("tools", "unclear", "taken, and the model has called none")
+
+
+def _reasoning(ask: Asks) -> Feature:
+    got = ask(_CHAT, {"messages": _SAY, "temperature": 0.0, "max_tokens": 512})
+    if got.status != 200:
+        return Feature("reasoning", "no", got.words)
+    name = next((name for name in ("reasoning", "reasoning_content") if got.message.get(name)), None)
+    if name is not None:
+        return Feature("reasoning", "yes", f"apart from the reply, as message.{name}")
+    if "</think>" in _said(got) or "<think>" in _said(got):
+        return Feature("reasoning", "unclear", "within the reply: start the server with a reasoning parser")
+    return Feature("reasoning", "no", "the model has shown none")
+
+
+def _usage(ask: Asks) -> Feature:
+    got = ask(_CHAT, {"messages": _SAY, "temperature": 0.0, "max_tokens": _SHORT})
+    usage = got.body.get("usage") if isinstance(got.body, dict) else None
+    if got.status != 200 or not isinstance(usage, dict) or not usage.get("prompt_tokens"):
+        return Feature("usage", "no", got.words if got.status != 200 else "no counts: limits of tokens have no effect")
+    cached = isinstance(usage.get("prompt_tokens_details"), dict)
+    more = "" if cached else "; cached ones are not told"
+    return Feature("usage", "yes", f"{usage['prompt_tokens']} + {usage.get('completion_tokens')} tokens{more}")
+
+
+def _logprobs(ask: Asks) -> Feature:
+    fields = {"messages": _SAY, "logprobs": True, "top_logprobs": 1, "temperature": 1.0, "max_tokens": 4}
+    got = ask(_CHAT, fields)
+    if got.status != 200:
+        return Feature("logprobs", "no", got.words)
+    content = (got.choice.get("logprobs") or {}).get("content")
+    if content:
+        return Feature("logprobs", "yes", f"of {len(content)} tokens")
+    return Feature("logprobs", "no", "taken, and not told")
+
+
+def _token_ids(ask: Asks) -> Feature:
+    got = ask(_CHAT, {"messages": _SAY, "return_token_ids": True, "temperature": 0.0, "max_tokens": 4})
+    if got.status != 200:
+        return Feature("token ids", "no", got.words)
+    if got.choice.get("token_ids"):
+        prompt = isinstance(got.body, dict) and bool(got.body.get("prompt_token_ids"))
+        return Feature("token ids", "yes", f"of the reply{' and of the prompt' if prompt else ' only'}")
+    return Feature("token ids", "no", "taken, and not told: the field is one of vLLM's")
+
+
+def _context_error(ask: Asks) -> Feature:
+    got = ask(_CHAT, {"messages": _SAY, "max_tokens": _TOO_MANY})
+    if got.status == 200:
+        return Feature("context error", "no", "max_tokens beyond the context is cut without a word")
+    if is_context_refusal(got.status, got.body):
+        return Feature("context error", "yes", got.words)
+    return Feature("context error", "no", f"refused, but not understood as that: {got.words}")
+
+
+def _streaming(ask: Asks) -> Feature:
+    got = ask(_CHAT, {"messages": _SAY, "stream": True, "temperature": 0.0, "max_tokens": 4})
+    if got.status != 200:
+        return Feature("streaming", "no", got.words)
+    events = got.text.count("data: ")
+    is_whole = "data: [DONE]" in got.text
+    return Feature("streaming", "yes" if is_whole else "no", f"{events} events{'' if is_whole else ', and no end'}")
+
+
+def _template(ask: Asks) -> Feature:
+    kwargs = {"enable_thinking": False}
+    got = ask(_CHAT, {"messages": _SAY, "chat_template_kwargs": kwargs, "temperature": 0.0, "max_tokens": _LONGER})
+    if got.status != 200:
+        return Feature("chat_template_kwargs", "no", got.words)
+    if got.message.get("reasoning") or got.message.get("reasoning_content") or "<think>" in _said(got):
+        return Feature("chat_template_kwargs", "unclear", "taken; enable_thinking=false did not stop its thinking")
+    return Feature("chat_template_kwargs", "yes", "taken (servers also take what their template does not know)")
+
+
+def _completions(ask: Asks) -> Feature:
+    got = ask("/completions", {"prompt": "ls -", "temperature": 0.0, "max_tokens": 4, "stop": ["\n"]})
+    if got.status != 200 or not isinstance(got.choice.get("text"), str):
+        return Feature("completions", "no", got.words)
+    return Feature("completions", "yes", "prompts that are rendered here (--render)")
+
+
+_CHAT = "/chat/completions"
+PROBES: Sequence[Callable[[Asks], Feature]] = (
+    *(_seed, _tools, _reasoning, _usage, _logprobs, _token_ids, _context_error, _streaming, _template, _completions),
+)
+
+
+async def features_of(base_url: str, model: str, api_key: str | None) -> list[Feature]:
+    """What the endpoint can do for a model, each asked for in its turn."""
+    ask = _asks(full_url(base_url), model, api_key)
+    return [await in_thread(probe, ask) for probe in PROBES]
+
+
+def fitting_protocols(features: Sequence[Feature]) -> dict[str, str]:
+    """By protocol: why it does not fit, empty where it does."""
+    can = {each.name: each.can for each in features}
+    found = {}
+    for name in PROTOCOLS:
+        needs_tools = bool(load_protocol(name).tools)
+        found[name] = "it calls a tool, which is refused here" if needs_tools and can.get("tools") == "no" else ""
+    return found
+
+
+def _asks(base: str, model: str, api_key: str | None) -> Asks:
+    opener = urllib.request.build_opener(*([urllib.request.ProxyHandler({})] if goes_past_proxies(base) else []))
+    headers = {"Content-Type": "application/json"} | ({"Authorization": f"Bearer {api_key}"} if api_key else {})
+
+    def ask(path: str, fields: Mapping[str, Any]) -> HttpAnswer:
+        request = urllib.request.Request(f"{base}{path}", json.dumps({"model": model, **fields}).encode(), headers)
+        try:
+            with opener.open(request, timeout=_ANSWER_SEC) as answer:
+                return _read(answer.status, answer.read(_MOST_BYTES))
+        except urllib.error.HTTPError as refusal:
+            with refusal:
+                return _read(refusal.code, refusal.read(_MOST_BYTES))
+        except (OSError, ValueError) as error:
+            return HttpAnswer(0, None, str(error))
+
+    return ask
+
+
+def _read(status: int, raw: bytes) -> HttpAnswer:
+    text = raw.decode("utf-8", "replace")
+    try:
+        return HttpAnswer(status, json.loads(text), text)
+    except (ValueError, RecursionError):
+        return HttpAnswer(status, None, text)
+
+
+def _said(answer: HttpAnswer) -> str:
+    content = answer.message.get("content")
+    return content if isinstance(content, str) else ""
