@@ -5,12 +5,14 @@ Colours and cursors of tbench's own are the business of rich, and of the few lin
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+import re
+from collections.abc import Iterable, Iterator, Sequence
 
 import click
 
 from tbench.text import visible, visible_line
 
+_COLOURS = re.compile(r"(\x1b\[[0-9;]*m)")
 
 def print_line(text: str, *, err: bool = False) -> None:
     """Print one line: what `text` quotes cannot begin another."""
@@ -20,6 +22,17 @@ def print_line(text: str, *, err: bool = False) -> None:
 def print_text(text: str, *, err: bool = False, nl: bool = True) -> None:
     """Print text of several lines, such as a table or JSON, which stays JSON."""
     click.echo(visible(text), err=err, nl=nl)
+
+
+def print_coloured(lines: Iterable[str]) -> None:
+    """Print lines that have colours of tbench's own, which a terminal that shows none is spared."""
+    for line in lines:
+        click.echo(coloured_line(line))
+
+
+def coloured_line(text: str) -> str:
+    """Give a line of which colours stay, and nothing else that could steer a terminal."""
+    return "".join(part if _COLOURS.fullmatch(part) else visible_line(part) for part in _COLOURS.split(text))
 
 
 def aligned(heads: Sequence[str], rows: Sequence[Sequence[str]]) -> Iterator[str]:

@@ -13,7 +13,7 @@ import pytest
 from rich.console import Console
 
 import tbench.cli
-from tbench.cli.printing import print_line, print_text
+from tbench.cli.printing import coloured_line, print_line, print_text
 from tbench.cli.progress.live import LiveView
 from tbench.events import Note, TrialPhase, TrialStep
 
@@ -31,6 +31,12 @@ def test_json_and_tables_keep_their_lines_and_their_meaning(capsys: pytest.Captu
     said = capsys.readouterr().out
     assert len(said.splitlines()) == 3
     assert json.loads(said) == {"name": HOSTILE}
+
+
+def test_a_coloured_line_keeps_its_colours_and_nothing_else_that_steers() -> None:
+    assert coloured_line(f"\x1b[1;31mred\x1b[0m {HOSTILE}") == (
+        "\x1b[1;31mred\x1b[0m \\u001b[2J\\u009b31m\\u000d\\u000a12:00:00 forged\\u202e"
+    )
 
 
 def test_the_live_table_shows_what_it_quotes_and_obeys_nothing_of_it() -> None:
@@ -54,10 +60,11 @@ def test_every_command_prints_that_way() -> None:
     }
     assert others == {
         "__init__.py": 6,  # before anything else is imported
+        "after/play.py": 3,  # a screen of its own, and its cursor
         "comparing/sheets.py": 1,
         "execute.py": 1,
         "interruption.py": 1,
-        "printing.py": 2,
+        "printing.py": 3,
         "proxies/replay_run_live.py": 1,
     }
 

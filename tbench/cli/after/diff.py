@@ -23,11 +23,11 @@ _LEAST_COLUMNS, _MOST_COLUMNS = 60, 200
 @click.argument("second", cls=Argument, metavar="OTHER", type=A_NAME, help="Another one, as a rule of the same task.")
 def diff(first: str, second: str) -> None:
     """Show the first step at which two trials part, side by side: what was typed, and what was seen."""
+    from tbench.cli.printing import print_coloured
     from tbench.storage.stored_trial import find_trial
 
     columns = max(_LEAST_COLUMNS, min(_MOST_COLUMNS, shutil.get_terminal_size().columns))
-    for line in diff_lines(find_trial(first), find_trial(second), columns):
-        click.echo(line)
+    print_coloured(diff_lines(find_trial(first), find_trial(second), columns))
 
 
 def diff_lines(first: StoredTrial, second: StoredTrial, columns: int) -> Iterator[str]:

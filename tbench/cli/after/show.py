@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 @click.option("--grep", metavar="RE", help="Only steps in which this regular expression matches something.")
 def show(trial: str, step: int | None, grep: str | None) -> None:
     """Show the steps of a trial: what its model thought, typed and saw."""
+    from tbench.cli.printing import coloured_line, print_coloured
     from tbench.errors import UsageError
     from tbench.storage.stored_trial import find_trial
 
@@ -34,12 +35,11 @@ def show(trial: str, step: int | None, grep: str | None) -> None:
         raise UsageError(f"--step {step}: {found.name} has {len(found.steps)} steps")
     if pattern is not None and not any(True for _ in _matching(found, pattern)):
         raise UsageError(f"--grep {grep}: matches nothing in {found.name}")
-    text = (f"{line}\n" for line in _lines(found, step, pattern))
+    lines = _lines(found, step, pattern)
     if sys.stdout.isatty():
-        click.echo_via_pager(text, color=True)
+        click.echo_via_pager((f"{coloured_line(line)}\n" for line in lines), color=True)
     else:
-        for each in text:
-            click.echo(each, nl=False)
+        print_coloured(lines)
 
 
 def _matching(trial: StoredTrial, pattern: re.Pattern[str]) -> Iterator[int]:

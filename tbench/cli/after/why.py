@@ -32,10 +32,10 @@ _LIMITS = {
 @click.argument("trial", cls=Argument, metavar="TRIAL", type=A_NAME, help="RUN/TASK/SEED.")
 def why(trial: str) -> None:
     """Say on one screen what became of a trial: failed tests, limits, errors of form, signs, the last steps."""
+    from tbench.cli.printing import print_coloured
     from tbench.storage.stored_trial import find_trial
 
-    for line in why_lines(find_trial(trial)):
-        click.echo(line)
+    print_coloured(why_lines(find_trial(trial)))
 
 
 def why_lines(trial: StoredTrial) -> Iterator[str]:
