@@ -170,7 +170,7 @@ COMMANDS = {
         "Check engine, limits, network, disk, certificates, clock and endpoint; exit with 2 if something fails.",
     ),
     "config": Lazy("tbench.cli.config", "config", "Show, describe and begin configurations of runs."),
-    "task": Lazy("tbench.cli.task", "task", "List, check, begin and convert task directories."),
+    "task": Lazy("tbench.cli.task", "task", "List, check, try, begin and convert task directories."),
     "dataset": Lazy("tbench.cli.dataset", "dataset", "List, show, fetch and verify datasets."),
     "shell": Lazy(
         "tbench.cli.shell", "shell", "Open a shell in a task's sandbox; leave it to see what the verifier says."

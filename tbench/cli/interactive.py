@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import itertools
 import os
 import re
 import signal
 import sys
 import termios
 import tty
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
 from pathlib import Path
 
 from harness.terminal import TerminalSpec
@@ -25,6 +26,7 @@ from tbench.runs.overrides import as_configured
 from tbench.runs.plan import sandbox_settings
 from tbench.runs.regrade import Kept, kept_of, kept_sandbox
 from tbench.runs.task_steps import prepare_step
+from tbench.sandbox.archive import tree_at
 from tbench.sandbox.backend import (
     BUSYBOX,
     Backend,
@@ -46,8 +48,10 @@ from tbench.tasks.environment import agent_environment
 from tbench.tasks.sources import BUNDLED
 from tbench.tasks.task import Task
 from tbench.tasks.told import instruction_with_servers
-from tbench.verify.verifier import verify
+from tbench.verify.policy import verify_by
+from tbench.verify.verifier import Verdict, verify
 
+_SOLVE = ["bash", "-c", "exec bash /solution/solve.sh </dev/null"]
 _SHELL = [BUSYBOX, "sh", "-c", f"command -v bash >/dev/null && exec bash || exec {BUSYBOX} sh"]
 
 
@@ -82,11 +86,49 @@ def _kept(name: str) -> tuple[Path, Kept, RunDocument] | None:
     return run.parent, kept, stored.document
 
 
-async def session(make_backend: MakeBackend, name: str, verifies: bool, sandbox: SandboxConfig) -> None:
-    """Start the sandbox, hand over the keyboard, verify, remove; a kept one stays as it is left. Raises UsageError."""
+async def session(
+    make_backend: MakeBackend, name: str, verifies: bool, sandbox: SandboxConfig, *, returns: bool = False
+) -> None:
+    """Start the sandbox, hand over the keyboard, verify, remove; a kept one stays as it is left. Raises UsageError.
+
+    With `returns` the user may go back to the keyboard after each verdict.
+    """
     if (found := _kept(name)) is not None:
         await _kept_session(make_backend, *found)
         return
+    async with _ready(make_backend, name, sandbox) as (backend, task):
+        await _in_sandbox(backend, task, verifies, returns)
+
+
+async def solution(make_backend: MakeBackend, name: str, sandbox: SandboxConfig) -> float:
+    """Run a task's solution as its agent would, with its output as it comes, then the verifier; the reward.
+
+    Raises UsageError.
+    """
+    async with _ready(make_backend, name, sandbox) as (backend, task):
+        if task.steps:
+            raise UsageError(f"{name}: has steps, of which each has a solution; run it with tbench run -a oracle")
+        if "solve.sh" not in task.solution:
+            raise UsageError(f"{task.solve_script}: missing, so there is nothing to run")
+        return await _solved(backend, task)
+
+
+async def beside(
+    make_backend: MakeBackend, name: str, sandbox: SandboxConfig, container: Callable[[str], str | None]
+) -> float:
+    """Judge a copy of what somebody has done in a shell of the task; `container` finds that. Raises UsageError."""
+    async with _ready(make_backend, name, sandbox) as (backend, task):
+        kept = container(f"{task.name}.shell")
+        if kept is None or not isinstance(backend, Reopens):
+            raise UsageError(f"{name}: no shell of it is open; open one with: tbench task shell {name}")
+        part = task.steps[0] if task.steps else task
+        verdict = await verify_by("isolated", part, await backend.reopen(agent_environment(task), task.name, kept))
+        return _told(verdict)
+
+
+@contextlib.asynccontextmanager
+async def _ready(make_backend: MakeBackend, name: str, sandbox: SandboxConfig) -> AsyncIterator[tuple[Backend, Task]]:
+    """A backend that is open, and the task of that name. Raises UsageError, also for errors of the sandbox within."""
     task = _task(name).allowing(sandbox.allow_env, host=sandbox.trust)
     if words := about_withheld(task.wishes, sandbox.allow_env):
         _say(words)
@@ -94,7 +136,7 @@ async def session(make_backend: MakeBackend, name: str, verifies: bool, sandbox:
     require(backend, HasTty, "tbench shell")
     try:
         async with opened(backend, _say):
-            await _in_sandbox(backend, task, verifies)
+            yield backend, task
     except TrialError as error:
         raise UsageError(f"{error.type}: {error}") from None
 
@@ -132,21 +174,76 @@ async def _at_keyboard(sandbox: Sandbox, user: str | None = None) -> None:
     await _hand_over(await sandbox.open_tty(_SHELL, TerminalSpec().environment, size.lines, size.columns, user))
 
 
-async def _in_sandbox(backend: Backend, task: Task, verifies: bool) -> None:
+async def _in_sandbox(backend: Backend, task: Task, verifies: bool, returns: bool) -> None:
     sandbox = await backend.sandbox(agent_environment(task), f"{task.name}.shell")
     try:
         title = task.name
         if task.steps:
             title, task = f"{task.name}: step 1 of {len(task.steps)}, {task.file.steps[0].name}", task.steps[0]
             await prepare_step(task, sandbox, 0)
-        await use_network(sandbox, agent_environment(task), "agent")
         _say(f"--- {title} ---\n{instruction_with_servers(task)}--- leave with exit or C-d ---")
-        await _at_keyboard(sandbox, agent_user(task))
-        if verifies:
-            await use_network(sandbox, agent_environment(task), "verifier")
-            verdict = await verify(task, sandbox)
-            _say(plain_text(verdict.files.get("verifier/stdout.txt", b"")))
-            print_line(f"reward {verdict.reward:g}")
+        for number in itertools.count():
+            await use_network(sandbox, agent_environment(task), "agent")
+            await _at_keyboard(sandbox, agent_user(task))
+            if not verifies:
+                return
+            try:
+                await _judge(task, sandbox, again=number > 0)
+            except TrialError as error:
+                if not returns:
+                    raise
+                _say(f"{error.type}: {error}")
+            if not returns or not await _wants_back():
+                return
+    finally:
+        await asyncio.shield(sandbox.remove())
+
+
+async def _judge(task: Task, sandbox: Sandbox, *, again: bool = False) -> float:
+    """Run the verifier in the sandbox as it is, and print what it says; its reward."""
+    await use_network(sandbox, agent_environment(task), "verifier")
+    return _told(await verify(task, sandbox, again=again))
+
+
+def _told(verdict: Verdict) -> float:
+    """Print what a verifier has said; its reward."""
+    _say(plain_text(verdict.files.get("verifier/stdout.txt", b"")))
+    print_line(f"reward {verdict.reward:g}")
+    return verdict.reward
+
+
+async def _wants_back() -> bool:
+    """Whether the user wants to go on in the same sandbox."""
+    _say("--- Enter goes back to it; q removes it ---")
+    async for data in _stdin():
+        return b"q" not in data
+    return False
+
+
+async def _solved(backend: Backend, task: Task) -> float:
+    """The reward of a task's solution, which runs in a sandbox of its own."""
+    sandbox = await backend.sandbox(agent_environment(task), f"{task.name}.solve")
+    try:
+        assert isinstance(sandbox, HasTty)
+        await use_network(sandbox, agent_environment(task), "agent")
+        await sandbox.put(tree_at("/solution", task.solution))
+        size = _window()
+        variables = {
+            **TerminalSpec().environment,
+            "DEBIAN_FRONTEND": "noninteractive",
+            **task.resolve_env(task.file.solution.env),
+        }
+        stream = await sandbox.open_tty(_SOLVE, variables, size.lines, size.columns, agent_user(task))
+        try:
+            async with asyncio.timeout(task.file.agent.timeout_sec):
+                while data := await stream.read():
+                    sys.stdout.buffer.write(data)
+                    sys.stdout.buffer.flush()
+        except TimeoutError:
+            _say(f"--- the solution was ended after {task.file.agent.timeout_sec:g} s ---")
+        finally:
+            await stream.close()
+        return await _judge(task, sandbox)
     finally:
         await asyncio.shield(sandbox.remove())
 
