@@ -45,6 +45,7 @@ OF_ONE = re.compile(r"^from (?:internet|own_\w+) import|^def host_addresses", re
 
 LONGEST = (
     "test_cli.py",
+    "test_debugging_page.py",
     "test_verifier.py",
     "test_site_in_browser.py",
     "test_delivery.py",
@@ -58,6 +59,8 @@ LONGEST = (
     "docker/test_image.py",
     "test_services.py",
     "test_night.py",
+    "test_forking.py",
+    "cli/debug/",
     "test_typing.py",
 )
 """The files that take longest."""
