@@ -14,6 +14,7 @@ from tbench.text import visible, visible_line
 
 _COLOURS = re.compile(r"(\x1b\[[0-9;]*m)")
 
+
 def print_line(text: str, *, err: bool = False) -> None:
     """Print one line: what `text` quotes cannot begin another."""
     click.echo(visible_line(text), err=err)
