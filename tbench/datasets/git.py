@@ -7,7 +7,7 @@ import os
 import re
 import signal
 import subprocess
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import cache
 from pathlib import Path
 
@@ -157,29 +157,42 @@ def _run(
     lock: int | None = None,
 ) -> subprocess.CompletedProcess[str]:
     command = ["git", *_OWN_SETTINGS, *arguments]
+    process: subprocess.Popen[str] | None = None
     try:
-        process = subprocess.Popen(
-            command,
-            cwd=directory,
-            env=_environment(os.environ, url),
-            stdin=subprocess.DEVNULL if text is None else subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            encoding="utf-8",
-            errors="surrogateescape",
-            start_new_session=True,  # without the terminal, on which ssh would ask
-            pass_fds=() if lock is None else (lock,),
-            umask=0o022,  # modes of the files go into containers: they are not this user's business
-        )
+        with _uninterrupted():
+            process = subprocess.Popen(
+                command,
+                cwd=directory,
+                env=_environment(os.environ, url),
+                stdin=subprocess.DEVNULL if text is None else subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.PIPE,
+                encoding="utf-8",
+                errors="surrogateescape",
+                start_new_session=True,  # without the terminal, on which ssh would ask
+                pass_fds=() if lock is None else (lock,),
+                umask=0o022,  # modes of the files go into containers: they are not this user's business
+            )
+        stdout, stderr = process.communicate(text, timeout=deadline_sec)
     except FileNotFoundError:
         raise GitFailed("git: is not installed; datasets are fetched with it (apt install git)") from None
-    try:
-        stdout, stderr = process.communicate(text, timeout=deadline_sec)
     except subprocess.TimeoutExpired:
         stdout, stderr = "", f"fatal: timed out after {deadline_sec:g} s"
     finally:
-        _end(process)
+        if process is not None:
+            _end(process)
+    assert process is not None
     return subprocess.CompletedProcess(command, process.returncode, stdout, stderr)
+
+
+@contextlib.contextmanager
+def _uninterrupted() -> Iterator[None]:
+    """A block that Ctrl-C ends only behind it: a process of which nobody knows yet would live on."""
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
 def _end(process: subprocess.Popen[str]) -> None:
