@@ -23,6 +23,10 @@ _LARGEST_BYTES = 4 << 20
 _MOST_TESTS = 300
 _MESSAGE_CHARS = 1500
 _SUMMARY_LINE = re.compile(r"^(PASSED|FAILED|ERROR|SKIPPED|XFAIL|XPASS) (\S*::\S.*?)(?: - (.*))?$", re.MULTILINE)
+_SECTION = re.compile(
+    r"^_+ (?:ERROR at \w+ of )?(\S.*?) _+\n(.*?)(?=^_+ \S.* _+$|^=+ .* =+$|\Z)", re.MULTILINE | re.DOTALL
+)
+"""What pytest shows of one failure."""
 _STATUSES = {
     "passed": "pass",
     "xfail": "pass",
@@ -113,8 +117,15 @@ def _tests(directory: Path, output: str) -> tuple[str, list[CheckedTest]]:
     for name, read in (("ctrf.json", _of_ctrf), ("junit.xml", _of_junit)):
         if found := read(_text(directory / name)):
             return name, found
-    return "stdout.txt", [
-        CheckedTest(name, status.lower(), message) for status, name, message in _SUMMARY_LINE.findall(plain_of(output))
+    return "stdout.txt", _of_output(plain_of(output))
+
+
+def _of_output(output: str) -> list[CheckedTest]:
+    """The tests in what pytest printed: those of its summary, with what its sections say of failures."""
+    sections = dict(_SECTION.findall(output))
+    return [
+        CheckedTest(name, status.lower(), _message(sections.get(".".join(name.split("::")[1:]), message)))
+        for status, name, message in _SUMMARY_LINE.findall(output)
     ]
 
 

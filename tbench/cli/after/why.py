@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
@@ -17,6 +18,7 @@ if TYPE_CHECKING:
     from tbench.storage.stored_trial import StoredTrial
 
 _TESTS, _STEPS, _COLUMNS = 6, 3, 110
+_PROMPT = re.compile(r"\S+[@:]\S*[#$] ?")
 _LIMITS = {
     "step_limit": "it had no step left (--steps)",
     "token_limit": "it had no token left (--max-completion-tokens)",
@@ -49,7 +51,8 @@ def why_lines(trial: StoredTrial) -> Iterator[str]:
     yield from _signs(trial)
     yield from _last_steps(trial)
     yield ""
-    yield f"tbench show {trial.name} --step {len(trial.steps)}" if trial.steps else f"its files: {trial.directory}"
+    last = max((step.index for step in trial.steps if step.actions), default=len(trial.steps))
+    yield f"tbench show {trial.name} --step {last}" if last else f"its files: {trial.directory}"
     if trial.result is not None and trial.result.reward is not None and not trial.result.passed and trial.steps:
         yield f"tbench blame {trial.name}"
 
@@ -74,8 +77,8 @@ def _tests(trial: StoredTrial) -> Iterator[str]:
         if view.tests:
             yield _marked("tests", f"{label}{len(failed)} of {len(view.tests)} failed ({view.source})")
         for test in failed[:_TESTS]:
-            message = _gist(test.message)
-            yield f"  {click.style('✗', fg='red')} {_cut(f'{test.own_name}: {message}' if message else test.own_name)}"
+            yield f"  {click.style('✗', fg='red')} {_cut(test.own_name)}"
+            yield from (f"      {_cut(line)}" for line in _gist(test.message)[: max(1, _TESTS // len(failed))])
         if len(failed) > _TESTS:
             yield f"  … and {len(failed) - _TESTS} more"
         if not view.tests:
@@ -85,11 +88,10 @@ def _tests(trial: StoredTrial) -> Iterator[str]:
         yield _marked("verifier", "left nothing")
 
 
-def _gist(message: str) -> str:
-    """The line of a test's message that says what went wrong: pytest's first error, else the last line."""
+def _gist(message: str) -> list[str]:
+    """The lines of a test's message that say what went wrong: those that pytest marks as errors, else the last one."""
     lines = [line.strip() for line in message.split("\n") if line.strip()]
-    errors = [line[2:].strip() for line in lines if line.startswith("E ")]
-    return (errors or lines[-1:] or [""])[0]
+    return [line[2:].strip() for line in lines if line.startswith("E ")] or lines[-1:]
 
 
 def _verifiers(trial: StoredTrial) -> list[tuple[str, VerifierView]]:
@@ -122,10 +124,11 @@ def _last_steps(trial: StoredTrial) -> Iterator[str]:
     for step in trial.steps[-_STEPS:]:
         typed = " ⏎ ".join(line for action in step.actions for line in action.split("\n") if line)
         code = f" → exit {step.exit_code}" if step.exit_code is not None else ""
-        yield f"  {step.index:>3}  {click.style(_cut(typed or step.format_error or 'nothing typed'), fg='green')}{code}"
-        last = [line for line in step.observation.split("\n") if line.strip()]
-        if last:
-            yield f"       | {_cut(last[-1])}"
+        said = typed or step.format_error or f"typed nothing: {step.reply.content}"
+        yield f"  {step.index:>3}  {click.style(_cut(said), fg='green')}{code}"
+        seen = [line for line in step.observation.split("\n") if line.strip() and not _PROMPT.fullmatch(line)]
+        if seen and typed:
+            yield f"       | {_cut(seen[-1])}"
 
 
 def _marked(label: str, text: str, **style: str) -> str:

@@ -46,6 +46,30 @@ def test_a_summary_in_the_output_tells_of_tests_where_no_file_does(tmp_path: Pat
     ]
 
 
+def test_what_pytest_shows_of_a_failure_is_the_message_of_its_test(tmp_path: Path) -> None:
+    (tmp_path / "stdout.txt").write_text(
+        """==== FAILURES ====
+_____ test_sum[a b] _____
+
+>   assert 3 == 4
+E   assert 3 == 4
+_____ ERROR at setup of TestA.test_two _____
+E   OSError: no
+==== short test summary info ====
+FAILED t.py::test_sum[a b] - asse...
+ERROR t.py::TestA::test_two
+FAILED t.py::test_other - why
+"""
+    )
+    seen = read_verifier(tmp_path)
+    assert seen is not None
+    assert [(test.own_name, test.message) for test in seen.tests] == [
+        ("test_sum[a b]", ">   assert 3 == 4\nE   assert 3 == 4"),
+        ("test_other", "why"),
+        ("test_two", "E   OSError: no"),
+    ]
+
+
 def test_a_long_output_has_its_ends_and_says_how_much_is_between(tmp_path: Path) -> None:
     (tmp_path / "stdout.txt").write_text("begin\n" + "x" * 200_000 + "\nend")
     seen = read_verifier(tmp_path)
