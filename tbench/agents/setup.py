@@ -168,12 +168,20 @@ async def connect_if_used(setup: AgentSetup, say: Callable[[str], None]) -> tupl
 
 async def connect(model: ModelConfig, say: Callable[[str], None]) -> tuple[ChatModel, ServedModel]:
     """Connect to the endpoint, before anything is started: a wrong URL must not cost a run. Raises UsageError."""
+    chat = unconnected(model, say)
     try:
-        chat = make_chat(
+        return chat, await chat.connect(budget_sec=min(_PREFLIGHT_SEC, model.retry_budget_sec))
+    except EndpointError as error:
+        raise UsageError(f"endpoint: {error}") from None
+
+
+def unconnected(model: ModelConfig, say: Callable[[str], None]) -> ChatModel:
+    """A client that tells its user of waits and outages, and has asked nothing yet. Raises UsageError."""
+    try:
+        return make_chat(
             model,
             lambda reason, seconds: say(f"endpoint: {reason.rstrip('.')}; trying again in {seconds:.1f} s"),
             lambda words: say(f"endpoint {words}"),
         )
-        return chat, await chat.connect(budget_sec=min(_PREFLIGHT_SEC, model.retry_budget_sec))
     except EndpointError as error:
         raise UsageError(f"endpoint: {error}") from None

@@ -34,7 +34,9 @@ from tbench.control.debugging import (
 from tbench.control.wire import SOCKET_NAME, Answer, ReadScreen, Request, Say, TypeKeys
 from tbench.errors import UsageError
 from tbench.results import TrialResult
+from tbench.runs.live.course import Steps
 from tbench.runs.live.debugged import step_shown
+from tbench.runs.live.hold import Waits
 from tbench.runs.live.saving import CASSETTE_NAME
 from tbench.runs.run import RunOutcome
 from tbench.sandbox.backend import MakeBackend
@@ -187,9 +189,13 @@ class DebugSession:
         await asyncio.sleep(_BEGIN_PAUSE_SEC)
         await self._look_at_screen()
 
+    async def rests(self) -> None:
+        """Return when the agent does nothing: its reply waits, or it is held, or the trial has ended."""
+        await self._until(lambda shown: shown.waits_for in ("decision", "person"))
+
     async def verify(self) -> VerdictSeen:
         """Judge what was done so far in a copy of the container; the trial goes on afterwards. Raises UsageError."""
-        await self.waits()
+        await self.rests()
         await self._ask(VerifyNow(trial=self.trial))
         await self._until(lambda shown: bool(shown.verdicts) and shown.verdicts[-1].state != "running")
         return self.verdicts[-1]
@@ -281,18 +287,38 @@ async def debug(
     empty, or gone with the block. `say` is told of builds and retries. Raises UsageError for what the caller can mend.
     """
     values: dict[str, Mapping[str, object]] = {"model": {"base_url": endpoint}} if endpoint is not None else {}
-    once = {"concurrency": 1, "retries": 0}
-    config = (config or RunConfig()).with_values(**values, schedule=once, tasks={"seeds": 1, "first_seed": seed})
+    config = (config or RunConfig()).with_values(**values, tasks={"first_seed": seed})
     chosen = task if isinstance(task, Task) else Task.read(Path(task))
+    async with debug_from(chosen, config, directory=directory, backend=backend, say=say) as session:
+        yield session
+
+
+@contextlib.asynccontextmanager
+async def debug_from(
+    task: Task,
+    config: RunConfig,
+    *,
+    known: Sequence[Steps] = (),
+    waits: Waits = "reply",
+    directory: Path | str | None = None,
+    backend: MakeBackend | None = None,
+    say: Callable[[str], None] = lambda _: None,
+) -> AsyncIterator[DebugSession]:
+    """Start a trial as `debug` does, which first does what is `known`.
+
+    Where the next query `waits` instead of each reply, no endpoint is needed: the agent is held before it asks.
+    """
+    once = {"concurrency": 1, "retries": 0}
+    config, seed = config.with_values(schedule=once, tasks={"seeds": 1}), config.tasks.first_seed
     async with contextlib.AsyncExitStack() as stack:
         folder = stack.enter_context(tempfile.TemporaryDirectory(prefix="tbench-")) if directory is None else directory
         path = Path(folder) / "debug" if directory is None else Path(folder)
         ended = list[TrialResult]()
         make = await stack.enter_async_context(
-            run_of_task(chosen, config, path, ended.append, backend=backend, say=say)
+            run_of_task(task, config, path, ended.append, backend=backend, say=say, asks_model=waits == "reply")
         )
-        run = asyncio.create_task(make(stepping=True), name=f"debugging {chosen.name}")
-        session = DebugSession(path, chosen.name, seed, run, ended)
+        run = asyncio.create_task(make(waits=waits, known=known), name=f"debugging {task.name}")
+        session = DebugSession(path, task.name, seed, run, ended)
         try:
             await session.begun()
             yield session

@@ -2,25 +2,25 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
-from typing import TypeVar
 
+from tbench.api.debugging import DebugSession, debug_from
 from tbench.api.task_runs import run_of_task
 from tbench.config.settings import RunConfig
 from tbench.datasets.reading import read_again
 from tbench.errors import UsageError
 from tbench.results import TrialResult
+from tbench.runs.live.course import Steps
 from tbench.runs.live.forking import known_until
 from tbench.sandbox.backend import MakeBackend
 from tbench.storage.run_files import REPLAYED_NAME, trial_directory
 from tbench.storage.stored_trial import StoredTrial, find_trial
 from tbench.tasks.task import Task
-
-T = TypeVar("T")
 
 
 @dataclass(frozen=True)
@@ -78,16 +78,8 @@ async def fork(
     and none of them counts in a score. `say` is told of builds, and of what differs. Raises UsageError.
     """
     found = find_trial(str(trial))
-    result = found.result
-    if result is not None and result.task_steps:
-        raise UsageError(f"{found.name}: its task has several steps, of which each has an agent of its own")
-    known = _named(found, lambda: known_until(at_step, found.steps, found.trajectory))
-    config = config or found.document.config
-    config = config.with_values(
-        tasks={"seeds": samples, "first_seed": found.seed},
-        schedule={"retries": 0, "concurrency": min(samples, config.schedule.concurrency)},
-        output={"directory": None},
-    )
+    known = _known(found, at_step)
+    config = _config(found, config, samples)
     path = Path(directory) if directory is not None else _own_directory(found, at_step)
     ended: list[TrialResult] = []
     task = task_of(found, say)
@@ -95,6 +87,56 @@ async def fork(
         await execute(known=known)
     trials = tuple(_forked(path, each) for each in sorted(ended, key=lambda each: each.seed))
     return Fork(found.name, at_step, path, trials)
+
+
+@contextlib.asynccontextmanager
+async def debugged_fork(
+    trial: str | Path,
+    at_step: int,
+    *,
+    asks_model: bool = True,
+    config: RunConfig | None = None,
+    directory: Path | str | None = None,
+    backend: MakeBackend | None = None,
+    say: Callable[[str], None] = lambda _: None,
+) -> AsyncIterator[DebugSession]:
+    """Do a stored trial again up to a step, where somebody decides about each reply of the model from there on.
+
+    Without `asks_model` the agent is held before the step's query, so that its terminal can be taken; no endpoint is
+    needed then. At the end of the block the trial is ended. Raises UsageError.
+    """
+    found = find_trial(str(trial))
+    known = _known(found, at_step)
+    async with debug_from(
+        task_of(found, say),
+        _config(found, config, 1),
+        known=known,
+        waits="reply" if asks_model else "query",
+        directory=Path(directory) if directory is not None else _own_directory(found, at_step),
+        backend=backend,
+        say=say,
+    ) as session:
+        yield session
+
+
+def _known(trial: StoredTrial, at_step: int) -> Sequence[Steps]:
+    """What is done again. Raises UsageError where it cannot be."""
+    if trial.result is not None and trial.result.task_steps:
+        raise UsageError(f"{trial.name}: its task has several steps, of which each has an agent of its own")
+    try:
+        return known_until(at_step, trial.steps, trial.trajectory)
+    except UsageError as error:
+        raise UsageError(f"{trial.name}: {error}") from None
+
+
+def _config(trial: StoredTrial, config: RunConfig | None, samples: int) -> RunConfig:
+    """The configuration of trials that come of that one, by default with its own values."""
+    config = config or trial.document.config
+    return config.with_values(
+        tasks={"seeds": samples, "first_seed": trial.seed},
+        schedule={"retries": 0, "concurrency": min(samples, config.schedule.concurrency)},
+        output={"directory": None},
+    )
 
 
 def task_of(trial: StoredTrial, say: Callable[[str], None]) -> Task:
@@ -108,13 +150,6 @@ def task_of(trial: StoredTrial, say: Callable[[str], None]) -> Task:
     if before not in (None, task.hash):
         say(f"{trial.task}: has changed since {trial.name}, so what it shows may differ")
     return task
-
-
-def _named(trial: StoredTrial, make: Callable[[], T]) -> T:
-    try:
-        return make()
-    except UsageError as error:
-        raise UsageError(f"{trial.name}: {error}") from None
 
 
 def _own_directory(trial: StoredTrial, step: int) -> Path:

@@ -8,12 +8,13 @@ from functools import partial
 from pathlib import Path
 from typing import Protocol
 
-from tbench.agents.setup import AgentSetup, connect_if_used
+from tbench.agents.setup import AgentSetup, connect_if_used, unconnected
 from tbench.config.document import RunPlan
 from tbench.config.settings import RunConfig
 from tbench.events import Event, Events, Note, TrialFinished
 from tbench.results import TrialResult
 from tbench.runs.live.course import Steps
+from tbench.runs.live.hold import Waits
 from tbench.runs.overrides import as_configured
 from tbench.runs.plan import sandbox_settings, stored_config
 from tbench.runs.run import RunOutcome, execute_run
@@ -26,7 +27,7 @@ from tbench.tasks.task import Task
 class MakesRun(Protocol):
     """Executes the run, once. Raises UsageError."""
 
-    async def __call__(self, *, stepping: bool = False, known: Sequence[Steps] = ()) -> RunOutcome: ...
+    async def __call__(self, *, waits: Waits | None = None, known: Sequence[Steps] = ()) -> RunOutcome: ...
 
 
 @contextlib.asynccontextmanager
@@ -38,10 +39,12 @@ async def run_of_task(
     *,
     backend: MakeBackend | None,
     say: Callable[[str], None],
+    asks_model: bool = True,
 ) -> AsyncIterator[MakesRun]:
     """Connect the endpoint of a configuration, and give what executes its seeds of one task into `directory`.
 
-    `on_end` gets each trial's last result, `say` is told of builds and retries. Raises UsageError.
+    `on_end` gets each trial's last result, `say` is told of builds and retries. Without `asks_model` the endpoint
+    may be away: somebody ends the run before a query. Raises UsageError.
     """
     chosen, events = as_configured(task, config), Events()
 
@@ -53,7 +56,10 @@ async def run_of_task(
 
     events.subscribe(on_event)
     setup = AgentSetup.of(config)
-    chat, served = await connect_if_used(setup, say)
+    if asks_model or not setup.may_use_model:
+        chat, served = await connect_if_used(setup, say)
+    else:
+        chat, served = unconnected(config.model, say), None
     async with contextlib.AsyncExitStack() as stack:
         if chat is not None:
             stack.push_async_callback(chat.close)
@@ -65,7 +71,7 @@ async def run_of_task(
         )
         make = backend or partial(DockerBackend.connect, concurrency=config.schedule.concurrency)
 
-        async def execute(*, stepping: bool = False, known: Sequence[Steps] = ()) -> RunOutcome:
+        async def execute(*, waits: Waits | None = None, known: Sequence[Steps] = ()) -> RunOutcome:
             return await execute_run(
                 plan,
                 TaskSet((chosen,), {}),
@@ -74,7 +80,7 @@ async def run_of_task(
                 events,
                 backend=make(sandbox_settings(plan, directory / "images")),
                 gate=chat.outage if chat is not None else None,
-                stepping=stepping,
+                waits=waits,
                 known=known,
             )
 

@@ -193,7 +193,7 @@ async def _in_sandbox(backend: Backend, task: Task, verifies: bool, returns: boo
                 if not returns:
                     raise
                 _say(f"{error.type}: {error}")
-            if not returns or not await _wants_back():
+            if not returns or not await wants_back():
                 return
     finally:
         await asyncio.shield(sandbox.remove())
@@ -207,12 +207,12 @@ async def _judge(task: Task, sandbox: Sandbox, *, again: bool = False) -> float:
 
 def _told(verdict: Verdict) -> float:
     """Print what a verifier has said; its reward."""
-    _say(plain_text(verdict.files.get("verifier/stdout.txt", b"")))
+    _say(plain_text(verdict.stdout))
     print_line(f"reward {verdict.reward:g}")
     return verdict.reward
 
 
-async def _wants_back() -> bool:
+async def wants_back() -> bool:
     """Whether the user wants to go on in the same sandbox."""
     _say("--- Enter goes back to it; q removes it ---")
     async for data in _stdin():

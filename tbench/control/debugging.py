@@ -173,6 +173,8 @@ class VerdictSeen(Frozen):
     state: Literal["running", "done", "failed"]
     reward: float | None = None
     words: str = ""
+    output: str = ""
+    """The end of what it printed."""
 
 
 class DebugEnd(Frozen):

@@ -17,7 +17,7 @@ from tbench.results import TrialResult
 from tbench.runs.live.controlled_trial import ControlledTrial, WayBack
 from tbench.runs.live.course import Steps
 from tbench.runs.live.debugged import shown_after
-from tbench.runs.live.hold import Hold
+from tbench.runs.live.hold import Hold, Waits
 from tbench.runs.slots import Slots
 from tbench.runs.trial_progress import TrialPlan
 from tbench.text import counted, names_shown, plain
@@ -36,12 +36,12 @@ class RunControl:
         planned: int,
         concurrency: int,
         *,
-        stepping: bool = False,
+        waits: Waits | None = None,
         asks: bool = False,
         known: Sequence[Steps] = (),
         say: Callable[[str], None] = lambda _: None,
     ) -> None:
-        """With `stepping` each reply of a model waits for a decision from the beginning on.
+        """`waits` is what waits for somebody: each reply for a decision, or the first query that is not known.
 
         With `asks` those wait that are followed only if somebody says so, which `say` is told. What is `known` every
         trial does first, without its model being asked.
@@ -56,7 +56,7 @@ class RunControl:
         self._ways_back: dict[str, tuple[str, WayBack]] = {}
         """By the id of a trial that is being rewound: TASK/SEED, and what its next attempt begins with."""
         self._starting, self._everything = Hold(), Hold()
-        self._stepping, self._asks, self._say = stepping, asks, say
+        self._waits, self._asks, self._say = waits, asks, say
         self._known = known
 
     # -- the run's side ----------------------------------------------------------------------------
@@ -70,9 +70,10 @@ class RunControl:
         """A trial that is under way during the block."""
         _, way = self._ways_back.pop(plan.trial, ("", None))
         if way is None and self._known:
-            way = WayBack(plan.attempt, len(self._known[-1]) + 1, self._known, 0, (), waits=self._stepping)
+            way = WayBack(plan.attempt, len(self._known[-1]) + 1, self._known, 0, (), waits=self._waits)
         trial = self._trials[plan.trial] = ControlledTrial(plan, self._everything, self._say, way)
-        trial.debugged.decisions.is_on |= self._stepping
+        trial.debugged.decisions.is_on |= self._waits == "reply"
+        trial.holds_query = self._waits == "query"
         trial.debugged.decisions.asks = self._asks
         try:
             yield trial

@@ -25,6 +25,7 @@ from tbench.runs.host import HostWatch
 from tbench.runs.images import Dropping, get_ready
 from tbench.runs.live.controlled_trial import ControlledTrial
 from tbench.runs.live.course import Steps
+from tbench.runs.live.hold import Waits
 from tbench.runs.overrides import as_configured, tasks_as_configured
 from tbench.runs.plan import plan_trials
 from tbench.runs.pool import run_all
@@ -67,13 +68,13 @@ class Run:
         events: Events,
         plans: Sequence[TrialPlan] | None = None,
         gate: Gate | None = None,
-        stepping: bool = False,
+        waits: Waits | None = None,
         known: Sequence[Steps] = (),
     ) -> None:
         """`backend` is open already. `plans` replaces all tasks × seeds of the plan.
 
-        With `stepping` each reply of a model waits until somebody has decided about it on the control socket. What is
-        `known` every trial does first, without its model being asked; then it does not count.
+        `waits` is what waits until somebody on the control socket decides: each reply of a model, or the first query.
+        What is `known` every trial does first, without its model being asked; then it does not count.
         """
 
         def say(text: str) -> None:
@@ -107,7 +108,7 @@ class Run:
             plan.run,
             len(self._plans),
             schedule.concurrency,
-            stepping=stepping,
+            waits=waits,
             asks=plan.config.agent.asks_before_acting,
             known=known,
             say=say,
@@ -288,14 +289,14 @@ async def execute_run(
     earlier: EarlierRun | None = None,
     retry_errors: RetryErrors | None = None,
     gate: Gate | None = None,
-    stepping: bool = False,
+    waits: Waits | None = None,
     known: Sequence[Steps] = (),
 ) -> RunOutcome:
     """Execute a run from start to end: directory, backend, trials, final run.json. Raises UsageError.
 
     With `earlier` it goes on where that ended: with the trials that have no verdict, and those that `retry_errors`
-    names. When cancelled it cleans up and returns the results so far. `stepping` and
-    `known` are those of Run.
+    names. When cancelled it cleans up and returns the results so far. `waits` and `known` are
+    those of Run.
     """
 
     def say(text: str) -> None:
@@ -336,7 +337,7 @@ async def execute_run(
                 events=events,
                 plans=plans,
                 gate=gate,
-                stepping=stepping,
+                waits=waits,
                 known=known,
             )
             async with controlled(directory, run.control, say):

@@ -51,6 +51,11 @@ class Verdict:
     metrics: Mapping[str, float] = field(default_factory=dict)
     """All numbers that it wrote, by name, where they are more than the reward."""
 
+    @property
+    def stdout(self) -> bytes:
+        """What its script printed."""
+        return self.files.get("verifier/stdout.txt", b"")
+
     def remarked(self, remarks: Sequence[str]) -> Verdict:
         """This verdict with what was seen before the verifier began."""
         integrity = self.integrity.model_copy(update={"remarks": (*remarks, *self.integrity.remarks)})

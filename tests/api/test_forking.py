@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import uuid
 from collections.abc import Callable, Iterator
 from contextlib import closing
@@ -10,51 +9,23 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from fault_server import FaultServer, Seen, answer, completion
+from fault_server import FaultServer
+from lost_trials import MISTAKE, lost_trial
 
 import tbench
 from tbench.api.blaming import blame, lost_at
 from tbench.api.forking import fork
-from tbench.config.settings import RunConfig
 from tbench.sandbox.docker.engine import Engine
 from tbench.storage.read_run import read_run
 from tbench.storage.stored_trial import find_trial
 from tbench.storage.summaries import summary_of
 
 MakeTask = Any
-MISTAKE = 3
-LAST = 5
-TEST = 'if [ "$(cat /app/done 2>/dev/null)" = 12345 ]; then echo 1; else echo 0; fi > /logs/verifier/reward.txt\n'
-CLAIM = '{"analysis": "", "plan": "", "commands": [], "task_complete": true}'
-
-
-class Model:
-    """A model that writes a digit a step, and writes a wrong one the first time that it comes to a certain step."""
-
-    def __init__(self, *, varies: bool = False, never: bool = False) -> None:
-        self._varies, self._never = varies, never
-        self._asked: list[int] = []
-
-    def __call__(self, seen: Seen) -> bytes:
-        step = sum(message["role"] == "assistant" for message in seen.json["messages"]) + 1
-        is_wrong = self._never or (step == MISTAKE and MISTAKE not in self._asked)
-        self._asked.append(step)
-        return answer(200, completion(self._reply(step, is_wrong)))
-
-    def _reply(self, step: int, is_wrong: bool) -> str:
-        if step > LAST:
-            return CLAIM
-        command = f"printf {9 if is_wrong else step} >> done; cat done"
-        if self._varies and step == 2:
-            command += "; cat /proc/sys/kernel/random/uuid | tr -d a-f | tr 0-9 A-J"
-        return json.dumps({"analysis": "", "plan": "", "commands": [{"keystrokes": f"{command}\n"}]})
 
 
 @pytest.fixture
 def server() -> Iterator[FaultServer]:
     with closing(FaultServer()) as server:
-        server.always_list({"id": "m", "max_model_len": 32768})
-        server.answer_by(Model())
         yield server
 
 
@@ -64,14 +35,8 @@ def failed(
 ) -> Callable[[], Any]:
     """Runs a trial that fails by its third step, and gives its name."""
 
-    async def run() -> str:
-        make_task(test=TEST)
-        directory = tmp_path / f"failed-{uuid.uuid4().hex[:8]}"
-        config = RunConfig().with_values(model={"base_url": server.base_url}, tasks={"source": str(tmp_path / "tasks")})
-        async with tbench.Runner(config, directory=directory) as runner:
-            record = await runner.trial(tmp_path / "tasks" / "small-task")
-        assert (record.reward, record.result.steps) == (0.0, 7)
-        return f"{directory}/small-task/0"
+    async def run(*, varies: bool = False) -> str:
+        return await lost_trial(server, make_task, tmp_path / f"failed-{uuid.uuid4().hex[:8]}", varies=varies)
 
     return run
 
@@ -97,11 +62,8 @@ async def test_a_fork_does_what_was_done_before_and_asks_for_the_rest(
 
 
 @pytest.mark.engine
-async def test_what_differs_is_told_once_and_the_fork_goes_on(
-    failed: Callable[[], Any], server: FaultServer, make_task: MakeTask, tmp_path: Path
-) -> None:
-    server.answer_by(Model(varies=True))
-    trial = await failed()
+async def test_what_differs_is_told_once_and_the_fork_goes_on(failed: Callable[..., Any], tmp_path: Path) -> None:
+    trial = await failed(varies=True)
     told: list[str] = []
     done = await fork(trial, 5, directory=tmp_path / "fork", say=told.append)
     assert done.differs.startswith("step 2: ")

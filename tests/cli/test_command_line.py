@@ -289,7 +289,7 @@ def completed(line: str) -> set[str]:
     ("line", "words"),
     [
         ("tbench re", {"resume", "regrade", "report", "replay", "refuse"}),
-        ("tbench task ", {"list", "check", "new", "convert"}),
+        ("tbench task ", {"list", "check", "new", "convert", "shell", "solve", "verify"}),
         ("tbench run --verify ", {"shared", "isolated", "both"}),
         ("tbench run --keep f", {"failed"}),
         ("tbench run --network ", {"task", "none", "bridge"}),

@@ -113,6 +113,7 @@ class PlainDebugger:
         for verdict in debug.verdicts:
             if verdict.state != "running" and verdict not in self._debug.verdicts:
                 print_line(verdict_words(verdict))
+                _print(f"  | {line}" for line in verdict.output.split("\n") if line.strip())
         if debug.differs and not self._debug.differs:
             print_line(f"differs at {debug.differs}")
         if debug.ended is not None and self._debug.ended is None:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
+from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
@@ -10,7 +11,7 @@ from pathlib import Path
 import click
 
 from tbench import exit_codes
-from tbench.api.debugging import debug
+from tbench.api.debugging import DebugSession, debug
 from tbench.cli.debug.full_screen import FullScreen, fits_a_screen
 from tbench.cli.debug.interface import Interface
 from tbench.cli.debug.plain import PlainDebugger, commands_in, lines_of_stdin
@@ -24,7 +25,6 @@ from tbench.control.debugging import Stepping
 from tbench.control.talk import Talk, TalkOver
 from tbench.errors import UsageError
 from tbench.runs.control import came_to
-from tbench.tasks.task import Task
 
 
 @dataclass(frozen=True)
@@ -90,29 +90,37 @@ def debug_task(what: str, dataset: str, config: RunConfig, manner: Manner) -> No
     chosen = tasks_of_run(config).tasks
     if len(chosen) != 1:
         raise UsageError(f"{what}: these are {len(chosen)} tasks; name one of them")
-    run_interruptibly(_as_host(chosen[0], config, manner))
-
-
-async def _as_host(task: Task, config: RunConfig, manner: Manner) -> None:
+    task = chosen[0]
     directory = config.output.directory or Path("runs") / f"debug-{task.name}-{datetime.now():%Y%m%d-%H%M%S}"
+
+    def begin(say: Callable[[str], None]) -> AbstractAsyncContextManager[DebugSession]:
+        return debug(task, config=config, seed=config.tasks.first_seed, directory=directory, say=say)
+
+    run_interruptibly(as_host(begin, manner))
+
+
+async def as_host(
+    begin: Callable[[Callable[[str], None]], AbstractAsyncContextManager[DebugSession]], manner: Manner
+) -> None:
+    """Begin a trial, which is given what tells the user of builds and retries, and debug it."""
     said: list[str] = []
     is_shown = False
 
     def say(text: str) -> None:
         said.append(text) if is_shown else print_line(text, err=True)
 
-    async with debug(task, config=config, seed=config.tasks.first_seed, directory=directory, say=say) as session:
+    async with begin(say) as session:
         is_shown = manner.has_screen
         try:
-            left = await speak(Path(directory), session.trial, manner, is_guest=False)
+            left = await speak(session.directory, session.trial, manner, is_guest=False)
         finally:
             is_shown = False
         for text in said:
             print_line(text, err=True)
         await session.quit(keep=left == "quit keep")
     if session.result is not None:
-        print_line(f"{session.trial}: {came_to(session.result)}; its files: {directory}")
+        print_line(f"{session.trial}: {came_to(session.result)}; its files: {session.directory}")
     if left == "quit keep":
-        print_line(f"kept: its container; enter it with: tbench shell {directory}/{session.trial}", err=True)
+        print_line(f"kept: its container; enter it with: tbench shell {session.directory}/{session.trial}", err=True)
     if left is None:
         raise click.exceptions.Exit(exit_codes.INTERRUPTED)

@@ -38,7 +38,7 @@ def attach(where: str, take: bool, once: bool, as_json: bool) -> None:
         if take:
             raise UsageError("--take: cannot be together with --once or --json; tbench pause holds the trial")
         return _print_once(run, trial, as_json)
-    print_line(run_interruptibly(_look_on(run, trial, take)))
+    print_line(run_interruptibly(look_on(run, trial, take)))
     return None
 
 
@@ -71,22 +71,27 @@ def _print_once(run: Path, trial: str, as_json: bool) -> None:
     return print_text("\n".join(lines).rstrip("\n"))
 
 
-async def _look_on(run: Path, trial: str, take: bool) -> str:
-    """Show the trial's terminal until the user leaves or it is closed; what then is to be said."""
+async def look_on(run: Path, trial: str, take: bool, *, leaving: str = "gives it back") -> str:
+    """Show the trial's terminal until the user leaves or it is closed; what then is to be said.
+
+    `leaving` says what Ctrl-] does with a terminal that was taken.
+    """
     from tbench.cli.live.own_terminal import own_terminal
     from tbench.control.client import attached
     from tbench.control.wire import Attach
 
     async with attached(run, Attach(trial=trial, take=take, drawn=True)) as way:
         with own_terminal() as own:
-            return await _Looking(own, way, f"{run}/{trial}", take).until_left()
+            return await _Looking(own, way, f"{run}/{trial}", leaving if take else None).until_left()
 
 
 class _Looking:
     """A person who looks on: screens come in and are drawn, keys go out."""
 
-    def __init__(self, own: OwnTerminal, way: Attached, called: str, take: bool) -> None:
-        self._own, self._way, self._called, self._take = own, way, called, take
+    def __init__(self, own: OwnTerminal, way: Attached, called: str, leaving: str | None) -> None:
+        """`leaving` says what Ctrl-] does with a terminal that was taken; None where it was not."""
+        self._own, self._way, self._called, self._leaving = own, way, called, leaving
+        self._take = leaving is not None
         self._last = way.first
         self._typed = False
         self._left = asyncio.Event()
@@ -136,7 +141,7 @@ class _Looking:
     def _status(self) -> str:
         from tbench.text import plain
 
-        leaves = "Ctrl-] gives it back" if self._take else "Ctrl-] or Ctrl-C leaves"
+        leaves = f"Ctrl-] {self._leaving}" if self._take else "Ctrl-] or Ctrl-C leaves"
         return f" {leaves} | {self._last.words} | {plain(self._called)} "
 
     def _take_keys(self) -> None:

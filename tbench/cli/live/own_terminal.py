@@ -50,11 +50,16 @@ class OwnTerminal:
         _write("".join(parts))
 
 
+def require_terminal(otherwise: str) -> None:
+    """Check that the user has a terminal. Raises UsageError with the words of what to do otherwise."""
+    if not (sys.stdin.isatty() and sys.stdout.isatty()):
+        raise UsageError(otherwise)
+
+
 @contextlib.contextmanager
 def own_terminal() -> Iterator[OwnTerminal]:
     """The user's terminal during the block: raw, on its other screen. Raises UsageError where there is none."""
-    if not (sys.stdin.isatty() and sys.stdout.isatty()):
-        raise UsageError("this needs a terminal; --once prints the screen and returns")
+    require_terminal("this needs a terminal; --once prints the screen and returns")
     before = termios.tcgetattr(_IN)
     try:
         tty.setraw(_IN, termios.TCSADRAIN)

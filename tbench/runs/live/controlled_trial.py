@@ -16,7 +16,7 @@ from tbench.errors import REWOUND, TrialError, UsageError
 from tbench.events import Phase
 from tbench.runs.live.course import Course, Steps
 from tbench.runs.live.debugged import DebuggedTrial
-from tbench.runs.live.hold import Hold
+from tbench.runs.live.hold import Hold, Waits
 from tbench.runs.live.saving import save_cassette
 from tbench.runs.live.shared_terminal import SharedTerminal
 from tbench.runs.trial_progress import TrialPlan
@@ -34,8 +34,8 @@ class WayBack:
     version: int
     """That of what debuggers were shown last."""
     verdicts: tuple[VerdictSeen, ...]
-    waits: bool = True
-    """Whether replies wait from then on, so that somebody sees what differs; else it is said."""
+    waits: Waits | None = "reply"
+    """What waits from then on; where it is the replies, somebody sees what differs, else it is said."""
 
 
 @dataclass(eq=False)
@@ -58,6 +58,8 @@ class ControlledTrial:
     phase_began: float = field(default_factory=time.monotonic)
     is_holdable: bool = False
     """Whether its agent asks before it goes on, as those of the user's own do not."""
+    holds_query: bool = False
+    """Whether it is to be held at the first query that is not known."""
     goes_back: WayBack | None = None
     """What follows, where it is ended to be rewound."""
     _messages: list[str | HandedBack] = field(default_factory=list)
@@ -71,7 +73,7 @@ class ControlledTrial:
         if self.way is not None:
             self.touched = True
             self.debugged.begins_anew(self.way.step, self.way.version, self.way.verdicts)
-            self.debugged.decisions.is_on = self.way.waits
+            self.debugged.decisions.is_on = self.way.waits == "reply"
 
     # -- as in Oversight -----------------------------------------------------------------------------
 
@@ -79,6 +81,10 @@ class ControlledTrial:
         """As in Oversight: hold the agent as long as somebody wants that, then hand over what its model is told."""
         self.is_holdable = True
         now, known = self._course.begin(step), self._course.known
+        if known is None and self.holds_query:
+            self.holds_query = False
+            self.debugged.is_back()
+            self.own.set()
         while self.everything.is_set or self.own.is_set or self.shared.taken.is_set:
             with self.shared.resting():
                 await self.everything.over()
@@ -129,7 +135,7 @@ class ControlledTrial:
         if self.debugged.differs or work is None or (trajectory := work.trajectory()) is None:
             return
         self.debugged.differs = self._course.difference(trajectory.steps)
-        if self.debugged.differs and self.way is not None and not self.way.waits:
+        if self.debugged.differs and self.way is not None and self.way.waits != "reply":
             self.say(f"{self._name}: differs at {self.debugged.differs}")
 
     @property

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from harness.oversight import Draft
+from harness.terminal.plain_text import plain_text
 from harness.trajectory import Step, Trajectory
 from tbench.control.debugging import (
     AboutReplies,
@@ -207,7 +208,11 @@ class DebuggedTrial:
         else:
             flags = f"; {len(verdict.integrity.tamper)} signs" if verdict.integrity.tamper else ""
             found = VerdictSeen(
-                step=step, state="done", reward=verdict.reward, words=f"reward {verdict.reward:g}{flags}"
+                step=step,
+                state="done",
+                reward=verdict.reward,
+                words=f"reward {verdict.reward:g}{flags}",
+                output=plain_text(verdict.stdout)[-_OBSERVATION:],
             )
         self._verdicts[place] = found
         self.changed()

@@ -3,6 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+from typing import Literal
+
+Waits = Literal["query", "reply"]
+"""What waits for somebody, from the beginning or from where nothing is done again: the next query, or each reply."""
 
 
 class Hold:
