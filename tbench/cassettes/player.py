@@ -16,12 +16,17 @@ _V1 = "/v1"
 class CassettePlayer(LocalServer):
     """A server in a thread, as a context manager. What was not recorded is refused with HTTP 400, and why."""
 
-    def __init__(self, cassette: Cassette, address: tuple[str, int] = ("127.0.0.1", 0)) -> None:
-        """Raises OSError where the port is taken."""
+    def __init__(self, cassette: Cassette, address: tuple[str, int] = ("127.0.0.1", 0), *, exact: bool = False) -> None:
+        """With `exact` no request is answered that was recorded with other times in it. Raises OSError."""
         self.cassette = cassette
         self.answered = self.refused = 0
-        self._deck, self._deck_lock = Deck(cassette), threading.Lock()
+        self._deck, self._deck_lock = Deck(cassette, exact=exact), threading.Lock()
         super().__init__(address, _PlayerHandler)
+
+    @property
+    def alike(self) -> int:
+        """How many requests were answered that were recorded with other times, or the like, in them."""
+        return self._deck.alike
 
     @property
     def base_url(self) -> str:

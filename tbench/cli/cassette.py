@@ -55,7 +55,8 @@ def record(file: Path, base_url: str, host: str, port: int) -> None:
 @click.argument("file", cls=Argument, metavar="FILE", type=A_PATH, help="A cassette, such as the debugger saves.")
 @click.option("--host", default="127.0.0.1", help="Address to listen on.")
 @click.option("--port", type=Integer(min=0, max=65535), default=8124, help="Port; 0 picks a free one.")
-def play(file: Path, host: str, port: int) -> None:
+@click.option("--exact", is_flag=True, help="Refuse a request that was recorded with other times or hashes in it.")
+def play(file: Path, host: str, port: int, exact: bool) -> None:
     """Serve the replies in a cassette as an OpenAI-compatible endpoint."""
     from tbench.cassettes.cassette import Cassette, CassetteUnreadable
     from tbench.cassettes.player import CassettePlayer
@@ -64,7 +65,7 @@ def play(file: Path, host: str, port: int) -> None:
 
     try:
         found = Cassette.read(file)
-        player = CassettePlayer(found, (host, port))
+        player = CassettePlayer(found, (host, port), exact=exact)
     except CassetteUnreadable as error:
         raise UsageError(str(error)) from None
     except OSError as error:
@@ -75,4 +76,5 @@ def play(file: Path, host: str, port: int) -> None:
         player.serve_forever()
     finally:
         player.close()
-        print_line(f"cassette: {player.answered} answered, {player.refused} refused", err=True)
+        alike = f" ({player.alike} of them with other times or the like in them)" if player.alike else ""
+        print_line(f"cassette: {player.answered} answered{alike}, {player.refused} refused", err=True)

@@ -103,6 +103,23 @@ def test_what_was_not_recorded_is_told_by_the_first_thing_that_differs(body: dic
     assert str(error.value) == words
 
 
+def test_what_differs_each_time_makes_no_other_request_but_where_it_is_to_be_exact() -> None:
+    listed = "-rw-r--r-- 1 root root 87 Nov 24 01:57 boiler.md\nreal 0m0.013s"
+    again = "-rw-r--r-- 1 root root 87 Nov 25 11:03 boiler.md\nreal 0m0.021s"
+    cassette = Cassette(MODELS, [recorded(request("a", listed), 1), recorded(request("a", listed, "b"), 2)])
+    deck = Deck(cassette)
+    assert [deck.answer(CHAT, request("a", text)).answer for text in (listed, again, again)] == [1, 1, 1]
+    assert deck.answer(CHAT, request("a", again, "b")).answer == 2
+    assert deck.alike == 3
+    # The first message that differs is one of those that matter.
+    with pytest.raises(Mismatch, match=r"message 3 differs: user 'c' where user 'b'"):
+        deck.answer(CHAT, request("a", again, "c"))
+    with pytest.raises(Mismatch, match="message 2 differs"):
+        Deck(cassette, exact=True).answer(CHAT, request("a", again))
+    prompt = RecordedAnswer("/completions", {"prompt": listed}, 200, 3)
+    assert Deck(Cassette(MODELS, [prompt])).answer("/completions", {"prompt": again}).answer == 3
+
+
 def test_another_path_is_told() -> None:
     with pytest.raises(Mismatch, match="nothing was recorded of /completions"):
         Deck(Cassette(MODELS, [recorded(request("a"), 1)])).answer("/completions", {"prompt": "p"})

@@ -33,7 +33,7 @@ def diff(first: str, second: str) -> None:
 def diff_lines(first: StoredTrial, second: StoredTrial, columns: int) -> Iterator[str]:
     """The two beside each other from the step on at which they part."""
     from tbench.cli.after.steps import outcome_words
-    from tbench.runs.live.divergence import first_differing_lines
+    from tbench.divergence import first_differing_lines
 
     width = (columns - 3) // 2
     yield from _beside([first.name, outcome_words(first)], [second.name, outcome_words(second)], width)
@@ -62,7 +62,7 @@ def _step(step: Step) -> list[str]:
 
 
 def _beside(left: list[str], right: list[str], width: int) -> Iterator[str]:
-    from tbench.runs.live.divergence import same_as
+    from tbench.divergence import same_as
     from tbench.text import unseen_as
 
     for number in range(max(len(left), len(right))):

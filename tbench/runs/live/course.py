@@ -13,7 +13,7 @@ from harness.errors import ContextLimitReached
 from harness.model import Model
 from harness.oversight import Approved, Decided, Declined, Query
 from harness.trajectory import Message, Reply, Step
-from tbench.runs.live.divergence import first_difference
+from tbench.divergence import first_difference
 
 
 @dataclass(frozen=True)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tbench.runs.live.divergence import first_difference, same_as
+from tbench.divergence import first_difference, same_as
 
 
 @pytest.mark.parametrize(
