@@ -136,6 +136,7 @@ def main() -> None:
     (given.output / "live.svg").write_text(as_svg(screen, (columns, lines), command), encoding="utf-8")
     (given.output / "debug.svg").write_text(recordings.debugged((120, 30)), encoding="utf-8")
     (given.output / "attach.svg").write_text(recordings.attached((100, 20)), encoding="utf-8")
+    (given.output / "why.svg").write_text(recordings.looked_into((110, 26)), encoding="utf-8")
     print(f"written: {given.output}")
 
 

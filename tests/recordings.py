@@ -62,6 +62,17 @@ _ATTACH = (
     Press("tbench ps", r"\$ tbench ps\s*\Z", is_text=True),
     Press("Enter", r"touched.*\n\$\s*\Z"),
 )
+_LOST = f"runs/tonight/{TASK}/1"
+_AFTER = (
+    Press(f"tbench why {_LOST}", r"tbench why \S+\s*\Z", is_text=True),
+    Press("Enter", r"tbench blame .*\n\$\s*\Z"),
+    Press("clear", r"clear\s*\Z", is_text=True),
+    Press("Enter", r"\A\$\s*\Z"),
+    Press(f"tbench blame {_LOST} --k 4", r"--k 4\s*\Z", is_text=True),
+    Press("Enter", r"look at it.*\n\$\s*\Z"),
+    Press(f"tbench fork {_LOST} --at-step 2 --k 4", r"--at-step 2 --k 4\s*\Z", is_text=True),
+    Press("Enter", r"succeed; their files[^$]*\$\s*\Z"),
+)
 
 
 def record(screen: Screen, presses: Sequence[Press]) -> list[Frame]:
@@ -102,9 +113,7 @@ def attached(size: tuple[int, int]) -> str:
         words = ["run", "--task", TASK, "--base-url", demo.base_url, "--output", "runs/tonight"]
         quiet = subprocess.DEVNULL
         run = subprocess.Popen([*TBENCH, *words], cwd=directory, stdout=quiet, stderr=quiet)
-        path = f"{Path(sys.executable).parent}:/usr/bin:/bin"
-        shell = f"cd {directory} && exec env -i PATH={path} HOME=/tmp TERM=tmux-256color PS1='$ ' bash --norc"
-        screen = Screen(size, shell)
+        screen = Screen(size, _shell(directory))
         try:
             while not (Path(directory) / "runs/tonight/trials" / TASK / "seed-0/session.cast").exists():
                 time.sleep(_LOOK_SEC)
@@ -114,6 +123,25 @@ def attached(size: tuple[int, int]) -> str:
             run.terminate()
             run.wait()
     return moving_picture(frames, size, "tbench attach")
+
+
+def looked_into(size: tuple[int, int]) -> str:
+    """A trial that has failed: why, at which step it was lost, and how often another reply to that step succeeds."""
+    with _demo() as demo, tempfile.TemporaryDirectory() as directory:
+        words = ["run", "--task", TASK, "--seeds", "2", "--base-url", demo.base_url, "--output", "runs/tonight"]
+        subprocess.run([*TBENCH, *words], cwd=directory, capture_output=True, check=True, timeout=DEADLINE_SEC)
+        screen = Screen(size, _shell(directory))
+        try:
+            frames = record(screen, _AFTER)
+        finally:
+            screen.close()
+    return moving_picture(frames, size, f"tbench why {_LOST}")
+
+
+def _shell(directory: str) -> str:
+    """A command that is a shell in a directory, in which tbench is found and nothing of the user's own."""
+    path = f"{Path(sys.executable).parent}:/usr/bin:/bin"
+    return f"cd {directory} && exec env -i PATH={path} HOME=/tmp TERM=tmux-256color PS1='$ ' bash --norc"
 
 
 def _demo(latency_sec: float = 0.0) -> DemoEndpoint:

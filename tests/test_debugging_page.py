@@ -109,6 +109,7 @@ def test_each_command_of_the_page_does_what_it_says(folder: Path, demo: DemoEndp
     a_run_is_spoken_to(reader, folder)
     a_trial_is_read(reader, folder)
     a_trial_is_forked(reader, folder)
+    the_task_is_tried(reader, folder)
     a_run_is_recorded(reader, folder)
     reader.has_read_all()
 
@@ -211,9 +212,34 @@ def a_trial_is_forked(reader: Reader, folder: Path) -> None:
     put = {TRIAL: "runs/first/tidy-notes/0", "--k 5": "--k 2"}
     said = reader.runs(reader.reads(f"tbench fork {TRIAL} --at-step 3 --k 5", **put))
     assert "from step 3 of runs/first/tidy-notes/0 on, 2 of 2 succeed" in said
+    debug = reader.reads(f"tbench fork {TRIAL} --at-step 3 --debug", **put)
+    said = reader.runs([*debug, "-o", "runs/by-hand"], typed="draft\nrun\n")
+    assert "step 3" in said
+    assert "ended: submitted, reward 1" in said
+    shell = reader.reads(f"tbench fork {TRIAL} --at-step 3 --shell", **put)
+    attaches(shell, folder, typed="echo by hand\r", then="q\r")
     blame = reader.reads(f"tbench blame {TRIAL} --k 5", **put)
     done = subprocess.run(blame, cwd=folder, capture_output=True, text=True, timeout=BOUND_SEC)
     assert "has passed; blame is for trials that failed" in done.stderr
+
+
+def the_task_is_tried(reader: Reader, folder: Path) -> None:
+    said = reader.runs(reader.reads("tbench task solve tasks/tidy-notes"))
+    assert said.startswith("reward 1\n")
+    words = reader.reads("tbench task shell tasks/tidy-notes")
+    verify = reader.reads("tbench task verify tasks/tidy-notes")
+    terminal = pexpect.spawn(words[0], words[1:], cwd=str(folder), encoding="utf-8", timeout=BOUND_SEC)
+    try:
+        terminal.expect("/app# ")
+        done = subprocess.run(verify, cwd=folder, capture_output=True, text=True, timeout=BOUND_SEC)
+        assert (done.returncode, done.stdout.splitlines()[-1]) == (2, "reward 0")
+        terminal.send("exit\r")
+        terminal.expect("q removes it")
+        terminal.send("q\r")
+        terminal.expect(pexpect.EOF)
+    finally:
+        terminal.close(force=True)
+    assert terminal.exitstatus == 0
 
 
 def a_run_is_recorded(reader: Reader, folder: Path) -> None:
@@ -227,7 +253,7 @@ def a_run_is_recorded(reader: Reader, folder: Path) -> None:
     assert len((folder / "night.jsonl").read_text().splitlines()) > 10
 
 
-def attaches(words: list[str], folder: Path, typed: str = "", leaves: str = "\x1d") -> None:
+def attaches(words: list[str], folder: Path, typed: str = "", leaves: str = "\x1d", then: str = "") -> None:
     """Look on at a trial's terminal, or type there, and leave, or see it come to its end."""
     terminal = pexpect.spawn(
         words[0], words[1:], cwd=str(folder), encoding="utf-8", timeout=BOUND_SEC, dimensions=(24, 80),
@@ -240,6 +266,9 @@ def attaches(words: list[str], folder: Path, typed: str = "", leaves: str = "\x1
             terminal.expect("\nby hand|by hand\x1b")
         if leaves:
             terminal.send(leaves)
+        if then:
+            terminal.expect("q removes it")
+            terminal.send(then)
         terminal.expect(pexpect.EOF)
     finally:
         terminal.close(force=True)
