@@ -347,6 +347,8 @@ class DockerBackend:
         except EngineError as error:
             raise TrialError("sandbox_lost", f"the kept container {kept[:12]} is gone: {error}") from error
         recipe = await self._recipe(environment, trial, image, environment.variables())
+        if not state["HostConfig"].get("StorageOpt"):
+            recipe = dataclasses.replace(recipe, storage_mb=None)  # a copy has as little of a limit as it has
         container = Container(self._engine, kept, recipe, originals=self._originals)
         await container.find_router()
         project = state["Config"]["Labels"].get(LABEL_PROJECT)

@@ -26,7 +26,8 @@ def tbench(*words: str) -> subprocess.CompletedProcess[str]:
 def test_a_task_is_tried_by_hand_and_judged_in_the_same_container_until_it_passes(
     engine: Engine, tools_volume: str, make_task: MakeTask
 ) -> None:
-    task = str(make_task("by-hand"))
+    limits = "[environment]\nmemory_mb = 256\nstorage_mb = 512\nallow_internet = false\n"
+    task = str(make_task("by-hand", toml=limits))
     child = pexpect.spawn(TBENCH[0], [*TBENCH[1:], "task", "shell", task], timeout=120, encoding="utf-8")
     labelled = {"label": f"{LABEL_RUN}=shell-{child.pid}"}
     try:
