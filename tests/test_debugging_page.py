@@ -97,16 +97,23 @@ def folder(tmp_path: Path, engine: Engine, tools_volume: str) -> Iterator[Path]:
 
 @pytest.fixture(scope="module")
 def demo() -> Iterator[DemoEndpoint]:
-    with DemoEndpoint({task.name: task.instruction for task in read_tasks(BUNDLED).tasks}, latency_sec=0.2) as demo:
+    with DemoEndpoint({task.name: task.instruction for task in read_tasks(BUNDLED).tasks}) as demo:
         yield demo
 
 
-def test_each_command_of_the_page_does_what_it_says(folder: Path, demo: DemoEndpoint) -> None:
+@pytest.fixture
+def slow_demo() -> Iterator[DemoEndpoint]:
+    """One that takes its time, so that a run of it can be spoken to."""
+    with DemoEndpoint({task.name: task.instruction for task in read_tasks(BUNDLED).tasks}, latency_sec=0.3) as demo:
+        yield demo
+
+
+def test_each_command_of_the_page_does_what_it_says(folder: Path, demo: DemoEndpoint, slow_demo: DemoEndpoint) -> None:
     reader = Reader(folder, demo.base_url)
     debug_is_learned(reader)
     replies_are_saved_and_played(reader, folder)
     replies_are_approved(reader, folder)
-    a_run_is_spoken_to(reader, folder)
+    a_run_is_spoken_to(reader, folder, slow_demo)
     a_trial_is_read(reader, folder)
     a_trial_is_forked(reader, folder)
     the_task_is_tried(reader, folder)
@@ -169,7 +176,7 @@ def replies_are_approved(reader: Reader, folder: Path) -> None:
         run.communicate(timeout=BOUND_SEC)
 
 
-def a_run_is_spoken_to(reader: Reader, folder: Path) -> None:
+def a_run_is_spoken_to(reader: Reader, folder: Path, slow_demo: DemoEndpoint) -> None:
     put = {TRIAL: "runs/spoken/tidy-notes/0"}
     words = [
         sys.executable,
@@ -178,7 +185,7 @@ def a_run_is_spoken_to(reader: Reader, folder: Path) -> None:
         "run",
         "tasks/tidy-notes",
         "--base-url",
-        reader._put["http://localhost:8000/v1"],
+        slow_demo.base_url,
     ]
     with reader.starts([*words, "-o", "runs/spoken"]) as run:
         reader.until("spoken", lambda trial: trial.step >= 1)
