@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import faulthandler
 import os
 import tempfile
 from collections.abc import Iterator
@@ -16,6 +17,8 @@ from tbench.cli.printing import print_line
 
 PORT = 8712
 CACHE_NAME = ".tbench-view"
+_END_SEC = 15.0
+"""Longest time for which the end of connections and threads is waited for."""
 
 
 @click.command(cls=TbenchCommand)
@@ -51,7 +54,11 @@ def view(folder: Path, host: str, port: int) -> None:
             raise UsageError(f"{host}:{port}: cannot listen: {words}; choose another --port, or 0") from None
         with server:
             print_line(f"view: {server.url}")
-            server.serve_forever()
+            try:
+                server.serve_forever()
+            finally:
+                # Whatever keeps a thread: it is told where, and the process ends.
+                faulthandler.dump_traceback_later(_END_SEC, exit=True)
 
 
 @contextlib.contextmanager
