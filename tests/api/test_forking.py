@@ -15,12 +15,15 @@ from lost_trials import MISTAKE, lost_trial
 import tbench
 from tbench.api.blaming import blame, lost_at
 from tbench.api.forking import fork
+from tbench.demo.server import DemoEndpoint
 from tbench.sandbox.docker.engine import Engine
 from tbench.storage.read_run import read_run
 from tbench.storage.stored_trial import find_trial
 from tbench.storage.summaries import summary_of
+from tbench.tasks.sources import read_tasks
 
 MakeTask = Any
+EARLIER = Path(__file__).parents[1] / "data" / "earlier-run"
 
 
 @pytest.fixture
@@ -59,6 +62,17 @@ async def test_a_fork_does_what_was_done_before_and_asks_for_the_rest(
     assert summary_of(read_run(tmp_path / "fork-early")).score is None
     again = await fork(f"{tmp_path}/fork-late/small-task/0", MISTAKE, directory=tmp_path / "fork-again")
     assert again.passed == 1
+
+
+@pytest.mark.engine
+async def test_a_trial_of_an_earlier_version_is_forked(
+    engine: Engine, tools_volume: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(EARLIER)
+    with DemoEndpoint({task.name: task.instruction for task in read_tasks("tasks").tasks}) as demo:
+        config = find_trial("run/tidy-notes/0").document.config.with_values(model={"base_url": demo.base_url})
+        done = await fork("run/tidy-notes/0", 3, config=config, directory=tmp_path / "fork")
+    assert (done.passed, done.differs) == (1, "")
 
 
 @pytest.mark.engine

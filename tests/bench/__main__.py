@@ -17,6 +17,7 @@ sys.path.append(str(Path(__file__).resolve().parents[1]))  # the fakes that the 
 import attaching
 import commands
 import datasets
+import forking
 import history
 import lives
 import memory
@@ -36,6 +37,7 @@ GROUPS: dict[str, Callable[..., Awaitable[None]]] = {
     "steps16": steps.sixteen_trials,
     "command": commands.delivered,
     "attach": attaching.of_one_trial,
+    "fork": forking.to_a_step,
     "memory": memory.per_trial,
     "simulated": simulated.five_hundred,
     "trial": lives.whole_trials,
