@@ -6,7 +6,7 @@ import contextlib
 import gc
 import re
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 from datetime import datetime
 from pathlib import Path
 from typing import Literal
@@ -101,6 +101,7 @@ async def _execute(
         with run_log(directory, config.output.log_level, hide) as log, showing as show:
             events.replace(show)
             events.subscribe(log)
+            expected = expected_sec(config, directory, lambda text: events.emit(Note(text=text)))
             outcome = await execute_run(
                 plan,
                 tasks,
@@ -111,6 +112,7 @@ async def _execute(
                 earlier=earlier,
                 retry_errors=retry_errors,
                 gate=chat.outage if chat is not None else None,
+                expected_sec=expected,
             )
     finally:
         if chat is not None:
@@ -123,6 +125,22 @@ async def _execute(
     elif outcome.interrupted:
         print_line(f"tbench: interrupted; {go_on}", err=True)
     return outcome
+
+
+def expected_sec(config: RunConfig, directory: Path, say: Callable[[str], None]) -> Mapping[str, float]:
+    """The mean seconds of tasks in the runs beside this one, where its order asks for them. Raises UsageError."""
+    if config.schedule.order != "longest":
+        return {}
+    from tbench.history.database import INDEX_NAME
+    from tbench.history.index import RunHistory
+
+    folder, known = directory.resolve().parent, dict[str, float]()
+    if folder.is_dir():
+        with RunHistory.open(folder / INDEX_NAME) as history:
+            history.update(folder)
+            known = history.expected_sec()
+    say(f"order: durations of {counted(len(known), 'task')} are known from the runs in {folder}")
+    return known
 
 
 def _room_words(config: RunConfig, tasks: TaskSet, engine: Engine) -> str:

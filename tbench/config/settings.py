@@ -81,7 +81,7 @@ class TasksConfig(Frozen, use_attribute_docstrings=True):
     source: Annotated[str, Option(("--dataset", "-d"), argument="TASKS", metavar="NAME", is_path=True, daily=True)] = (
         "bundled"
     )
-    """A directory of tasks, one task, a dataset's name, git+URL@REV#FOLDER, or 'bundled'."""
+    """A directory of tasks, a dataset, git+URL@REV#FOLDER, or 'bundled'. The directory may be that of one task."""
     include: Annotated[tuple[str, ...], Option(("--task", "-t"), metavar="GLOB", daily=True)] = ()
     """Only tasks whose name matches this glob; repeatable."""
     exclude: Annotated[tuple[str, ...], Option(("--exclude", "-x"), metavar="GLOB", daily=True)] = ()
@@ -264,6 +264,9 @@ class ScheduleConfig(Frozen, use_attribute_docstrings=True):
 
     concurrency: Annotated[int, Option(("--concurrency", "-n"), daily=True)] = Field(default=4, ge=1)
     """Trials at once."""
+    order: Literal["seeds", "longest"] = "seeds"
+    """First the trials of whole seeds, or those that take longest. How long is known from the runs beside this one, of
+    whatever model, else from the time limits. `longest` ends sooner; cut short, it may have no whole seed."""
     retries: int = Field(default=1, ge=0)
     """Further attempts at a trial whose error another one may heal."""
     cpu_overcommit: float = Field(default=1.0, ge=0.1)

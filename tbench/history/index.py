@@ -159,6 +159,10 @@ class RunHistory:
         """The tasks of all runs."""
         return self._asked(lambda: queries.select_task_names(self._connection))
 
+    def expected_sec(self) -> dict[str, float]:
+        """The mean seconds of the trials of each task, over all models; only of trials that came to their end."""
+        return self._asked(lambda: queries.select_expected_sec(self._connection))
+
     def models(self, *, dataset: str | None = None, under: Iterable[Path] | None = None) -> tuple[ModelRow, ...]:
         """The best and the last run of each model, series by series."""
         where = self._where(dataset=dataset, under=under)

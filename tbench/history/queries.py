@@ -129,6 +129,16 @@ def select_task_names(connection: sqlite3.Connection) -> tuple[str, ...]:
     return tuple(name for (name,) in connection.execute("SELECT DISTINCT task FROM tasks ORDER BY task"))
 
 
+def select_expected_sec(connection: sqlite3.Connection) -> dict[str, float]:
+    return dict(
+        connection.execute(
+            """SELECT trials.task, avg(trials.wall_sec) FROM trials JOIN runs ON runs.id = trials.run_id
+            WHERE runs.model_id IS NOT NULL AND trials.error IS NULL AND trials.wall_sec > 0
+            AND NOT trials.human_touched GROUP BY trials.task"""
+        )
+    )
+
+
 def select_task(connection: sqlite3.Connection, folder: Path, task: str, where: Where) -> tuple[TaskPoint, ...]:
     where.add("tasks.task = ?", task)
     found = connection.execute(

@@ -5,7 +5,9 @@ from __future__ import annotations
 import hashlib
 import json
 import random
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 from harness.endpoint.address import without_password
@@ -166,10 +168,14 @@ def check_same_run(earlier: EarlierRun, plan: RunPlan, tasks: TaskSet) -> None:
         )
 
 
-def plan_trials(tasks: TaskSet, plan: RunPlan) -> list[TrialPlan]:
+def plan_trials(
+    tasks: TaskSet, plan: RunPlan, expected_sec: Mapping[str, float] = MappingProxyType({})
+) -> list[TrialPlan]:
     """The trials of tasks × seeds, seed by seed, so that a run cut short has whole seeds first. Ids are stable.
 
-    Within a seed they go by the tasks' names, or in an order that `--shuffle` has drawn; ids do not depend on it.
+    Within a seed they go by the tasks' names, or in an order that `--shuffle` has drawn. With the order `longest` those
+    come first that take longest by `expected_sec`, the seconds of tasks as far as they are known. Ids depend on none of
+    this.
     """
     by_name = {task.name: as_configured(task, plan.config) for task in tasks.tasks}
     measured, plans = semantic(plan), []
@@ -185,7 +191,20 @@ def plan_trials(tasks: TaskSet, plan: RunPlan) -> list[TrialPlan]:
                     invalid=tasks.invalid.get(name, ""),
                 )
             )
-    return plans
+    return longest_first(plans, expected_sec) if plan.config.schedule.order == "longest" else plans
+
+
+def longest_first(plans: Sequence[TrialPlan], expected_sec: Mapping[str, float]) -> list[TrialPlan]:
+    """Trials by the seconds that they are expected to take, the longest first; equal ones as they were.
+
+    A task of which nothing is known is expected to take all the time that its agent has.
+    """
+
+    def seconds(plan: TrialPlan) -> float:
+        limit = (plan.task.file.agent.timeout_sec or 0.0) if plan.task is not None else 0.0
+        return expected_sec.get(plan.task_name, limit)
+
+    return sorted(plans, key=seconds, reverse=True)
 
 
 def _in_order(names: list[str], seed: int, shuffle: int | None) -> list[str]:

@@ -6,10 +6,11 @@ import asyncio
 import contextlib
 import platform
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
+from types import MappingProxyType
 
 from tbench import __version__
 from tbench.agents.trial_agent import TrialAgent
@@ -291,12 +292,13 @@ async def execute_run(
     gate: Gate | None = None,
     waits: Waits | None = None,
     known: Sequence[Steps] = (),
+    expected_sec: Mapping[str, float] = MappingProxyType({}),
 ) -> RunOutcome:
     """Execute a run from start to end: directory, backend, trials, final run.json. Raises UsageError.
 
     With `earlier` it goes on where that ended: with the trials that have no verdict, and those that `retry_errors`
     names. When cancelled it cleans up and returns the results so far. `waits` and `known` are
-    those of Run.
+    those of Run, `expected_sec` that of plan_trials.
     """
 
     def say(text: str) -> None:
@@ -315,7 +317,7 @@ async def execute_run(
     able = [task for task in tasks.tasks if task.name not in refused]
     if words := about_withheld((wish for task in able for wish in task.wishes), plan.config.sandbox.allow_env):
         say(words)
-    plans, standing = plan_trials(tasks, plan), list[TrialResult]()
+    plans, standing = plan_trials(tasks, plan, expected_sec), list[TrialResult]()
     if earlier is not None:
         plans, standing = resume(store, plans, retry_errors or RetryErrors())
         say(f"{directory}: {len(standing)} of {len(plans) + len(standing)} trials stand, {len(plans)} are left")

@@ -21,6 +21,7 @@ import forking
 import history
 import lives
 import memory
+import ordering
 import pages
 import replay
 import scoring
@@ -48,10 +49,11 @@ GROUPS: dict[str, Callable[..., Awaitable[None]]] = {
     "datasets": datasets.by_name,
     "history": history.index_and_pages,
     "site": pages.of_sites,
+    "order": ordering.of_trials,
     "replay": scoring.replay,
     "replay_client": replay.client_speed,
 }
-WITHOUT_ENGINE = {"help", "datasets", "history", "site", "replay", "replay_client"}
+WITHOUT_ENGINE = {"help", "datasets", "history", "site", "order", "replay", "replay_client"}
 
 
 async def measure(engine: Engine | None, names: list[str], directory: Path) -> Figures:

@@ -8,9 +8,11 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 from conftest import MakeTask
+from run_trees import a_result, write_run
 
 from tbench.cli import app
-from tbench.cli.execute import few_full_collections
+from tbench.cli.execute import expected_sec, few_full_collections
+from tbench.config.settings import RunConfig
 from tbench.errors import UsageError
 
 
@@ -49,3 +51,14 @@ def test_a_run_of_nothing_that_can_run_ends_before_engine_and_endpoint_are_asked
     done = CliRunner(env=nowhere).invoke(app, command, prog_name="tbench")
     assert isinstance(done.exception, UsageError) and str(done.exception).startswith(said), done
     assert done.output == "" and not output.exists()
+
+
+def test_the_runs_beside_one_tell_how_long_its_tasks_take(tmp_path: Path) -> None:
+    write_run(tmp_path / "earlier", [a_result("a", 0, 1.0)], {"a": None}, (0,))
+    said: list[str] = []
+    config = RunConfig()
+    assert expected_sec(config, tmp_path / "now", said.append) == {}
+    config = config.with_values(schedule={"order": "longest"})
+    assert expected_sec(config, tmp_path / "now", said.append) == {"a": 36.0}
+    assert said == [f"order: durations of 1 task are known from the runs in {tmp_path}"]
+    assert expected_sec(config, tmp_path / "nowhere" / "now", said.append) == {}

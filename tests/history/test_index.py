@@ -17,7 +17,7 @@ from run_trees import FIRST_NIGHT, a_result, write_run
 from tbench.errors import UsageError
 from tbench.history.database import INDEX_NAME
 from tbench.history.index import RunHistory
-from tbench.results import Blame, ErrorInfo, Stage
+from tbench.results import Blame, ErrorInfo, Stage, Timings
 
 EARLIER = Path(__file__).parents[1] / "data" / "earlier-run" / "run"
 
@@ -48,6 +48,17 @@ def names(history: RunHistory) -> list[str]:
 def change(file: Path, statement: str) -> None:
     with closing(sqlite3.connect(file)) as connection, connection:
         connection.execute(statement)
+
+
+def test_the_seconds_of_tasks_are_means_over_models_of_trials_that_came_to_their_end(
+    runs: Path, history: RunHistory
+) -> None:
+    night(runs, 1, tasks="ab")
+    night(runs, 2, None, tasks="c")
+    slow = [a_result("a", 0, 1.0, timings=Timings(wall_sec=72.0))]
+    write_run(runs / "slow", slow, {"a": "hash-a"}, (0,), model="other")
+    history.update(runs)
+    assert history.expected_sec() == {"a": 48.0, "b": 36.0}
 
 
 def test_runs_are_listed_newest_first_with_what_they_came_to(runs: Path, history: RunHistory) -> None:

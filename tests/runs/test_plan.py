@@ -26,6 +26,21 @@ UNUSUAL: dict[str, Any] = {
 }  # fmt: skip
 
 
+def test_the_longest_trials_come_first_where_that_is_asked_for(make_task: Any, tmp_path: Path) -> None:
+    for name, seconds in {"a": 60, "b": 600, "c": 3600, "d": 600}.items():
+        make_task(name, toml=f"[agent]\ntimeout_sec = {seconds}\n")
+    tasks = read_tasks(str(tmp_path / "tasks"))
+    plain = a_plan(agent="nop", seeds=(0, 1))
+    longest = plain.model_copy(update={"config": plain.config.with_values(schedule={"order": "longest"})})
+    # Of a task that nobody knows the time limit counts; those that are equal go seed by seed.
+    assert [(each.task_name, each.seed) for each in plan_trials(tasks, longest, {"a": 900.0, "c": 30.0})] == [
+        ("a", 0), ("a", 1), ("b", 0), ("d", 0), ("b", 1), ("d", 1), ("c", 0), ("c", 1)
+    ]  # fmt: skip
+    seeds = plan_trials(tasks, plain, {"a": 900.0})
+    assert [each.task_name for each in seeds] == [*"abcd", *"abcd"]
+    assert {each.trial for each in seeds} == {each.trial for each in plan_trials(tasks, longest)}
+
+
 @pytest.mark.parametrize(
     ("known", "digest"),
     [
