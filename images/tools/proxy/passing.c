@@ -11,7 +11,7 @@
 
 #include "proxy.h"
 
-enum { CONNECT_MS = 10000, IDLE_MS = 3600 * 1000 };
+enum { CONNECT_MS = 10000, IDLE_MS = 3600 * 1000, LAST_WORDS_MS = 5000 };
 
 long now_ms(void) {
     struct timespec now;
@@ -93,6 +93,17 @@ void pass_both_ways(int client, int server, long long rest) {
     }
 }
 
+/* Reads what the client still sends, until it closes as well: to close before it does would reset the connection, and
+ * with it what the client has not read yet (RFC 9112, 9.6). */
+static void see_off(int client) {
+    static char bytes[65536];
+    struct pollfd news = {.fd = client, .events = POLLIN};
+    long ends_at = now_ms() + LAST_WORDS_MS, left;
+    shutdown(client, SHUT_WR);
+    while ((left = ends_at - now_ms()) > 0 && poll(&news, 1, (int)left) > 0 && read(client, bytes, sizeof bytes) > 0)
+        continue;
+}
+
 void serve(int client) {
     static unsigned char data[LONGEST_HELLO + 64];
     host_name name;
@@ -120,4 +131,5 @@ void serve(int client) {
     setsockopt(client, SOL_SOCKET, SO_LINGER, &reset, sizeof reset);
     if (write_all(server, data, length))
         pass_both_ways(client, server, rest);
+    see_off(client);
 }

@@ -222,6 +222,18 @@ async def test_a_request_gets_its_body_through_and_no_other_request_behind_it(
 
 
 @pytest.mark.engine
+async def test_a_client_that_goes_on_sending_gets_its_answer_all_the_same(allowing: Container) -> None:
+    """Whoever closes on unread bytes resets the connection, and the client's next write ends it."""
+    request = "GET / HTTP/1.1\\r\\nHost: allowed.example\\r\\n\\r\\n"
+    script = (
+        f'exec 3<>/dev/tcp/allowed.example/80; printf "{request}" >&3; sleep 0.5; for i in 1 2 3; do '
+        'printf more >&3 || exit 1; sleep 0.1; done; while read -t 5 -r line <&3; do last=$line; done; echo "$last"'
+    )
+    answer = await said(allowing, f"timeout 10 bash -c '{script}' || echo reset")
+    assert answer.strip() == f"allowed.example at {HERE}:80"
+
+
+@pytest.mark.engine
 async def test_an_allowed_name_does_not_lead_to_this_machine_or_to_its_cloud(start: Start, world: Internet) -> None:
     names = ("loopback.example", "router.example", "metadata.example")
     sandbox = await start(NetworkPolicy("allowlist", names), "allowlist")
