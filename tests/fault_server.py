@@ -52,11 +52,18 @@ class FaultServer:
         self._listener = socket.create_server(("127.0.0.1", 0), backlog=64)
         self._address = self._listener.getsockname()
         self._ending = threading.Event()
+        self.keeps = False
+        """Whether a connection goes on after an answer; else it ends, and the answer says so."""
         self._connections: list[socket.socket] = []
         self._threads: list[threading.Thread] = []
         self._lock = threading.Lock()
         self._accepting = threading.Thread(target=self._accept, daemon=True)
         self._accepting.start()
+
+    @property
+    def connections(self) -> int:
+        """How many there were so far."""
+        return len(self._connections)
 
     @property
     def base_url(self) -> str:
@@ -198,10 +205,10 @@ class FaultServer:
 
     def _serve(self, connection: socket.socket) -> None:
         with connection, contextlib.suppress(OSError):
-            seen = _read(connection)
-            if seen is None:
-                return
-            self._choose(seen)(connection)
+            while seen := _read(connection):
+                self._choose(seen)(connection)
+                if not self.keeps:
+                    return
 
     def _choose(self, seen: Seen) -> Play:
         with self._lock:
@@ -226,7 +233,8 @@ class FaultServer:
 def answer(status: int, body: Any, headers: dict[str, str] | None = None) -> bytes:
     """An HTTP answer. `body`: bytes as they are, anything else as JSON."""
     payload = body if isinstance(body, bytes) else json.dumps(body).encode()
-    named = {"content-type": "application/json", "content-length": str(len(payload)), **(headers or {})}
+    length = str(len(payload))
+    named = {"content-type": "application/json", "content-length": length, "connection": "close", **(headers or {})}
     lines = [f"HTTP/1.1 {status} {REASONS.get(status, 'Whatever')}"]
     lines += [f"{name}: {value}" for name, value in named.items()]
     return "\r\n".join(lines).encode() + b"\r\n\r\n" + payload

@@ -1,20 +1,14 @@
-"""The model behind an OpenAI-compatible endpoint: requests, retries, and what a failure is blamed on.
-
-The only module that imports openai, and only when a ChatModel is made: the import takes about a second.
-"""
+"""The model behind an OpenAI-compatible endpoint: requests, retries, and what a failure is blamed on."""
 
 from __future__ import annotations
 
 import copy
-import errno
-import json
-import os
-from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Any, Self, TypeVar
+from typing import Any, Self, TypeVar
 from urllib.parse import urlsplit
 
-from harness.endpoint.address import full_url, goes_past_proxies, proxy_of, usable_key, without_password
+from harness.endpoint.address import Proxy, full_url, usable_key, without_password
 from harness.endpoint.answers import (
     ModelCard,
     RawReply,
@@ -31,13 +25,11 @@ from harness.endpoint.answers import (
 )
 from harness.endpoint.outage import AwayTooLongError, Outage, OutagePolicy
 from harness.endpoint.retry import Absence, BudgetSpentError, OnWait, RetryPolicy, Success, TransientError, persist
+from harness.endpoint.transport import StatusError, Transport
 from harness.errors import ContextLimitReached, EndpointError, EndpointUnavailable, RequestRefused
 from harness.model import Model, Rendering, Sampling, ServedModel
 from harness.rendering import render_prompt, stop_strings, wire_messages
 from harness.trajectory import Message, Reply
-
-if TYPE_CHECKING:
-    import openai
 
 __all__ = [
     "ChatModel",
@@ -59,11 +51,9 @@ TOKENIZE = "/tokenize"
 """The path of vLLM's tokenizer, beside its `/v1`."""
 LISTING_TIMEOUT_SEC = 30.0
 """Time limit of one `GET /v1/models`, which takes no model's work."""
-_PLACEHOLDER_KEY = "none"  # the SDK demands a key, local servers ignore it
 _RETRIED_STATUSES = {408, 409, 429}
 _NO_SUCH_PATH = {403, 404, 405, 501}
 _TOOL_FLAG = "--tool-call-parser"  # in the words of a vLLM that was started without it
-_BROKEN = {"ReadError", "WriteError", "CloseError", "RemoteProtocolError"}  # class names in httpx and httpx2
 
 
 class ChatModel:
@@ -91,8 +81,6 @@ class ChatModel:
         on_outage: Callable[[str], None] | None = None,
         rendering: Rendering | None = None,
     ) -> None:
-        import openai
-
         url = full_url(base_url)
         self.url = without_password(url)
         self._root = url.removesuffix("/v1")
@@ -108,21 +96,12 @@ class ChatModel:
         self._retry = retry or RetryPolicy()
         self._on_wait = on_wait
         self.outage = Outage(self._probe, max_outage or OutagePolicy(max_sec=0), on_outage or (lambda _: None))
-        self._sdk = openai
-        self.proxy = proxy_of(url)
-        try:
-            self._client = openai.AsyncOpenAI(
-                base_url=url,
-                api_key=self._key or _PLACEHOLDER_KEY,
-                timeout=request_timeout_sec,
-                max_retries=0,
-                # vLLM closes idle connections after 5 s, the client's pool too: a race when a command takes 5 s.
-                default_headers={"Connection": "close"} if urlsplit(url).scheme == "http" else None,
-                # The environment's proxies are not for this machine.
-                http_client=openai.DefaultAsyncHttpxClient(trust_env=False) if goes_past_proxies(url) else None,
-            )
-        except (ImportError, ValueError) as error:
-            raise EndpointError(f"{self.proxy or 'the proxy of the environment'}: {_proxy_words(error)}") from None
+        self._transport = Transport(url, self._key)
+
+    @property
+    def proxy(self) -> Proxy | None:
+        """The proxy through which it is asked."""
+        return self._transport.proxy
 
     @property
     def patience_sec(self) -> float:
@@ -140,7 +119,7 @@ class ChatModel:
 
     async def close(self) -> None:
         await self.outage.close()
-        await self._client.close()
+        await self._transport.close()
 
     def at_temperature(self, temperature: float) -> ChatModel:
         """The same model at the same endpoint, asked at another temperature; it is closed with this one."""
@@ -238,10 +217,7 @@ class ChatModel:
         url = self._root + path if path == TOKENIZE else path
 
         async def attempt() -> T:
-            # Not `chat.completions.create()`: it walks through the whole history with its type hints, which
-            # costs ten times the rest of the request.
-            call = self._client.post(url, cast_to=object, body=body)
-            return read(await self._send(path, call, self._timeout_sec))
+            return read(await self._send(path, self._transport.post(url, body), self._timeout_sec))
 
         done = await self._persist(path, attempt, policy or self._retry, absence)
         self.outage.heard()
@@ -297,9 +273,7 @@ class ChatModel:
 
     async def _list_models(self) -> list[ModelCard]:
         timeout_sec = min(self._timeout_sec, LISTING_TIMEOUT_SEC)
-        # Not `models.list()`: its paging stumbles over a body that is no list.
-        listing = self._client.get("/models", cast_to=object)
-        return read_models(await self._send("/models", listing, timeout_sec))
+        return read_models(await self._send("/models", self._transport.get("/models"), timeout_sec))
 
     def _chosen(self, cards: list[ModelCard]) -> ModelCard:
         ids = [card.id for card in cards]
@@ -328,29 +302,23 @@ class ChatModel:
         if self._on_wait is not None:
             self._on_wait(self._public(reason), seconds)
 
-    async def _send(self, path: str, call: Awaitable[Any], timeout_sec: float) -> object:
+    async def _send(self, path: str, answer: Awaitable[object], timeout_sec: float) -> object:
         """Make one attempt: the decoded body of a 200, else an exception of ours."""
-        sdk = self._sdk
-        failure: Exception
         try:
             async with self.outage.attempt(timeout_sec) as flight:
-                return _decoded(await call)
-        except (sdk.APITimeoutError, TimeoutError):
-            failure = _no_answer(timeout_sec, lost=flight.lost)
-        except sdk.APIConnectionError as error:
-            failure = _no_connection(error)
-        except sdk.APIStatusError as error:
+                return await answer
+        except TimeoutError:
+            failure: Exception = _no_answer(timeout_sec, lost=flight.lost)
+        except StatusError as error:
             failure = self._judged(path, error)
-        except (json.JSONDecodeError, UnicodeDecodeError):
-            failure = TransientError("HTTP 200 with a body that is not JSON")
-        # Raised outside the handlers: the SDK's exceptions hold the request with its headers.
+        # Raised outside the handlers: what a server quotes may hold the key.
         raise failure
 
-    def _judged(self, path: str, error: openai.APIStatusError) -> Exception:
-        status, body = error.status_code, error.body
+    def _judged(self, path: str, error: StatusError) -> Exception:
+        status, body = error.status, error.body
         words = f"HTTP {status}: {server_words(body) or 'no message'}"
         if status in _RETRIED_STATUSES or status >= 500:
-            asked = retry_after_sec(error.response.headers.get("retry-after"))
+            asked = retry_after_sec(error.retry_after)
             return TransientError(words, retry_after_sec=asked, answered=status in _RETRIED_STATUSES)
         if is_context_refusal(status, body):
             return ContextLimitReached(self._public(words), refused_prompt_tokens(body))
@@ -361,16 +329,6 @@ class ChatModel:
         for secret, shown in ((self._key, "[key]"), (self._password, "[password]")):
             text = text.replace(secret, shown) if secret else text
         return shorten(text)
-
-
-def _decoded(answer: object) -> object:
-    """The decoded body, for which the SDK gives raw text where the content type is not JSON."""
-    if not isinstance(answer, str):
-        return answer
-    try:
-        return json.loads(answer)
-    except json.JSONDecodeError:
-        return answer
 
 
 def _check_template_settings(sampling: Sampling, rendering: Rendering) -> None:
@@ -395,39 +353,7 @@ def _advice(status: int, words: str) -> str:
     return ""
 
 
-def _proxy_words(error: Exception) -> str:
-    if isinstance(error, ImportError):
-        return "a SOCKS proxy needs a package more: pip install 'httpx[socks]', or unset the variable"
-    return f"{shorten(str(error))}; mend or unset the variable"
-
-
 def _no_answer(timeout_sec: float, *, lost: bool) -> TransientError:
     if lost:
         return TransientError("the server was away for a while, and the request is lost", lost=True)
     return TransientError(f"no answer within {timeout_sec:g} s")
-
-
-def _no_connection(error: openai.APIConnectionError) -> TransientError:
-    causes = list(_causes(error))[1:]
-    names = {type(cause).__name__ for cause in causes}
-    words = next(filter(None, map(_cause_words, reversed(causes))), "no details")
-    if names & _BROKEN:
-        return TransientError(f"connection broke: {words}", broke=True)
-    refused = any(isinstance(cause, OSError) and cause.errno == errno.ECONNREFUSED for cause in causes)
-    what = "cannot connect" if "ConnectError" in names else "request failed"
-    return TransientError(f"{what}: {words}", refused=refused)
-
-
-def _causes(error: BaseException) -> Iterator[BaseException]:
-    cause: BaseException | None = error
-    while cause is not None:
-        yield cause
-        cause = cause.exceptions[0] if isinstance(cause, BaseExceptionGroup) else cause.__cause__ or cause.__context__
-
-
-def _cause_words(cause: BaseException) -> str:
-    if not isinstance(cause, OSError):
-        return str(cause)
-    if cause.errno and str(cause.strerror).startswith("Connect call failed"):  # asyncio's way of putting it
-        return os.strerror(cause.errno)
-    return cause.strerror or str(cause)

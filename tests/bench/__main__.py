@@ -41,6 +41,7 @@ GROUPS: dict[str, Callable[..., Awaitable[None]]] = {
     "fork": forking.to_a_step,
     "memory": memory.per_trial,
     "simulated": simulated.five_hundred,
+    "simulated1000": simulated.a_thousand,
     "trial": lives.whole_trials,
     "separate": lives.separate_verdicts,
     "lives": lives.lives_at_once,
@@ -53,7 +54,17 @@ GROUPS: dict[str, Callable[..., Awaitable[None]]] = {
     "replay": scoring.replay,
     "replay_client": replay.client_speed,
 }
-WITHOUT_ENGINE = {"help", "datasets", "history", "site", "order", "replay", "replay_client"}
+WITHOUT_ENGINE = {
+    "simulated",
+    "simulated1000",
+    "help",
+    "datasets",
+    "history",
+    "site",
+    "order",
+    "replay",
+    "replay_client",
+}
 
 
 async def measure(engine: Engine | None, names: list[str], directory: Path) -> Figures:

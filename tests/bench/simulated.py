@@ -1,4 +1,4 @@
-"""Five hundred trials in one process, with everything real but the containers and the model.
+"""Five hundred trials in one process, and a thousand, with everything real but the containers and the model.
 
 Sandboxes and terminals are the shipped fakes; the endpoint is a process of its own, a second away from every reply.
 The lag of the event loop is what any other trial would wait at that moment.
@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import resource
 import statistics
-import tempfile
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -36,7 +36,7 @@ from tbench.storage.run_store import RunStore
 from tbench.tasks.sources import TaskSet
 from tbench.tasks.task import Task
 
-TRIALS, STEPS, LATENCY_SEC = 500, 10, 1.0
+STEPS, LATENCY_SEC = 10, 1.0
 TICK_SEC = 0.01
 LINE = "drwxr-xr-x 2 root root 4096 Nov 21 10:36 a line of some output, as commands print them\n"
 REPLY = '{"analysis": "a", "plan": "p", "commands": [{"keystrokes": "make report\\n", "duration": 5.0}]}'
@@ -97,8 +97,8 @@ class Simulated:
     lag: Lag
 
 
-async def simulate(task: Task, model: Model, directory: Path) -> Simulated:
-    plan = a_plan("bench", seeds=tuple(range(TRIALS)), agent="model", concurrency=TRIALS)
+async def simulate(task: Task, model: Model, directory: Path, trials: int = 500) -> Simulated:
+    plan = a_plan("bench", seeds=tuple(range(trials)), agent="model", concurrency=trials)
     protocol, lag = load_protocol("keystrokes-json"), Lag()
     with contextlib.closing(RunStore.create(directory, a_document(plan))) as store:
         run = Run(
@@ -114,22 +114,35 @@ async def simulate(task: Task, model: Model, directory: Path) -> Simulated:
             with few_full_collections():  # as the command line does
                 outcome = await run.execute()
         elapsed, cpu_sec = time.perf_counter() - started, time.process_time() - started_cpu
-    assert len(outcome.results) == TRIALS
+    assert len(outcome.results) == trials
     assert all((result.reward, result.steps) == (1.0, STEPS) for result in outcome.results), outcome.results[0]
-    return Simulated(elapsed, cpu_sec * 1e3 / TRIALS / STEPS, lag)
+    return Simulated(elapsed, cpu_sec * 1e3 / trials / STEPS, lag)
 
 
 async def five_hundred(place: Place | None, figures: Figures, scratch: Path) -> None:
     """With the real client, and without it."""
-    with tempfile.TemporaryDirectory() as name:
-        directory = Path(name)
-        task = make_task(directory / "simulated-task")
-        with Endpoint(REPLY, LATENCY_SEC) as base_url:
-            chat = ChatModel(base_url, None, Sampling(), api_key=None)
+    task = make_task(scratch / "simulated-task")
+    _add(figures, "simulated_500", await with_client(task, scratch / "client", 500))
+    _add(figures, "simulated_500_no_client", await simulate(task, SlowModel(), scratch / "no-client"))
+
+
+async def a_thousand(place: Place | None, figures: Figures, scratch: Path) -> None:
+    """With the real client; and the memory of the process for each trial in flight."""
+    task, before_mb = make_task(scratch / "simulated-task"), most_memory_mb()
+    _add(figures, "simulated_1000", await with_client(task, scratch / "client", 1000))
+    figures.add("simulated_1000_mb_per_trial", (most_memory_mb() - before_mb) / 1000, "MB")
+
+
+async def with_client(task: Task, directory: Path, trials: int) -> Simulated:
+    with Endpoint(REPLY, LATENCY_SEC) as base_url:
+        async with ChatModel(base_url, None, Sampling(), api_key=None) as chat:
             await chat.connect()
-            _add(figures, "simulated_500", await simulate(task, chat, directory / "client"))
-            await chat.close()
-        _add(figures, "simulated_500_no_client", await simulate(task, SlowModel(), directory / "no-client"))
+            return await simulate(task, chat, directory, trials)
+
+
+def most_memory_mb() -> float:
+    """The most that this process has had of memory."""
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
 
 
 def _add(figures: Figures, name: str, done: Simulated) -> None:

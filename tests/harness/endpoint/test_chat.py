@@ -15,6 +15,7 @@ from itertools import pairwise
 from typing import Any
 
 import pytest
+from fault_server import answer, completion
 from pydantic import ValidationError
 
 from harness.agent import Agent, Limits
@@ -185,13 +186,43 @@ class TestRequest:
         with pytest.raises(ValidationError, match=words):
             Sampling(rename_fields=names)
 
-    async def test_plain_http_does_not_keep_connections(self, endpoint, chat):
-        endpoint.will_reply()
-        await ask(chat())
-        assert endpoint.seen[0].headers["connection"] == "close"
+    async def test_a_connection_is_kept_for_the_next_request(self, endpoint, chat):
+        endpoint.keeps = True
+        endpoint.will_send(answer(200, completion("hello"), {"connection": "keep-alive"}))
+        asked = chat()
+        for _ in range(3):
+            await ask(asked)
+        assert (endpoint.connections, len(endpoint.seen)) == (1, 3)
 
-    def test_https_keeps_connections(self, chat):
-        assert "Connection" not in chat(base_url="https://h/v1")._client.default_headers
+    @pytest.mark.slow
+    async def test_a_connection_is_not_kept_for_as_long_as_vllm_keeps_it(self, endpoint, chat):
+        """It closes idle ones after 5 s: a request sent then would be lost."""
+        endpoint.keeps = True
+        endpoint.will_send(answer(200, completion("hello"), {"connection": "keep-alive"}))
+        asked = chat()
+        await ask(asked)
+        await asyncio.sleep(4.5)
+        await ask(asked)
+        assert (endpoint.connections, len(endpoint.seen)) == (2, 2)
+
+    async def test_any_number_of_requests_go_out_at_once(self, endpoint, chat):
+        endpoint.answer_by(lambda seen: answer(200, completion("hello")) if len(endpoint.seen) > 250 else None)
+        asked = chat(retry=NONE)
+        waiting = [asyncio.create_task(ask(asked)) for _ in range(250)]
+        for _ in range(2000):
+            await asyncio.sleep(0.01)
+            if len(endpoint.seen) == 250:
+                break
+        assert (await ask(asked)).content == "hello"
+        for each in waiting:
+            each.cancel()
+        await asyncio.wait(waiting)
+
+    async def test_a_kept_connection_that_was_closed_meanwhile_costs_a_second_attempt_at_most(self, endpoint, chat):
+        endpoint.will_send(answer(200, completion("hello"), {"connection": "keep-alive"}))
+        asked = chat()
+        for _ in range(20):
+            assert (await ask(asked)).attempts <= 2
 
     async def test_the_key_is_sent(self, endpoint, chat):
         endpoint.will_reply()
