@@ -131,6 +131,10 @@ class FaultServer:
         """End of stream without a byte: an idle connection closed by the server."""
         self._plays.append(lambda connection: None)
 
+    def will_hang_up(self) -> None:
+        """End of stream without a byte, also where connections are kept."""
+        self._plays.append(lambda connection: connection.shutdown(socket.SHUT_RDWR))
+
     def will_reset(self) -> None:
         """A TCP reset."""
         linger = struct.pack("ii", 1, 0)

@@ -114,17 +114,28 @@ async def persist(
     if absence is not None:
         await absence.until_there()
     budget = _Budget(policy, on_wait, absence)
+
+    async def attempt_as(number: int) -> Success[T]:
+        began = budget.begin_attempt()
+        try:
+            value = await attempt_once()
+        except HarnessError as error:
+            error.waited_sec = began - started
+            raise
+        return Success(value, number, time.monotonic() - began, began - started)
+
+    # Nearly every request succeeds at once: tenacity comes only where one does not, as it costs more than all the rest.
+    try:
+        return await attempt_as(1)
+    except TransientError as failure:
+        first = failure
     try:
         async for attempt in budget.attempts():
             with attempt:
-                began = budget.begin_attempt()
-                try:
-                    value = await attempt_once()
-                except HarnessError as error:
-                    error.waited_sec = began - started
-                    raise
-                latency = time.monotonic() - began
-                return Success(value, attempt.retry_state.attempt_number, latency, began - started)
+                number = attempt.retry_state.attempt_number
+                if number == 1:
+                    raise first
+                return await attempt_as(number)
     except RetryError as error:
         last = error.last_attempt
     # Raised here and not above: an exception chain could carry request headers into a log.

@@ -8,7 +8,9 @@ from __future__ import annotations
 import errno
 import json
 import os
-from collections.abc import Awaitable, Iterator
+import time
+from collections import deque
+from collections.abc import Awaitable, Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 from urllib.parse import urlsplit
@@ -17,6 +19,7 @@ from harness.endpoint.address import goes_past_proxies, proxy_of
 from harness.endpoint.answers import shorten
 from harness.endpoint.retry import TransientError
 from harness.errors import EndpointError
+from harness.turns import take_turn
 
 _PLACEHOLDER_KEY = "none"  # the SDK demands a key, local servers ignore it
 _JSON = {"Content-Type": "application/json"}
@@ -65,6 +68,8 @@ class Transport:
         self._sdk = openai
         self._failures = (openai.APIConnectionError, aiohttp.ClientError)
         self.proxy = proxy_of(url)
+        self._idle_since: deque[float] = deque()
+        """When connections became idle that may be kept: the SDK does not tell which of them a request goes out on."""
         # aiohttp costs half of httpx per request, but it knows no SOCKS, and takes no password in a URL beside a key.
         is_direct = self.proxy is None and urlsplit(url).username is None
         try:
@@ -85,11 +90,12 @@ class Transport:
             return self._sdk.DefaultAsyncHttpxClient(trust_env=not goes_past_proxies(url))
         # The environment's proxies are not for this machine; its certificates are for all others.
         kept: Any = _Connections()
-        return self._sdk.DefaultAioHttpClient(limits=kept, trust_env=not goes_past_proxies(url))
+        hooks = {"response": [_in_turn]}
+        return self._sdk.DefaultAioHttpClient(limits=kept, trust_env=not goes_past_proxies(url), event_hooks=hooks)
 
     async def get(self, path: str) -> object:
         """The decoded body of the answer. Raises as `post` does."""
-        return await self._answer(self._client.get(path, cast_to=object))
+        return await self._answer(lambda: self._client.get(path, cast_to=object))
 
     async def post(self, path: str, body: object) -> object:
         """The decoded body of the answer to a JSON body; `path` is below the base URL, or a URL of its own.
@@ -98,23 +104,53 @@ class Transport:
         """
         # As bytes: the SDK walks through a body of its own making several times, which costs more than all the rest.
         content = json.dumps(body, ensure_ascii=False, separators=(",", ":"), allow_nan=False).encode()
-        return await self._answer(self._client.post(path, cast_to=object, content=content, options={"headers": _JSON}))
+        return await self._answer(
+            lambda: self._client.post(path, cast_to=object, content=content, options={"headers": _JSON})
+        )
 
     async def close(self) -> None:
         await self._client.close()
 
-    async def _answer(self, call: Awaitable[Any]) -> object:
+    async def _answer(self, send: Callable[[], Awaitable[Any]]) -> object:
+        """The answer to a request, which is sent again at once where the kept connection had been closed by then."""
+        is_kept = self._takes_a_kept_one()
+        try:
+            return await self._answer_to(send())
+        except TransientError as failure:
+            if not (is_kept and failure.broke):
+                raise
+        return await self._answer_to(send())
+
+    def _takes_a_kept_one(self) -> bool:
+        """Whether the next request may go out on a connection of an earlier one."""
+        kept, now = self._idle_since, time.monotonic()
+        while kept and now - kept[0] > _Connections.keepalive_expiry:
+            kept.popleft()
+        if not kept:
+            return False
+        kept.pop()
+        return True
+
+    async def _answer_to(self, sent: Awaitable[Any]) -> object:
         failure: Exception
         try:
-            return _decoded(await call)
+            answer = _decoded(await sent)
         except self._sdk.APIStatusError as error:
             failure = StatusError(error.status_code, error.body, error.response.headers.get("retry-after"))
         except self._failures as error:
             failure = _no_connection(error)
         except (json.JSONDecodeError, UnicodeDecodeError):
             failure = TransientError("HTTP 200 with a body that is not JSON")
+        else:
+            self._idle_since.append(time.monotonic())
+            return answer
         # Raised outside the handlers: the SDK's exceptions hold the request with its headers.
         raise failure
+
+
+async def _in_turn(_: object) -> None:
+    """Let hundreds of answers that come at the same moment be read one after the other: others have a turn between."""
+    await take_turn()
 
 
 def _decoded(answer: object) -> object:

@@ -112,6 +112,7 @@ class Link:
     async def close(self) -> None:
         """End the client; the session lives on where it is."""
         await self._client.close()
+        self._on_outage = lambda _: None  # it refers to whoever has this terminal
 
     async def commands(
         self, *commands: bytes, replies: int | None = None, at_end: Callable[[], None] | None = None

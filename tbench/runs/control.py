@@ -84,6 +84,7 @@ class RunControl:
             if trial.debugged.steps:
                 self._debugged[_called(trial)] = trial.debugged.steps
             trial.debugged.changed()
+            trial.let_go()
 
     def on_event(self, event: Event) -> None:
         """Notice where trials are."""

@@ -339,9 +339,16 @@ class Trial:
             final = result.model_copy(update={"timings": timings})
             self._events.emit(TrialFinished(result=final))
             self._enter("done")
+            self._let_go()
             return final
 
         return tear_down
+
+    def _let_go(self) -> None:
+        """Drop what the trial has yielded, which is on disk: its agent refers to it, and so it would stay in memory
+        until all of the process is searched for circles."""
+        del self._agent
+        self._progress.parts.clear()
 
     def _write(self, result: TrialResult) -> None:
         """Write what each part has left, and the result. Raises OSError."""

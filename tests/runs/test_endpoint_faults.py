@@ -119,11 +119,9 @@ class TestTrials:
         (result,) = (await make_run().execute(one)).results
         assert (result.reward, result.steps) == (1.0, 2)
 
-    async def test_an_idle_connection_that_the_server_closes_between_steps_is_not_used_again(
-        self, endpoint, make_run, one
-    ):
+    async def test_an_idle_connection_that_the_server_closes_between_steps_costs_nothing(self, endpoint, make_run, one):
         """Its answers promise to keep the connection, and every one of them is closed afterwards."""
-        endpoint.will_reply(CLAIM)
+        endpoint.will_send(answer(200, completion(CLAIM), {"connection": "keep-alive"}))
         run = make_run()
         (result,) = (await run.execute(one)).results
         assert [step.reply.attempts for step in run.trajectory(result).steps] == [1, 1]

@@ -4,17 +4,25 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import gc
 import io
 import json
+import weakref
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import pytest
+from fake_tmux import FakeTmux
 from pydantic import ValidationError
 from run_plans import A_MODEL, a_document, a_plan
 
+from harness.fakes import ScriptedModel
+from harness.limits import Limits
+from harness.protocols import load_protocol
+from harness.trajectory import Outcome
+from tbench.agents.model_agent import ModelAgent
 from tbench.agents.trial_agent import AgentReport, NopAgent, TrialAgent, Workplace
 from tbench.config.document import RunPlan
 from tbench.config.settings import RunConfig
@@ -534,3 +542,32 @@ async def test_results_and_run_json_say_where_images_came_from_and_a_later_start
     planned, results = images_in(directory)
     assert planned == [("fake", "built"), (None, None)]
     assert results[2:] == [(None, None), ("fake", "present")]
+
+
+async def test_what_an_ended_trial_has_yielded_is_not_left_to_the_garbage_collector(
+    bench: Bench, tasks: TaskSet
+) -> None:
+    """A history has megabytes, and full collections are rare, as each stops all the other trials."""
+    done = '{"analysis": "", "plan": "", "commands": [], "task_complete": true}'
+    made: list[weakref.ref[Any]] = []
+
+    class Watched(ModelAgent):
+        async def work(self, place: Workplace) -> AgentReport:
+            report = await super().work(place)
+            made.extend((weakref.ref(self), weakref.ref(self._agent)))
+            return report
+
+    def agent() -> Watched:
+        return Watched(ScriptedModel([done, done]), load_protocol("keystrokes-json"), Limits(steps=3))
+
+    bench.make_sandbox = lambda _: FakeSandbox(connect=FakeTmux().connect)
+    gc.collect()
+    gc.disable()
+    try:
+        finished = await bench.execute(tasks, agent=agent)
+        await asyncio.sleep(0)
+        assert {result.outcome for result in finished.outcome.results} == {Outcome.SUBMITTED}
+        assert made
+        assert [each() for each in made if each() is not None] == []
+    finally:
+        gc.enable()

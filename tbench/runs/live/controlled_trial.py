@@ -75,6 +75,10 @@ class ControlledTrial:
             self.debugged.begins_anew(self.way.step, self.way.version, self.way.verdicts)
             self.debugged.decisions.is_on = self.way.waits == "reply"
 
+    def let_go(self) -> None:
+        """Drop what has happened in it: a trial and its debugger refer to each other, so it would stay in memory."""
+        self._course = Course()
+
     # -- as in Oversight -----------------------------------------------------------------------------
 
     async def before_query(self, step: int) -> Sequence[str | HandedBack]:

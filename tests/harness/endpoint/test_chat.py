@@ -218,11 +218,22 @@ class TestRequest:
             each.cancel()
         await asyncio.wait(waiting)
 
-    async def test_a_kept_connection_that_was_closed_meanwhile_costs_a_second_attempt_at_most(self, endpoint, chat):
+    async def test_a_kept_connection_that_was_closed_meanwhile_costs_no_attempt(self, endpoint, chat):
+        """The server takes the second request and closes without a byte, as where its end and the request cross."""
+        endpoint.keeps = True
         endpoint.will_send(answer(200, completion("hello"), {"connection": "keep-alive"}))
-        asked = chat()
-        for _ in range(20):
-            assert (await ask(asked)).attempts <= 2
+        endpoint.will_hang_up()
+        endpoint.will_reply("better")
+        asked = chat(retry=NONE)
+        await ask(asked)
+        reply = await ask(asked)
+        assert (reply.content, reply.attempts, len(endpoint.seen)) == ("better", 1, 3)
+
+    async def test_what_is_closed_on_a_connection_of_its_own_is_a_failed_attempt(self, endpoint, chat):
+        endpoint.will_disconnect()
+        with pytest.raises(EndpointUnavailable, match=r"connection broke: .*1 attempt"):
+            await ask(chat(retry=NONE))
+        assert len(endpoint.seen) == 1
 
     async def test_the_key_is_sent(self, endpoint, chat):
         endpoint.will_reply()
