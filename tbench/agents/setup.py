@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -169,10 +170,14 @@ async def connect_if_used(setup: AgentSetup, say: Callable[[str], None]) -> tupl
 async def connect(model: ModelConfig, say: Callable[[str], None]) -> tuple[ChatModel, ServedModel]:
     """Connect to the endpoint, before anything is started: a wrong URL must not cost a run. Raises UsageError."""
     chat = unconnected(model, say)
-    try:
-        return chat, await chat.connect(budget_sec=min(_PREFLIGHT_SEC, model.retry_budget_sec))
-    except EndpointError as error:
-        raise UsageError(f"endpoint: {error}") from None
+    async with contextlib.AsyncExitStack() as stack:
+        stack.push_async_callback(chat.close)
+        try:
+            served = await chat.connect(budget_sec=min(_PREFLIGHT_SEC, model.retry_budget_sec))
+        except EndpointError as error:
+            raise UsageError(f"endpoint: {error}") from None
+        stack.pop_all()
+    return chat, served
 
 
 def unconnected(model: ModelConfig, say: Callable[[str], None]) -> ChatModel:

@@ -86,9 +86,9 @@ async def _execute(
     chat, served = await connect_if_used(setup, lambda text: events.emit(Note(text=text)))
     if chat is not None:
         chat.outage.on_change = lambda presence: events.emit(EndpointPresence(presence=presence))
-    directory = Path(config.output.directory or _default_directory(config, served))
-    plan = planned(setup, tasks, earlier, directory.name, setup.locked(chat, served))
     try:
+        directory = Path(config.output.directory or _default_directory(config, served))
+        plan = planned(setup, tasks, earlier, directory.name, setup.locked(chat, served))
         hide = hiding(tasks.tasks)
         showing = progress(
             plan,
