@@ -72,6 +72,8 @@ class Reply(Frozen):
     usage: Usage = Usage()
     model: str | None = None
     """The model id that the server says it used."""
+    base_url: str | None = None
+    """The server that answered, where there are several."""
     latency_sec: float = 0.0
     """Wall seconds of the successful request."""
     waited_sec: float = 0.0

@@ -149,14 +149,16 @@ class ChatModel:
         seed: int | None,
         max_tokens: int,
         tools: Sequence[Mapping[str, Any]] = (),
+        elsewhere: bool = False,
     ) -> Reply:
         """One reply to `messages`, with retries.
 
+        `elsewhere`: the caller has another endpoint, so this one being away is no reason to wait.
         Raises EndpointUnavailable, RequestRefused or ContextLimitReached.
         """
         path, body = self.request(messages, seed=seed, max_tokens=max_tokens, tools=tools)
         read = partial(read_completion, max_tokens=max_tokens, context_tokens=self.context_tokens)
-        done = await self._ask(path, body, read, self.outage.request())
+        done = await self._ask(path, body, read, self.outage.request(waits=not elsewhere), elsewhere=elsewhere)
         return done.value.model_copy(
             update={"latency_sec": done.latency_sec, "waited_sec": done.waited_sec, "attempts": done.attempts}
         )
@@ -178,12 +180,13 @@ class ChatModel:
     ) -> RawReply:
         """One reply to `messages` or a `prompt` that are sent as they are, text verbatim, with retries.
 
-        `fields` are top-level fields of the request; the sampling's win over them. `elsewhere`: the caller has another
-        endpoint, so this one being away is no reason to wait. Raises as `query` does.
+        `fields` are top-level fields of the request; the sampling's win over them. `elsewhere` is that of `query`.
+        Raises as `query` does.
         """
         path = "/chat/completions" if "messages" in fields else "/completions"
         body = self.sampling.on_the_wire({**fields, **self._parameters(seed, self.sampling.max_tokens)})
-        done = await self._ask(path, body, read_raw_reply, self.outage.request(waits=not elsewhere))
+        absence = self.outage.request(waits=not elsewhere)
+        done = await self._ask(path, body, read_raw_reply, absence, elsewhere=elsewhere)
         return done.value.model_copy(
             update={"latency_sec": done.latency_sec, "waited_sec": done.waited_sec, "attempts": done.attempts}
         )
@@ -213,11 +216,14 @@ class ChatModel:
         read: Callable[[object], T],
         absence: Absence | None,
         policy: RetryPolicy | None = None,
+        *,
+        elsewhere: bool = False,
     ) -> Success[T]:
         url = self._root + path if path == TOKENIZE else path
 
         async def attempt() -> T:
-            return read(await self._send(path, self._transport.post(url, body), self._timeout_sec))
+            answer = self._transport.post(url, body)
+            return read(await self._send(path, answer, self._timeout_sec, elsewhere=elsewhere))
 
         done = await self._persist(path, attempt, policy or self._retry, absence)
         self.outage.heard()
@@ -302,10 +308,12 @@ class ChatModel:
         if self._on_wait is not None:
             self._on_wait(self._public(reason), seconds)
 
-    async def _send(self, path: str, answer: Awaitable[object], timeout_sec: float) -> object:
+    async def _send(
+        self, path: str, answer: Awaitable[object], timeout_sec: float, *, elsewhere: bool = False
+    ) -> object:
         """Make one attempt: the decoded body of a 200, else an exception of ours."""
         try:
-            async with self.outage.attempt(timeout_sec) as flight:
+            async with self.outage.attempt(timeout_sec, elsewhere=elsewhere) as flight:
                 return await answer
         except TimeoutError:
             failure: Exception = _no_answer(timeout_sec, lost=flight.lost)

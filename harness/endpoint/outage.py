@@ -34,6 +34,8 @@ class OutagePolicy(Frozen):
     first_pause_sec: float = Field(default=1.0, ge=0)
     """Pause before the second probe; grows by half with each."""
     longest_pause_sec: float = Field(default=10.0, gt=0)
+    move_on_sec: float = Field(default=30.0, ge=0)
+    """Seconds of an outage after which a request under way is given up that has another server to go to."""
     spread_sec: float = Field(default=3.0, ge=0)
     """Time over which those who waited come back, so that they do not come all at once."""
     most: int = Field(default=5, ge=1)
@@ -55,8 +57,10 @@ class AwayTooLongError(Exception):
 class Flight:
     """One attempt under way; `lost` where the server that had it is gone, and another has come in its place."""
 
-    def __init__(self) -> None:
+    def __init__(self, elsewhere: bool = False) -> None:
         self.lost = False
+        self.elsewhere = elsewhere
+        """Whether it has another server to go to."""
 
 
 class Outage:
@@ -109,15 +113,24 @@ class Outage:
         return RequestAbsence(self, waits)
 
     @contextlib.asynccontextmanager
-    async def attempt(self, timeout_sec: float) -> AsyncIterator[Flight]:
+    async def attempt(self, timeout_sec: float, *, elsewhere: bool = False) -> AsyncIterator[Flight]:
         """A context manager that bounds one attempt. Raises TimeoutError, also when the attempt is lost."""
-        flight = Flight()
+        flight = Flight(elsewhere)
         async with asyncio.timeout(timeout_sec) as limit:
             self._in_flight[flight] = limit
             try:
                 yield flight
             finally:
                 del self._in_flight[flight]
+
+    @property
+    def has_requests(self) -> bool:
+        """Whether attempts are under way."""
+        return bool(self._in_flight)
+
+    async def look(self) -> None:
+        """Find out whether it is away, where nobody has found that out by a request."""
+        await self.is_to_blame_for(TransientError("nothing heard"))
 
     def heard(self) -> None:
         """Note that a request was answered."""
@@ -167,6 +180,8 @@ class Outage:
             # What was under way may still be answered behind a port that is closed: that is no return.
             if await self._hears_within(min(pause_sec, left_sec)) and not closed:
                 break
+            if time.monotonic() - since >= policy.move_on_sec:
+                self._lose_what_is_in_flight(only_with_elsewhere=True)
             pause_sec = min(1.5 * pause_sec, policy.longest_pause_sec)
             found = await self._failing()
         self._tell("back", f"back after {time.monotonic() - since:.0f} s")
@@ -191,11 +206,12 @@ class Outage:
         self._say(words)
         self.on_change(presence)
 
-    def _lose_what_is_in_flight(self) -> None:
-        """Mark all attempts under way as lost: what listens now is another process, which knows nothing of them."""
+    def _lose_what_is_in_flight(self, *, only_with_elsewhere: bool = False) -> None:
+        """Mark attempts under way as lost: what listens now is another process, which knows nothing of them, or they
+        are answered sooner elsewhere."""
         now = asyncio.get_running_loop().time()
         for flight, limit in self._in_flight.items():
-            if not limit.expired():
+            if not limit.expired() and (flight.elsewhere or not only_with_elsewhere):
                 flight.lost = True
                 limit.reschedule(now)
 
@@ -218,7 +234,7 @@ class RequestAbsence:
         """Whether an attempt failed because of an outage, which has then been sat out."""
         if not (failure.lost or await self._outage.is_to_blame_for(failure)):
             return False
-        if failure.lost and not self._waits:
+        if failure.lost and not self._waits and not self._outage.is_away:
             return True  # it is back already
         await self._sit_out()
         return True

@@ -16,10 +16,10 @@ from endpoint import Endpoint
 from figures import Figures
 
 from harness.endpoint.chat import ChatModel
+from harness.endpoint.replicas import Replicas
 from harness.model import Sampling
 from tbench.proxies.datasets.records import Record
 from tbench.proxies.replay.asking.client import PromptedStep, ask
-from tbench.proxies.replay.asking.endpoints import Endpoints
 from tbench.proxies.replay.asking.prompts import PromptBuilder, PromptOptions
 from tbench.proxies.replay.directory import ReplayDirectory
 from tbench.proxies.replay.responses import ReplayManifest
@@ -71,7 +71,7 @@ async def client_speed(place: object, figures: Figures, scratch: Path) -> None:
     )  # fmt: skip
     directory = ReplayDirectory.open(scratch / "run", manifest)
     with Endpoint(REPLY, LATENCY_SEC, SEATS) as base_url:
-        endpoints = Endpoints([ChatModel(base_url, None, sampling, api_key=None)])
+        endpoints = Replicas([ChatModel(base_url, None, sampling, api_key=None)])
         await endpoints.connect(5.0)
         wanted = steps(STEPS)
         await ask(wanted[:AT_ONCE], endpoints, directory.append, max_tokens=1024, concurrency=AT_ONCE)

@@ -28,7 +28,7 @@ class PromptedStep(NamedTuple):
 
 
 class CompletionEndpoint(Protocol):
-    """The endpoint that replies come from: `tbench.proxies.replay.asking.endpoints.Endpoints`, or a fake."""
+    """The endpoint that replies come from: `harness.endpoint.replicas.Replicas`, or a fake."""
 
     @property
     def gave_up(self) -> str | None: ...

@@ -12,10 +12,10 @@ from typing import Any
 from pydantic import ValidationError
 
 from harness.endpoint.chat import ChatModel, OutagePolicy, RetryPolicy, without_password
+from harness.endpoint.replicas import MOVE_ON_SEC, Replicas, WaitNotice
 from harness.errors import EndpointError
 from harness.model import Sampling
 from tbench.errors import UsageError
-from tbench.proxies.replay.asking.endpoints import MOVE_ON_SEC, Endpoints, WaitNotice
 from tbench.proxies.replay.asking.prompts import PromptOptions
 from tbench.proxies.replay.asking.settings import ReplayConfig, ReplayModelConfig
 from tbench.proxies.replay.asking.tokenizer import Tokenizer, load_tokenizer
@@ -123,7 +123,7 @@ def make_tokenizer(options: ReplayOptions) -> Tokenizer | None:
     return load_tokenizer(path) if path is not None else None
 
 
-def make_endpoints(options: ReplayOptions, sampling: Sampling, say: Callable[[str], None]) -> Endpoints:
+def make_endpoints(options: ReplayOptions, sampling: Sampling, say: Callable[[str], None]) -> Replicas:
     """The endpoints, not connected yet; `say` is told in words what happens to them. Raises UsageError."""
     urls = tuple(dict.fromkeys(options.base_urls))
     if "chat_template_kwargs" in options.extra_body and options.prompt.chat_template_kwargs:
@@ -134,7 +134,7 @@ def make_endpoints(options: ReplayOptions, sampling: Sampling, say: Callable[[st
         chats = [_chat(options, sampling, url, budget_sec, name, say) for url, name in names.items()]
     except EndpointError as error:
         raise UsageError(f"endpoint: {error}") from None
-    return Endpoints(chats, lambda words: say(f"endpoint {words}"), retry_budget_sec=options.retry_budget_sec)
+    return Replicas(chats, lambda words: say(f"endpoint {words}"), retry_budget_sec=options.retry_budget_sec)
 
 
 def _chat(

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
 
+from harness.endpoint.replicas import Replicas
 from harness.errors import EndpointError
 from harness.model import Seeds, ServedModel
 from tbench import __version__
@@ -18,7 +19,6 @@ from tbench.errors import UsageError
 from tbench.proxies.datasets.records import Dataset, Record
 from tbench.proxies.replay.asking.client import PromptedStep, ReplayProgress, ask
 from tbench.proxies.replay.asking.context import ContextCheck, check_context
-from tbench.proxies.replay.asking.endpoints import Endpoints
 from tbench.proxies.replay.asking.options import ReplayOptions
 from tbench.proxies.replay.asking.prompts import PromptBuilder
 from tbench.proxies.replay.asking.tokenizer import Tokenizer
@@ -42,7 +42,7 @@ class ReplayPlan:
 async def make_plan(
     options: ReplayOptions,
     dataset: Dataset,
-    endpoints: Endpoints,
+    endpoints: Replicas,
     tokenizer: Tokenizer | None,
     say: Callable[[str], None],
 ) -> ReplayPlan:
@@ -74,7 +74,7 @@ async def make_plan(
 async def ask_for_missing(
     options: ReplayOptions,
     plan: ReplayPlan,
-    endpoints: Endpoints,
+    endpoints: Replicas,
     say: Callable[[str], None],
     on_progress: Callable[[ReplayProgress], None],
 ) -> ReplayProgress:
@@ -98,7 +98,7 @@ async def ask_for_missing(
 async def _ask(
     options: ReplayOptions,
     plan: ReplayPlan,
-    endpoints: Endpoints,
+    endpoints: Replicas,
     directory: ReplayDirectory,
     say: Callable[[str], None],
     on_progress: Callable[[ReplayProgress], None],
@@ -126,10 +126,10 @@ async def _ask(
             directory.add_time(time.monotonic() - began)
 
 
-async def _connect(options: ReplayOptions, endpoints: Endpoints) -> ServedModel:
+async def _connect(options: ReplayOptions, endpoints: Replicas) -> ServedModel:
     budget_sec = _CONNECT_SEC if len(endpoints.chats) == 1 else _CONNECT_SEC_OF_SEVERAL
     try:
-        return await endpoints.connect(min(budget_sec, options.retry_budget_sec))
+        return await endpoints.connect(min(budget_sec, options.retry_budget_sec), same_context=False)
     except EndpointError as error:
         raise UsageError(f"endpoint: {error}") from None
 
@@ -167,7 +167,7 @@ def _manifest(
     options: ReplayOptions,
     dataset: Dataset,
     served: ServedModel,
-    endpoints: Endpoints,
+    endpoints: Replicas,
     report: PromptReport,
     everything: Sequence[PromptedStep],
 ) -> ReplayManifest:

@@ -14,13 +14,13 @@ from fault_server import FaultServer, Seen, answer, completion, text_completion
 from replay_steps import CARD, asked, echo, question, record, serves
 
 from harness.endpoint.chat import ChatModel, OutagePolicy, RetryPolicy
+from harness.endpoint.replicas import Replicas
 from harness.errors import RequestRefused
 from harness.model import Sampling
 from tbench.errors import UsageError
 from tbench.proxies.datasets.records import Record
 from tbench.proxies.replay.asking.client import PromptedStep, ReplayProgress, ask
 from tbench.proxies.replay.asking.context import ContextCheck, check_context
-from tbench.proxies.replay.asking.endpoints import Endpoints
 from tbench.proxies.replay.asking.prompts import PromptBuilder, PromptOptions
 from tbench.proxies.replay.responses import ReplayResponse
 
@@ -39,7 +39,7 @@ def servers() -> Iterator[list[FaultServer]]:
 @pytest.fixture
 async def connect() -> AsyncIterator[Connect]:
     """Endpoints of these URLs, connected."""
-    opened: list[Endpoints] = []
+    opened: list[Replicas] = []
 
     async def make(*urls: str, outage_sec: float = 0.0, budget_sec: float = 0.4, said: list[str] | None = None) -> Any:
         chats = [
@@ -51,7 +51,7 @@ async def connect() -> AsyncIterator[Connect]:
             for url in urls
         ]  # fmt: skip
         told = said if said is not None else []
-        opened.append(Endpoints(chats, told.append, retry_budget_sec=budget_sec))
+        opened.append(Replicas(chats, told.append, retry_budget_sec=budget_sec))
         await opened[-1].connect(budget_sec)
         return opened[-1]
 
@@ -67,7 +67,7 @@ def steps(count: int, **options: Any) -> list[PromptedStep]:
 
 
 async def replay(
-    wanted: Sequence[PromptedStep], endpoints: Endpoints, **more: Any
+    wanted: Sequence[PromptedStep], endpoints: Replicas, **more: Any
 ) -> tuple[dict[str, ReplayResponse], ReplayProgress]:
     written: list[ReplayResponse] = []
     progress = await ask(wanted, endpoints, written.append, max_tokens=64, **more)
@@ -119,7 +119,7 @@ async def test_a_server_that_is_not_there_costs_no_step(
     endpoints = await connect(*(each.base_url for each in servers[:2]), outage_sec=outage_sec, said=said)
     found, progress = await replay(steps(12), endpoints, concurrency=4)
     assert progress.answered == 12 and all(each.error is None for each in found.values())
-    assert "cannot connect: Connection refused" in said[0] and "the others take its steps" in said[0]
+    assert "cannot connect: Connection refused" in said[0] and "the others take its requests" in said[0]
 
 
 async def test_a_server_that_dies_in_between_is_left_and_comes_back(
@@ -254,7 +254,7 @@ def counting(seen: Seen) -> bytes:
     return answer(200, {"count": count, "max_model_len": 512, "tokens": []})
 
 
-async def check(wanted: Sequence[PromptedStep], endpoints: Endpoints, **more: Any) -> ContextCheck:
+async def check(wanted: Sequence[PromptedStep], endpoints: Replicas, **more: Any) -> ContextCheck:
     prompts = {step.record.key: step.prompt for step in wanted}
     return await check_context(prompts, endpoints.chats, max_tokens=64, max_model_len=8192, **more)
 
