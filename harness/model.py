@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import json
 from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Any, Literal, Protocol, Self, runtime_checkable
 
@@ -155,6 +157,20 @@ class Tempered(Protocol):
     def at_temperature(self, temperature: float) -> Model:
         """The same model, asked at another temperature."""
         ...
+
+
+@runtime_checkable
+class Bindable(Protocol):
+    """A model behind several servers, of which a trial is to have one."""
+
+    def bound(self) -> AbstractContextManager[Model]:
+        """The model for one trial, during the block."""
+        ...
+
+
+def bound(model: Model) -> AbstractContextManager[Model]:
+    """The model as one trial asks it, during the block."""
+    return model.bound() if isinstance(model, Bindable) else contextlib.nullcontext(model)
 
 
 @runtime_checkable

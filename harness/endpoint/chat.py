@@ -99,6 +99,11 @@ class ChatModel:
         self._transport = Transport(url, self._key)
 
     @property
+    def urls(self) -> tuple[str, ...]:
+        """Its URL, as that of the only server."""
+        return (self.url,)
+
+    @property
     def proxy(self) -> Proxy | None:
         """The proxy through which it is asked."""
         return self._transport.proxy

@@ -12,10 +12,10 @@ from typing import Any, Generic, TypeVar
 from harness.endpoint.chat import ChatModel, RawReply
 from harness.endpoint.outage import Presence
 from harness.errors import EndpointError, EndpointUnavailable, RequestRefused
-from harness.model import Model, Sampling, ServedModel
+from harness.model import Model, Rendering, Sampling, ServedModel
 from harness.trajectory import Message, Reply
 
-__all__ = ["MOVE_ON_SEC", "Replica", "Replicas", "WaitNotice"]
+__all__ = ["MOVE_ON_SEC", "Endpoint", "Replica", "Replicas", "WaitNotice"]
 
 STRIKES = 3
 """A server gets no more requests after failing this many in a row that another one then answered."""
@@ -35,13 +35,14 @@ T = TypeVar("T")
 class WaitNotice:
     """Says why requests wait, but only every few seconds: many of them wait for the same reason."""
 
-    def __init__(self, name: str, say: Callable[[str], None]) -> None:
+    def __init__(self, name: str, say: Callable[[str], None], every_sec: float = _NOTICE_EVERY_SEC) -> None:
         self._name = name
         self._say = say
+        self._every_sec = every_sec
         self._last = float("-inf")
 
     def __call__(self, reason: str, seconds: float) -> None:
-        if time.monotonic() - self._last < _NOTICE_EVERY_SEC:
+        if time.monotonic() - self._last < self._every_sec:
             return
         self._last = time.monotonic()
         self._say(f"{self._name}: {reason.rstrip('.')}; trying again in {seconds:.1f} s")
@@ -183,6 +184,10 @@ class Replicas:
     @property
     def sampling(self) -> Sampling:
         return self._replicas[0].chat.sampling
+
+    @property
+    def rendering(self) -> Rendering:
+        return self._replicas[0].chat.rendering
 
     @property
     def patience_sec(self) -> float:
@@ -424,3 +429,7 @@ def _check_same(served: Mapping[str, ServedModel], same_context: bool) -> None:
             "--max-model-len",
             status=400,
         )
+
+
+Endpoint = ChatModel | Replicas
+"""Where a model is asked: one server, or several."""

@@ -14,7 +14,7 @@ from harness.approval import Approval
 from harness.custom import CustomAgent, CustomRun, crashed
 from harness.errors import AgentCrashed, EndpointUnavailable, RequestRefused, TerminalLost, TerminalUnreachable
 from harness.limits import Limits, Settling, ShellMode
-from harness.model import Model, Seeds
+from harness.model import Model, Seeds, bound
 from harness.protocols.base import ActionProtocol
 from harness.protocols.bash import BashProtocol
 from harness.terminal import COLUMNS, ROWS, Terminal, TerminalSpec
@@ -52,9 +52,13 @@ class ModelAgent:
         self._agent: Agent | None = None
 
     async def work(self, place: Workplace) -> AgentReport:
+        with bound(self._model) as model:
+            return await self._work_with(model, place)
+
+    async def _work_with(self, model: Model, place: Workplace) -> AgentReport:
         terminal = _terminal(place, self._spec, self._settling, on_outage=lambda seconds: agent.not_charged(seconds))
         agent = self._agent = Agent(
-            self._model,
+            model,
             terminal,
             self._protocol,
             place.bounded(self._limits),
@@ -98,11 +102,15 @@ class UserAgent:
             agent = self._make()
         except Exception as error:
             raise _user_error(crashed(error)) from error
+        with contextlib.nullcontext() if self._model is None else bound(self._model) as model:
+            return await self._work_with(agent, model, place)
+
+    async def _work_with(self, agent: CustomAgent, model: Model | None, place: Workplace) -> AgentReport:
         terminal = _terminal(place, self._spec, self._settling, on_outage=lambda seconds: run.not_charged(seconds))
         run = self._run = CustomRun(
             agent,
             self.name,
-            self._model,
+            model,
             terminal,
             place.bounded(self._limits),
             seeds=_seeds(place, self._model),

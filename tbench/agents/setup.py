@@ -6,10 +6,13 @@ import contextlib
 import os
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 from harness.approval import Approval, BadApproval
+from harness.endpoint.address import full_url, without_password
 from harness.endpoint.chat import ChatModel, OutagePolicy, RetryPolicy
+from harness.endpoint.replicas import MOVE_ON_SEC, Endpoint, Replicas, WaitNotice
 from harness.errors import EndpointError
 from harness.limits import Limits, ShellMode
 from harness.model import Rendering, Sampling, ServedModel
@@ -21,7 +24,7 @@ from tbench.agents.user_agent import AgentClass, load_agent_class
 from tbench.config.document import Locked
 from tbench.config.presets import OWN_LOOP, PRESETS
 from tbench.config.setting import settings_of
-from tbench.config.settings import ModelConfig, RunConfig
+from tbench.config.settings import ModelConfig, RunConfig, ServerConfig
 from tbench.errors import UsageError
 
 _PREFLIGHT_SEC = 20.0
@@ -59,22 +62,23 @@ class AgentSetup:
     @property
     def may_use_model(self) -> bool:
         """Whether there is an agent that asks a model, and a model to ask."""
-        return self.protocol is not None or (self.user_agent is not None and bool(self.config.model.base_url))
+        return self.protocol is not None or (self.user_agent is not None and bool(self.config.model.servers))
 
-    def locked(self, chat: ChatModel | None = None, served: ServedModel | None = None) -> Locked:
+    def locked(self, chat: Endpoint | None = None, served: ServedModel | None = None) -> Locked:
         """What the names in the configuration stand for, with the model that the endpoint serves."""
         return Locked(
             agent=self.name,
             agent_sha256=self.user_agent.sha256 if self.user_agent else None,
             model=served.id if served else None,
-            base_url=chat.url if chat else None,
+            base_url=chat.urls[0] if chat else None,
+            endpoints=chat.urls if chat and len(chat.urls) > 1 else (),
             served=served,
             prompt_hash=self.protocol.prompt_hash if self.protocol else None,
             shell_state=self.shell_state,
             approval=self.approval.fingerprint if self.approval else None,
         )
 
-    def maker(self, chat: ChatModel | None) -> Callable[[], TrialAgent]:
+    def maker(self, chat: Endpoint | None) -> Callable[[], TrialAgent]:
         """A function that makes the agent for one trial."""
         own, protocol, agent = self.user_agent, self.protocol, self.config.agent
         if own is None and protocol is None:
@@ -99,7 +103,7 @@ class AgentSetup:
 
 
 def _model_agent(config: RunConfig) -> AgentSetup:
-    if not config.model.base_url:
+    if not config.model.servers:
         raise UsageError("no endpoint: give --base-url http://HOST:PORT/v1 or set OPENAI_BASE_URL (or --agent oracle)")
     protocol = _checked_protocol(config)
     if protocol.tools and config.model.template != "server":
@@ -146,15 +150,22 @@ def _checked_protocol(config: RunConfig) -> ActionProtocol:
         raise UsageError(f"--prompt {agent.prompt}: {error}") from None
 
 
-def make_chat(model: ModelConfig, on_wait: Callable[[str, float], None], on_outage: Callable[[str], None]) -> ChatModel:
-    """A client of the endpoint, not connected yet. Raises EndpointError for a URL that is none."""
+def make_chat(
+    model: ModelConfig,
+    on_wait: Callable[[str, float], None],
+    on_outage: Callable[[str], None],
+    server: ServerConfig | None = None,
+    retry_budget_sec: float | None = None,
+) -> ChatModel:
+    """A client of one server, not connected yet; without one, of the only one. Raises EndpointError for no URL."""
+    at = server.base_url if server is not None else model.servers[0].base_url if model.servers else ""
     return ChatModel(
-        model.base_url or "",
+        at,
         model.name,
         Sampling(**model.model_dump(include=set(Sampling.model_fields))),
         api_key=os.environ.get("OPENAI_API_KEY"),
         request_timeout_sec=model.request_timeout_sec,
-        retry=RetryPolicy(total_sec=model.retry_budget_sec),
+        retry=RetryPolicy(total_sec=model.retry_budget_sec if retry_budget_sec is None else retry_budget_sec),
         rendering=Rendering(**model.model_dump(include=set(Rendering.model_fields))),
         on_wait=on_wait,
         max_outage=OutagePolicy(max_sec=model.max_outage_sec),
@@ -162,12 +173,12 @@ def make_chat(model: ModelConfig, on_wait: Callable[[str, float], None], on_outa
     )
 
 
-async def connect_if_used(setup: AgentSetup, say: Callable[[str], None]) -> tuple[ChatModel | None, ServedModel | None]:
+async def connect_if_used(setup: AgentSetup, say: Callable[[str], None]) -> tuple[Endpoint | None, ServedModel | None]:
     """Connect to the endpoint where the agent uses one. Raises UsageError."""
     return await connect(setup.config.model, say) if setup.may_use_model else (None, None)
 
 
-async def connect(model: ModelConfig, say: Callable[[str], None]) -> tuple[ChatModel, ServedModel]:
+async def connect(model: ModelConfig, say: Callable[[str], None]) -> tuple[Endpoint, ServedModel]:
     """Connect to the endpoint, before anything is started: a wrong URL must not cost a run. Raises UsageError."""
     chat = unconnected(model, say)
     async with contextlib.AsyncExitStack() as stack:
@@ -180,13 +191,25 @@ async def connect(model: ModelConfig, say: Callable[[str], None]) -> tuple[ChatM
     return chat, served
 
 
-def unconnected(model: ModelConfig, say: Callable[[str], None]) -> ChatModel:
+def unconnected(model: ModelConfig, say: Callable[[str], None]) -> Endpoint:
     """A client that tells its user of waits and outages, and has asked nothing yet. Raises UsageError."""
+    servers = model.servers
     try:
-        return make_chat(
-            model,
-            lambda reason, seconds: say(f"endpoint: {reason.rstrip('.')}; trying again in {seconds:.1f} s"),
-            lambda words: say(f"endpoint {words}"),
-        )
+        if len(servers) <= 1:
+            return make_chat(model, WaitNotice("endpoint", say, 0.0), lambda words: say(f"endpoint {words}"))
+        budget_sec = min(model.retry_budget_sec, MOVE_ON_SEC)
+        chats = []
+        for server in servers:
+            name = f"endpoint {without_password(full_url(server.base_url))}"
+            told = partial(_say_of, name, say)
+            chats.append(make_chat(model, WaitNotice(name, say), told, server, budget_sec))
     except EndpointError as error:
         raise UsageError(f"endpoint: {error}") from None
+    weights = [server.weight for server in servers]
+    return Replicas(
+        chats, lambda words: say(f"endpoint {words}"), weights=weights, retry_budget_sec=model.retry_budget_sec
+    )
+
+
+def _say_of(name: str, say: Callable[[str], None], words: str) -> None:
+    say(f"{name} {words}")

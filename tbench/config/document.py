@@ -40,6 +40,8 @@ class Locked(Frozen):
     model: str | None = None
     """Id of the model; None without a model."""
     base_url: str | None = None
+    endpoints: tuple[str, ...] = ()
+    """The URLs of all servers, where there are several."""
     served: ServedModel | None = None
     """The model as the endpoint's /v1/models describes it."""
     prompt_hash: str | None = None

@@ -131,6 +131,11 @@ class Layers(Generic[Config]):
     def option(self, path: str, given: str | bool | Sequence[str], flag: str) -> Value:
         """The setting of a flag as the command line hands it over. Raises UsageError."""
         setting = self._settings[path]
+        if setting.option.several is not None and not isinstance(given, str | bool):
+            if len(given) > 1:
+                setting = self._settings[f"{setting.section}.{setting.option.several}"]
+            else:
+                given = given[0]
         if isinstance(given, str):
             return self._from_text(setting, given, flag)
         return _checked(setting, given, flag, strict=False)
@@ -148,6 +153,9 @@ class Layers(Generic[Config]):
                 value = value.put_into(merged[section].get(name, each.setting.default))
             merged[section][name] = value
             origins[each.setting.path] = each.origin
+            if (replaced := each.setting.option.instead_of) is not None:
+                merged[section].pop(replaced, None)
+                origins.pop(f"{section}.{replaced}", None)
         try:
             config = self._configuration.model_validate(merged)
         except ValidationError as error:

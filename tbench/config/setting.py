@@ -37,6 +37,10 @@ class Option:
     bare: str | None = None
     """The value of an option that is given without one."""
     metavar: str | None = None
+    instead_of: str | None = None
+    """Another setting of the section, which this one replaces in the layers below it."""
+    several: str | None = None
+    """The setting that takes the values of an option that is given several times."""
     measured: bool = True
     """Whether another value measures something else; the others say where and how fast a run goes."""
 

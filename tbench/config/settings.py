@@ -9,6 +9,7 @@ from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import AfterValidator, Field, model_validator
 
+from harness.endpoint.address import full_url, without_password
 from harness.limits import OUTPUT_LIMIT_BYTES, LimitSettings, Settling, ShellMode
 from harness.model import Rendering, SamplingSettings
 from harness.trajectory import Frozen
@@ -121,13 +122,48 @@ class EndpointConfig(SamplingSettings, use_attribute_docstrings=True):
     """Seconds to pause while the endpoint is away. Then the run stops; 0 is no pause."""
 
 
+class ServerConfig(Frozen):
+    """One of several servers of a model."""
+
+    base_url: str
+    weight: float = Field(default=1.0, gt=0, le=1e6)
+    """Its share of the trials, beside the weights of the others."""
+
+    @model_validator(mode="before")
+    @classmethod
+    def _of_url(cls, value: Any) -> Any:
+        return {"base_url": value} if isinstance(value, str) else value
+
+
+def _servers(servers: tuple[ServerConfig, ...]) -> tuple[ServerConfig, ...]:
+    urls = [full_url(each.base_url) for each in servers]
+    if twice := sorted({without_password(url) for url in urls if urls.count(url) > 1}):
+        raise ValueError(f"{twice[0]} is listed twice; give its weight instead")
+    return servers
+
+
 class ModelConfig(EndpointConfig, Rendering, use_attribute_docstrings=True):
     """Model"""
 
     options: ClassVar[Mapping[str, Option]] = {**EndpointConfig.options, "template": Option(("--render",))}
 
-    base_url: Annotated[str | None, Option(daily=True, measured=False)] = None
-    """The endpoint, such as http://localhost:8000/v1. Without it, OPENAI_BASE_URL says."""
+    base_url: Annotated[str | None, Option(daily=True, measured=False, instead_of="endpoints", several="endpoints")] = (
+        None
+    )
+    """The endpoint, such as http://localhost:8000/v1. Without it, OPENAI_BASE_URL says. Given several times, these are
+    servers of one model."""
+    endpoints: Annotated[
+        tuple[ServerConfig, ...],
+        AfterValidator(_servers),
+        Option(("--endpoint",), metavar="URL", measured=False, instead_of="base_url"),
+    ] = ()
+    """Several servers of one model; repeatable. In a file each is a table [[model.endpoints]] with base_url and
+    weight. A trial stays at one; a new one goes to the server with the fewest for its weight."""
+
+    @property
+    def servers(self) -> tuple[ServerConfig, ...]:
+        """Where the model is asked: several servers, one, or none."""
+        return self.endpoints or (() if self.base_url is None else (ServerConfig(base_url=self.base_url),))
 
 
 class AgentConfig(Frozen, use_attribute_docstrings=True):
@@ -141,7 +177,7 @@ class AgentConfig(Frozen, use_attribute_docstrings=True):
     ] = None
     """Settings of terminus-2, tmax, mini-swe-agent or thinking-bash. What is given beside it wins."""
     protocol: Annotated[str, Option(words=protocols)] = "keystrokes-json"
-    """keystrokes-json, keystrokes-xml, bash-block, bash-tool or thinking-bash. It says how replies become actions."""
+    """How replies become actions. It is keystrokes-json, keystrokes-xml, bash-block, bash-tool or thinking-bash."""
     prompt: Annotated[str | None, Option(is_path=True)] = None
     """A file whose blocks replace the protocol's prompts."""
     observation_bytes: int = Field(default=OUTPUT_LIMIT_BYTES, ge=200)

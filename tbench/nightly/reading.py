@@ -120,7 +120,7 @@ def _refuse_what_a_night_decides(values: Iterable[Value], config: NightlyConfig)
         path = each.setting.path
         if path in _DECIDED_HERE:
             raise UsageError(f"{each.origin}: {path}: is the night's to decide; leave it out")
-        if path == "model.base_url" and config.serve.command:
+        if path in ("model.base_url", "model.endpoints") and config.serve.command:
             raise UsageError(f"{each.origin}: {path}: [serve] starts the server; its base_url says where it is")
 
 
@@ -159,7 +159,7 @@ def _check(found: Benchmark) -> None:
             f"{found.file}: [run.model] name and nightly.checkpoints both say the model; leave one of them out"
         )
     needs_endpoint = found.run.agent.name not in ("oracle", "nop")
-    if needs_endpoint and not found.config.serve.command and found.run.model.base_url is None:
+    if needs_endpoint and not found.config.serve.command and not found.run.model.servers:
         raise UsageError(
             f"{found.file}: no endpoint; give [serve] command, or [run.model] base_url, or set OPENAI_BASE_URL"
         )

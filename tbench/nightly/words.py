@@ -74,8 +74,8 @@ def _checkpoints(record: NightRecord, entry: str) -> str:
 def _server(benchmark: Benchmark, record: NightRecord) -> Iterator[str]:
     serve = benchmark.config.serve
     if not serve.command:
-        url = benchmark.run.model.base_url
-        yield f"endpoint  {without_password(url) if url else f'none: {benchmark.run.agent.name} asks no model'}"
+        urls = ", ".join(without_password(each.base_url) for each in benchmark.run.model.servers)
+        yield f"endpoint  {urls or f'none: {benchmark.run.agent.name} asks no model'}"
         return
     first = record.checkpoints[0] if record.checkpoints else None
     if first is not None:

@@ -130,7 +130,7 @@ def sandbox_settings(plan: RunPlan, image_logs: Path | None = None) -> SandboxSe
         cap_add=sandbox.cap_add,
         network_pool=sandbox.network_pool,
         pin_cpus=sandbox.pin_cpus,
-        base_url=plan.locked.base_url,
+        endpoints=plan.locked.endpoints or ((plan.locked.base_url,) if plan.locked.base_url else ()),
         image_logs=image_logs,
     )
 
@@ -145,7 +145,12 @@ def stored_config(config: RunConfig) -> RunConfig:
             "refresh": False,
         },
         agent={"prompt": str(Path(prompt).resolve()) if prompt else None},
-        model={"base_url": without_password(base_url) if base_url else None},
+        model={
+            "base_url": without_password(base_url) if base_url else None,
+            "endpoints": [
+                {"base_url": without_password(each.base_url), "weight": each.weight} for each in config.model.endpoints
+            ],
+        },
         output={"directory": None},
     )
 

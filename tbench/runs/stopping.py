@@ -15,8 +15,9 @@ ENDPOINT_ERRORS = {"endpoint_refused", "endpoint_unavailable"}
 class Gate(Protocol):
     """The endpoint's availability, which trials wait for before they start: `harness.endpoint.outage.Outage`."""
 
-    gave_up: str | None
-    """Why the endpoint was given up; None while it was not."""
+    @property
+    def gave_up(self) -> str | None:
+        """Why the endpoint was given up; None while it was not."""
 
     async def wait(self) -> None:
         """Return when the endpoint is there or has been given up."""

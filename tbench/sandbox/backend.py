@@ -332,8 +332,8 @@ class SandboxSettings:
     """Addresses for the networks of trials that have services."""
     pin_cpus: bool = False
     """Whether each sandbox has cpus of its own, by number."""
-    base_url: str | None = None
-    """URL of the endpoint that `block_host` closes."""
+    endpoints: tuple[str, ...] = ()
+    """URLs of the endpoint's servers, which `block_host` closes."""
     image_logs: Path | None = None
     """Directory for the output of builds."""
 

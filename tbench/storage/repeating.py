@@ -55,8 +55,8 @@ def _options(document: RunDocument, task: str, seed: int) -> Iterator[tuple[str,
     yield "--first-seed", str(seed)
     if config.agent.name != "model":
         yield "-a", config.agent.name
-    if locked.base_url is not None:
-        yield "--base-url", locked.base_url
+    for url in locked.endpoints or ((locked.base_url,) if locked.base_url is not None else ()):
+        yield "--base-url", url
     if locked.model is not None:
         yield "-m", locked.model
     for setting in _SETTINGS:

@@ -137,7 +137,9 @@ def _option(setting: Setting) -> click.Option:
         return click.Option([f"--{option.switch[0]}/--{option.switch[1]}", *letters, name], default=None)
     if setting.kind is bool:
         return click.Option([f"{setting.flags[0]}/{_off(setting)}", name], default=None)
-    return click.Option([*setting.flags, name], multiple=setting.kind is tuple, type=_Text(setting))
+    return click.Option(
+        [*setting.flags, name], multiple=setting.kind is tuple or option.several is not None, type=_Text(setting)
+    )
 
 
 def _name(setting: Setting) -> str:

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 
-from harness.endpoint.chat import ChatModel
+from harness.endpoint.replicas import Endpoint
 from harness.model import ServedModel
 from harness.protocols.base import ActionProtocol
 from tbench import __version__
@@ -18,7 +18,7 @@ from tbench.tasks.sources import TaskSet
 
 
 def make_manifest(
-    source: str, tasks: TaskSet, seeds: Sequence[int], protocol: ActionProtocol, chat: ChatModel, served: ServedModel
+    source: str, tasks: TaskSet, seeds: Sequence[int], protocol: ActionProtocol, chat: Endpoint, served: ServedModel
 ) -> ExtractionManifest:
     """The manifest of an extraction that begins now; `source` is what the user named the tasks by."""
     return ExtractionManifest(

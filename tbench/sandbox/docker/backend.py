@@ -402,7 +402,8 @@ class DockerBackend:
                 try:
                     nothing = await ensure_nothing(self._engine)
                     host = await host_addresses(self._engine, nothing, self._tools_volume, self._labels)
-                    self._closed_to = (*host, *await endpoint_addresses(self._settings.base_url))
+                    found = [await endpoint_addresses(url) for url in self._settings.endpoints]
+                    self._closed_to = (*host, *(address for addresses in found for address in addresses))
                 except (EngineError, UsageError) as error:
                     raise TrialError("sandbox_failed", f"--block-host: {error}") from error
             return self._closed_to

@@ -183,7 +183,7 @@ async def test_the_host_and_the_endpoint_are_closed_and_nothing_else_is(
         assert await said(before, f"{fetch(address, port)} >/dev/null && echo yes") == "yes\n", address
     assert await said(before, BOUND.format(port=host_port, bytes=gateway.replace(".", ","))) == "connected"
 
-    closed = await start(block_host=True, base_url=f"http://{endpoint}:80/v1")
+    closed = await start(block_host=True, endpoints=(f"http://{endpoint}:80/v1",))
     for address, port in ((gateway, host_port), (host, host_port), (endpoint, 80), ("169.254.169.254", 80)):
         assert "can't connect" in await said(closed, fetch(address, port)), address
     past_routes = (
