@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -13,6 +13,7 @@ from fake_tmux import FakeTmux
 from run_plans import a_document, a_plan
 
 from harness.endpoint.chat import ChatModel, OutagePolicy, RetryPolicy, Sampling
+from harness.endpoint.replicas import Replicas
 from harness.limits import Limits
 from harness.protocols import load_protocol
 from harness.trajectory import Trajectory
@@ -47,20 +48,31 @@ class EndpointRun:
     )
 
     async def execute(
-        self, tasks: TaskSet, beside: Callable[[ChatModel], Coroutine[Any, Any, None]] | None = None, **config: Any
+        self,
+        tasks: TaskSet,
+        beside: Callable[[ChatModel], Coroutine[Any, Any, None]] | None = None,
+        others: Sequence[str] = (),
+        **config: Any,
     ) -> RunOutcome:
-        """All trials; bounded. `beside` goes on beside them, and gets the model."""
-        async with ChatModel(
-            self.base_url,
-            "tiny",
-            Sampling(),
-            api_key=None,
-            request_timeout_sec=self.request_timeout_sec,
-            retry=self.retry,
-            max_outage=self.max_outage,
-            on_outage=self.told.append,
-        ) as chat:
-            chat.context_tokens = self.context_tokens
+        """All trials; bounded. `beside` goes on beside them, and gets the model. `others`: more servers of it."""
+        async with contextlib.AsyncExitStack() as stack:
+            chats = [
+                ChatModel(
+                    url,
+                    "tiny",
+                    Sampling(),
+                    api_key=None,
+                    request_timeout_sec=self.request_timeout_sec,
+                    retry=self.retry,
+                    max_outage=self.max_outage,
+                    on_outage=self.told.append,
+                )
+                for url in (self.base_url, *others)
+            ]
+            first = chats[0]
+            first.context_tokens = self.context_tokens
+            chat = Replicas(chats) if others else first
+            stack.push_async_callback(chat.close)
             with contextlib.closing(RunStore.create(self.directory, a_document())) as store:
                 run = Run(
                     a_plan(agent="model", **config),
@@ -73,7 +85,7 @@ class EndpointRun:
                 )
                 async with asyncio.timeout(90), asyncio.TaskGroup() as group:
                     if beside is not None:
-                        group.create_task(beside(chat))
+                        group.create_task(beside(first))
                     running = group.create_task(run.execute())
         assert self.sandboxes.left == []
         return running.result()

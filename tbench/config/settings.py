@@ -10,6 +10,7 @@ from typing import Annotated, Any, ClassVar, Literal
 from pydantic import AfterValidator, Field, model_validator
 
 from harness.endpoint.address import full_url, without_password
+from harness.errors import EndpointError
 from harness.limits import OUTPUT_LIMIT_BYTES, LimitSettings, Settling, ShellMode
 from harness.model import Rendering, SamplingSettings
 from harness.trajectory import Frozen
@@ -136,7 +137,10 @@ class ServerConfig(Frozen):
 
 
 def _servers(servers: tuple[ServerConfig, ...]) -> tuple[ServerConfig, ...]:
-    urls = [full_url(each.base_url) for each in servers]
+    try:
+        urls = [full_url(each.base_url) for each in servers]
+    except EndpointError as error:
+        raise ValueError(str(error)) from None
     if twice := sorted({without_password(url) for url in urls if urls.count(url) > 1}):
         raise ValueError(f"{twice[0]} is listed twice; give its weight instead")
     return servers

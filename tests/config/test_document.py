@@ -38,6 +38,7 @@ def another_value(setting: Setting) -> Any:
         "sandbox.allow_env": ("A", "B"),
         "sandbox.cap_add": ("SYS_PTRACE",),
         "sandbox.network_pool": "10.99.0.0/16",
+        "model.endpoints": ({"base_url": "http://a/v1", "weight": 2.0}, {"base_url": "http://b/v1"}),
         "agent.approve": "ask,allowlist=rules.txt",
     }
     if setting.path in special:

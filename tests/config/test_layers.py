@@ -224,3 +224,52 @@ def test_a_value_that_only_the_whole_refuses_has_its_origin() -> None:
 @pytest.mark.parametrize("given", [("a", "b"), ["a", "b"]])
 def test_a_repeated_option_is_a_list(given: Any) -> None:
     assert resolve([LAYERS.option("tasks.include", given, "--task")]).config.tasks.include == ("a", "b")
+
+
+TWO = ("http://a:8000/v1", "http://b:8000/v1")
+
+
+def urls_of(config: RunConfig) -> list[str]:
+    return [server.base_url for server in config.model.servers]
+
+
+def test_an_endpoint_given_several_times_is_several_servers_and_given_once_is_one() -> None:
+    layers = Layers(RunConfig)
+    several = layers.option("model.base_url", TWO, "--base-url")
+    once = layers.option("model.base_url", TWO[:1], "--base-url")
+    assert urls_of(layers.resolve([several]).config) == list(TWO)
+    assert layers.resolve([several]).config.model.base_url is None
+    assert urls_of(layers.resolve([several, once]).config) == [TWO[0]]
+    assert urls_of(layers.resolve([once, several]).config) == list(TWO)
+
+
+def test_servers_with_weights_are_tables_of_a_file_and_replace_the_endpoint_below(tmp_path: Path) -> None:
+    file = tmp_path / "run.toml"
+    file.write_text(
+        '[[model.endpoints]]\nbase_url = "http://a:8000"\n[[model.endpoints]]\nbase_url = "http://b"\nweight = 3\n'
+    )
+    layers = Layers(RunConfig)
+    resolved = layers.resolve([*layers.environment({"OPENAI_BASE_URL": "http://old"}), *layers.file(file)])
+    assert [(server.base_url, server.weight) for server in resolved.config.model.servers] == [
+        ("http://a:8000", 1.0),
+        ("http://b", 3.0),
+    ]
+    assert "model.base_url" not in resolved.origins
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ('[[model.endpoints]]\nbase_url = "http://a"\nweight = 0\n', "greater than 0"),
+        ('[[model.endpoints]]\nbase_url = "http://a"\n[[model.endpoints]]\nbase_url = "http://a/v1/"\n', "twice"),
+        ('[[model.endpoints]]\nbase_url = "a:8000"\n', "must look like http://host"),
+        ("[[model.endpoints]]\nweight = 2\n", "Field required"),
+        ('[[model.endpoints]]\nbase_url = "http://a"\nwieght = 2\n', "wieght|not permitted|forbidden"),
+    ],
+)
+def test_servers_that_cannot_be_are_refused_in_one_line(tmp_path: Path, text: str, words: str) -> None:
+    file = tmp_path / "run.toml"
+    file.write_text(text)
+    with pytest.raises(UsageError, match=words) as refused:
+        Layers(RunConfig).file(file)
+    assert "\n" not in str(refused.value) and "model.endpoints" in str(refused.value)

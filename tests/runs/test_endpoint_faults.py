@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import ast
 import asyncio
+import contextlib
 import json
 from collections.abc import Callable
 from pathlib import Path
@@ -314,3 +315,27 @@ class TestOutages:
         assert result.error is not None
         assert result.error.type == "endpoint_unavailable"
         assert "went away 6 times under this request" in result.error.message
+
+
+async def test_a_replica_that_is_killed_under_a_run_costs_no_verdict(
+    endpoint: FaultServer, tmp_path: Path, one: TaskSet
+) -> None:
+    """Half of the trials are at a server that goes away in the middle of their requests, and never comes back."""
+    with contextlib.closing(FaultServer()) as other:
+        for server in (endpoint, other):
+            server.always_list({"id": "tiny"})
+        other.answer_by(lambda _: answer(200, completion(CLAIM)))
+        endpoint.answer_by(lambda _: answer(200, completion(CLAIM)) if len(endpoint.seen) <= 2 else None)
+        run = EndpointRun(endpoint.base_url, tmp_path / "run")
+
+        async def kill(_: object) -> None:
+            while len(endpoint.seen) < 4:  # noqa: ASYNC110 - requests have to be under way
+                await asyncio.sleep(0.01)
+            endpoint.go_away()
+
+        outcome = await run.execute(one, beside=kill, others=[other.base_url], seeds=tuple(range(8)), concurrency=8)
+    assert {(result.reward, result.error, result.attempt) for result in outcome.results} == {(1.0, None, 1)}
+    assert not outcome.interrupted and outcome.stopped is None
+    replies = [step.reply for result in outcome.results for step in run.trajectory(result).steps]
+    assert {reply.base_url for reply in replies} == {endpoint.base_url, other.base_url}
+    assert sum(reply.waited_sec > 0 for reply in replies) >= 2
