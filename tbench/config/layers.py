@@ -153,7 +153,7 @@ class Layers(Generic[Config]):
                 value = value.put_into(merged[section].get(name, each.setting.default))
             merged[section][name] = value
             origins[each.setting.path] = each.origin
-            if (replaced := each.setting.option.instead_of) is not None:
+            if (replaced := each.setting.option.instead_of) is not None and value:
                 merged[section].pop(replaced, None)
                 origins.pop(f"{section}.{replaced}", None)
         try:

@@ -154,8 +154,8 @@ class ModelConfig(EndpointConfig, Rendering, use_attribute_docstrings=True):
     base_url: Annotated[str | None, Option(daily=True, measured=False, instead_of="endpoints", several="endpoints")] = (
         None
     )
-    """The endpoint, such as http://localhost:8000/v1. Without it, OPENAI_BASE_URL says. Given several times, these are
-    servers of one model."""
+    """The endpoint, such as http://localhost:8000/v1; repeatable. Without it, OPENAI_BASE_URL says. Several are servers
+    of one model."""
     endpoints: Annotated[
         tuple[ServerConfig, ...],
         AfterValidator(_servers),

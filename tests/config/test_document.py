@@ -203,6 +203,7 @@ def test_what_version_1_says_of_the_run_itself_is_kept() -> None:
         **{name: EARLIER[name] for name in ("agent", "agent_sha256", "model", "base_url", "served", "prompt_hash")},
         "shell_state": None,
         "approval": None,
+        "endpoints": [],
     }
     assert document.config == a_config(
         source="tasks", seeds=2, concurrency=1, base_url="http://127.0.0.1:8197/v1", seed_scheme="bare"

@@ -100,6 +100,8 @@ def another(setting: Any) -> Any:
         return next(choice for choice in setting.choices if choice != setting.default)
     if setting.path == "agent.protocol":
         return "bash-block"
+    if setting.path == "model.endpoints":
+        return ({"base_url": "http://a/v1"}, {"base_url": "http://b/v1", "weight": 2.0})
     if setting.path == "agent.name":
         return "oracle"
     if setting.path == "agent.approve":
