@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from enum import StrEnum
 from typing import Literal
 
@@ -163,3 +164,10 @@ class Trajectory(Frozen):
     """Seconds that were not charged to the agent: failed requests, pauses, outages of endpoint or terminal."""
     model_sec: float = 0.0
     command_sec: float = 0.0
+
+    @property
+    def replies_from(self) -> Counter[str]:
+        """Replies by the server that gave them; empty where there is one server only."""
+        summaries = (done.summary for done in self.compactions)
+        replies = (*(step.reply for step in self.steps), *summaries)
+        return Counter(reply.base_url for reply in replies if reply is not None and reply.base_url is not None)

@@ -175,6 +175,8 @@ class TrialResult(Frozen):
     error: ErrorInfo | None = None
     steps: int = 0
     usage: Usage = Usage()
+    replies_from: dict[str, int] = Field(default={})
+    """Replies of the model by the URL of the server that gave them; empty where there is one server only."""
     timings: Timings = Timings()
     started_at: datetime
     finished_at: datetime

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 
@@ -88,6 +89,7 @@ class TrialProgress:
             error=self.error,
             steps=sum(len(each.steps) for each in found),
             usage=sum((each.usage for each in found[1:]), found[0].usage) if found else Usage(),
+            replies_from=sum((each.replies_from for each in found), Counter()),
             timings=Timings(
                 queue_sec=round(queue_sec, 4),
                 sandbox_sec=round(self.sandbox_sec + sum(part.prepare_sec for part in parts), 4),

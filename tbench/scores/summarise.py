@@ -101,6 +101,7 @@ def summarise(
         errors=_error_groups(ended),
         outcomes=_outcomes(ended),
         usage=sum((result.usage for result in ended), Usage()),
+        replies_from=dict(sorted(sum((Counter(result.replies_from) for result in ended), Counter()).items())),
         time=time_split(ended),
         pressure=pressure_of(ended),
         repeated=_repeated(everything),

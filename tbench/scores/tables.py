@@ -14,6 +14,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from harness.trajectory import Usage
 from tbench.scores.statistics import is_uneven
 from tbench.scores.summary import (
     Cell,
@@ -153,11 +154,19 @@ def _detail_lines(summary: Summary) -> Iterator[str]:
         yield f"note: {summary.pressure.words}"
     if summary.outcomes:
         yield f"outcomes: {_counted(summary.outcomes)}"
-    usage = summary.usage
-    cached = "" if usage.cached_tokens is None else f" ({usage.cached_tokens:,} cached)"
-    yield f"tokens: {usage.prompt_tokens:,} prompt{cached}, {usage.completion_tokens:,} completion"
+    yield f"tokens: {_token_text(summary.usage)}"
+    if summary.replies_from:
+        yield f"replies: {', '.join(f'{count:,} from {plain(url)}' for url, count in summary.replies_from.items())}"
     if summary.time.total_sec > 0:
         yield f"time: {_time_text(summary.time)}"
+
+
+def _token_text(usage: Usage) -> str:
+    cached = ""
+    if usage.cached_tokens is not None:
+        share = f", {100 * usage.cached_tokens / usage.prompt_tokens:.0f} %" if usage.prompt_tokens else ""
+        cached = f" ({usage.cached_tokens:,} cached{share})"
+    return f"{usage.prompt_tokens:,} prompt{cached}, {usage.completion_tokens:,} completion"
 
 
 def _about(summary: Summary) -> str:

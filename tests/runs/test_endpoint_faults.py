@@ -24,6 +24,7 @@ from tbench.errors import KINDS
 from tbench.results import TrialResult
 from tbench.sandbox.backend import ExecResult
 from tbench.sandbox.fake import FakeBackend, FakeSandbox
+from tbench.scores.summarise import summarise
 from tbench.tasks.sources import TaskSet, read_tasks
 from tbench.tasks.task import Task
 
@@ -338,4 +339,6 @@ async def test_a_replica_that_is_killed_under_a_run_costs_no_verdict(
     assert not outcome.interrupted and outcome.stopped is None
     replies = [step.reply for result in outcome.results for step in run.trajectory(result).steps]
     assert {reply.base_url for reply in replies} == {endpoint.base_url, other.base_url}
+    counted = summarise(outcome.results, one.names, range(8)).replies_from
+    assert sum(counted.values()) == len(replies) and counted.keys() == {endpoint.base_url, other.base_url}
     assert sum(reply.waited_sec > 0 for reply in replies) >= 2

@@ -311,6 +311,18 @@ def test_waiting_for_an_endpoint_is_no_time_of_the_model() -> None:
     assert (time.model_sec, time.waiting_sec, time.command_sec, time.total_sec) == (0, 80, 15, 100)
 
 
+def test_the_summary_says_which_servers_replied_and_what_share_of_the_prompts_was_cached():
+    results = [
+        trial("t", 0, 1.0, usage=Usage(prompt_tokens=80, cached_tokens=60), replies_from={"http://b/v1": 1200}),
+        trial("t", 1, 1.0, usage=Usage(prompt_tokens=20), replies_from={"http://b/v1": 1, "http://a/v1": 2}),
+    ]
+    summary = summarise(results, ["t"], [0, 1])
+    assert summary.replies_from == {"http://a/v1": 2, "http://b/v1": 1201}
+    lines = printed(summary).splitlines()
+    assert "tokens: 100 prompt (60 cached, 60 %), 0 completion" in lines
+    assert "replies: 2 from http://a/v1, 1,201 from http://b/v1" in lines
+
+
 def test_usage_is_summed_over_counted_trials() -> None:
     results = [trial("t", seed, 1.0, usage=Usage(prompt_tokens=5, completion_tokens=2)) for seed in (0, 1)]
     assert summarise(results, ["t"], [0, 1]).usage == Usage(prompt_tokens=10, completion_tokens=4)
