@@ -28,7 +28,7 @@ class LimitSettings(Frozen, use_attribute_docstrings=True):
     context_tokens: int | None = Field(default=None, ge=1)
     """Most tokens of prompt and reply together, where the server allows more."""
     on_overflow: OnOverflow = "stop"
-    """What is done when the history fills the context."""
+    """In a full context: stop, drop-oldest-outputs or summarize."""
     command_sec: float = Field(default=120.0, gt=0)
     """Longest run of one command in the bash protocols, in seconds."""
 

@@ -112,9 +112,9 @@ class Rendering(Frozen, use_attribute_docstrings=True):
     """How the history becomes the text that the model sees."""
 
     template: Template = "server"
-    """Who makes the prompt, and how. `server` uses the chat endpoint, with the model's own template. The others are
-    rendered here and sent to /v1/completions, for base models: `chatml`, the turns of `gemma` 1 to 3 or of `gemma4`, or
-    the `contract` of `### System` headings."""
+    """Prompts by server, chatml, gemma, gemma4 or contract. `server` uses the chat endpoint, with the model's own
+    template. The others are rendered here and sent to /v1/completions, for base models: `chatml`, the turns of `gemma`
+    1 to 3 or of `gemma4`, or the `contract` of `### System` headings."""
     chat_template_kwargs: dict[str, Any] = Field(default={})
     """Variables of the server's template. Such as {"enable_thinking": false}; servers ignore those that the template
     does not know."""

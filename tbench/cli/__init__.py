@@ -23,6 +23,7 @@ COMMANDS = {
         "resume",
         "Finish the trials of a run that have no verdict: cut short, never begun, or with an error worth a retry.",
     ),
+    "merge": Lazy("tbench.cli.merge", "merge", "Put the shards of a run together, and print its score."),
     "regrade": Lazy(
         "tbench.cli.regrade",
         "regrade",

@@ -85,7 +85,8 @@ async def _plan(
         (
             "trials",
             f"{counted(len(tasks.names), 'task')} × {counted(len(plan.seeds), 'seed')} = "
-            f"{counted(len(trials), 'trial')}"
+            f"{counted(len(tasks.names) * len(plan.seeds), 'trial')}"
+            + (f", of which shard {plan.shard.name} has {len(trials)}" if plan.shard is not None else "")
             + (f": {len(trials) - len(left)} done, {len(left)} to do" if earlier else "")
             + f"; at most {config.schedule.concurrency} at once",
         ),

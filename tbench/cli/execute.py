@@ -25,7 +25,7 @@ from tbench.config.settings import RunConfig
 from tbench.errors import UsageError
 from tbench.events import EndpointPresence, Event, Events, Note
 from tbench.runs.overrides import tasks_as_configured
-from tbench.runs.plan import check_same_run, sandbox_settings, stored_config
+from tbench.runs.plan import check_same_run, own_shard, sandbox_settings, stored_config
 from tbench.runs.preflight import require_a_task_that_can_run
 from tbench.runs.redaction import hiding
 from tbench.runs.regrade import kept_of
@@ -101,7 +101,7 @@ async def _execute(
         with run_log(directory, config.output.log_level, hide) as log, showing as show:
             events.replace(show)
             events.subscribe(log)
-            expected = expected_sec(config, directory, lambda text: events.emit(Note(text=text)))
+            expected = expected_sec(config, tasks, directory, lambda text: events.emit(Note(text=text)))
             outcome = await execute_run(
                 plan,
                 tasks,
@@ -127,10 +127,25 @@ async def _execute(
     return outcome
 
 
-def expected_sec(config: RunConfig, directory: Path, say: Callable[[str], None]) -> Mapping[str, float]:
-    """The mean seconds of tasks in the runs beside this one, where its order asks for them. Raises UsageError."""
+def named_durations(config: RunConfig, tasks: TaskSet) -> Mapping[str, float]:
+    """The mean seconds of tasks in the runs that `--durations` names. Raises UsageError."""
+    from tbench.shards.durations import mean_durations
+
+    schedule = config.schedule
+    if schedule.durations and schedule.shard is None and schedule.order != "longest":
+        raise UsageError("--durations: decides nothing here; give it with --order longest, --shard, or both")
+    return mean_durations(map(Path, schedule.durations), tasks.names)
+
+
+def expected_sec(config: RunConfig, tasks: TaskSet, directory: Path, say: Callable[[str], None]) -> Mapping[str, float]:
+    """The mean seconds of tasks in earlier runs, where the run's order asks for them. Raises UsageError.
+
+    The runs are those that were named, or else those beside this one.
+    """
     if config.schedule.order != "longest":
         return {}
+    if config.schedule.durations:
+        return named_durations(config, tasks)
     from tbench.history.database import INDEX_NAME
     from tbench.history.index import RunHistory
 
@@ -185,6 +200,9 @@ def planned(setup: AgentSetup, tasks: TaskSet, earlier: EarlierRun | None, name:
         config=stored_config(setup.config),
         locked=locked,
         seeds=setup.config.tasks.planned_seeds,
+        shard=earlier.document.shard
+        if earlier
+        else own_shard(tasks, setup.config, named_durations(setup.config, tasks)),
     )
     if earlier is not None:
         check_same_run(earlier, plan, tasks)
@@ -200,7 +218,9 @@ def say_before_the_run(event: Event) -> None:
 def _default_directory(config: RunConfig, served: ServedModel | None) -> str:
     what = served.id if served else config.agent.name.replace(":", "-")
     slug = re.sub(r"[^\w.-]+", "-", what).strip("-.") or "run"
-    return f"runs/{datetime.now():%Y-%m-%d_%H-%M-%S}_{slug}"
+    # Shards begin at the same second.
+    part = f"_shard-{config.schedule.shard.replace('/', '-of-')}" if config.schedule.shard else ""
+    return f"runs/{datetime.now():%Y-%m-%d_%H-%M-%S}_{slug}{part}"
 
 
 def _end_at_once() -> None:

@@ -15,8 +15,10 @@ from tbench.config.setting import settings_of
 from tbench.config.settings import RunConfig
 from tbench.errors import UsageError
 
+_OF_A_SHARD = ("shard", "durations")
+"""Settings that say which trials are a run's own."""
 _MAY_CHANGE = {
-    *(setting.path for setting in settings_of(RunConfig) if setting.section == "schedule"),
+    *(each.path for each in settings_of(RunConfig) if each.section == "schedule" and each.name not in _OF_A_SHARD),
     *("model.base_url", "model.request_timeout_sec", "model.retry_budget_sec", "model.max_outage_sec"),
     *("overrides.build_timeout_multiplier", "overrides.healthcheck_timeout_multiplier"),
     *("sandbox.pull", "sandbox.pull_concurrency", "sandbox.prefetch", "sandbox.drop_images"),

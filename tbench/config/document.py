@@ -10,6 +10,7 @@ from pydantic import Field, ValidationError
 from harness.model import ServedModel
 from harness.trajectory import Frozen
 from tbench.config.settings import RunConfig
+from tbench.config.shard import Shard
 from tbench.origin import DatasetOrigin
 from tbench.results import ImageOrigin
 
@@ -52,6 +53,23 @@ class Locked(Frozen):
     """Who approves actions, the rules by their hash; None where nobody has to."""
 
 
+class PlannedShard(Frozen):
+    """The part of a run's trials that one process does, of a division that all of them find by themselves."""
+
+    index: int
+    """Counted from 0."""
+    count: int
+    digest: str
+    """sha256 over all trials of the run and the seconds that decided which shard has them."""
+    trials: tuple[tuple[str, int], ...]
+    """Task and seed of each."""
+
+    @property
+    def name(self) -> str:
+        """`I/N`."""
+        return str(Shard(self.index, self.count))
+
+
 class RunPlan(Frozen):
     """What a run is to do: with the tasks and these seeds, it gives every trial its id."""
 
@@ -59,6 +77,8 @@ class RunPlan(Frozen):
     config: RunConfig
     locked: Locked
     seeds: tuple[int, ...]
+    shard: PlannedShard | None = None
+    """The trials that are this run's own; None where all of tasks × seeds are."""
 
 
 class RunDocument(RunPlan):

@@ -17,6 +17,7 @@ from harness.trajectory import Frozen
 from tbench.config.capabilities import checked_capabilities
 from tbench.config.presets import PRESETS, from_preset, given_values, preset
 from tbench.config.setting import Option
+from tbench.config.shard import checked_shard
 
 NetworkChoice = Literal["task", "none", "bridge"]
 """Which trials have a network: `task` (as the task says), `none`, or `bridge` (all of them)."""
@@ -149,7 +150,10 @@ def _servers(servers: tuple[ServerConfig, ...]) -> tuple[ServerConfig, ...]:
 class ModelConfig(EndpointConfig, Rendering, use_attribute_docstrings=True):
     """Model"""
 
-    options: ClassVar[Mapping[str, Option]] = {**EndpointConfig.options, "template": Option(("--render",))}
+    options: ClassVar[Mapping[str, Option]] = {
+        **EndpointConfig.options,
+        "template": Option(("--render",), metavar="HOW"),
+    }
 
     base_url: Annotated[str | None, Option(daily=True, measured=False, instead_of="endpoints", several="endpoints")] = (
         None
@@ -209,7 +213,10 @@ class AgentConfig(Frozen, use_attribute_docstrings=True):
 class LimitsConfig(LimitSettings, use_attribute_docstrings=True):
     """Limits"""
 
-    options: ClassVar[Mapping[str, Option]] = {"completion_tokens": Option(("--max-completion-tokens",))}
+    options: ClassVar[Mapping[str, Option]] = {
+        "completion_tokens": Option(("--max-completion-tokens",)),
+        "on_overflow": Option(metavar="HOW"),
+    }
 
     context_tokens: int | None = Field(default=None, ge=256)
     """Most tokens of prompt and reply together. A server that allows less has its way."""
@@ -305,8 +312,14 @@ class ScheduleConfig(Frozen, use_attribute_docstrings=True):
     concurrency: Annotated[int, Option(("--concurrency", "-n"), daily=True)] = Field(default=4, ge=1)
     """Trials at once."""
     order: Literal["seeds", "longest"] = "seeds"
-    """First the trials of whole seeds, or those that take longest. How long is known from the runs beside this one, of
-    whatever model, else from the time limits. `longest` ends sooner; cut short, it may have no whole seed."""
+    """First the trials of whole seeds, or those that take longest. How long is known from `--durations`, from the runs
+    beside this one, of whatever model, or else from the time limits. `longest` ends sooner; cut short, it may have no
+    whole seed."""
+    shard: Annotated[str | None, Option(metavar="I/N"), AfterValidator(checked_shard)] = None
+    """Only a share of the trials, from 0/N to N-1/N. `tbench merge` puts the shards together. Each has about as long to
+    do, by the time limits of the tasks or by `--durations`."""
+    durations: Annotated[tuple[str, ...], Option(metavar="RUN", is_path=True)] = ()
+    """Runs that say how long trials take; repeatable. They decide --order longest and what is in a --shard."""
     retries: int = Field(default=1, ge=0)
     """Further attempts at a trial whose error another one may heal."""
     cpu_overcommit: float = Field(default=1.0, ge=0.1)

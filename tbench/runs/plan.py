@@ -13,17 +13,20 @@ from typing import Any
 from harness.endpoint.address import without_password
 from harness.limits import OUTPUT_LIMIT_BYTES
 from harness.model import Rendering
-from tbench.config.document import RunPlan
+from tbench.config.document import PlannedShard, RunPlan
 from tbench.config.setting import settings_of
 from tbench.config.settings import RunConfig
+from tbench.config.shard import Shard
 from tbench.datasets.reference import stored_place, stored_source
 from tbench.errors import UsageError
 from tbench.runs.overrides import as_configured
 from tbench.runs.resume import EarlierRun
 from tbench.runs.trial_progress import TrialPlan
 from tbench.sandbox.backend import SandboxSettings
+from tbench.shards.division import Weighed, planned_shard
 from tbench.storage.differences import differences
 from tbench.tasks.sources import TaskSet
+from tbench.tasks.task import Task
 
 # Settings that came later, with the value that held before: with that value, trial ids stay what they were.
 _LATER = {
@@ -151,6 +154,7 @@ def stored_config(config: RunConfig) -> RunConfig:
                 {"base_url": without_password(each.base_url), "weight": each.weight} for each in config.model.endpoints
             ],
         },
+        schedule={"durations": [str(Path(each).resolve()) for each in config.schedule.durations]},
         output={"directory": None},
     )
 
@@ -161,6 +165,9 @@ def check_same_run(earlier: EarlierRun, plan: RunPlan, tasks: TaskSet) -> None:
     if semantic(earlier.document) != semantic(plan):
         changes = differences(_measured(earlier.document), _measured(plan))
         raise UsageError(f"{where} with another configuration: {changes}; start a new run")
+    if earlier.document.config.schedule.shard != plan.config.schedule.shard:
+        was = f"as shard {earlier.document.shard.name}" if earlier.document.shard else "without --shard"
+        raise UsageError(f"{where} as another shard: it was started {was}")
     now = {task.name: task.hash for task in tasks.tasks} | dict.fromkeys(tasks.invalid)
     hashes = {task.name: task.hash for task in earlier.document.tasks}
     if missing := sorted(hashes.keys() - now.keys()):
@@ -171,6 +178,8 @@ def check_same_run(earlier: EarlierRun, plan: RunPlan, tasks: TaskSet) -> None:
         raise UsageError(
             f"{where} without its seeds {', '.join(map(str, lacking))}; give --seeds and --first-seed again"
         )
+    if plan.shard is not None and (hashes.keys() < now.keys() or len(earlier.document.seeds) < len(plan.seeds)):
+        raise UsageError(f"{where} with more tasks or seeds, because it is a shard; start a new run")
 
 
 def plan_trials(
@@ -178,14 +187,18 @@ def plan_trials(
 ) -> list[TrialPlan]:
     """The trials of tasks × seeds, seed by seed, so that a run cut short has whole seeds first. Ids are stable.
 
+    A shard has those of them that are its own, under the same ids.
     Within a seed they go by the tasks' names, or in an order that `--shuffle` has drawn. With the order `longest` those
     come first that take longest by `expected_sec`, the seconds of tasks as far as they are known. Ids depend on none of
     this.
     """
     by_name = {task.name: as_configured(task, plan.config) for task in tasks.tasks}
     measured, plans = semantic(plan), []
+    own = None if plan.shard is None else set(plan.shard.trials)
     for seed in plan.seeds:
         for name in _in_order(tasks.names, seed, plan.config.tasks.shuffle):
+            if own is not None and (name, seed) not in own:
+                continue
             task = by_name.get(name)
             plans.append(
                 TrialPlan(
@@ -200,16 +213,28 @@ def plan_trials(
 
 
 def longest_first(plans: Sequence[TrialPlan], expected_sec: Mapping[str, float]) -> list[TrialPlan]:
-    """Trials by the seconds that they are expected to take, the longest first; equal ones as they were.
+    """Trials by the seconds that they are expected to take, the longest first; equal ones as they were."""
+    return sorted(plans, key=lambda each: _seconds(each.task_name, each.task, expected_sec), reverse=True)
 
-    A task of which nothing is known is expected to take all the time that its agent has.
+
+def own_shard(tasks: TaskSet, config: RunConfig, durations: Mapping[str, float]) -> PlannedShard | None:
+    """The shard that `--shard` asks for; None where it does not.
+
+    Every machine finds the same one: only the tasks, the seeds and the `durations` decide it, the seconds of tasks in
+    the runs that were named for that.
     """
+    if config.schedule.shard is None:
+        return None
+    by_name = {task.name: as_configured(task, config) for task in tasks.tasks}
+    seconds = {name: _seconds(name, by_name.get(name), durations) for name in tasks.names}
+    trials = [Weighed(name, seed, seconds[name]) for name in tasks.names for seed in config.tasks.planned_seeds]
+    return planned_shard(trials, Shard.parse(config.schedule.shard))
 
-    def seconds(plan: TrialPlan) -> float:
-        limit = (plan.task.file.agent.timeout_sec or 0.0) if plan.task is not None else 0.0
-        return expected_sec.get(plan.task_name, limit)
 
-    return sorted(plans, key=seconds, reverse=True)
+def _seconds(name: str, task: Task | None, known: Mapping[str, float]) -> float:
+    """How long a trial is expected to take; where nothing is known, all the time that its agent has."""
+    limit = (task.file.agent.timeout_sec or 0.0) if task is not None else 0.0
+    return known.get(name, limit)
 
 
 def _in_order(names: list[str], seed: int, shuffle: int | None) -> list[str]:

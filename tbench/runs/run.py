@@ -254,6 +254,7 @@ def run_document(plan: RunPlan, tasks: TaskSet, backend: Backend, earlier: RunDo
         config=plan.config,
         locked=plan.locked,
         seeds=plan.seeds,
+        shard=plan.shard,
         created_at=earlier.created_at if earlier else now,
         resumed_at=(*earlier.resumed_at, now) if earlier else (),
         tbench_version=__version__,

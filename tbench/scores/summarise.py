@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from datetime import UTC, datetime
-from typing import Any
+from typing import Any, NamedTuple
 
 from harness.trajectory import Usage
 from tbench.errors import UsageError
@@ -39,6 +39,7 @@ from tbench.scores.summary import (
     Flag,
     Metric,
     Score,
+    ShardCounts,
     Status,
     Summary,
     TaskRow,
@@ -56,6 +57,15 @@ HUMAN_TOUCHED = "human_touched"
 """The error type shown for a result in which a person had a hand."""
 
 
+class ShardTrials(NamedTuple):
+    """The trials of a plan that are a shard's own."""
+
+    name: str
+    """`I/N`."""
+    trials: Collection[tuple[str, int]]
+    """Task and seed of each."""
+
+
 class MixedResults(UsageError, ValueError):
     """The results come from several models, agents or runs; one score over them would mean nothing."""
 
@@ -69,6 +79,7 @@ def summarise(
     overrides: Sequence[str] = (),
     dataset: DatasetOrigin | None = None,
     broken_rules: Sequence[str] = (),
+    shard: ShardTrials | None = None,
     intervals: bool = True,
 ) -> Summary:
     """Sum up the final results of a run over its plan. `population` makes the +- a population std.
@@ -76,7 +87,8 @@ def summarise(
     `overrides` says in words what the run did otherwise than its tasks say; it is passed on.
     Of several final results of one trial (a resumed or regraded run) the highest attempt counts, then the
     last line. `dataset` and the `broken_rules` of its leaderboard are taken over. Without `intervals` the summary has
-    none: they take longer than all the rest. Raises MixedResults, and ValueError for a plan that names a task or a
+    none: they take longer than all the rest. With a `shard` only its trials are planned, and there is no score.
+    Raises MixedResults, and ValueError for a plan that names a task or a
     seed twice.
     """
     everything = list(results)
@@ -86,6 +98,9 @@ def summarise(
     if len(planned) < len(planned_tasks) * len(planned_seeds):
         raise ValueError("a task or a seed is planned twice")
     counted = {trial: result for trial, result in finals.items() if trial in planned}
+    whole = len(planned)
+    if shard is not None:
+        planned &= set(shard.trials)
     rows = tuple(_task_row(task, planned_seeds, counted) for task in planned_tasks)
     ended = tuple(counted.values())
     flags = _flags(ended)
@@ -95,8 +110,8 @@ def summarise(
         started_at=_started_at(ended),
         seeds=tuple(planned_seeds),
         overrides=tuple(overrides),
-        counts=_counts(rows, len(everything) - len(finals), len(finals) - len(counted), ended, flags),
-        score=_score(ended, planned_tasks, planned_seeds, population, intervals),
+        counts=_counts(rows, len(planned), len(everything) - len(finals), len(finals) - len(counted), ended, flags),
+        score=_score(ended, planned_tasks, planned_seeds, population, intervals) if shard is None else None,
         tasks=rows,
         errors=_error_groups(ended),
         outcomes=_outcomes(ended),
@@ -108,7 +123,8 @@ def summarise(
         flags=flags,
         dataset=dataset,
         broken_rules=tuple(broken_rules),
-        metrics=_metrics(ended, planned_tasks, planned_seeds, population),
+        metrics=_metrics(ended, planned_tasks, planned_seeds, population) if shard is None else (),
+        shard=ShardCounts(name=shard.name, trials=len(planned), whole=whole) if shard is not None else None,
         unreached=_unreached(ended, len(planned)),
     )
 
@@ -350,6 +366,7 @@ def _flags(results: Iterable[TrialResult]) -> tuple[Flag, ...]:
 
 def _counts(
     rows: Iterable[TaskRow],
+    planned: int,
     other_attempts: int,
     unplanned: int,
     results: Sequence[TrialResult],
@@ -358,11 +375,11 @@ def _counts(
     cells = [cell for row in rows for cell in row.cells]
     statuses = Counter(cell.status for cell in cells)
     return Counts(
-        planned=len(cells),
+        planned=planned,
         scored=len(cells) - statuses[Status.ERROR] - statuses[Status.MISSING],
         solved=statuses[Status.PASS],
         errors=statuses[Status.ERROR],
-        missing=statuses[Status.MISSING],
+        missing=statuses[Status.MISSING] - (len(cells) - planned),
         other_attempts=other_attempts,
         unplanned=unplanned,
         human_touched=sum(cell.human_touched for cell in cells),

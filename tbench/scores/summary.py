@@ -194,6 +194,16 @@ class Flag(Frozen):
     is_weak: bool
 
 
+class ShardCounts(Frozen):
+    """A shard of a run, whose own trials `Counts` are about. Its mean would be of other tasks than the run's."""
+
+    name: str
+    """`I/N`, counted from 0."""
+    trials: int
+    whole: int
+    """Trials of all shards."""
+
+
 class Summary(Frozen):
     """Everything `tbench` says about a run. `as_json` is its stable form."""
 
@@ -207,7 +217,7 @@ class Summary(Frozen):
     """What the run did otherwise than its tasks say, a few words each."""
     counts: Counts
     score: Score | None
-    """None when no trial was scored."""
+    """None when no trial was scored, and for a shard."""
     tasks: tuple[TaskRow, ...]
     errors: tuple[ErrorGroup, ...]
     outcomes: dict[str, int]
@@ -227,6 +237,8 @@ class Summary(Frozen):
     """Rules of the dataset's leaderboard that the run breaks; none also where it has no leaderboard."""
     metrics: tuple[Metric, ...] = ()
     """By name; empty where verifiers write nothing but the reward."""
+    shard: ShardCounts | None = None
+    """None for a whole run."""
     unreached: UnreachedSteps | None = None
     """None where every trial with a verdict came to the last step of its task."""
 
@@ -248,6 +260,11 @@ class Summary(Frozen):
         """The score in one line, with what the +- is and the coverage; unscored trials count 0."""
         counts = self.counts
         covered = f"coverage {counts.scored}/{counts.planned}"
+        if self.shard is not None:
+            share = f"shard {self.shard.name} has {self.shard.trials} of {counted(self.shard.whole, 'trial')}"
+            return (
+                f"no score of its own: {share}, {counts.solved} solved ({covered}); tbench merge puts shards together"
+            )
         if counts.missing:
             covered = f"incomplete: {counted(counts.missing, 'trial')} not run; {covered}"
         if self.score is None:
@@ -332,7 +349,7 @@ class Summary(Frozen):
         repeated [text]; flags [{trial, reward, tamper, is_weak}];
         dataset null or {name, version, source, url, commit, path, entry, tasks, digest, verified, compared, differing,
         listed_commit, trials_per_task}; broken_rules [text]; metrics [{name, mean, std, tasks, trials}];
-        unreached null or {trials, steps, score}.
+        unreached null or {trials, steps, score}; shard null or {name, trials, whole}.
         """
         lines = {
             "score_line": self.score_line,

@@ -18,7 +18,7 @@ from typing import Any, NamedTuple, TypeVar
 from pydantic import ValidationError
 
 from harness.trajectory import Frozen, Step, Trajectory
-from tbench.config.document import NotOurs, RunDocument, read_document
+from tbench.config.document import NotOurs, PlannedShard, RunDocument, read_document
 from tbench.config.overrides import override_words
 from tbench.config.rules import broken_rules
 from tbench.errors import UsageError
@@ -76,6 +76,11 @@ class StoredRun(Frozen):
         """The dataset that the tasks are of, where run.json names one."""
         about = self.document or self.plan
         return about.dataset if about is not None else None
+
+    @property
+    def shard(self) -> PlannedShard | None:
+        """The part of the plan that it did; None for a run of its own."""
+        return self.document.shard if self.document is not None else None
 
     @property
     def is_cut_off(self) -> bool:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from tbench.scores.statistics import RewardTable
-from tbench.scores.summarise import reward_table, summarise
+from tbench.scores.summarise import ShardTrials, reward_table, summarise
 from tbench.scores.summary import Summary
 from tbench.storage.read_run import StoredRun
 
@@ -21,6 +21,7 @@ def summary_of(run: StoredRun, *, population: bool = False, intervals: bool = Tr
         overrides=run.overrides,
         dataset=run.dataset,
         broken_rules=run.broken_rules,
+        shard=ShardTrials(run.shard.name, run.shard.trials) if run.shard is not None else None,
         intervals=intervals,
     )
 

@@ -11,9 +11,10 @@ from conftest import MakeTask
 from run_trees import a_result, write_run
 
 from tbench.cli import app
-from tbench.cli.execute import expected_sec, few_full_collections
+from tbench.cli.execute import expected_sec, few_full_collections, named_durations
 from tbench.config.settings import RunConfig
 from tbench.errors import UsageError
+from tbench.tasks.sources import TaskSet
 
 
 def test_the_collector_is_as_before_when_the_trials_are_over() -> None:
@@ -55,10 +56,14 @@ def test_a_run_of_nothing_that_can_run_ends_before_engine_and_endpoint_are_asked
 
 def test_the_runs_beside_one_tell_how_long_its_tasks_take(tmp_path: Path) -> None:
     write_run(tmp_path / "earlier", [a_result("a", 0, 1.0)], {"a": None}, (0,))
-    said: list[str] = []
+    tasks, said = TaskSet((), {"a": "unreadable"}), list[str]()
     config = RunConfig()
-    assert expected_sec(config, tmp_path / "now", said.append) == {}
+    assert expected_sec(config, tasks, tmp_path / "now", said.append) == {}
     config = config.with_values(schedule={"order": "longest"})
-    assert expected_sec(config, tmp_path / "now", said.append) == {"a": 36.0}
+    assert expected_sec(config, tasks, tmp_path / "now", said.append) == {"a": 36.0}
     assert said == [f"order: durations of 1 task are known from the runs in {tmp_path}"]
-    assert expected_sec(config, tmp_path / "nowhere" / "now", said.append) == {}
+    assert expected_sec(config, tasks, tmp_path / "nowhere" / "now", said.append) == {}
+    named = config.with_values(schedule={"order": "longest", "durations": (str(tmp_path / "earlier"),)})
+    assert expected_sec(named, tasks, tmp_path / "nowhere" / "now", said.append) == {"a": 36.0}
+    with pytest.raises(UsageError, match="--durations: decides nothing here"):
+        named_durations(named.with_values(schedule={"order": "seeds"}), tasks)

@@ -39,6 +39,7 @@ def another_value(setting: Setting) -> Any:
         "sandbox.cap_add": ("SYS_PTRACE",),
         "sandbox.network_pool": "10.99.0.0/16",
         "model.endpoints": ({"base_url": "http://a/v1", "weight": 2.0}, {"base_url": "http://b/v1"}),
+        "schedule.shard": "1/4",
         "agent.approve": "ask,allowlist=rules.txt",
     }
     if setting.path in special:

@@ -106,6 +106,8 @@ def another(setting: Any) -> Any:
         return "oracle"
     if setting.path == "agent.approve":
         return "ask"
+    if setting.path == "schedule.shard":
+        return "1/4"
     if setting.path == "sandbox.cap_add":
         return ("NET_RAW",)
     if setting.path == "sandbox.network_pool":

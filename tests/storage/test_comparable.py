@@ -38,7 +38,8 @@ MOVES_NONE = """
     sandbox.keep sandbox.snapshot sandbox.network_pool
     overrides.build_timeout_multiplier overrides.healthcheck_timeout_multiplier
     verify.artifacts_mb
-    schedule.concurrency schedule.order schedule.retries schedule.cpu_overcommit schedule.max_load
+    schedule.concurrency schedule.order schedule.shard schedule.durations schedule.retries schedule.cpu_overcommit
+    schedule.max_load
     output.directory output.min_coverage output.log_level output.verbosity output.json_lines
 """
 BY_LOCK = {"agent.name", "agent.prompt", "agent.shell_state", "agent.approve"}

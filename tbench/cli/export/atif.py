@@ -32,7 +32,7 @@ def atif(
     """Write trajectories as ATIF 1.8 documents, one for each trial."""
     from tbench.exchange.atif.export import write_atif
     from tbench.exchange.chosen import LeftOutTrials, TrialChoice, require_trials
-    from tbench.exchange.staging import new_directory
+    from tbench.storage.staging import new_directory
 
     target = target_of(runs, output, "atif")
     choice = TrialChoice(only=only, min_reward=min_reward, tasks=tasks)

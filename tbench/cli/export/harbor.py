@@ -24,7 +24,7 @@ def harbor(
     """Write runs as jobs of Harbor, with what its viewer and its other commands read."""
     from tbench.exchange.chosen import LeftOutTrials, TrialChoice, require_trials
     from tbench.exchange.harbor.export import write_harbor_job
-    from tbench.exchange.staging import new_directory
+    from tbench.storage.staging import new_directory
 
     target = target_of(runs, output, "harbor")
     choice = TrialChoice(only=only, min_reward=min_reward, tasks=tasks)

@@ -41,7 +41,7 @@ def sft(
     """Write conversations as training data: OpenAI's messages, with a flag on each that is to be learnt."""
     from tbench.exchange.chosen import LeftOutTrials, TrialChoice, exported_trials, require_trials
     from tbench.exchange.sft.export import TrainingData
-    from tbench.exchange.staging import new_directory
+    from tbench.storage.staging import new_directory
 
     target = target_of(runs, output, "sft")
     choice = TrialChoice(only, min_reward, tasks, with_flagged=with_flagged, with_human=with_human)

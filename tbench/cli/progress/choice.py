@@ -65,9 +65,10 @@ def progress(
 
 def _headline(plan: RunPlan, tasks: TaskSet) -> str:
     planned, locked = len(plan.seeds) * len(tasks.names), plan.locked
+    part = f", of which shard {plan.shard.name} has {len(plan.shard.trials)}" if plan.shard is not None else ""
     return (
         f"{plan.run}: {counted(len(tasks.names), 'task')} × {counted(len(plan.seeds), 'seed')} = "
-        f"{counted(planned, 'trial')}, {plan.config.schedule.concurrency} at once; agent {locked.agent}"
+        f"{counted(planned, 'trial')}{part}, {plan.config.schedule.concurrency} at once; agent {locked.agent}"
         + (f", model {locked.model}" if locked.model else "")
     )
 

@@ -10,12 +10,12 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from tbench.errors import UsageError
-from tbench.exchange.staging import new_directory
 from tbench.files import safe_relative, write_json
 from tbench.results import TrialResult
 from tbench.storage.imported_plan import ImportedPlan
 from tbench.storage.lines import LineFile
 from tbench.storage.run_files import CONFIG_NAME, RESULTS_NAME, trial_directory
+from tbench.storage.staging import new_directory
 
 _RUNS = Path("runs")
 WriteTrials = Callable[[Path], Iterable[TrialResult]]

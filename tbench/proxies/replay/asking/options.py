@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,11 +14,14 @@ from harness.endpoint.chat import ChatModel, OutagePolicy, RetryPolicy, without_
 from harness.endpoint.replicas import MOVE_ON_SEC, Replicas, WaitNotice
 from harness.errors import EndpointError
 from harness.model import Sampling
+from tbench.config.shard import Shard
 from tbench.errors import UsageError
 from tbench.proxies.replay.asking.prompts import PromptOptions
 from tbench.proxies.replay.asking.settings import ReplayConfig, ReplayModelConfig
 from tbench.proxies.replay.asking.tokenizer import Tokenizer, load_tokenizer
 from tbench.text import one_line
+
+_WHOLE = Shard(0, 1)
 
 
 @dataclass(frozen=True)
@@ -42,8 +44,7 @@ class ReplayOptions:
     max_model_len: int | None = None
     allow_overflow: bool = False
     limit: int | None = None
-    shard: tuple[int, int] = (0, 1)
-    """Index, counted from 0, and number of shards."""
+    shard: Shard = _WHOLE
     request_timeout_sec: float = 600.0
     retry_budget_sec: float = 900.0
     max_outage_sec: float = 3600.0
@@ -74,7 +75,7 @@ class ReplayOptions:
             max_model_len=model.max_model_len,
             allow_overflow=prompt.allow_overflow,
             limit=config.dataset.limit,
-            shard=parse_shard(config.dataset.shard),
+            shard=Shard.parse(config.dataset.shard) if config.dataset.shard else _WHOLE,
             request_timeout_sec=model.request_timeout_sec,
             retry_budget_sec=model.retry_budget_sec,
             max_outage_sec=model.max_outage_sec,
@@ -90,16 +91,6 @@ def _vllm(model: ReplayModelConfig) -> dict[str, Any]:
         **({"include_stop_str_in_output": True} if model.include_stop_str_in_output else {}),
         **({} if model.skip_special_tokens else {"skip_special_tokens": False}),
     }
-
-
-def parse_shard(text: str | None) -> tuple[int, int]:
-    """The shard of `I/N`, counted from 0; the only one for None. Raises UsageError."""
-    if text is None:
-        return 0, 1
-    found = re.fullmatch(r"(\d{1,6})/(\d{1,6})", text)
-    if not found or int(found[1]) >= int(found[2]):
-        raise UsageError(f"--shard {text}: must be I/N with I from 0 to N-1, e.g. 0/4 to 3/4")
-    return int(found[1]), int(found[2])
 
 
 def make_sampling(options: ReplayOptions) -> Sampling:

@@ -157,10 +157,10 @@ def _seed(options: ReplayOptions, record: Record) -> int | None:
 
 def _of_shard(options: ReplayOptions, everything: Sequence[PromptedStep]) -> list[PromptedStep]:
     """The steps whose index modulo the number of shards is the shard's."""
-    index, count = options.shard
-    if steps := list(everything[index::count]):
+    shard = options.shard
+    if steps := list(everything[shard.index :: shard.count]):
         return steps
-    raise UsageError(f"--shard {index}/{count}: holds none of the {len(everything)} steps; use fewer shards")
+    raise UsageError(f"--shard {shard}: holds none of the {len(everything)} steps; use fewer shards")
 
 
 def _manifest(
@@ -171,7 +171,6 @@ def _manifest(
     report: PromptReport,
     everything: Sequence[PromptedStep],
 ) -> ReplayManifest:
-    index, count = options.shard
     return ReplayManifest(
         model=served.id,
         model_short=options.model_short or served.id.rstrip("/").rpartition("/")[2].replace(" ", "-"),
@@ -180,8 +179,8 @@ def _manifest(
         dataset_sha256=dataset.sha256,
         records=len(dataset.records),
         problems=dataset.problems,
-        shard_index=index,
-        shard_count=count,
+        shard_index=options.shard.index,
+        shard_count=options.shard.count,
         limit=options.limit,
         sampling={**_sent(options.sampling), **options.vllm, "extra_body": dict(options.extra_body)},
         prompt=report.for_manifest(),

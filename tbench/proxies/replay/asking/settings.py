@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Literal
 
-from pydantic import BeforeValidator, Field
+from pydantic import AfterValidator, BeforeValidator, Field
 
 from harness.trajectory import Frozen
 from tbench.config.setting import Option
 from tbench.config.settings import EndpointConfig, RequestsConfig
+from tbench.config.shard import checked_shard
 from tbench.proxies.replay.asking.prompts import Switch
 
 
@@ -27,7 +28,7 @@ class DatasetConfig(Frozen, use_attribute_docstrings=True):
     """JSONL of steps, corrected or legacy records."""
     limit: Annotated[int | None, Option(("--limit", "-l"), daily=True)] = Field(default=None, ge=1)
     """Only the first so many steps."""
-    shard: Annotated[str | None, Option(metavar="I/N")] = None
+    shard: Annotated[str | None, Option(metavar="I/N"), AfterValidator(checked_shard)] = None
     """Only steps whose index modulo N is I, such as 0/4."""
 
 

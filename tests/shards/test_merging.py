@@ -1,0 +1,238 @@
+"""Putting shards together: the whole is what one process would have written, and what does not fit is named."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from run_plans import a_plan
+
+from tbench.agents.trial_agent import NopAgent
+from tbench.config.document import RunPlan
+from tbench.errors import UsageError
+from tbench.events import Events
+from tbench.runs.plan import own_shard, plan_trials
+from tbench.runs.resume import EarlierRun
+from tbench.runs.run import execute_run
+from tbench.sandbox.fake import FakeBackend
+from tbench.shards.merging import merge
+from tbench.storage.read_run import read_run
+from tbench.storage.run_store import RunStore
+from tbench.storage.summaries import summary_of
+from tbench.tasks.sources import TaskSet, read_tasks
+
+COUNT, SEEDS = 3, 2
+
+
+@pytest.fixture
+def tasks(make_task: Any) -> TaskSet:
+    limits = {"alpha": 600, "beta": 60, "gamma": 60, "delta": 30}
+    made = [make_task(name, toml=f"[agent]\ntimeout_sec = {sec}\n") for name, sec in limits.items()]
+    return read_tasks(str(made[0].parent))
+
+
+def plan_of(tasks: TaskSet, shard: str | None, run: str, **settings: Any) -> RunPlan:
+    plan = a_plan(run, seeds=tuple(range(SEEDS)), agent="nop", shard=shard, **settings)
+    config = plan.config.with_values(tasks={"seeds": SEEDS})
+    return plan.model_copy(update={"config": config, "shard": own_shard(tasks, config, {})})
+
+
+async def a_shard(directory: Path, tasks: TaskSet, shard: str | None, **settings: Any) -> Path:
+    earlier = EarlierRun.read(directory) if directory.exists() else None  # noqa: ASYNC240 - a test
+    plan = plan_of(tasks, shard, directory.name, **settings)
+    await execute_run(plan, tasks, directory, NopAgent, Events(), backend=FakeBackend(), earlier=earlier)
+    return directory
+
+
+@pytest.fixture
+async def shards(tmp_path: Path, tasks: TaskSet) -> list[Path]:
+    return [await a_shard(tmp_path / f"part-{index}", tasks, f"{index}/{COUNT}") for index in range(COUNT)]
+
+
+def edit(file: Path, change: Callable[[dict[str, Any]], object]) -> None:
+    content = json.loads(file.read_text())
+    change(content)
+    file.write_text(json.dumps(content))
+
+
+async def test_the_whole_has_what_a_run_without_shards_has(tmp_path: Path, tasks: TaskSet, shards: list[Path]) -> None:
+    await a_shard(tmp_path / "one", tasks, None)
+    merge(shards[::-1], tmp_path / "whole")
+    one, whole = read_run(tmp_path / "one"), read_run(tmp_path / "whole")
+    assert {each.trial: each.reward for each in whole.results} == {each.trial: each.reward for each in one.results}
+    assert {each.run for each in whole.results} == {"whole"} and not whole.notes
+    assert one.document is not None and whole.document is not None
+    different = {"run", "created_at", "ended_at"}
+    assert whole.document.model_dump(exclude=different) == one.document.model_dump(exclude=different)
+    assert whole.document.status == "finished"
+    files = [
+        {str(file.relative_to(run)) for file in (run / "trials").rglob("*") if file.is_file()}
+        for run in (tmp_path / "one", tmp_path / "whole")
+    ]
+    assert files[0] == files[1]
+    result = json.loads((tmp_path / "whole" / "trials" / "alpha" / "seed-1" / "result.json").read_text())
+    assert result["run"] == "whole"
+    assert summary_of(whole).score == summary_of(one).score is not None
+    journal = [json.loads(line) for line in (tmp_path / "whole" / "journal.jsonl").read_text().splitlines()]
+    assert [each for each in journal if each["kind"] in ("run_started", "run_ended")] == [journal[0], journal[-1]]
+    assert (journal[0]["trials"], journal[-1]["interrupted"]) == (8, False)
+    assert sum(each["kind"] == "trial_finished" for each in journal) == 8
+
+
+def test_a_shard_has_no_score_of_its_own_and_says_what_it_is(shards: list[Path]) -> None:
+    summary = summary_of(read_run(shards[0]))
+    assert summary.score is None and summary.shard is not None
+    assert (summary.shard.name, summary.shard.whole) == ("0/3", 8)
+    assert summary.counts.planned == summary.shard.trials == summary.counts.scored and summary.counts.missing == 0
+    assert summary.score_line.startswith(f"no score of its own: shard 0/3 has {summary.shard.trials} of 8 trials")
+
+
+def test_trials_have_the_ids_that_they_have_without_shards(tasks: TaskSet) -> None:
+    whole = {each.trial for each in plan_trials(tasks, plan_of(tasks, None, "r"))}
+    parts = [{each.trial for each in plan_trials(tasks, plan_of(tasks, f"{index}/3", "r"))} for index in range(3)]
+    assert set.union(*parts) == whole and sum(map(len, parts)) == len(whole)
+
+
+async def test_an_empty_shard_is_a_run_of_nothing(tmp_path: Path, tasks: TaskSet) -> None:
+    shards = [await a_shard(tmp_path / f"part-{index}", tasks, f"{index}/9") for index in range(9)]
+    empty = [each for each in shards if not read_run(each).results]
+    assert len(empty) == 1 and read_run(empty[0]).document.status == "finished"  # type: ignore[union-attr]
+    merge(shards, tmp_path / "whole")
+    assert summary_of(read_run(tmp_path / "whole")).counts.scored == 8
+
+
+async def test_what_is_missing_is_named_and_may_be_done_later(
+    tmp_path: Path, tasks: TaskSet, shards: list[Path]
+) -> None:
+    with pytest.raises(UsageError, match=r"^shard 1/3 is missing; "):
+        merge([shards[0], shards[2]], tmp_path / "whole")
+    assert not (tmp_path / "whole").exists()
+    merge([shards[0], shards[2]], tmp_path / "whole", incomplete=True)
+    partial = read_run(tmp_path / "whole")
+    assert partial.document is not None and partial.document.status == "interrupted"
+    assert "incomplete" in summary_of(partial).score_line
+    await a_shard(tmp_path / "whole", tasks, None)
+    whole = read_run(tmp_path / "whole")
+    assert len(whole.results) == 8 == len({each.trial for each in whole.results})
+
+
+def test_a_trial_without_a_result_is_named(tmp_path: Path, shards: list[Path]) -> None:
+    lines = (shards[0] / "results.jsonl").read_text().splitlines(keepends=True)
+    lost = json.loads(lines[0])
+    (shards[0] / "results.jsonl").write_text("".join(lines[1:]))
+    with pytest.raises(
+        UsageError, match=f"1 trial of shard 0/3 without a result: {lost['task']} seed {lost['seed']}; "
+    ):
+        merge(shards, tmp_path / "whole")
+    merge(shards, tmp_path / "whole", incomplete=True)
+    assert summary_of(read_run(tmp_path / "whole")).counts.missing == 1
+
+
+def test_a_shard_that_is_given_twice_is_named(tmp_path: Path, shards: list[Path]) -> None:
+    shutil.copytree(shards[0], tmp_path / "copy")
+    with pytest.raises(UsageError, match=r"copy: shard 0/3 is given twice: .*part-0 is the other"):
+        merge([*shards, tmp_path / "copy"], tmp_path / "whole")
+
+
+async def test_shards_of_other_settings_tasks_seeds_or_numbers_are_refused_by_name(
+    tmp_path: Path, tasks: TaskSet, shards: list[Path], make_task: Any
+) -> None:
+    others = {
+        "verify.mode": await a_shard(tmp_path / "settings", tasks, "1/3", verify="isolated"),
+        'shards: 3 → 4': await a_shard(tmp_path / "number", tasks, "1/4"),
+    }  # fmt: skip
+    make_task("alpha", toml="[agent]\ntimeout_sec = 601\n")
+    changed = read_tasks(str(tasks.tasks[0].path.parent))
+    others["tasks.alpha"] = await a_shard(tmp_path / "task", changed, "1/3")
+    for what, other in others.items():
+        with pytest.raises(UsageError, match=rf"{other.name}: is not of the same run as .*part-0: .*{what}"):
+            merge([shards[0], other, shards[2]], tmp_path / "whole")
+
+
+@pytest.mark.parametrize(
+    "key, value, said",
+    [
+        ("seeds", [0, 2], "seeds"),
+        ("tbench_version", "0.0.9", "tbench"),
+        ("shard", {"index": 1, "count": 3, "digest": "other", "trials": []}, "divided otherwise"),
+        ("shard", None, "is no shard of a run"),
+    ],
+)
+def test_a_document_that_does_not_fit_is_refused(
+    tmp_path: Path, shards: list[Path], key: str, value: object, said: str
+) -> None:
+    edit(shards[1] / "run.json", lambda content: content.update({key: value}))
+    with pytest.raises(UsageError, match=said):
+        merge(shards, tmp_path / "whole")
+
+
+def test_trials_of_two_shards_or_of_nobody_are_refused_by_name(tmp_path: Path, shards: list[Path]) -> None:
+    first = json.loads((shards[0] / "run.json").read_text())["shard"]["trials"][0]
+    named = f"{first[0]} seed {first[1]}"
+    foreign = (shards[0] / "results.jsonl").read_text().splitlines(keepends=True)
+    own = (shards[1] / "results.jsonl").read_text()
+    (shards[1] / "results.jsonl").write_text(own + "".join(foreign))
+    with pytest.raises(UsageError, match="part-1: holds results of trials that are not its own: "):
+        merge(shards, tmp_path / "whole")
+    (shards[1] / "results.jsonl").write_text(own)
+    edit(shards[1] / "run.json", lambda content: content["shard"]["trials"].append(first))
+    with pytest.raises(UsageError, match=f"part-1: has a trial of .*part-0 as well: {named}"):
+        merge(shards, tmp_path / "whole")
+    edit(shards[1] / "run.json", lambda content: content["shard"]["trials"].pop())
+    edit(shards[0] / "run.json", lambda content: content["shard"]["trials"].pop(0))
+    (shards[0] / "results.jsonl").write_text(
+        "".join(line for line in foreign if [json.loads(line)["task"], json.loads(line)["seed"]] != first)
+    )
+    with pytest.raises(UsageError, match=f"trials that no shard has: {named}"):
+        merge(shards, tmp_path / "whole")
+
+
+def test_a_shard_under_way_is_waited_for(tmp_path: Path, shards: list[Path]) -> None:
+    store = RunStore.open(shards[1])
+    try:
+        with pytest.raises(UsageError, match="part-1: this shard is still going on"):
+            merge(shards, tmp_path / "whole")
+    finally:
+        store.close()
+
+
+def test_nothing_is_overwritten(tmp_path: Path, shards: list[Path]) -> None:
+    (tmp_path / "whole").mkdir()
+    (tmp_path / "whole" / "mine").touch()
+    with pytest.raises(UsageError, match="is not empty"):
+        merge(shards, tmp_path / "whole")
+
+
+def test_engines_and_servers_of_all_shards_are_kept(tmp_path: Path, shards: list[Path]) -> None:
+    for index, shard in enumerate(shards):
+        edit(shard / "run.json", lambda content, index=index: content["engine"].update(cpus=index))  # type: ignore[misc]
+        edit(
+            shard / "run.json",
+            lambda content, index=index: content["locked"].update(base_url=f"http://node{index}/v1"),  # type: ignore[misc]
+        )
+    merge(shards, tmp_path / "whole")
+    document = read_run(tmp_path / "whole").document
+    assert document is not None and [each["cpus"] for each in document.engine["shards"]] == [0, 1, 2]
+    assert document.locked.endpoints == ("http://node0/v1", "http://node1/v1", "http://node2/v1")
+
+
+async def test_a_shard_goes_on_as_itself_only(
+    tmp_path: Path, tasks: TaskSet, shards: list[Path], make_task: Any
+) -> None:
+    from tbench.runs.plan import check_same_run
+
+    earlier = EarlierRun.read(shards[0])
+    plan = plan_of(tasks, "0/3", "part-0").model_copy(update={"shard": earlier.document.shard})
+    check_same_run(earlier, plan, tasks)
+    with pytest.raises(UsageError, match="cannot be resumed as another shard: it was started as shard 0/3"):
+        check_same_run(earlier, plan_of(tasks, "1/3", "part-0"), tasks)
+    with pytest.raises(UsageError, match="started as shard 0/3"):
+        check_same_run(earlier, plan_of(tasks, None, "part-0"), tasks)
+    make_task("epsilon")
+    more = read_tasks(str(tasks.tasks[0].path.parent))
+    with pytest.raises(UsageError, match="with more tasks or seeds, because it is a shard"):
+        check_same_run(earlier, plan, more)
