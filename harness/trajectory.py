@@ -6,7 +6,7 @@ from collections import Counter
 from enum import StrEnum
 from typing import Literal
 
-from pydantic import BaseModel, ConfigDict
+from pydantic import BaseModel, ConfigDict, Field
 
 TRAJECTORY_SCHEMA_VERSION = 1
 
@@ -60,6 +60,16 @@ class Usage(Frozen):
         )
 
 
+class ReplyTokens(Frozen):
+    """The tokens of a request and its reply as the server has them: text that is tokenized again may be others."""
+
+    prompt: tuple[int, ...]
+    completion: tuple[int, ...]
+    """What was sampled, with the token that ended it."""
+    logprobs: tuple[float, ...]
+    """The natural logarithm of each sampled token's probability; as long as `completion`, or empty."""
+
+
 class Reply(Frozen):
     """One answer of the model."""
 
@@ -80,6 +90,8 @@ class Reply(Frozen):
     waited_sec: float = 0.0
     """Wall seconds of failed requests and pauses before it."""
     attempts: int = 1
+    tokens: ReplyTokens | None = Field(default=None, exclude=True, repr=False)
+    """Where they were asked for; they are on no disk."""
 
 
 class Outcome(StrEnum):

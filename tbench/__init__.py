@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from tbench.api.debugging import DebugSession, debug
     from tbench.api.reading import summarise
+    from tbench.api.rollouts import Rollout, TokenSequence, TokensMissing
     from tbench.api.runner import Runner, TrialFailed, TrialRecord
     from tbench.config.settings import RunConfig
     from tbench.datasets.reading import read_tasks
@@ -24,6 +25,7 @@ __version__ = "0.1.0"
 
 __all__ = [
     "DebugSession",
+    "Rollout",
     "RunConfig",
     "RunUnreadable",
     "Runner",
@@ -32,6 +34,8 @@ __all__ = [
     "Task",
     "TaskSet",
     "TbenchError",
+    "TokenSequence",
+    "TokensMissing",
     "TrialFailed",
     "TrialRecord",
     "TrialResult",
@@ -45,6 +49,7 @@ __all__ = [
 
 _PLACES = {
     "DebugSession": "tbench.api.debugging",
+    "Rollout": "tbench.api.rollouts",
     "RunConfig": "tbench.config.settings",
     "RunUnreadable": "tbench.storage.read_run",
     "Runner": "tbench.api.runner",
@@ -53,6 +58,8 @@ _PLACES = {
     "Task": "tbench.tasks.task",
     "TaskSet": "tbench.tasks.sources",
     "TbenchError": "tbench.errors",
+    "TokenSequence": "tbench.api.rollouts",
+    "TokensMissing": "tbench.api.rollouts",
     "TrialFailed": "tbench.api.runner",
     "TrialRecord": "tbench.api.runner",
     "TrialResult": "tbench.results",

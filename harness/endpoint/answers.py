@@ -16,7 +16,7 @@ from pydantic import BaseModel, ValidationError, model_validator
 
 from harness.endpoint.retry import TransientError
 from harness.text import without_lone_surrogates
-from harness.trajectory import Frozen, Reply, ToolCall, Usage
+from harness.trajectory import Frozen, Reply, ReplyTokens, ToolCall, Usage
 
 LONGEST_QUOTE = 500
 """Most characters of a server's text that go into a message of ours: some servers quote the whole prompt."""
@@ -62,6 +62,10 @@ class _Choice(BaseModel):
     message: _WireMessage
     finish_reason: str | None = None
     stop_reason: Any = None
+    logprobs: Any = None
+    token_ids: list[int] | None = None
+    prompt_token_ids: list[int] | None = None
+    """Those of `/v1/completions`; a chat has them beside the choices."""
 
     @model_validator(mode="before")
     @classmethod
@@ -76,6 +80,7 @@ class _Completion(BaseModel):
     model: str | None = None
     choices: list[_Choice] | None = None
     usage: _WireUsage | None = None
+    prompt_token_ids: list[int] | None = None
 
 
 class ModelCard(BaseModel):
@@ -174,7 +179,20 @@ def _reply(completion: _Completion, choice: _Choice, max_tokens: int, context_to
             cached_tokens=usage.prompt_tokens_details.cached_tokens if usage.prompt_tokens_details else None,
         ),
         model=completion.model,
+        tokens=_tokens(completion, choice),
     )
+
+
+def _tokens(completion: _Completion, choice: _Choice) -> ReplyTokens | None:
+    """The token ids that vLLM gives for `return_token_ids`, with their logprobs in either of OpenAI's two forms."""
+    prompt = completion.prompt_token_ids or choice.prompt_token_ids
+    if prompt is None or choice.token_ids is None:
+        return None
+    told = choice.logprobs if isinstance(choice.logprobs, dict) else {}
+    content = told.get("content") or ()
+    found = [each.get("logprob") for each in content if isinstance(each, dict)] or told.get("token_logprobs") or ()
+    logprobs = [each for each in found if isinstance(each, int | float)]
+    return ReplyTokens(prompt=tuple(prompt), completion=tuple(choice.token_ids), logprobs=tuple(logprobs))
 
 
 def _tool_calls(calls: object) -> tuple[ToolCall, ...]:

@@ -156,14 +156,18 @@ def make_chat(
     on_outage: Callable[[str], None],
     server: ServerConfig | None = None,
     retry_budget_sec: float | None = None,
+    api_key: str | None = None,
 ) -> ChatModel:
-    """A client of one server, not connected yet; without one, of the only one. Raises EndpointError for no URL."""
+    """A client of one server, not connected yet; without one, of the only one. Raises EndpointError for no URL.
+
+    Without an `api_key`, it is that of the environment.
+    """
     at = server.base_url if server is not None else model.servers[0].base_url if model.servers else ""
     return ChatModel(
         at,
         model.name,
         Sampling(**model.model_dump(include=set(Sampling.model_fields))),
-        api_key=os.environ.get("OPENAI_API_KEY"),
+        api_key=api_key or os.environ.get("OPENAI_API_KEY"),
         request_timeout_sec=model.request_timeout_sec,
         retry=RetryPolicy(total_sec=model.retry_budget_sec if retry_budget_sec is None else retry_budget_sec),
         rendering=Rendering(**model.model_dump(include=set(Rendering.model_fields))),
@@ -173,14 +177,18 @@ def make_chat(
     )
 
 
-async def connect_if_used(setup: AgentSetup, say: Callable[[str], None]) -> tuple[Endpoint | None, ServedModel | None]:
+async def connect_if_used(
+    setup: AgentSetup, say: Callable[[str], None], api_key: str | None = None
+) -> tuple[Endpoint | None, ServedModel | None]:
     """Connect to the endpoint where the agent uses one. Raises UsageError."""
-    return await connect(setup.config.model, say) if setup.may_use_model else (None, None)
+    return await connect(setup.config.model, say, api_key) if setup.may_use_model else (None, None)
 
 
-async def connect(model: ModelConfig, say: Callable[[str], None]) -> tuple[Endpoint, ServedModel]:
+async def connect(
+    model: ModelConfig, say: Callable[[str], None], api_key: str | None = None
+) -> tuple[Endpoint, ServedModel]:
     """Connect to the endpoint, before anything is started: a wrong URL must not cost a run. Raises UsageError."""
-    chat = unconnected(model, say)
+    chat = unconnected(model, say, api_key)
     async with contextlib.AsyncExitStack() as stack:
         stack.push_async_callback(chat.close)
         try:
@@ -191,18 +199,19 @@ async def connect(model: ModelConfig, say: Callable[[str], None]) -> tuple[Endpo
     return chat, served
 
 
-def unconnected(model: ModelConfig, say: Callable[[str], None]) -> Endpoint:
+def unconnected(model: ModelConfig, say: Callable[[str], None], api_key: str | None = None) -> Endpoint:
     """A client that tells its user of waits and outages, and has asked nothing yet. Raises UsageError."""
     servers = model.servers
     try:
         if len(servers) <= 1:
-            return make_chat(model, WaitNotice("endpoint", say, 0.0), lambda words: say(f"endpoint {words}"))
+            tell = WaitNotice("endpoint", say, 0.0)
+            return make_chat(model, tell, lambda words: say(f"endpoint {words}"), api_key=api_key)
         budget_sec = min(model.retry_budget_sec, MOVE_ON_SEC)
         chats = []
         for server in servers:
             name = f"endpoint {without_password(full_url(server.base_url))}"
             told = partial(_say_of, name, say)
-            chats.append(make_chat(model, WaitNotice(name, say), told, server, budget_sec))
+            chats.append(make_chat(model, WaitNotice(name, say), told, server, budget_sec, api_key))
     except EndpointError as error:
         raise UsageError(f"endpoint: {error}") from None
     weights = [server.weight for server in servers]

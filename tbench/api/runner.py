@@ -4,18 +4,26 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import json
+import random
+import shutil
 import tempfile
 import time
 import uuid
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import Self
+from types import MappingProxyType
+from typing import Any, Self
 
+from pydantic import ValidationError
+
+from harness.model import SamplingSettings
 from harness.trajectory import Outcome, Step
 from tbench.agents.setup import AgentSetup, connect_if_used
 from tbench.agents.trial_agent import TrialAgent
+from tbench.api.rollouts import Rollout, TokensMissing
 from tbench.config.document import Locked, RunPlan, Status
 from tbench.config.settings import RunConfig
 from tbench.errors import TbenchError, UsageError
@@ -37,6 +45,8 @@ from tbench.tasks.consent import about_withheld
 from tbench.tasks.sources import TaskSet
 from tbench.tasks.task import Task
 from tbench.verify.policy import VerifyPolicy
+
+_AS_CONFIGURED: Mapping[str, Any] = MappingProxyType({})
 
 
 class TrialFailed(TbenchError):
@@ -119,7 +129,8 @@ class Runner:
         self._stack = contextlib.AsyncExitStack()
         self._places = asyncio.Semaphore(schedule.concurrency)
         self._connecting = asyncio.Lock()
-        self._endpoints: dict[str | None, _Endpoint] = {}
+        self._endpoints: dict[tuple[str | None, str], _Endpoint] = {}
+        self._rollouts = 0
         self._tasks: dict[str, Task] = {}
         self._seeds: set[tuple[str, int]] = set()
         """Tasks and seeds that have a verdict, or whose trial is under way."""
@@ -173,9 +184,7 @@ class Runner:
         """
         task = task if isinstance(task, Task) else Task.read(Path(task))
         at = await self._at(endpoint, task)
-        if self._tasks[task.name].hash != task.hash:
-            raise UsageError(f"{task.name}: has other content than the task of that name before; use another Runner")
-        task = self._tasks[task.name]  # whose files are read once, and which has the configuration's consent
+        task = self._same(task)
         if (task.name, seed) in self._seeds:
             raise UsageError(f"{task.name} seed {seed}: was run already; give another seed")
         self._seeds.add((task.name, seed))
@@ -189,6 +198,72 @@ class Runner:
         if result.reward is None:
             raise TrialFailed(result)
         return TrialRecord(result, at.store.trial_dir(task.name, seed, result.attempt))
+
+    async def rollout(
+        self,
+        task: Task | Path | str,
+        *,
+        endpoint: str | None = None,
+        sampling: Mapping[str, Any] | None = None,
+        seed: int | None = None,
+        tokens: bool = True,
+        api_key: str | None = None,
+    ) -> Rollout:
+        """Run one trial and give what a trainer learns from; the same task and seed may be asked for again.
+
+        `endpoint` is that of `trial`. `sampling` has fields of the configuration's `[model]` that are other ones here,
+        such as temperature. Without a `seed`, one is drawn. With `tokens`, the endpoint is asked for token ids and
+        logprobs. With an `api_key`, the rollout has a connection of its own.
+
+        A rollout is no measurement: it is in no results.jsonl, and has files only where the Runner has a directory.
+        Raises as `trial` does, and TokensMissing where the endpoint gives no token ids.
+        """
+        read = task if isinstance(task, Task) else Task.read(Path(task))
+        seed = random.getrandbits(31) if seed is None else seed
+        async with contextlib.AsyncExitStack() as stack:
+            at = await self._at(
+                endpoint, read, _asked_for(self.config, sampling, tokens), None if api_key is None else (api_key, stack)
+            )
+            task = self._same(read)
+            plan = TrialPlan(trial_id(task.name, task.hash, seed, at.plan), task.name, seed, task)
+            await stack.enter_async_context(self._noted_as_under_way())
+            await stack.enter_async_context(self._places)
+            for attempt in range(1 + self.config.schedule.retries):
+                made: list[TrialAgent] = []
+                result = await self._unrecorded(at, plan, made, is_last=attempt == self.config.schedule.retries)
+                if result.final:
+                    break
+        if result.reward is None:
+            raise TrialFailed(result)
+        rollout = Rollout.of(result, [done for agent in made if (done := agent.partial()) is not None])
+        if tokens and any(turn.tokens is None for turn in rollout.turns):
+            raise TokensMissing(f"{at.plan.locked.base_url}: gives no token ids; vLLM does, others take tokens=False")
+        return rollout
+
+    async def _unrecorded(
+        self, at: _Endpoint, plan: TrialPlan, made: list[TrialAgent], *, is_last: bool
+    ) -> TrialResult:
+        """An attempt that leaves no line in the results. Its agents are put into `made`."""
+
+        def make_agent(make: Callable[[], TrialAgent] = at.make_agent) -> TrialAgent:
+            made.append(make())
+            return made[-1]
+
+        self._rollouts += 1
+        plan = replace(plan, attempt=self._rollouts)
+        at = replace(at, make_agent=make_agent)
+        try:
+            return await self._attempt(at, plan, is_last=is_last, events=Events(self._on_event))
+        finally:
+            if self._path is None:
+                directory = at.store.trial_dir(plan.task_name, plan.seed, plan.attempt)
+                await asyncio.to_thread(shutil.rmtree, directory, ignore_errors=True)
+
+    def _same(self, task: Task) -> Task:
+        """The task as it was first read, which has the configuration's consent. Raises UsageError for another one."""
+        if self._tasks[task.name].hash != task.hash:
+            raise UsageError(f"{task.name}: has other content than the task of that name before; use another Runner")
+        return self._tasks[task.name]
 
     @contextlib.asynccontextmanager
     async def _noted_as_under_way(self) -> AsyncIterator[None]:
@@ -212,7 +287,9 @@ class Runner:
                 break
         return result
 
-    async def _attempt(self, at: _Endpoint, plan: TrialPlan, *, is_last: bool) -> TrialResult:
+    async def _attempt(
+        self, at: _Endpoint, plan: TrialPlan, *, is_last: bool, events: Events | None = None
+    ) -> TrialResult:
         sandbox, mode = self.config.sandbox, self.config.verify.mode
         trial = Trial(
             plan,
@@ -221,7 +298,7 @@ class Runner:
             model=at.plan.locked.model,
             backend=self._backend,
             store=at.store,
-            events=Events(at.store.on_event, self._on_event),
+            events=events or Events(at.store.on_event, self._on_event),
             is_last=lambda: is_last,
             host=self._host,
             policy=VerifyPolicy(mode, sandbox.keep, sandbox.snapshot, self.config.verify.artifacts_mb),
@@ -236,26 +313,43 @@ class Runner:
             await tearing_down
             raise
 
-    async def _at(self, base_url: str | None, task: Task) -> _Endpoint:
-        """What trials at this endpoint have in common; it is connected when the first of them begins."""
+    async def _at(
+        self,
+        base_url: str | None,
+        task: Task,
+        model: Mapping[str, Any] = _AS_CONFIGURED,
+        own: tuple[str, contextlib.AsyncExitStack] | None = None,
+    ) -> _Endpoint:
+        """What trials at this endpoint have in common; it is connected when the first of them begins.
+
+        `model` has settings of the model that are theirs. One with a key of its `own` is connected for itself, until
+        its stack is closed.
+        """
+        key = base_url, json.dumps(dict(model), sort_keys=True)
         async with self._connecting:
-            if base_url not in self._endpoints:
-                self._endpoints[base_url] = await self._connect(base_url)
+            if own is not None:
+                found = await self._connect(base_url, model, *own)
+            elif (known := self._endpoints.get(key)) is not None:
+                found = known
+            else:
+                found = self._endpoints[key] = await self._connect(base_url, model, None, self._stack)
             if task.name not in self._tasks:
                 self._tasks[task.name] = as_configured(task, self.config)
                 if words := about_withheld(task.wishes, self.config.sandbox.allow_env):
                     self._say(words)
                 self._write_document("running")
-            return self._endpoints[base_url]
+            return found
 
-    async def _connect(self, base_url: str | None) -> _Endpoint:
-        config = self.config if base_url is None else self.config.with_values(model={"base_url": base_url})
+    async def _connect(
+        self, base_url: str | None, model: Mapping[str, Any], api_key: str | None, stack: contextlib.AsyncExitStack
+    ) -> _Endpoint:
+        config = _with_model(self.config, base_url, model)
         if config.agent.asks_before_acting:
             raise UsageError("agent.approve: nobody is asked here; take allowlist=FILE, or tbench.debug")
         setup = AgentSetup.of(config)
-        chat, served = await connect_if_used(setup, self._say)
+        chat, served = await connect_if_used(setup, self._say, api_key)
         if chat is not None:
-            self._stack.push_async_callback(chat.close)
+            stack.push_async_callback(chat.close)
         plan = self._plan(config, setup.locked(chat, served))
         for other in self._endpoints.values():
             if other.plan.locked.model != plan.locked.model:
@@ -284,3 +378,28 @@ class Runner:
     def _on_event(self, event: Event) -> None:
         if isinstance(event, Note):
             self._say(event.text)
+
+
+def _asked_for(config: RunConfig, sampling: Mapping[str, Any] | None, tokens: bool) -> dict[str, Any]:
+    """The settings of the model for a rollout, with what vLLM gives tokens for. Raises UsageError."""
+    known = SamplingSettings.model_fields
+    if unknown := sorted((sampling or {}).keys() - known.keys()):
+        raise UsageError(f"sampling: {unknown[0]}: no such field; there are {', '.join(known)}")
+    wanted = dict(sampling or {})
+    extra = {**config.model.extra_body, **wanted.get("extra_body", {})}
+    if tokens:
+        # A number is what /v1/completions has, where prompts that are rendered here go.
+        extra |= {"return_token_ids": True, "logprobs": True if config.model.template == "server" else 1}
+    return {**wanted, "extra_body": extra}
+
+
+def _with_model(config: RunConfig, base_url: str | None, model: Mapping[str, Any]) -> RunConfig:
+    """The configuration with another endpoint and other settings of the model. Raises UsageError."""
+    # One URL replaces a list of servers.
+    where = {} if base_url is None else {"base_url": base_url, "endpoints": ()}
+    try:
+        return config.with_values(model={**where, **model}) if where or model else config
+    except ValidationError as error:
+        problem = error.errors(include_url=False, include_input=False)[0]
+        words = problem["msg"].removeprefix("Value error, ")
+        raise UsageError(f"{'.'.join(map(str, problem['loc']))}: {words}") from None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import zlib
 from collections.abc import Sequence
 from typing import Literal, TypeVar
 
@@ -11,7 +12,7 @@ from pydantic import BaseModel, Field, ValidationError
 from tbench.demo.prompts import read_prompt
 from tbench.demo.replies import BASH_TOOL, ScriptedReply
 from tbench.demo.scripts import ChatTurns
-from tbench.demo.wire import CONTEXT_TOKENS, MODEL_ID, RefusedError, ServedReply, error_body
+from tbench.demo.wire import CONTEXT_TOKENS, MODEL_ID, RefusedError, ServedReply, ServedTokens, error_body
 
 CHARACTERS_PER_TOKEN = 4
 """The rate by which tokens are estimated: there is no tokenizer."""
@@ -75,6 +76,8 @@ class CompletionRequest(BaseModel):
     max_tokens: int | None = None
     stream: bool = False
     stream_options: StreamOptions | None = None
+    return_token_ids: bool = False
+    logprobs: bool | int | None = None
 
 
 class ChatRequest(CompletionRequest):
@@ -199,9 +202,13 @@ def cut_to_limit(request: AnyRequest, reply: ScriptedReply) -> ServedReply:
         "total_tokens": prompt + completion,
         "completion_tokens": completion,
     }
+    tokens = None
+    if request.return_token_ids:
+        before = [each for _, text in request.conversation for each in token_ids(text)]
+        tokens = ServedTokens(before, token_ids(written)[:limit], request.logprobs not in (None, False))
     if needed > limit:
-        return ServedReply(ScriptedReply(written[: limit * CHARACTERS_PER_TOKEN]), "length", usage)
-    return ServedReply(reply, "stop" if reply.command is None else "tool_calls", usage)
+        return ServedReply(ScriptedReply(written[: limit * CHARACTERS_PER_TOKEN]), "length", usage, tokens)
+    return ServedReply(reply, "stop" if reply.command is None else "tool_calls", usage, tokens)
 
 
 def _written_call(command: str) -> str:
@@ -215,6 +222,12 @@ def prompt_tokens(request: AnyRequest) -> int:
 
 def count_tokens(text: str) -> int:
     return -(-len(text) // CHARACTERS_PER_TOKEN)
+
+
+def token_ids(text: str) -> list[int]:
+    """An id below 2^15 for each token, the same for the same characters."""
+    pieces = (text[at : at + CHARACTERS_PER_TOKEN] for at in range(0, len(text), CHARACTERS_PER_TOKEN))
+    return [zlib.crc32(piece.encode("utf-8", "replace")) >> 17 for piece in pieces]
 
 
 def _bad_request(message: str, param: str | None = None) -> RefusedError:

@@ -26,12 +26,21 @@ class RefusedError(Exception):
         self.body = body
 
 
+class ServedTokens(NamedTuple):
+    """The ids that a request with `return_token_ids` gets."""
+
+    prompt: list[int]
+    completion: list[int]
+    has_logprobs: bool
+
+
 class ServedReply(NamedTuple):
     """A reply as it is sent: cut to the tokens that it may have, which are counted."""
 
     content: ScriptedReply
     finish_reason: str
     usage: dict[str, int]
+    tokens: ServedTokens | None = None
 
 
 def models_body(created: int) -> Json:
@@ -51,16 +60,30 @@ def chat_body(reply: ServedReply) -> Json:
     message: Json = {"role": "assistant", "content": reply.content.text, "refusal": None, "reasoning": None}
     if reply.content.command is not None:  # vLLM has no such key where there is no call
         message["tool_calls"] = [_call_body(reply.content.command)]
-    return {**_frame("chat.completion"), "choices": [_choice(reply, {"message": message})], "usage": _usage(reply)}
+    body = {**_frame("chat.completion"), "choices": [_choice(reply, {"message": message})], "usage": _usage(reply)}
+    if (tokens := reply.tokens) is not None:
+        body["prompt_token_ids"] = tokens.prompt
+        if tokens.has_logprobs:
+            # What is scripted is certain.
+            sampled = [{"token": f"token_id:{each}", "logprob": 0.0, "bytes": None} for each in tokens.completion]
+            body["choices"][0]["logprobs"] = {"content": sampled}
+    return body
 
 
 def text_body(reply: ServedReply) -> Json:
     choice = _choice(reply, {"text": reply.content.text})
+    if (tokens := reply.tokens) is not None:
+        choice["prompt_token_ids"] = tokens.prompt
+        if tokens.has_logprobs:
+            choice["logprobs"] = {"token_logprobs": [0.0] * len(tokens.completion)}
     return {**_frame("text_completion"), "choices": [choice], "usage": _usage(reply)}
 
 
 def _choice(reply: ServedReply, content: Json) -> Json:
-    return {"index": 0, **content, "logprobs": None, "finish_reason": reply.finish_reason, "stop_reason": None}
+    ids = {} if reply.tokens is None else {"token_ids": reply.tokens.completion}
+    return {
+        "index": 0, **content, "logprobs": None, "finish_reason": reply.finish_reason, "stop_reason": None, **ids
+    }  # fmt: skip
 
 
 def _usage(reply: ServedReply) -> Json:

@@ -3,32 +3,21 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
 import pytest
+from fake_backends import Fakes
 from fault_server import FaultServer, answer
 
 import tbench
 from harness.trajectory import Outcome
 from tbench.errors import TrialError
-from tbench.sandbox.backend import ExecResult, SandboxSettings
-from tbench.sandbox.fake import FakeBackend, FakeSandbox
+from tbench.sandbox.backend import ExecResult
+from tbench.sandbox.fake import FakeSandbox
 
 MakeTask = Any
-
-
-class Fakes:
-    """The backends that a Runner made, and what their sandboxes are."""
-
-    def __init__(self) -> None:
-        self.make: Callable[[], FakeSandbox] = FakeSandbox
-        self.backends: list[FakeBackend] = []
-
-    def __call__(self, settings: SandboxSettings) -> FakeBackend:
-        self.backends.append(FakeBackend(lambda _: self.make()))
-        return self.backends[-1]
 
 
 @pytest.fixture

@@ -1,0 +1,1 @@
+"""Rollouts in the forms that trainers call them in, a module for each."""

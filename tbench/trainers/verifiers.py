@@ -1,0 +1,87 @@
+"""Tasks and the agent loop as a taskset and a harness of verifiers (0.4, `verifiers.v1`)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, ClassVar
+
+import verifiers.v1 as vf
+from pydantic import Field
+from verifiers.v1.clients import ModelContext
+from verifiers.v1.runtimes import ProgramResult, Runtime
+from verifiers.v1.trace import Trace
+
+from tbench.api.runner import TrialFailed
+from tbench.config.settings import RunConfig
+from tbench.datasets.reading import read_tasks
+from tbench.trainers.shared import SharedRunner, sampling_of
+
+_REWARD = "tbench_reward"
+
+
+class TbenchData(vf.TaskData):
+    """A task: its directory, and the instruction as the prompt."""
+
+    path: str
+
+
+class TbenchTask(vf.Task[TbenchData]):
+    """A task that tbench's verifier has judged by the time it is scored."""
+
+    @vf.reward
+    async def solved(self, trace: Trace) -> float:
+        return float(trace.info[_REWARD])
+
+
+class TbenchTasksetConfig(vf.TasksetConfig):
+    """Which tasks: a directory of them, a dataset, or `bundled`."""
+
+    source: str = "bundled"
+
+
+class TbenchTaskset(vf.Taskset[TbenchTask, TbenchTasksetConfig]):
+    """The tasks of a directory or a dataset."""
+
+    def load(self) -> Iterator[TbenchTask]:
+        for task in read_tasks(self.config.source).tasks:
+            data = TbenchData(name=task.name, prompt=task.instruction, path=str(task.path))
+            yield TbenchTask(data, self.config.task)
+
+
+class TbenchHarnessConfig(vf.HarnessConfig):
+    """The sections of a RunConfig, such as agent and limits."""
+
+    run: dict[str, Any] = Field(default={})
+
+
+class TbenchHarness(vf.Harness[TbenchHarnessConfig]):
+    """tbench's own agent loop in this process, and its containers; each request goes through verifiers' endpoint."""
+
+    NEEDS_CONTAINER: ClassVar[bool] = False
+
+    def __init__(self, config: TbenchHarnessConfig) -> None:
+        super().__init__(config)
+        self._runner = SharedRunner(RunConfig.model_validate(config.run))
+
+    async def launch(
+        self,
+        ctx: ModelContext,
+        trace: Trace,
+        runtime: Runtime,
+        endpoint: str,
+        secret: str,
+        mcp_urls: dict[str, str],
+        data: TbenchData,
+    ) -> ProgramResult:
+        """Run one trial, and leave its reward for the scoring. A trial without a verdict is a program that failed."""
+        sampling = sampling_of(ctx.sampling.model_dump(exclude_none=True))
+        try:
+            rollout = await self._runner.rollout(
+                Path(data.path), endpoint=endpoint, sampling=sampling, tokens=False, api_key=secret
+            )
+        except TrialFailed as error:
+            return ProgramResult(exit_code=1, stdout="", stderr=str(error))
+        trace.info[_REWARD] = rollout.reward
+        trace.info["tbench_stop"] = rollout.stop_reason
+        return ProgramResult(exit_code=0, stdout=rollout.stop_reason, stderr="")
