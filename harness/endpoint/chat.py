@@ -104,6 +104,11 @@ class ChatModel:
         return (self.url,)
 
     @property
+    def chats(self) -> tuple[ChatModel, ...]:
+        """Itself, as the client of the only server."""
+        return (self,)
+
+    @property
     def proxy(self) -> Proxy | None:
         """The proxy through which it is asked."""
         return self._transport.proxy
@@ -195,6 +200,16 @@ class ChatModel:
         return done.value.model_copy(
             update={"latency_sec": done.latency_sec, "waited_sec": done.waited_sec, "attempts": done.attempts}
         )
+
+    async def metrics(self) -> object:
+        """The body of the `/metrics` beside its `/v1`, asked for once, without retries. Raises EndpointError."""
+        try:
+            return await self._transport.get(f"{self._root}/metrics")
+        except TransientError as failure:
+            words = failure.reason
+        except StatusError as error:
+            words = f"HTTP {error.status}"
+        raise EndpointUnavailable(self._public(words))
 
     async def count_tokens(self, fields: Mapping[str, Any]) -> TokenCount | None:
         """The prompt's tokens by the server's own tokenizer; None where the server does not count.

@@ -134,7 +134,7 @@ def _config(trial: StoredTrial, config: RunConfig | None, samples: int) -> RunCo
     config = config or trial.document.config
     return config.with_values(
         tasks={"seeds": samples, "first_seed": trial.seed},
-        schedule={"retries": 0, "concurrency": min(samples, config.schedule.concurrency)},
+        schedule={"retries": 0, "concurrency": min(samples, config.schedule.at_once)},
         output={"directory": None},
     )
 

@@ -124,10 +124,10 @@ class Runner:
         self.config = config or RunConfig()
         schedule = self.config.schedule
         self._path = Path(directory) if directory is not None else None
-        self._make_backend = backend or partial(DockerBackend.connect, concurrency=schedule.concurrency)
+        self._make_backend = backend or partial(DockerBackend.connect, concurrency=schedule.at_once)
         self._say = say
         self._stack = contextlib.AsyncExitStack()
-        self._places = asyncio.Semaphore(schedule.concurrency)
+        self._places = asyncio.Semaphore(schedule.at_once)
         self._connecting = asyncio.Lock()
         self._endpoints: dict[tuple[str | None, str], _Endpoint] = {}
         self._rollouts = 0

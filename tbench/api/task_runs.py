@@ -69,7 +69,7 @@ async def run_of_task(
             locked=setup.locked(chat, served),
             seeds=config.tasks.planned_seeds,
         )
-        make = backend or partial(DockerBackend.connect, concurrency=config.schedule.concurrency)
+        make = backend or partial(DockerBackend.connect, concurrency=config.schedule.at_once)
 
         async def execute(*, waits: Waits | None = None, known: Sequence[Steps] = ()) -> RunOutcome:
             return await execute_run(

@@ -88,7 +88,7 @@ async def _plan(
             f"{counted(len(tasks.names) * len(plan.seeds), 'trial')}"
             + (f", of which shard {plan.shard.name} has {len(trials)}" if plan.shard is not None else "")
             + (f": {len(trials) - len(left)} done, {len(left)} to do" if earlier else "")
-            + f"; at most {config.schedule.concurrency} at once",
+            + f"; at most {config.schedule.most_at_once} at once{' (auto)' if config.schedule.is_auto else ''}",
         ),
         *_variables(config, tasks),
         ("agent", plan.locked.agent),

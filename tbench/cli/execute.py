@@ -13,6 +13,7 @@ from typing import Literal
 
 import click
 
+from harness.endpoint.replicas import Endpoint
 from harness.model import ServedModel
 from tbench.agents.setup import AgentSetup, connect_if_used
 from tbench.cli.interruption import run_interruptibly, tell
@@ -21,9 +22,10 @@ from tbench.cli.progress.choice import progress
 from tbench.cli.progress.run_log import run_log
 from tbench.cli.tasks import chosen_tasks
 from tbench.config.document import Locked, RunDocument, RunPlan
-from tbench.config.settings import RunConfig
+from tbench.config.settings import AUTO_MOST, AUTO_OTHERWISE, RunConfig
 from tbench.errors import UsageError
 from tbench.events import EndpointPresence, Event, Events, Note
+from tbench.pacing.pace import Pace
 from tbench.runs.overrides import tasks_as_configured
 from tbench.runs.plan import check_same_run, own_shard, sandbox_settings, stored_config
 from tbench.runs.preflight import require_a_task_that_can_run
@@ -50,7 +52,7 @@ def execute(
     """Execute a run and print its score. Raises UsageError for what the user can mend, before anything was started."""
     tasks = tasks_of_run(config, earlier.document if earlier else None)
     setup = AgentSetup.of(config)
-    engine = Engine.connect(config.schedule.concurrency)
+    engine = Engine.connect(config.schedule.most_at_once)
     try:
         check_load(config, engine)
         with few_full_collections():
@@ -113,6 +115,7 @@ async def _execute(
                 retry_errors=retry_errors,
                 gate=chat.outage if chat is not None else None,
                 expected_sec=expected,
+                pace=await begun_pace(config, chat, events),
             )
     finally:
         if chat is not None:
@@ -125,6 +128,20 @@ async def _execute(
     elif outcome.interrupted:
         print_line(f"tbench: interrupted; {go_on}", err=True)
     return outcome
+
+
+async def begun_pace(config: RunConfig, chat: Endpoint | None, events: Events) -> Pace | None:
+    """What finds the number of trials at once, where that is left to the model's servers; it has had its first look."""
+    if not config.schedule.is_auto:
+        return None
+    pace = Pace(
+        () if chat is None else chat.chats,
+        most=AUTO_MOST,
+        otherwise=AUTO_OTHERWISE,
+        say=lambda text: events.emit(Note(text=text)),
+    )
+    await pace.begin(config.limits.context_tokens)
+    return pace
 
 
 def named_durations(config: RunConfig, tasks: TaskSet) -> Mapping[str, float]:
@@ -166,7 +183,7 @@ def _room_words(config: RunConfig, tasks: TaskSet, engine: Engine) -> str:
     by_cpus = engine.info.cpus * schedule.cpu_overcommit / min(each.cpus for each in demands)
     by_memory = engine.info.memory_mb / min(each.memory_mb for each in demands)
     fitting = max(1, int(min(by_cpus, by_memory)))
-    if fitting >= min(schedule.concurrency, len(demands) * len(config.tasks.planned_seeds)):
+    if fitting >= min(schedule.most_at_once, len(demands) * len(config.tasks.planned_seeds)):
         return ""
     if by_memory < by_cpus:
         return f"; memory allows {fitting} at once"

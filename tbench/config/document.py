@@ -70,6 +70,15 @@ class PlannedShard(Frozen):
         return str(Shard(self.index, self.count))
 
 
+class PacedConcurrency(Frozen):
+    """The numbers of trials at once at which a run went that found them by itself, at looks 5 s apart."""
+
+    first: int
+    min: int
+    median: int
+    max: int
+
+
 class RunPlan(Frozen):
     """What a run is to do: with the tasks and these seeds, it gives every trial its id."""
 
@@ -94,6 +103,8 @@ class RunDocument(RunPlan):
     tbench_version: str = ""
     python_version: str = ""
     engine: dict[str, Any] = Field(default={})
+    paced: PacedConcurrency | None = None
+    """With `--concurrency auto`: what that was, in the last start."""
     dataset: DatasetOrigin | None = None
     """The dataset that the tasks are of; None for bundled tasks and those of a path."""
     tasks: tuple[PlannedTask, ...]

@@ -7,7 +7,15 @@ import re
 from collections.abc import Iterable, Mapping
 from typing import Annotated, Any, ClassVar, Literal
 
-from pydantic import AfterValidator, Field, model_validator
+from pydantic import (
+    AfterValidator,
+    Field,
+    PlainSerializer,
+    ValidatorFunctionWrapHandler,
+    WithJsonSchema,
+    WrapValidator,
+    model_validator,
+)
 
 from harness.endpoint.address import full_url, without_password
 from harness.errors import EndpointError
@@ -35,6 +43,24 @@ PAST_CLOSED_ADDRESSES = {"NET_ADMIN", "NET_RAW"}
 _NOT_MEASURED = Option(measured=False)
 _SMALLEST_POOL = 24
 """Longest prefix of a pool of addresses."""
+
+
+AUTO_OTHERWISE, AUTO_MOST = 16, 512
+"""With the concurrency `auto`: how many trials where nobody tells of a load, and how many at the most."""
+
+
+class _Auto(int):
+    """No number of trials yet."""
+
+
+def _number_or_auto(value: Any, check: ValidatorFunctionWrapHandler) -> int:
+    """A number of 1 or more; 0 for `auto`, which no other 0 stands for."""
+    if value == "auto" or isinstance(value, _Auto):
+        return _Auto()
+    number: int = check(value)
+    if number < 1:
+        raise ValueError("must be 1 or more, or auto")
+    return number
 
 
 def _known_preset(name: str | None) -> str | None:
@@ -309,8 +335,14 @@ class ScheduleConfig(Frozen, use_attribute_docstrings=True):
 
     measured: ClassVar[bool] = False
 
-    concurrency: Annotated[int, Option(("--concurrency", "-n"), daily=True)] = Field(default=4, ge=1)
-    """Trials at once."""
+    concurrency: Annotated[
+        int,
+        WrapValidator(_number_or_auto),
+        PlainSerializer(lambda number: number or "auto"),
+        WithJsonSchema({"anyOf": [{"type": "integer", "minimum": 1}, {"const": "auto"}]}),
+        Option(("--concurrency", "-n"), daily=True, metavar="INT|auto"),
+    ] = Field(default=4)
+    """Trials at once, or auto: as many as vLLM has room for. `auto` goes by the server's `/metrics`."""
     order: Literal["seeds", "longest"] = "seeds"
     """First the trials of whole seeds, or those that take longest. How long is known from `--durations`, from the runs
     beside this one, of whatever model, or else from the time limits. `longest` ends sooner; cut short, it may have no
@@ -327,6 +359,21 @@ class ScheduleConfig(Frozen, use_attribute_docstrings=True):
     and timeouts; where trials mostly wait for the model that is a fair price. Memory is never overcommitted."""
     max_load: float | None = Field(default=None, ge=0.1)
     """Load per cpu above which no trial starts beside others. It is the average over one minute."""
+
+    @property
+    def is_auto(self) -> bool:
+        """Whether the model's servers decide how many trials go at once."""
+        return not self.concurrency
+
+    @property
+    def at_once(self) -> int:
+        """Trials at once, to begin with."""
+        return self.concurrency or AUTO_OTHERWISE
+
+    @property
+    def most_at_once(self) -> int:
+        """Trials at once, at the most."""
+        return self.concurrency or AUTO_MOST
 
 
 class RequestsConfig(Frozen, use_attribute_docstrings=True):

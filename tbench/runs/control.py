@@ -47,6 +47,8 @@ class RunControl:
         trial does first, without its model being asked.
         """
         self.slots = Slots(concurrency)
+        self.was_resized = False
+        """Whether a person has said how many trials go at once."""
         self._run, self._planned, self._ended = run, planned, 0
         self._trials: dict[str, ControlledTrial] = {}
         self._over: dict[str, TrialResult] = {}
@@ -151,8 +153,28 @@ class RunControl:
         found.say_to_model(text)
         return f"{_called(found)}: its model gets this with the next message; the trial does not count"
 
+    @property
+    def number(self) -> int:
+        """Trials at once."""
+        return self.slots.number
+
+    @property
+    def under_way(self) -> int:
+        """Trials that have begun, and have not ended."""
+        return len(self._trials)
+
+    @property
+    def ended(self) -> int:
+        """Trials that have ended."""
+        return self._ended
+
+    def pace(self, number: int) -> None:
+        """Have another number of trials at once, as the model's servers have room for."""
+        self.slots.resize(number)
+
     def resize(self, number: int) -> str:
         before = self.slots.number
+        self.was_resized = True
         self.slots.resize(number)
         return f"concurrency {number}, was {before}"
 

@@ -19,6 +19,7 @@ from tbench.config.settings import RunConfig, Verify
 from tbench.control.server import controlled
 from tbench.errors import REWOUND, TrialError, UsageError
 from tbench.events import Events, Note, RunEnded, RunStarted, TrialPhase
+from tbench.pacing.pace import Pace
 from tbench.results import TrialResult
 from tbench.runs.admission import Admission, Demand
 from tbench.runs.control import RunControl
@@ -71,11 +72,13 @@ class Run:
         gate: Gate | None = None,
         waits: Waits | None = None,
         known: Sequence[Steps] = (),
+        pace: Pace | None = None,
     ) -> None:
         """`backend` is open already. `plans` replaces all tasks × seeds of the plan.
 
         `waits` is what waits until somebody on the control socket decides: each reply of a model, or the first query.
-        What is `known` every trial does first, without its model being asked; then it does not count.
+        What is `known` every trial does first, without its model being asked; then it does not count. A `pace` that has
+        begun says how many trials go at once.
         """
 
         def say(text: str) -> None:
@@ -83,6 +86,7 @@ class Run:
 
         capacity = self._capacity = backend.capacity()
         schedule = plan.config.schedule
+        self._pace = pace
         self._plan = plan
         self._config = plan.config
         self._make_agent = make_agent
@@ -108,7 +112,7 @@ class Run:
         self.control = RunControl(
             plan.run,
             len(self._plans),
-            schedule.concurrency,
+            schedule.at_once if pace is None else pace.recorded.first,
             waits=waits,
             asks=plan.config.agent.asks_before_acting,
             known=known,
@@ -124,7 +128,8 @@ class Run:
         self._events.emit(RunStarted(run=self._plan.run, trials=len(self._plans)))
         interrupted = False
         try:
-            async with self._host or contextlib.nullcontext():
+            pacing = self._pace.keeping(self.control) if self._pace is not None else contextlib.nullcontext()
+            async with self._host or contextlib.nullcontext(), pacing:
                 await run_all(self._plans, self._run_trial, self.control.slots)
         except asyncio.CancelledError:
             interrupted = True
@@ -294,12 +299,13 @@ async def execute_run(
     waits: Waits | None = None,
     known: Sequence[Steps] = (),
     expected_sec: Mapping[str, float] = MappingProxyType({}),
+    pace: Pace | None = None,
 ) -> RunOutcome:
     """Execute a run from start to end: directory, backend, trials, final run.json. Raises UsageError.
 
     With `earlier` it goes on where that ended: with the trials that have no verdict, and those that `retry_errors`
     names. When cancelled it cleans up and returns the results so far. `waits` and `known` are
-    those of Run, `expected_sec` that of plan_trials.
+    those of Run, `expected_sec` that of plan_trials. `pace` has begun.
     """
 
     def say(text: str) -> None:
@@ -342,6 +348,7 @@ async def execute_run(
                 gate=gate,
                 waits=waits,
                 known=known,
+                pace=pace,
             )
             async with controlled(directory, run.control, say):
                 outcome = await run.execute()
@@ -354,6 +361,7 @@ async def execute_run(
             "status": status,
             "stopped": outcome.stopped,
             "engine": backend.describe(),
+            "paced": pace.recorded if pace is not None else None,
             "tasks": planned_tasks(tasks, backend, document),
         }
         _close(store, document.model_copy(update=ending), say)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -69,11 +70,12 @@ def _facts(path: Path, said: Mapping[str, Any]) -> RunFacts:
     """What is shown of a run.json, which may be of another version."""
     locked, config = said.get("locked") or {}, said.get("config") or {}
     times = [said.get("created_at"), *(said.get("resumed_at") or ())]
-    origin = said.get("dataset")
+    origin, shard = said.get("dataset"), said.get("shard")
+    at_once = (config.get("schedule") or {}).get("concurrency") or 1
     return RunFacts(
         name=str(said.get("run") or path.name),
-        planned=len(said["tasks"]) * len(said["seeds"]),
-        concurrency=max(1, int((config.get("schedule") or {}).get("concurrency") or 1)),
+        planned=len(shard["trials"]) if shard is not None else len(said["tasks"]) * len(said["seeds"]),
+        concurrency=max(1, sys.maxsize if at_once == "auto" else int(at_once)),
         model=locked.get("model"),
         agent=str(locked.get("agent") or ""),
         dataset=str(origin.get("name")) if isinstance(origin, dict) and origin.get("name") else None,

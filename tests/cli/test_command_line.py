@@ -151,7 +151,7 @@ def test_other_configured_commands_have_the_same_order(words: str) -> None:
 
 def test_resume_shows_no_defaults_because_those_are_the_run_s_own() -> None:
     said = tbench("resume", "--help").stdout
-    assert "Trials at once.\n" in said and "[600]" not in said
+    assert "Trials at once, or auto: as many as vLLM has room for.\n" in said and "[600]" not in said
 
 
 @pytest.mark.parametrize(

@@ -64,11 +64,12 @@ def progress(
 
 
 def _headline(plan: RunPlan, tasks: TaskSet) -> str:
+    at_once = plan.config.schedule.concurrency or "as many as fit"
     planned, locked = len(plan.seeds) * len(tasks.names), plan.locked
     part = f", of which shard {plan.shard.name} has {len(plan.shard.trials)}" if plan.shard is not None else ""
     return (
         f"{plan.run}: {counted(len(tasks.names), 'task')} × {counted(len(plan.seeds), 'seed')} = "
-        f"{counted(planned, 'trial')}{part}, {plan.config.schedule.concurrency} at once; agent {locked.agent}"
+        f"{counted(planned, 'trial')}{part}, {at_once} at once; agent {locked.agent}"
         + (f", model {locked.model}" if locked.model else "")
     )
 

@@ -82,7 +82,7 @@ def job_config(run: StoredRun, job: Path) -> Record:
     """The content of a job's config.json."""
     agent = next((result.agent for result in run.results), "unknown")
     document = run.document
-    concurrency = document.config.schedule.concurrency if document is not None else 1
+    concurrency = document.config.schedule.at_once if document is not None else 1
     return {
         "job_name": job.name,
         "jobs_dir": str(job.parent),
