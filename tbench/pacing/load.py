@@ -90,8 +90,12 @@ class _Samples:
 
     def _blocks(self) -> Iterator[int]:
         for labels, _ in self._found.get("vllm:cache_config_info", []):
-            blocks, size = labels.get("num_gpu_blocks", ""), labels.get("block_size", "")
-            if blocks.isdecimal() and size.isdecimal():
+            # Newer versions tell it outright; blocks hold less where several groups of layers share them.
+            names = ("kv_cache_size_tokens", "num_gpu_blocks", "block_size")
+            tokens, blocks, size = (labels.get(name, "") for name in names)
+            if tokens.isdecimal():
+                yield int(tokens)
+            elif blocks.isdecimal() and size.isdecimal():
                 yield int(blocks) * int(size)
 
 

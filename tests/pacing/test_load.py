@@ -30,6 +30,11 @@ def test_a_server_s_engines_are_taken_together() -> None:
     assert ServerLoad.read(TEXT, "tiny") == ServerLoad(0.375, 4, 2, 7, 16000)
 
 
+def test_the_cache_s_size_is_taken_as_it_is_told() -> None:
+    told = TEXT.replace('block_size="16"', 'block_size="16",kv_cache_size_tokens="12345"')
+    assert ServerLoad.read(told, "tiny").cache_tokens == 12345
+
+
 def test_other_models_of_a_server_are_left_out() -> None:
     both = TEXT + 'vllm:kv_cache_usage_perc{engine="0",model_name="large"} 0.9\n'
     assert ServerLoad.read(both, "large").usage == 0.9
