@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import itertools
 import json
 import random
 import shutil
 import tempfile
 import time
 import uuid
+from collections import Counter
 from collections.abc import AsyncIterator, Callable, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
@@ -130,7 +132,10 @@ class Runner:
         self._places = asyncio.Semaphore(schedule.at_once)
         self._connecting = asyncio.Lock()
         self._endpoints: dict[tuple[str | None, str], _Endpoint] = {}
-        self._rollouts = 0
+        self._rollouts: Counter[tuple[str, int]] = Counter()
+        """Rollouts under way, by task and seed."""
+        self._numbers = itertools.count(2)
+        """Numbers of their attempts. The first attempt's directory is also that of all others."""
         self._tasks: dict[str, Task] = {}
         self._seeds: set[tuple[str, int]] = set()
         """Tasks and seeds that have a verdict, or whose trial is under way."""
@@ -249,15 +254,21 @@ class Runner:
             made.append(make())
             return made[-1]
 
-        self._rollouts += 1
-        plan = replace(plan, attempt=self._rollouts)
+        trial = plan.task_name, plan.seed
+        self._rollouts[trial] += 1
+        plan = replace(plan, attempt=next(self._numbers))
         at = replace(at, make_agent=make_agent)
         try:
             return await self._attempt(at, plan, is_last=is_last, events=Events(self._on_event))
         finally:
+            self._rollouts[trial] -= 1
             if self._path is None:
-                directory = at.store.trial_dir(plan.task_name, plan.seed, plan.attempt)
+                directory = at.store.trial_dir(*trial, plan.attempt)
                 await asyncio.to_thread(shutil.rmtree, directory, ignore_errors=True)
+                if not self._rollouts[trial]:
+                    del self._rollouts[trial]
+                    with contextlib.suppress(OSError):  # it holds a trial that counts, or was never made
+                        directory.parent.rmdir()
 
     def _same(self, task: Task) -> Task:
         """The task as it was first read, which has the configuration's consent. Raises UsageError for another one."""

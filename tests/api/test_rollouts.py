@@ -169,6 +169,20 @@ async def test_the_same_task_and_seed_may_be_asked_for_again_and_all_share_one_e
     assert [each.reward for each in tbench.read_run(tmp_path / "run").results] == [1.0]
 
 
+async def test_rollouts_of_one_seed_do_not_take_each_other_s_files(
+    fakes: Fakes, endpoint: FaultServer, make_task: Any
+) -> None:
+    endpoint.answer_by(lambda _: answer(200, with_tokens(CLAIM)))
+    task = make_task()
+    async with tbench.Runner(config(endpoint), backend=fakes) as runner:
+        record = await runner.trial(task, seed=0)
+        done = await asyncio.gather(*(runner.rollout(task, seed=seed) for seed in (0, 1) for _ in range(16)))
+        assert [each.reward for each in done] == [1.0] * 32
+        assert (record.directory / "trajectory.json").exists(), "a trial's files stay until the end"
+        assert [path.name for path in (runner.directory / "trials" / "small-task").iterdir()] == ["seed-0"]
+        assert not list(record.directory.glob("attempt-*"))
+
+
 async def test_a_seed_is_drawn_where_none_is_given(fakes: Fakes, endpoint: FaultServer, make_task: Any) -> None:
     endpoint.answer_by(lambda _: answer(200, with_tokens(CLAIM)))
     task = make_task()
