@@ -19,11 +19,11 @@ def test_the_loop_learns_from_groups_of_rollouts(tools_volume: str, capsys: pyte
     (code,) = [each for each in blocks if "asyncio.run" in each]
     tasks = tbench.read_tasks("bundled").tasks
     with DemoEndpoint({task.name: task.instruction for task in tasks}) as demo:
-        code = code.replace("http://localhost:8000/v1", demo.base_url)
+        code = code.replace("http://localhost:8000/v1", demo.base_url).replace(".tasks[:2]", ".tasks[:1]")
         exec(compile(code, str(PAGE), "exec"), {"__name__": "example"})
     said = capsys.readouterr().out
     groups = [eval(each) for each in re.findall(r"^step \d: (.*)$", said, re.MULTILINE)]
-    assert [[len(group) for group in groups_of_step] for groups_of_step in groups] == [[4, 4]] * 2
+    assert [[len(group) for group in groups_of_step] for groups_of_step in groups] == [[4]] * 2
     learned = re.findall(r"^(\d+) sequences, (\d+) tokens to learn from$", said, re.MULTILINE)
     for groups_of_step, (sequences, tokens) in zip(groups, learned, strict=True):
         spread = sum(len(set(group)) > 1 for group in groups_of_step)
