@@ -69,7 +69,9 @@ def _side(path: Path, run: StoredRun, name: str) -> Side:
 def obstacles(paths: Sequence[Path], runs: Sequence[StoredRun], sides: Sequence[Side]) -> Iterator[str]:
     """One line for each thing that makes a comparison of these runs doubtful: it needs the user's word to go on."""
     for path, run, side in zip(paths, runs, sides, strict=True):
-        if words := unfinished(run, side):
+        if run.shard is not None:
+            yield f"{path}: is shard {run.shard.name} of a run; put the shards together with tbench merge"
+        elif words := unfinished(run, side):
             yield f"{path}: {words}; wait for it, or finish it with: tbench resume {path}"
     told = set()
     for (path, run, side), (other_path, other, other_side) in combinations(zip(paths, runs, sides, strict=True), 2):

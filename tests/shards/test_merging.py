@@ -11,7 +11,9 @@ from typing import Any
 import pytest
 from run_plans import a_plan
 
+from reports.report import write_report
 from tbench.agents.trial_agent import NopAgent
+from tbench.api.sides import obstacles, read_runs, sides_of
 from tbench.config.document import RunPlan
 from tbench.errors import UsageError
 from tbench.events import Events
@@ -89,6 +91,20 @@ def test_a_shard_has_no_score_of_its_own_and_says_what_it_is(shards: list[Path])
     assert (summary.shard.name, summary.shard.whole) == ("0/3", 8)
     assert summary.counts.planned == summary.shard.trials == summary.counts.scored and summary.counts.missing == 0
     assert summary.score_line.startswith(f"no score of its own: shard 0/3 has {summary.shard.trials} of 8 trials")
+
+
+def test_a_shard_is_compared_only_if_somebody_insists(shards: list[Path]) -> None:
+    runs = read_runs(shards[:2])
+    (one, other) = obstacles(shards[:2], runs, sides_of(shards[:2], runs))
+    assert one == f"{shards[0]}: is shard 0/3 of a run; put the shards together with tbench merge"
+    assert other.startswith(f"{shards[1]}: is shard 1/3")
+
+
+def test_the_page_about_a_shard_says_why_it_has_no_score(shards: list[Path], tmp_path: Path) -> None:
+    write_report(shards[0], tmp_path / "page.html")
+    said = (tmp_path / "page.html").read_text()
+    assert "This is a shard of a run: it has other tasks at each seed" in said
+    assert "No trial has a verdict" not in said
 
 
 def test_trials_have_the_ids_that_they_have_without_shards(tasks: TaskSet) -> None:
