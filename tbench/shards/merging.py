@@ -102,8 +102,12 @@ def _identity(shard: FinishedShard) -> dict[str, Any]:
     """What all shards of a run have alike, by name."""
     document = shard.document
     served = document.locked.served.model_dump(mode="json") if document.locked.served is not None else {}
+    keys = score_keys(shard.stored)
+    if document.dataset is None:
+        # The name of a folder, which may be another on each machine; what is in it is compared task by task.
+        keys.pop("dataset", None)
     return {
-        **score_keys(shard.stored),
+        **keys,
         "tbench": document.tbench_version,
         "model": document.locked.model,
         "seeds": list(document.seeds),

@@ -216,6 +216,15 @@ def test_a_shard_under_way_is_waited_for(tmp_path: Path, shards: list[Path]) -> 
         store.close()
 
 
+async def test_tasks_may_lie_elsewhere_on_each_machine(tmp_path: Path, tasks: TaskSet, shards: list[Path]) -> None:
+    moved = shutil.copytree(tasks.tasks[0].path.parent, tmp_path / "mounted")
+    shutil.rmtree(shards[1])
+    edited = plan_of(read_tasks(str(moved)), "1/3", "part-1", source=str(moved))
+    await execute_run(edited, read_tasks(str(moved)), shards[1], NopAgent, Events(), backend=FakeBackend())
+    merge(shards, tmp_path / "whole")
+    assert summary_of(read_run(tmp_path / "whole")).counts.scored == 8
+
+
 def test_nothing_is_overwritten(tmp_path: Path, shards: list[Path]) -> None:
     (tmp_path / "whole").mkdir()
     (tmp_path / "whole" / "mine").touch()
