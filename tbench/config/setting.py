@@ -89,6 +89,10 @@ class Setting:
         """The setting's value in a configuration."""
         return getattr(getattr(config, self.section), self.name)
 
+    def said_in(self, config: BaseModel) -> Any:
+        """The same in the words that a file has for it."""
+        return self.adapter.dump_python(self.value_in(config), mode="json")
+
     @cached_property
     def kind(self) -> Any:
         """The type without None: a class, or the origin of a generic one (tuple, dict, Literal)."""

@@ -36,11 +36,11 @@ def shown(resolved: Resolved[Any]) -> Iterator[str]:
     config = resolved.config
     rows = []
     for setting in settings_of(type(config)):
-        value = setting.value_in(config)
+        value = setting.said_in(config)
         if setting.path == "model.base_url" and value is not None:
             value = without_password(value)
         if setting.path == "model.endpoints":
-            value = [{**each.model_dump(), "base_url": without_password(each.base_url)} for each in value]
+            value = [{**each, "base_url": without_password(each["base_url"])} for each in value]
         rows.append((f"{setting.path} = {as_toml(value)}", setting.path))
     width = min(60, max(len(row) for row, _ in rows))
     for row, path in rows:

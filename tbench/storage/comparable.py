@@ -45,9 +45,7 @@ def score_keys(run: StoredRun) -> dict[str, Any]:
         return _of_an_import(run)
     locked = {key: getattr(document.locked, name) for key, name in _LOCKED.items()}
     settings = {
-        setting.path: setting.adapter.dump_python(setting.value_in(document.config), mode="json")
-        for setting in _SETTINGS
-        if _has_effect(setting, document.locked)
+        setting.path: setting.said_in(document.config) for setting in _SETTINGS if _has_effect(setting, document.locked)
     }
     known = {"dataset": _dataset(document), "tbench": _series(document.tbench_version), **locked}
     hashes = {f"{TASK_PREFIX}{name}": digest for name, digest in run.task_hashes.items()}

@@ -60,9 +60,8 @@ def _options(document: RunDocument, task: str, seed: int) -> Iterator[tuple[str,
     if locked.model is not None:
         yield "-m", locked.model
     for setting in _SETTINGS:
-        value = setting.value_in(config)
-        if value != setting.default and setting.path not in _SAID_BY_FLAGS:
-            yield "-c", f"{setting.path}={_as_text(setting.adapter.dump_python(value, mode='json'))}"
+        if setting.value_in(config) != setting.default and setting.path not in _SAID_BY_FLAGS:
+            yield "-c", f"{setting.path}={_as_text(setting.said_in(config))}"
 
 
 def _as_text(value: Any) -> str:

@@ -74,6 +74,7 @@ def test_show_says_the_layer_that_each_value_came_from(tmp_path: Path) -> None:
 
 def test_what_show_prints_is_a_file_that_says_the_same(tmp_path: Path) -> None:
     arguments = ("--preset", "terminus-2", "--steps", "none", "--extra-body", '{"a": {"b": [1, "x"]}}', "-t", "b*")
+    arguments += ("-n", "auto", "--shard", "1/4")
     done = tbench(tmp_path, "config", "show", *arguments)
     (tmp_path / "shown.toml").write_text(done.stdout)
     first, again = shown(tmp_path, *arguments), shown(tmp_path, "-c", "shown.toml")
