@@ -31,12 +31,12 @@ from tbench.config.settings import RunConfig
 from tbench.errors import TbenchError, UsageError
 from tbench.events import Event, Events, Note
 from tbench.results import TrialResult
-from tbench.runs.admission import Admission
 from tbench.runs.host import HostWatch
 from tbench.runs.overrides import as_configured
 from tbench.runs.plan import sandbox_settings, stored_config, trial_id
 from tbench.runs.redaction import hiding
 from tbench.runs.run import demand_of, planned_tasks, require_capabilities, run_document
+from tbench.runs.scheduling.admission import Admission
 from tbench.runs.trial import Trial
 from tbench.runs.trial_progress import TrialPlan
 from tbench.sandbox.backend import MakeBackend

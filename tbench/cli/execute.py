@@ -33,7 +33,7 @@ from tbench.runs.redaction import hiding
 from tbench.runs.regrade import kept_of
 from tbench.runs.resume import EarlierRun, RetryErrors
 from tbench.runs.run import RunOutcome, demand_of_task, execute_run
-from tbench.runs.stopping import ENDPOINT_ERRORS
+from tbench.runs.scheduling.stopping import ENDPOINT_ERRORS
 from tbench.sandbox.docker.backend import DockerBackend
 from tbench.sandbox.docker.cleaning import leave_removing_to_a_child
 from tbench.sandbox.docker.engine import Engine

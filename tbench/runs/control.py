@@ -18,7 +18,7 @@ from tbench.runs.live.controlled_trial import ControlledTrial, WayBack
 from tbench.runs.live.course import Steps
 from tbench.runs.live.debugged import shown_after
 from tbench.runs.live.hold import Hold, Waits
-from tbench.runs.slots import Slots
+from tbench.runs.scheduling.slots import Slots
 from tbench.runs.trial_progress import TrialPlan
 from tbench.text import counted, names_shown, plain
 

@@ -8,7 +8,7 @@ from collections.abc import Iterable
 from tbench.agents.trial_agent import OracleAgent
 from tbench.config.settings import RunConfig
 from tbench.errors import TrialError, UsageError
-from tbench.runs.admission import Demand
+from tbench.runs.scheduling.admission import Demand
 from tbench.sandbox.backend import Capacity
 from tbench.tasks.sources import TaskSet
 from tbench.tasks.task import Task

@@ -21,7 +21,6 @@ from tbench.errors import REWOUND, TrialError, UsageError
 from tbench.events import Events, Note, RunEnded, RunStarted, TrialPhase
 from tbench.pacing.pace import Pace
 from tbench.results import TrialResult
-from tbench.runs.admission import Admission, Demand
 from tbench.runs.control import RunControl
 from tbench.runs.host import HostWatch
 from tbench.runs.images import Dropping, get_ready
@@ -30,11 +29,12 @@ from tbench.runs.live.course import Steps
 from tbench.runs.live.hold import Waits
 from tbench.runs.overrides import as_configured, tasks_as_configured
 from tbench.runs.plan import plan_trials
-from tbench.runs.pool import run_all
 from tbench.runs.preflight import refusal, refusal_words, refusals, words_about_size
 from tbench.runs.redaction import hiding
 from tbench.runs.resume import EarlierRun, RetryErrors, resume
-from tbench.runs.stopping import Gate, Stopping
+from tbench.runs.scheduling.admission import Admission, Demand
+from tbench.runs.scheduling.pool import run_all
+from tbench.runs.scheduling.stopping import Gate, Stopping
 from tbench.runs.trial import Trial
 from tbench.runs.trial_progress import TrialPlan
 from tbench.sandbox.backend import Backend, Capacity, Compares, Copies, HoldsImages, Keeps, Snapshots, opened, require

@@ -14,9 +14,9 @@ from tbench.agents.trial_agent import AgentReport, NopAgent, OracleAgent, Workpl
 from tbench.errors import TrialError, UsageError
 from tbench.events import Event, Events, Note, TrialPhase, TrialVerdict
 from tbench.results import Stage
-from tbench.runs.admission import Demand
 from tbench.runs.preflight import refusal, refusals, require_a_task_that_can_run, words_about_size
 from tbench.runs.run import execute_run
+from tbench.runs.scheduling.admission import Demand
 from tbench.sandbox.backend import Capacity
 from tbench.sandbox.fake import FakeBackend
 from tbench.tasks.sources import read_tasks

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tbench.runs.admission import Admission, Demand
+from tbench.runs.scheduling.admission import Admission, Demand
 
 SMALL = Demand(1, 100)
 

@@ -9,8 +9,8 @@ from collections.abc import AsyncIterator
 
 import pytest
 
-from tbench.runs.pool import run_all
-from tbench.runs.slots import Slots
+from tbench.runs.scheduling.pool import run_all
+from tbench.runs.scheduling.slots import Slots
 
 BOUND_SEC = 20
 

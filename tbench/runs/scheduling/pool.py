@@ -14,7 +14,7 @@ from typing import TypeVar
 from asyncio_pool import AioPool
 
 from harness.turns import Turns
-from tbench.runs.slots import Slots
+from tbench.runs.scheduling.slots import Slots
 
 T = TypeVar("T")
 

@@ -7,7 +7,7 @@ import asyncio
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tbench.runs.slots import Slots
+from tbench.runs.scheduling.slots import Slots
 
 
 class Crowd:
