@@ -424,7 +424,7 @@ async def test_what_was_started_late_in_a_command_is_cleared_too(shell: Terminal
 async def test_what_is_left_over_in_a_session_of_its_own_reads_no_later_command(shell: Terminal) -> None:
     reader = "setsid sh -c 'while read -r line; do echo stolen: $line; done' </dev/tty"
     # Long enough for the reader to be in its own session on a busy machine: before that, C-c ends it with the rest.
-    result = await run(shell, f"({reader} &); sleep 100", 1)
+    result = await run(shell, f"({reader} &); sleep 100", 3)
     assert (result.timed_out, "terminal_cleared" in kinds(result)) == (True, True)
     for number in range(5):
         assert await output_of(shell, f"echo {number}") == f"{number}\n"

@@ -326,7 +326,10 @@ async def test_services_start_in_the_order_of_their_conditions(start: Start) -> 
             "sick: never became healthy: 'CMD-SHELL echo broken; exit 3' ended with 3: broken",
         ),
         (
-            f"services: {{crash: {{image: {BASE}, command: sh -c 'echo cannot open it; exit 4'}}}}",
+            # The pause, which main waits for, gives the other time to end on a busy machine.
+            f"services: {{crash: {{image: {BASE}, command: sh -c 'echo cannot open it; exit 4'}}, "
+            f"pause: {{image: {BASE}, command: sleep 1, depends_on: [crash]}}, "
+            "main: {depends_on: {pause: {condition: service_completed_successfully}}}}",
             "service_failed",
             "crash: ended with 4 before the agent began; its last words: cannot open it",
         ),
