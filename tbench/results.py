@@ -191,6 +191,8 @@ class TrialResult(Frozen):
     out_of_memory: bool = False
     """Whether the kernel ended a process of a container out of memory; False also where the engine does not tell."""
     host: HostSample | None = None
+    machine: str | None = None
+    """Name of the machine that its sandbox was on, where the run has several."""
     task_steps: tuple[TaskStepResult, ...] = ()
     """All steps of the task; empty for a task without steps, and where the trial came to none of them."""
     reward_all_steps: float | None = None

@@ -36,11 +36,12 @@ from tbench.runs.overrides import as_configured
 from tbench.runs.plan import sandbox_settings, stored_config, trial_id
 from tbench.runs.redaction import hiding
 from tbench.runs.run import demand_of, planned_tasks, require_capabilities, run_document
-from tbench.runs.scheduling.admission import Admission
+from tbench.runs.scheduling.admission import Admission, NodeBudget
 from tbench.runs.trial import Trial
 from tbench.runs.trial_progress import TrialPlan
 from tbench.sandbox.backend import MakeBackend
 from tbench.sandbox.docker.backend import DockerBackend
+from tbench.sandbox.node import nodes_of
 from tbench.storage.read_run import read_steps
 from tbench.storage.run_store import RunStore
 from tbench.tasks.consent import about_withheld
@@ -160,10 +161,8 @@ class Runner:
             require_capabilities(config, backend)
             await backend.open(self._say)
             capacity = backend.capacity()
-            cpus = capacity.cpus * config.schedule.cpu_overcommit
-            self._admission = Admission(
-                cpus, capacity.memory_mb, gpus=capacity.gpus, max_load=config.schedule.max_load, say=self._say
-            )
+            budgets = [NodeBudget.of(node, config.schedule.cpu_overcommit) for node in nodes_of(backend)]
+            self._admission = Admission(budgets, max_load=config.schedule.max_load, say=self._say)
             self._host = HostWatch() if capacity.is_this_machine else None
             if self._host is not None:
                 await stack.enter_async_context(self._host)
@@ -302,20 +301,22 @@ class Runner:
         self, at: _Endpoint, plan: TrialPlan, *, is_last: bool, events: Events | None = None
     ) -> TrialResult:
         sandbox, mode = self.config.sandbox, self.config.verify.mode
-        trial = Trial(
-            plan,
-            run=at.plan.run,
-            make_agent=at.make_agent,
-            model=at.plan.locked.model,
-            backend=self._backend,
-            store=at.store,
-            events=events or Events(at.store.on_event, self._on_event),
-            is_last=lambda: is_last,
-            host=self._host,
-            policy=VerifyPolicy(mode, sandbox.keep, sandbox.snapshot, self.config.verify.artifacts_mb),
-        )
         queued = time.monotonic()
-        async with self._admission.admit(demand_of(plan, mode)):
+        async with self._admission.admit(demand_of(plan, mode)) as budget:
+            assert budget.node is not None
+            trial = Trial(
+                plan,
+                run=at.plan.run,
+                make_agent=at.make_agent,
+                model=at.plan.locked.model,
+                backend=budget.node.backend,
+                node=budget.node,
+                store=at.store,
+                events=events or Events(at.store.on_event, self._on_event),
+                is_last=lambda: is_last,
+                host=self._host,
+                policy=VerifyPolicy(mode, sandbox.keep, sandbox.snapshot, self.config.verify.artifacts_mb),
+            )
             tear_down = await trial.run(queue_sec=time.monotonic() - queued)
         tearing_down = asyncio.ensure_future(tear_down())
         try:

@@ -18,6 +18,7 @@ from tbench.config.document import PlannedTask, RunDocument, RunPlan
 from tbench.config.overrides import override_words
 from tbench.config.rules import broken_rules
 from tbench.config.settings import RunConfig, SandboxConfig
+from tbench.fleet.engines import Engines
 from tbench.runs.images import environments_of
 from tbench.runs.plan import plan_trials
 from tbench.runs.preflight import refusals
@@ -42,13 +43,13 @@ Row = tuple[str, str]
 def show_plan(config: RunConfig, earlier: EarlierRun | None, retry_errors: RetryErrors) -> None:
     """Print the plan of a run. Raises UsageError for what would keep it from starting."""
     tasks, setup = tasks_of_run(config, earlier.document if earlier else None), AgentSetup.of(config)
-    engine = Engine.connect()
+    engines = Engines.connect(config.sandbox)
     try:
-        check_load(config, engine)
-        for label, words in asyncio.run(_plan(setup, tasks, engine, earlier, retry_errors)):
+        check_load(config, engines)
+        for label, words in asyncio.run(_plan(setup, tasks, engines, earlier, retry_errors)):
             print_text(_wrapped(label, words))
     finally:
-        engine.close()
+        engines.close()
     print_line("nothing was started")
 
 
@@ -65,9 +66,9 @@ def _wrapped(label: str, words: str) -> str:
 
 
 async def _plan(
-    setup: AgentSetup, tasks: TaskSet, engine: Engine, earlier: EarlierRun | None, retry_errors: RetryErrors
+    setup: AgentSetup, tasks: TaskSet, engines: Engines, earlier: EarlierRun | None, retry_errors: RetryErrors
 ) -> list[Row]:
-    config = setup.config
+    config, infos = setup.config, [engine.info for engine in engines.all]
     chat, served = await connect_if_used(setup, lambda text: print_line(text, err=True))
     if chat is not None:
         await chat.close()
@@ -75,9 +76,9 @@ async def _plan(
     trials = plan_trials(tasks, plan)
     left = trials if earlier is None else left_to_do(earlier.directory, trials, retry_errors)
     started = {trial.task_name for trial in left}
-    refused = refusals(tasks, config.agent.name, None if engine.info.has_gpus else 0)
+    refused = refusals(tasks, config.agent.name, None if any(info.has_gpus for info in infos) else 0)
     startable = [task for task in tasks.tasks if task.name in started and task.name not in refused]
-    size = size_words(startable, config, Capacity(engine.info.cpus, engine.info.memory_mb))
+    size = size_words(startable, config, [Capacity(info.cpus, info.memory_mb) for info in infos])
     return [
         ("tasks", f"{len(tasks.names)}: {', '.join(tasks.names)}"),
         *_dataset(plan, tasks),
@@ -95,8 +96,11 @@ async def _plan(
         *([("overrides", ", ".join(words))] if (words := override_words(config)) else []),
         *_endpoint(served, plan),
         *_prompts(setup, startable),
-        *await _images(engine, startable, config),
-        ("engine", f"{counted(engine.info.cpus, 'cpu')}, {engine.info.memory_mb / 1024:,.1f} GB of memory"),
+        *await _images(engines.all[0], startable, config),
+        *(
+            ("engine", f"{name}{counted(info.cpus, 'cpu')}, {info.memory_mb / 1024:,.1f} GB of memory")
+            for name, info in zip(engines.names, infos, strict=True)
+        ),
         *([("room", size)] if size else []),
         ("output", _output(config, earlier)),
     ]

@@ -25,6 +25,7 @@ from tbench.config.document import Locked, RunDocument, RunPlan
 from tbench.config.settings import AUTO_MOST, AUTO_OTHERWISE, RunConfig
 from tbench.errors import UsageError
 from tbench.events import EndpointPresence, Event, Events, Note
+from tbench.fleet.engines import Engines
 from tbench.pacing.pace import Pace
 from tbench.runs.overrides import tasks_as_configured
 from tbench.runs.plan import check_same_run, own_shard, sandbox_settings, stored_config
@@ -34,9 +35,7 @@ from tbench.runs.regrade import kept_of
 from tbench.runs.resume import EarlierRun, RetryErrors
 from tbench.runs.run import RunOutcome, demand_of_task, execute_run
 from tbench.runs.scheduling.stopping import ENDPOINT_ERRORS
-from tbench.sandbox.docker.backend import DockerBackend
 from tbench.sandbox.docker.cleaning import leave_removing_to_a_child
-from tbench.sandbox.docker.engine import Engine
 from tbench.tasks.sources import TaskSet
 from tbench.text import counted
 
@@ -52,22 +51,22 @@ def execute(
     """Execute a run and print its score. Raises UsageError for what the user can mend, before anything was started."""
     tasks = tasks_of_run(config, earlier.document if earlier else None)
     setup = AgentSetup.of(config)
-    engine = Engine.connect(config.schedule.most_at_once)
+    engines = Engines.connect(config.sandbox, config.schedule.most_at_once)
     try:
-        check_load(config, engine)
+        check_load(config, engines)
         with few_full_collections():
             return run_interruptibly(
-                _execute(setup, tasks, engine, earlier, retry_errors or RetryErrors()),
+                _execute(setup, tasks, engines, earlier, retry_errors or RetryErrors()),
                 stopping="stopping: containers are being removed, finished trials are kept; Ctrl-C again ends at once",
                 at_once=_end_at_once,
             )
     finally:
-        engine.close()
+        engines.close()
 
 
-def check_load(config: RunConfig, engine: Engine) -> None:
+def check_load(config: RunConfig, engines: Engines) -> None:
     """Check that the load can be seen where it matters. Raises UsageError."""
-    if config.schedule.max_load is not None and not engine.shares_kernel:
+    if config.schedule.max_load is not None and not engines.shares_kernel:
         raise UsageError("--max-load: the engine runs on another machine, whose load cannot be seen; leave it out")
 
 
@@ -82,7 +81,7 @@ def tasks_of_run(config: RunConfig, earlier: RunDocument | None = None) -> TaskS
 
 
 async def _execute(
-    setup: AgentSetup, tasks: TaskSet, engine: Engine, earlier: EarlierRun | None, retry_errors: RetryErrors
+    setup: AgentSetup, tasks: TaskSet, engines: Engines, earlier: EarlierRun | None, retry_errors: RetryErrors
 ) -> RunOutcome:
     config, events = setup.config, Events(say_before_the_run)
     chat, served = await connect_if_used(setup, lambda text: events.emit(Note(text=text)))
@@ -98,7 +97,7 @@ async def _execute(
             config.output,
             hide=hide,
             is_away=lambda: chat is not None and chat.outage.is_away,
-            remark=_room_words(config, tasks, engine),
+            remark=_room_words(config, tasks, engines),
         )
         with run_log(directory, config.output.log_level, hide) as log, showing as show:
             events.replace(show)
@@ -110,7 +109,7 @@ async def _execute(
                 directory,
                 setup.maker(chat),
                 events,
-                backend=DockerBackend(engine, sandbox_settings(plan, directory / "images")),
+                backend=engines.backend(sandbox_settings(plan, directory / "images")),
                 earlier=earlier,
                 retry_errors=retry_errors,
                 gate=chat.outage if chat is not None else None,
@@ -175,19 +174,24 @@ def expected_sec(config: RunConfig, tasks: TaskSet, directory: Path, say: Callab
     return known
 
 
-def _room_words(config: RunConfig, tasks: TaskSet, engine: Engine) -> str:
-    """What keeps the machine from as many trials at once as are asked for; empty where nothing does."""
+def _room_words(config: RunConfig, tasks: TaskSet, engines: Engines) -> str:
+    """What keeps the machines from as many trials at once as are asked for; empty where nothing does."""
     schedule, demands = config.schedule, [demand_of_task(task, config.verify.mode) for task in tasks.tasks]
     if not demands:
         return ""
-    by_cpus = engine.info.cpus * schedule.cpu_overcommit / min(each.cpus for each in demands)
-    by_memory = engine.info.memory_mb / min(each.memory_mb for each in demands)
-    fitting = max(1, int(min(by_cpus, by_memory)))
+    cpus = min(each.cpus for each in demands)
+    memory_mb = min(each.memory_mb for each in demands)
+    infos = [engine.info for engine in engines.all]
+    by_cpus = sum(max(1, int(info.cpus * schedule.cpu_overcommit / cpus)) for info in infos)
+    by_memory = sum(max(1, int(info.memory_mb / memory_mb)) for info in infos)
+    fitting = sum(
+        max(1, int(min(info.cpus * schedule.cpu_overcommit / cpus, info.memory_mb / memory_mb))) for info in infos
+    )
     if fitting >= min(schedule.most_at_once, len(demands) * len(config.tasks.planned_seeds)):
         return ""
     if by_memory < by_cpus:
         return f"; memory allows {fitting} at once"
-    return f"; {engine.info.cpus:g} cpus allow {fitting} at once (--cpu-overcommit)"
+    return f"; {sum(info.cpus for info in infos):g} cpus allow {fitting} at once (--cpu-overcommit)"
 
 
 def _also_tried_again(outcome: RunOutcome) -> str:

@@ -40,6 +40,7 @@ Verbosity = Literal["quiet", "normal", "verbose"]
 
 PAST_CLOSED_ADDRESSES = {"NET_ADMIN", "NET_RAW"}
 """Capabilities to change routes, and to send frames that no route holds up."""
+_MULTIPLIER = Option(metavar="X", measured=False)
 _NOT_MEASURED = Option(measured=False)
 _SMALLEST_POOL = 24
 """Longest prefix of a pool of addresses."""
@@ -253,6 +254,11 @@ class LimitsConfig(LimitSettings, use_attribute_docstrings=True):
 class SandboxConfig(Frozen, use_attribute_docstrings=True):
     """Sandbox"""
 
+    engines: Annotated[tuple[str, ...], Option(("--engine",), metavar="ADDRESS", measured=False)] = ()
+    """An engine's unix://, ssh:// or tcp:// address; repeatable. Without it, DOCKER_HOST says. Trials go to the machine
+    with most cpus and memory left; those of one that is lost begin anew on another."""
+    ray: Annotated[str | None, Option(metavar="HOST:PORT", measured=False)] = None
+    """A Ray cluster's address, auto or local. Each of its nodes with the resource `engine` has trials."""
     build: Annotated[bool, _NOT_MEASURED] = False
     """Build images even where they exist."""
     no_build_cache: Annotated[bool, Option(measured=False, off="--build-cache")] = False
@@ -291,6 +297,12 @@ class SandboxConfig(Frozen, use_attribute_docstrings=True):
     itself, is one."""
 
     @model_validator(mode="after")
+    def _one_kind_of_machines(self) -> SandboxConfig:
+        if self.engines and self.ray is not None:
+            raise ValueError("engines and ray: give one of them")
+        return self
+
+    @model_validator(mode="after")
     def _nothing_undoes_what_is_closed(self) -> SandboxConfig:
         if self.block_host and (undoing := sorted(PAST_CLOSED_ADDRESSES & set(self.cap_add))):
             raise ValueError(f"cap_add {undoing[0]} goes past what block_host closes; leave one of them out")
@@ -300,15 +312,15 @@ class SandboxConfig(Frozen, use_attribute_docstrings=True):
 class OverridesConfig(Frozen, use_attribute_docstrings=True):
     """Overrides"""
 
-    timeout_multiplier: float = Field(default=1.0, gt=0, le=1000)
+    timeout_multiplier: Annotated[float, Option(metavar="X")] = Field(default=1.0, gt=0, le=1000)
     """Every timeout of a task times this. The four below win over it, each for its own."""
-    agent_timeout_multiplier: float | None = Field(default=None, gt=0, le=1000)
+    agent_timeout_multiplier: Annotated[float | None, Option(metavar="X")] = Field(default=None, gt=0, le=1000)
     """The agent's timeout times this."""
-    verifier_timeout_multiplier: float | None = Field(default=None, gt=0, le=1000)
+    verifier_timeout_multiplier: Annotated[float | None, Option(metavar="X")] = Field(default=None, gt=0, le=1000)
     """The verifier's timeout times this."""
-    build_timeout_multiplier: Annotated[float | None, _NOT_MEASURED] = Field(default=None, gt=0, le=1000)
+    build_timeout_multiplier: Annotated[float | None, _MULTIPLIER] = Field(default=None, gt=0, le=1000)
     """The timeout of image builds times this."""
-    healthcheck_timeout_multiplier: Annotated[float | None, _NOT_MEASURED] = Field(default=None, gt=0, le=1000)
+    healthcheck_timeout_multiplier: Annotated[float | None, _MULTIPLIER] = Field(default=None, gt=0, le=1000)
     """The healthcheck's patience times this. That is its timeout, its start period and its retries."""
     cpus: Annotated[float | None, Option(("--override-cpus",))] = Field(default=None, ge=0.01, le=1e6)
     """Cpus of every trial, whatever tasks say."""
@@ -390,10 +402,10 @@ class OutputConfig(Frozen, use_attribute_docstrings=True):
 
     directory: Annotated[str | None, Option(("--output", "-o"), metavar="DIR", daily=True, is_path=True)] = None
     """The run's directory; must be new or empty, but for --resume."""
-    min_coverage: float = Field(default=0.0, ge=0, le=1)
+    min_coverage: Annotated[float, Option(daily=True)] = Field(default=0.0, ge=0, le=1)
     """Exit with 3 if fewer trials have a verdict, or none has."""
-    log_level: LogLevel = "info"
-    """What run.log holds: this level and above."""
+    log_level: Annotated[LogLevel, Option(metavar="LEVEL", daily=True)] = "info"
+    """What run.log holds: debug, info, warning or error, and above."""
     verbosity: Annotated[Verbosity, Option(switch=("verbose", "quiet"), letters="vq", daily=True)] = "normal"
     """Print each step, or nothing but the score. `normal` is the live view on a terminal, and a line per trial
     elsewhere."""

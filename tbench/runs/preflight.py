@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 from tbench.agents.trial_agent import OracleAgent
 from tbench.config.settings import RunConfig
@@ -78,17 +78,25 @@ def refusal_words(name: str, error: TrialError) -> str:
     return f"{name} cannot run: {error.type}: {error}"
 
 
-def words_about_size(demands: Iterable[tuple[str, Demand]], capacity: Capacity, cpu_overcommit: float) -> str | None:
-    """One line about the tasks, by name with what a trial needs, that are larger than the machine; None without any."""
-    large = [(name, each) for name, each in demands if not _fits(each, capacity.cpus, capacity.memory_mb)]
+def words_about_size(
+    demands: Iterable[tuple[str, Demand]], machines: Sequence[Capacity], cpu_overcommit: float
+) -> str | None:
+    """One line about the tasks, by name with what a trial needs, that are larger than every machine; None without any.
+
+    At least one machine.
+    """
+    large = [
+        (name, each) for name, each in demands if not any(_fits(each, one.cpus, one.memory_mb) for one in machines)
+    ]
     if not large:
         return None
     shown = names_shown(f"{name} ({_size(each)})" for name, each in large)
-    has = _size(Demand(capacity.cpus, capacity.memory_mb))
-    budget = capacity.cpus * cpu_overcommit
-    are_alone = not any(_fits(each, budget, capacity.memory_mb) for _, each in large)
+    largest = max(machines, key=lambda one: (one.memory_mb, one.cpus))
+    has = _size(Demand(largest.cpus, largest.memory_mb))
+    which = "the machine, which has" if len(machines) == 1 else "every machine; the largest has"
+    are_alone = not any(_fits(each, one.cpus * cpu_overcommit, one.memory_mb) for _, each in large for one in machines)
     alone = ", and runs alone" if are_alone else ""
-    return f"larger than the machine, which has {has}: {shown}; each gets what there is{alone}"
+    return f"larger than {which} {has}: {shown}; each gets what there is{alone}"
 
 
 def _fits(demand: Demand, cpus: float, memory_mb: float) -> bool:

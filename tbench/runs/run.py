@@ -7,7 +7,7 @@ import contextlib
 import platform
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from pathlib import Path
 from types import MappingProxyType
@@ -32,12 +32,13 @@ from tbench.runs.plan import plan_trials
 from tbench.runs.preflight import refusal, refusal_words, refusals, words_about_size
 from tbench.runs.redaction import hiding
 from tbench.runs.resume import EarlierRun, RetryErrors, resume
-from tbench.runs.scheduling.admission import Admission, Demand
+from tbench.runs.scheduling.admission import Admission, Demand, Likes, NodeBudget, NoMachine
 from tbench.runs.scheduling.pool import run_all
 from tbench.runs.scheduling.stopping import Gate, Stopping
 from tbench.runs.trial import Trial
 from tbench.runs.trial_progress import TrialPlan
 from tbench.sandbox.backend import Backend, Capacity, Compares, Copies, HoldsImages, Keeps, Snapshots, opened, require
+from tbench.sandbox.node import HasNodes, Node, nodes_of
 from tbench.storage.run_store import RunStore
 from tbench.tasks.consent import about_withheld
 from tbench.tasks.environment import agent_environment, verifier_environment
@@ -54,6 +55,45 @@ class RunOutcome:
     interrupted: bool
     stopped: str | None = None
     """Why it stopped by itself, if it did."""
+
+
+MOST_LOSSES = 3
+"""How many machines may be lost under one trial before that counts as an attempt at it."""
+_OTHER_MACHINE, _ITS_IMAGE = 2.0, 0.2
+"""What another machine than the one before, and one that has the image, are worth beside a share that is left."""
+
+
+@dataclass
+class _Tries:
+    """The attempts at one trial."""
+
+    most: int
+    """The number of the last one."""
+    node: Node | None = None
+    """The machine of the newest one."""
+    lost: set[int] = field(default_factory=set)
+    """Numbers of attempts under which their machine was lost."""
+
+    def on(self, node: Node) -> None:
+        """Take it that an attempt begins on this machine."""
+        self.node = node
+
+    def likes(self, task: str) -> Likes:
+        """What else decides on which machine the next attempt is: that it is another one, and has the image."""
+        before = self.node
+
+        def likes(budget: NodeBudget) -> float:
+            assert budget.node is not None
+            has_image = task in budget.node.backend.image_ids
+            return _OTHER_MACHINE * (budget.node is not before) + _ITS_IMAGE * has_image
+
+        return likes
+
+    def is_last(self, attempt: int) -> bool:
+        """Whether no other attempt follows this one. A machine that was lost is not the trial's doing."""
+        if self.node is not None and not self.node.is_up:
+            self.lost.add(attempt)
+        return attempt >= self.most + min(len(self.lost), MOST_LOSSES)
 
 
 class Run:
@@ -91,13 +131,11 @@ class Run:
         self._config = plan.config
         self._make_agent = make_agent
         self._backend = backend
-        self._admission = Admission(
-            capacity.cpus * schedule.cpu_overcommit,
-            capacity.memory_mb,
-            gpus=capacity.gpus,
-            max_load=schedule.max_load,
-            say=say,
-        )
+        self._nodes: set[Node] = set()
+        self._admission = Admission((), max_load=schedule.max_load, say=say)
+        self._take_nodes()
+        if isinstance(backend, HasNodes):
+            backend.on_change(self._take_nodes)
         self._store = store
         self._events = events
         self._host = HostWatch() if capacity.is_this_machine else None
@@ -108,7 +146,7 @@ class Run:
         self._teardowns: set[asyncio.Task[None]] = set()
         self._bugs: list[BaseException] = []
         self._dropping = Dropping(backend, self._plans) if plan.config.sandbox.drop_images else None
-        self._stopping = Stopping(len(self._plans), gate, say)
+        self._stopping = Stopping(len(self._plans), gate, say, machines=self._why_no_machine)
         self.control = RunControl(
             plan.run,
             len(self._plans),
@@ -122,6 +160,20 @@ class Run:
         events.subscribe(store.on_event)
         events.subscribe(self.control.on_event)
         events.subscribe(self._stopping.on_event)
+
+    def _take_nodes(self) -> None:
+        """Notice which machines there are now."""
+        for node in nodes_of(self._backend):
+            if node not in self._nodes:
+                self._nodes.add(node)
+                self._admission.add(NodeBudget.of(node, self._config.schedule.cpu_overcommit))
+        if self._why_no_machine() is None:
+            self._admission.look_again()
+        else:
+            self._admission.close()
+
+    def _why_no_machine(self) -> str | None:
+        return self._backend.gave_up if isinstance(self._backend, HasNodes) else None
 
     async def execute(self) -> RunOutcome:
         """Run all trials; when cancelled, clean up and return the results so far."""
@@ -148,27 +200,33 @@ class Run:
 
     async def _run_trial(self, plan: TrialPlan) -> None:
         """Attempt one trial until a result is final."""
-        most = plan.attempt + self._config.schedule.retries
+        tries = _Tries(plan.attempt + self._config.schedule.retries)
         while True:
-            result = await self._attempt(plan, most)
+            result = await self._attempt(plan, tries)
             if result is None or result.final:
                 return
             assert result.error is not None
-            most += result.error.type == REWOUND
+            tries.most += result.error.type == REWOUND
             plan = replace(plan, attempt=plan.attempt + 1)
 
-    async def _attempt(self, plan: TrialPlan, most: int) -> TrialResult | None:
+    async def _attempt(self, plan: TrialPlan, tries: _Tries) -> TrialResult | None:
         """The result of one attempt; None where the run is stopping."""
         self._events.emit(TrialPhase(trial=plan.trial, task=plan.task_name, seed=plan.seed, phase="queued"))
         queued = time.monotonic()
         needed = demand_of(plan, self._config.verify.mode) if self._refusal(plan) is None else Demand(0, 0)
-        async with self._admission.admit(needed):
-            await self.control.may_start()
-            if not await self._stopping.may_start():
-                return None
-            with self.control.trial(plan) as controlled:
-                trial = self._trial(plan, most, controlled)
-                tear_down = await trial.run(queue_sec=time.monotonic() - queued)
+        try:
+            async with self._admission.admit(needed, tries.likes(plan.task_name)) as budget:
+                await self.control.may_start()
+                if not await self._stopping.may_start():
+                    return None
+                assert budget.node is not None
+                tries.on(budget.node)
+                with self.control.trial(plan) as controlled:
+                    trial = self._trial(plan, tries, controlled)
+                    tear_down = await trial.run(queue_sec=time.monotonic() - queued)
+        except NoMachine:
+            await self._stopping.may_start()  # which says why
+            return None
         assert trial.result is not None
 
         async def finish() -> None:
@@ -186,17 +244,20 @@ class Run:
             await asyncio.wait(self._teardowns, return_when=asyncio.FIRST_COMPLETED)
         return trial.result
 
-    def _trial(self, plan: TrialPlan, most: int, controlled: ControlledTrial) -> Trial:
+    def _trial(self, plan: TrialPlan, tries: _Tries, controlled: ControlledTrial) -> Trial:
+        node = tries.node
+        assert node is not None
         return Trial(
             plan,
             run=self._plan.run,
             make_agent=self._make_agent,
             model=self._plan.locked.model,
-            backend=self._backend,
+            backend=node.backend,
+            node=node,
             store=self._store,
             events=self._events,
             is_last=lambda: (
-                (plan.attempt == most and controlled.goes_back is None) or self._stopping.reason is not None
+                (tries.is_last(plan.attempt) and controlled.goes_back is None) or self._stopping.reason is not None
             ),
             host=self._host,
             policy=verify_policy(self._config),
@@ -242,10 +303,10 @@ def demand_of_task(task: Task, verify: Verify) -> Demand:
     return Demand(max(each.cpus for each in every), memory_mb, max(each.settings.gpus for each in every))
 
 
-def size_words(tasks: Iterable[Task], config: RunConfig, capacity: Capacity) -> str | None:
-    """One line about tasks that are larger than the machine; None without any."""
+def size_words(tasks: Iterable[Task], config: RunConfig, machines: Sequence[Capacity]) -> str | None:
+    """One line about tasks that are larger than every machine; None without any."""
     demands = ((task.name, demand_of_task(as_configured(task, config), config.verify.mode)) for task in tasks)
-    return words_about_size(demands, capacity, config.schedule.cpu_overcommit)
+    return words_about_size(demands, machines, config.schedule.cpu_overcommit)
 
 
 def run_document(plan: RunPlan, tasks: TaskSet, backend: Backend, earlier: RunDocument | None) -> RunDocument:
@@ -333,7 +394,7 @@ async def execute_run(
     status: Status = "failed"
     try:
         async with opened(backend, say):
-            if words := size_words(able, plan.config, backend.capacity()):
+            if words := size_words(able, plan.config, [node.backend.capacity() for node in nodes_of(backend)]):
                 say(words)
             to_do = {plan.task_name for plan in plans}
             await get_ready(backend, [task for task in able if task.name in to_do], plan.config, say)

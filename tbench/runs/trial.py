@@ -29,6 +29,7 @@ from tbench.runs.redaction import hiding
 from tbench.runs.task_steps import prepare_step, why_stopped
 from tbench.runs.trial_progress import TrialPlan, TrialProgress
 from tbench.sandbox.backend import Backend, HasLogs, Keeps, Sandbox, Snapshots, use_network
+from tbench.sandbox.node import Node
 from tbench.storage.run_files import REPLAYED_NAME, step_directory
 from tbench.storage.run_store import RunStore
 from tbench.storage.trial_files import write_files, write_trial
@@ -64,7 +65,9 @@ class Trial:
         host: HostWatch | None = None,
         policy: VerifyPolicy | None = None,
         control: ControlledTrial | None = None,
+        node: Node | None = None,
     ) -> None:
+        """`node` is the machine of the backend, where there are several."""
         self.result: TrialResult | None = None
         """The result; None until the verdict is on disk."""
         self._plan = plan
@@ -79,6 +82,7 @@ class Trial:
         self._events = events
         self._host = host
         self._control = control
+        self._node = node
         self._observed: Observation | None = None
         self._sandbox: Sandbox | None = None
         self._verifier: SeparateVerifier | None = None
@@ -90,7 +94,8 @@ class Trial:
         started_at, started = datetime.now(UTC), time.monotonic()
         self._observed = self._host.observe() if self._host else None
         try:
-            with self._control.abortable() if self._control is not None else contextlib.nullcontext():
+            abortable = self._control.abortable() if self._control is not None else contextlib.nullcontext()
+            with abortable, self._node.hosting() if self._node is not None else contextlib.nullcontext():
                 await self._reach_verdict()
         except TrialError as error:
             self._fail(error)
@@ -317,6 +322,7 @@ class Trial:
             host=self._observed.sample() if self._observed else None,
             out_of_memory=any(each.ran_out_of_memory for each in self._left),
             human_touched=self._control is not None and self._control.touched,
+            machine=(self._node.name or None) if self._node is not None else None,
         )
         try:
             self._write(result)

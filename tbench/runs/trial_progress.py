@@ -69,6 +69,7 @@ class TrialProgress:
         host: HostSample | None,
         out_of_memory: bool,
         human_touched: bool = False,
+        machine: str | None = None,
     ) -> TrialResult:
         """The result of the trial, which ends now."""
         plan, parts, task, reward = self.plan, self.parts, self.plan.task, self.reward
@@ -104,6 +105,7 @@ class TrialProgress:
             finished_at=datetime.now(UTC),
             host=host,
             human_touched=human_touched,
+            machine=machine,
             integrity=integrity_of(parts) if has_steps else (parts[0].integrity if parts else NOTHING_SEEN),
             image_id=self.image_id,
             image_origin=self.image_origin,

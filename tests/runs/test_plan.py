@@ -110,6 +110,8 @@ def another(setting: Any) -> Any:
         return "1/4"
     if setting.path == "sandbox.cap_add":
         return ("NET_RAW",)
+    if setting.path == "sandbox.engines":
+        return ("tcp://a:2376",)
     if setting.path == "sandbox.network_pool":
         return "10.0.0.0/16"
     if setting.path == "model.rename_fields":

@@ -193,12 +193,12 @@ LAPTOP = Capacity(2, 8192)
 def test_what_is_larger_than_the_machine_is_said_in_one_line(
     demands: list[tuple[str, Demand]], overcommit: float, said: str | None
 ) -> None:
-    assert words_about_size(demands, LAPTOP, overcommit) == said
+    assert words_about_size(demands, [LAPTOP], overcommit) == said
 
 
 def test_of_many_large_tasks_a_few_are_named() -> None:
     demands = [(f"t{number}", Demand(3, 1024)) for number in range(7)]
-    assert re.search(r": t0 \(.*, t4 \(3 cpus, 1.0 GB\) and 2 more; each", words_about_size(demands, LAPTOP, 1) or "")
+    assert re.search(r": t0 \(.*, t4 \(3 cpus, 1.0 GB\) and 2 more; each", words_about_size(demands, [LAPTOP], 1) or "")
 
 
 @pytest.mark.parametrize(("overrides", "told"), [({}, 1), ({"cpus": 1, "memory_mb": 512}, 0)])

@@ -46,7 +46,7 @@ RESULT_KEYS = {
     "schema_version", "run", "trial", "task", "seed", "attempt", "final", "agent", "model", "reward", "outcome",
     "error", "steps", "usage", "replies_from", "timings", "started_at", "finished_at", "human_touched",
     "integrity", "host", "out_of_memory", "image_id", "image_origin", "task_steps", "reward_all_steps", "metrics",
-    "verifier_image_id", "verifier_image_origin",
+    "verifier_image_id", "verifier_image_origin", "machine",
 }  # fmt: skip
 TIMING_KEYS = {
     "queue_sec", "sandbox_sec", "agent_sec", "model_sec", "waited_sec", "command_sec", "verifier_sec",

@@ -35,7 +35,7 @@ MOVES_NONE = """
     model.name model.base_url model.endpoints model.request_timeout_sec model.retry_budget_sec model.max_outage_sec
     agent.preset
     sandbox.build sandbox.no_build_cache sandbox.pull sandbox.pull_concurrency sandbox.prefetch sandbox.drop_images
-    sandbox.keep sandbox.snapshot sandbox.network_pool
+    sandbox.keep sandbox.snapshot sandbox.network_pool sandbox.engines sandbox.ray
     overrides.build_timeout_multiplier overrides.healthcheck_timeout_multiplier
     verify.artifacts_mb
     schedule.concurrency schedule.order schedule.shard schedule.durations schedule.retries schedule.cpu_overcommit

@@ -1,19 +1,20 @@
-"""Lets a trial start when its cpus, memory and GPUs fit what the machine has left. First come, first served.
+"""Lets a trial start when its cpus, memory and GPUs fit what a machine has left. First come, first served.
 
-With a limit on the machine's load, no trial starts either while other processes keep the machine busy.
+Of several machines that one is taken which has the largest share left. With a limit on the machine's load, no trial
+starts either while other processes keep the machine busy.
 """
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
-import math
 from collections import deque
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Iterable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 
 from tbench.runs.host import load_per_cpu
+from tbench.sandbox.node import Node
 
 CHECK_EVERY_SEC = 5.0
 
@@ -27,66 +28,153 @@ class Demand:
     gpus: int = 0
 
 
-class Admission:
-    """A budget of cpus, memory and GPUs (None: not known how many, and no bound).
+@dataclass(eq=False)
+class NodeBudget:
+    """What a machine has for trials, and how much of it is taken. GPUs of an unknown number are no bound."""
 
-    A demand above the whole budget is admitted alone: such a trial runs, but next to nothing else.
+    cpus: float
+    memory_mb: float
+    gpus: int | None = None
+    node: Node | None = None
+    """The machine, which may be away; None for one that never is."""
+    holders: int = 0
+    used_cpus: float = 0.0
+    used_memory_mb: float = 0.0
+    used_gpus: int = 0
+
+    @classmethod
+    def of(cls, node: Node, cpu_overcommit: float) -> NodeBudget:
+        """The budget of a machine."""
+        capacity = node.backend.capacity()
+        return cls(capacity.cpus * cpu_overcommit, capacity.memory_mb, capacity.gpus, node)
+
+    @property
+    def is_open(self) -> bool:
+        """Whether trials may be placed here at all."""
+        return self.node is None or self.node.is_up
+
+    def could_hold(self, demand: Demand) -> bool:
+        """Whether it is large enough for a demand while nothing of it is taken."""
+        return (
+            demand.cpus <= self.cpus + 1e-9
+            and demand.memory_mb <= self.memory_mb + 1e-9
+            and (self.gpus is None or demand.gpus <= self.gpus)
+        )
+
+    def fits(self, demand: Demand) -> bool:
+        """Whether a demand may be added now: beside what is taken, or alone."""
+        return self.holders == 0 or (
+            self.used_cpus + demand.cpus <= self.cpus + 1e-9
+            and self.used_memory_mb + demand.memory_mb <= self.memory_mb + 1e-9
+            and (self.gpus is None or self.used_gpus + demand.gpus <= self.gpus)
+        )
+
+    def share_left(self, demand: Demand) -> float:
+        """The share of what is scarcest that is left with this demand."""
+        left_cpus = 1 - (self.used_cpus + demand.cpus) / max(self.cpus, 1e-9)
+        left_memory = 1 - (self.used_memory_mb + demand.memory_mb) / max(self.memory_mb, 1e-9)
+        return min(left_cpus, left_memory)
+
+    def take(self, demand: Demand, sign: int = 1) -> None:
+        """Take a demand, or with -1 give it back."""
+        self.holders += sign
+        self.used_cpus += sign * demand.cpus
+        self.used_memory_mb += sign * demand.memory_mb
+        self.used_gpus += sign * demand.gpus
+
+
+Likes = Callable[[NodeBudget], float]
+"""What is added to the share that a machine has left, when one is chosen."""
+
+
+class NoMachine(Exception):
+    """No machine will have room for anything any more."""
+
+
+@dataclass(eq=False)
+class _Waiter:
+    """One who waits for a place."""
+
+    demand: Demand
+    likes: Likes
+    turn: asyncio.Future[NodeBudget]
+
+
+class Admission:
+    """The budgets of machines, and who waits for a part of them.
+
+    A demand above the whole budget of every machine is admitted alone: such a trial runs, but next to nothing else.
     Waiting is in order, so a large task is not starved by small ones. `max_load` (load average over one minute / cpus)
     holds back every trial but a first: while none is under way the load is not ours, and a run must get on.
     """
 
     def __init__(
         self,
-        cpus: float,
-        memory_mb: float,
+        budgets: Iterable[NodeBudget],
         *,
-        gpus: int | None = None,
         max_load: float | None = None,
         load: Callable[[], float | None] = load_per_cpu,
         say: Callable[[str], None] = lambda _: None,
         check_every_sec: float = CHECK_EVERY_SEC,
     ) -> None:
-        self._cpus = cpus
-        self._memory_mb = memory_mb
-        self._gpus = math.inf if gpus is None else gpus
-        self._used_gpus = 0
-        self._used_cpus = 0.0
-        self._used_memory_mb = 0.0
-        self._holders = 0
-        self._waiting: deque[tuple[Demand, asyncio.Future[None]]] = deque()
+        self._budgets = list(budgets)
+        self._waiting: deque[_Waiter] = deque()
         self._max_load, self._load, self._say = max_load, load, say
         self._check_every_sec = check_every_sec
         self._next_check: asyncio.TimerHandle | None = None
         self._is_held_back = False
+        self._is_closed = False
+
+    def add(self, budget: NodeBudget) -> None:
+        """Have another machine from now on."""
+        self._budgets.append(budget)
+
+    def close(self) -> None:
+        """Have it that nobody is admitted any more, those who wait among them."""
+        self._is_closed = True
+        for each in self._waiting:
+            if not each.turn.done():
+                each.turn.set_exception(NoMachine())
+        self._waiting.clear()
 
     @asynccontextmanager
-    async def admit(self, demand: Demand) -> AsyncIterator[None]:
-        """Hold `demand` for the duration of the block."""
-        if self._waiting or not self._can_start(demand):
-            await self._queue(demand)
+    async def admit(self, demand: Demand, likes: Likes = lambda _: 0.0) -> AsyncIterator[NodeBudget]:
+        """Hold `demand` for the duration of the block; the budget says on which machine. Raises NoMachine."""
+        if self._is_closed:
+            raise NoMachine
+        budget = None if self._waiting else self._place_for(demand, likes)
+        if budget is None:
+            budget = await self._queue(demand, likes)
         else:
-            self._take(demand)
+            budget.take(demand)
         try:
-            yield
+            yield budget
         finally:
-            self._give_back(demand)
+            self._give_back(budget, demand)
 
-    async def _queue(self, demand: Demand) -> None:
-        turn: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self._waiting.append((demand, turn))
+    async def _queue(self, demand: Demand, likes: Likes) -> NodeBudget:
+        waiting = _Waiter(demand, likes, asyncio.get_running_loop().create_future())
+        self._waiting.append(waiting)
         try:
-            await turn
+            return await waiting.turn
         except asyncio.CancelledError:
-            if turn.cancelled():
+            if waiting.turn.cancelled():
                 with contextlib.suppress(ValueError):
-                    self._waiting.remove((demand, turn))
-                self._admit_waiting()
+                    self._waiting.remove(waiting)
+                self.look_again()
             else:
-                self._give_back(demand)
+                self._give_back(waiting.turn.result(), demand)
             raise
 
-    def _can_start(self, demand: Demand) -> bool:
-        return self._fits(demand) and (self._holders == 0 or not self._is_too_busy())
+    def _place_for(self, demand: Demand, likes: Likes) -> NodeBudget | None:
+        """The machine on which a demand may start now; None where it has to wait."""
+        there = [budget for budget in self._budgets if budget.is_open]
+        # One that is too small for it would give it less than it asks for, while a larger one is only busy.
+        large_enough = [budget for budget in there if budget.could_hold(demand)] or there
+        free = [budget for budget in large_enough if budget.fits(demand)]
+        if not free or (any(budget.holders for budget in there) and self._is_too_busy()):
+            return None
+        return max(free, key=lambda budget: budget.share_left(demand) + likes(budget))
 
     def _is_too_busy(self) -> bool:
         """Whether the load is above the limit; if so, a later check of it is arranged."""
@@ -103,37 +191,21 @@ class Admission:
 
     def _check_again(self) -> None:
         self._next_check = None
-        self._admit_waiting()
+        self.look_again()
 
-    def _fits(self, demand: Demand) -> bool:
-        if self._holders == 0:
-            return True
-        return (
-            self._used_cpus + demand.cpus <= self._cpus + 1e-9
-            and self._used_memory_mb + demand.memory_mb <= self._memory_mb + 1e-9
-            and self._used_gpus + demand.gpus <= self._gpus
-        )
+    def _give_back(self, budget: NodeBudget, demand: Demand) -> None:
+        budget.take(demand, -1)
+        self.look_again()
 
-    def _take(self, demand: Demand) -> None:
-        self._holders += 1
-        self._used_cpus += demand.cpus
-        self._used_memory_mb += demand.memory_mb
-        self._used_gpus += demand.gpus
-
-    def _give_back(self, demand: Demand) -> None:
-        self._holders -= 1
-        self._used_cpus -= demand.cpus
-        self._used_memory_mb -= demand.memory_mb
-        self._used_gpus -= demand.gpus
-        self._admit_waiting()
-
-    def _admit_waiting(self) -> None:
+    def look_again(self) -> None:
+        """Admit those in front for whom there is a place now, as when a machine has come."""
         while self._waiting:
-            demand, turn = self._waiting[0]
+            first = self._waiting[0]
             # One that was cancelled in this turn of the loop is still in line: its task has not run since.
-            if not turn.cancelled():
-                if not self._can_start(demand):
+            if not first.turn.cancelled():
+                budget = self._place_for(first.demand, first.likes)
+                if budget is None:
                     return
-                self._take(demand)
-                turn.set_result(None)
+                budget.take(first.demand)
+                first.turn.set_result(budget)
             self._waiting.popleft()

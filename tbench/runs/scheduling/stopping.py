@@ -1,4 +1,4 @@
-"""Decides when a run stops by itself, and why: its endpoint is gone, or never answered in the first place."""
+"""Decides when a run stops by itself, and why: its endpoint is gone or never answered, or no machine is left."""
 
 from __future__ import annotations
 
@@ -26,8 +26,19 @@ class Gate(Protocol):
 class Stopping:
     """Decides whether another trial may start, from the events of a run. Trials under way are never stopped."""
 
-    def __init__(self, planned: int, gate: Gate | None = None, say: Callable[[str], None] = lambda _: None) -> None:
-        """`planned` is how many trials the run has; `say` is called once, when it stops."""
+    def __init__(
+        self,
+        planned: int,
+        gate: Gate | None = None,
+        say: Callable[[str], None] = lambda _: None,
+        *,
+        machines: Callable[[], str | None] = lambda: None,
+    ) -> None:
+        """`planned` is how many trials the run has; `say` is called once, when it stops.
+
+        `machines` tells why no machine is left on which a trial could be; None while there is one.
+        """
+        self._machines = machines
         self._planned = planned
         self._gate = gate
         self._say = say
@@ -40,7 +51,7 @@ class Stopping:
     @property
     def reason(self) -> str | None:
         """Why the run stops; None while it goes on."""
-        return (self._gate.gave_up if self._gate is not None else None) or self._never_answered
+        return (self._gate.gave_up if self._gate is not None else None) or self._never_answered or self._machines()
 
     async def may_start(self) -> bool:
         """Whether another trial may start; waits while the endpoint is away."""

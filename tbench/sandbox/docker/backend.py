@@ -17,7 +17,7 @@ from tbench.events import Phase
 from tbench.results import ImageOrigin
 from tbench.sandbox.backend import BUSYBOX, Capacity, SandboxSettings, Say
 from tbench.sandbox.docker.beside import Originals
-from tbench.sandbox.docker.cleaning import reap
+from tbench.sandbox.docker.cleaning import reap, remove_own
 from tbench.sandbox.docker.container import Container, ContainerLimits, Recipe
 from tbench.sandbox.docker.create import lacks_quota, run_helper
 from tbench.sandbox.docker.engine import Engine, EngineError
@@ -27,7 +27,6 @@ from tbench.sandbox.docker.memory_watch import MemoryWatch
 from tbench.sandbox.docker.networking.bridge import endpoint_addresses, ensure_network, host_addresses, networks_of
 from tbench.sandbox.docker.networking.closed import closed_network
 from tbench.sandbox.docker.nothing import ensure_nothing
-from tbench.sandbox.docker.owner import owner
 from tbench.sandbox.docker.pulling.forecast import about_pulls
 from tbench.sandbox.docker.pulling.pulls import Pulls
 from tbench.sandbox.docker.tools import base_images, ensure_tools
@@ -112,6 +111,15 @@ class DockerBackend:
         if settings.pin_cpus:
             self._cpus = Shares(await self._numbers_of_cpus())
         self._gpus = Shares(range(self.capacity().gpus or 0))
+
+    async def recover(self) -> int:
+        """Get ready again after the engine was away, when no trial is on it; returns how many containers were left.
+
+        Raises UsageError, or EngineError where the engine goes away again.
+        """
+        left = await remove_own(self._engine, self._settings.run)
+        await asyncio.gather(ensure_tools(self._engine, self._say), ensure_network(self._engine))
+        return left
 
     async def close(self) -> None:
         await self._originals.close()
@@ -322,6 +330,7 @@ class DockerBackend:
             tools_volume=self._tools_volume,
             run=settings.run,
             trial=trial,
+            owner=self._engine.owner,
             has_internet=not networks.is_plain or networks.start.mode == "public",
             network=None if networks.is_plain else networks.start,
             name_servers=self._name_servers,
@@ -393,7 +402,7 @@ class DockerBackend:
 
     @property
     def _labels(self) -> dict[str, str]:
-        return {LABEL_RUN: self._settings.run, LABEL_OWNER: owner()}
+        return {LABEL_RUN: self._settings.run, LABEL_OWNER: self._engine.owner}
 
     async def _closed_addresses(self) -> tuple[str, ...]:
         """Addresses that no trial and no build may reach; they are found out once."""

@@ -300,7 +300,20 @@ async def remove_containers_of(of: str, engine: Engine) -> None:
         await asyncio.sleep(_BETWEEN_SEARCHES_SEC)
 
 
-async def _remove_networks_and_volumes(engine: Engine, owned: dict[str, str]) -> None:
+async def remove_own(engine: Engine, run: str) -> int:
+    """Remove what the owner of this connection has left of a run, while nothing of it is under way.
+
+    Returns the number of containers. Raises EngineError.
+    """
+    own = {"label": [f"{LABEL_OWNER}={engine.owner}", f"{LABEL_RUN}={run}"]}
+    listed = await engine.call(engine.api.containers, all=True, filters=own)
+    found = [each["Id"] for each in listed if not is_kept(each)]
+    await asyncio.gather(*(_force_remove(engine, each) for each in found))
+    await _remove_networks_and_volumes(engine, own)
+    return len(found)
+
+
+async def _remove_networks_and_volumes(engine: Engine, owned: Mapping[str, Any]) -> None:
     api = engine.api
     networks = await engine.call(api.networks, filters=owned)
     volumes = (await engine.call(api.volumes, filters=owned))["Volumes"] or []

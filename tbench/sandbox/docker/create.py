@@ -84,6 +84,8 @@ class Recipe:
     options: ServiceOptions | None = None
     """What a compose file says of the container; None for a trial of one container."""
     more_labels: Mapping[str, str] = field(default_factory=dict)
+    owner: str = ""
+    """Owner label; empty for this process's."""
     network: NetworkPolicy | None = None
     """The first of its networks, where a router stands before it; None for one network for life, or none."""
 
@@ -105,8 +107,13 @@ class Recipe:
 
     @property
     def labels(self) -> dict[str, str]:
-        """Labels of the container: run, trial, and this process as the owner, also where another kept the original."""
-        return {**self.more_labels, LABEL_RUN: self.run, LABEL_TRIAL: self.trial, LABEL_OWNER: owner()}
+        """Labels of the container: run, trial, and the owner of now, also where another one kept the original."""
+        return {
+            **self.more_labels,
+            LABEL_RUN: self.run,
+            LABEL_TRIAL: self.trial,
+            LABEL_OWNER: self.owner or owner(),
+        }
 
 
 def create_arguments(engine: Engine, recipe: Recipe) -> dict[str, Any]:

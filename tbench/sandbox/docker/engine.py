@@ -28,6 +28,7 @@ from docker.errors import APIError, DockerException, create_api_error_from_http_
 from docker.types import CancellableStream
 
 from tbench.errors import EngineUnavailable, TbenchError
+from tbench.sandbox.docker.owner import owner as owner_of_this_process
 from tbench.sandbox.docker.pulling.login import read_docker_config
 from tbench.text import one_line
 
@@ -81,6 +82,8 @@ class EngineInfo:
     """Of its containers, as images call it."""
     has_gpus: bool = False
     """Whether it can give NVIDIA's GPUs to containers."""
+    identity: str = ""
+    """What tells it from every other engine, whatever its address; empty where it does not say."""
     may_limit_disk: bool = False
     """Whether its storage driver can limit a container's disk, if the file system below is set up for it."""
 
@@ -120,24 +123,45 @@ class Engine:
     """A connection to Docker, or to Podman's Docker-compatible socket."""
 
     def __init__(
-        self, api: docker.APIClient, executor: Executor, info: EngineInfo, *, outage_sec: float = OUTAGE_SEC
+        self,
+        api: docker.APIClient,
+        executor: Executor,
+        info: EngineInfo,
+        *,
+        outage_sec: float = OUTAGE_SEC,
+        is_forwarded: bool = False,
+        owner: str = "",
     ) -> None:
+        """`is_forwarded` says that behind its socket is another machine; `owner` is the label of what is made there."""
         self.api = api
         self.info = info
         self.outage_sec = outage_sec
         """How long the engine is waited for when it does not answer."""
+        self.owner = owner or owner_of_this_process()
         self._executor = executor
+        self._is_forwarded = is_forwarded
+        self._is_given_up = False
 
     @property
     def is_local(self) -> bool:
         """Whether the engine is this machine's own, so that its paths are ours."""
+        if self._is_forwarded:
+            return False
         return self.info.name == socket.gethostname() and self.api.base_url.startswith(
             ("http+docker://", "http+unix://")
         )
 
     @classmethod
-    def connect(cls, concurrency: int = 8, host: str | None = None, *, outage_sec: float = OUTAGE_SEC) -> Engine:
-        """Connect to the engine at `host`, by default where DOCKER_HOST says.
+    def connect(
+        cls,
+        concurrency: int = 8,
+        host: str | None = None,
+        *,
+        outage_sec: float = OUTAGE_SEC,
+        is_forwarded: bool = False,
+        owner: str = "",
+    ) -> Engine:
+        """Connect to the engine at `host`, by default where DOCKER_HOST says; the rest is that of the class.
 
         Raises EngineUnavailable with advice, and LoginUnreadable where Docker's own configuration is broken.
         """
@@ -151,7 +175,7 @@ class Engine:
             raw = client.api.info()
             told = client.api.version()
         except (DockerException, requests.RequestException) as error:
-            raise EngineUnavailable(_why_unavailable(error)) from None
+            raise EngineUnavailable(_why_unavailable(error, host)) from None
         info = EngineInfo(
             name=raw.get("Name", "?"),
             version=told["Version"],
@@ -165,8 +189,10 @@ class Engine:
             architecture=_ARCHITECTURES.get(raw.get("Architecture", ""), raw.get("Architecture", "")),
             has_gpus=_has_gpus(raw),
             may_limit_disk=_may_limit_disk(raw),
+            # Engines beside each other on a machine may share the id, but not the directory.
+            identity=f"{raw['ID']} {raw.get('DockerRootDir', '')}" if raw.get("ID") else "",
         )
-        return cls(client.api, DaemonThreads(), info, outage_sec=outage_sec)
+        return cls(client.api, DaemonThreads(), info, outage_sec=outage_sec, is_forwarded=is_forwarded, owner=owner)
 
     @property
     def shares_kernel(self) -> bool:
@@ -174,6 +200,8 @@ class Engine:
 
         This process may itself be in a container: load and memory are the same for both, paths need not be.
         """
+        if self._is_forwarded:
+            return False
         # The SDK's own name for a socket of this machine.
         return self.api.base_url.startswith("http+docker://localhost") and self.info.kernel == platform.release()
 
@@ -193,6 +221,8 @@ class Engine:
         raised. A call whose answer was lost is repeated where `again` says so, by default where that does no harm.
         `dispose` is given a result that comes after its caller was cancelled or the deadline had passed.
         """
+        if self._is_given_up:
+            raise EngineUnreachable(f"{_name(function)}: the engine's machine is gone", sent=False)
         ends_at, pause_sec = time.monotonic() + (self.outage_sec if outage_sec is None else outage_sec), 0.05
         again = _name(function) in _REPEATABLE if again is None else again
         while True:
@@ -250,6 +280,22 @@ class Engine:
         except requests.HTTPError as error:
             raise create_api_error_from_http_exception(error) from error
         return PullStream(_messages(response), partial(_end, response))
+
+    async def answers(self, deadline_sec: float) -> str:
+        """Look whether somebody answers; what is wrong, empty where nothing is. Raises nothing."""
+        try:
+            await self._call_once(self.api.ping, (), {}, deadline_sec, None)
+        except EngineError as error:
+            return one_line(str(error), 200)
+        return ""
+
+    def give_up(self) -> None:
+        """Take it that the engine's machine is gone: calls fail at once from now on, until it is taken up again."""
+        self._is_given_up = True
+
+    def take_up(self) -> None:
+        """Call the engine again."""
+        self._is_given_up = False
 
     def close(self) -> None:
         """Close the connections; calls under way are not waited for."""
@@ -327,8 +373,8 @@ def _api_message(error: APIError) -> str:
     return one_line(str(error.explanation or error))
 
 
-def _why_unavailable(error: Exception) -> str:
-    where = os.environ.get("DOCKER_HOST", "unix:///var/run/docker.sock")
+def _why_unavailable(error: Exception, host: str | None) -> str:
+    where = host or os.environ.get("DOCKER_HOST", "unix:///var/run/docker.sock")
     text = str(error)
     if "Permission denied" in text:
         return (

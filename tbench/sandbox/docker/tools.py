@@ -18,7 +18,6 @@ from tbench.sandbox.backend import TOOLS, Say
 from tbench.sandbox.docker.build import BuildFailed, build, last_lines
 from tbench.sandbox.docker.engine import Engine, EngineError
 from tbench.sandbox.docker.labels import LABEL_OWNER, LABEL_SHARED
-from tbench.sandbox.docker.owner import owner
 from tbench.sandbox.docker.pulling.name import ImageName
 from tbench.sandbox.docker.pulling.pulls import Patience, Pulls
 from tbench.sandbox.docker.pulling.trouble import PullFailed
@@ -163,7 +162,7 @@ async def _fill(engine: Engine, name: str, tag: str) -> None:
             api.create_container,
             tag,
             entrypoint=[f"{TOOLS}/bin/tmux", "-V"],
-            labels={LABEL_SHARED: "tools", LABEL_OWNER: owner()},
+            labels={LABEL_SHARED: "tools", LABEL_OWNER: engine.owner},
             host_config=api.create_host_config(binds=[f"{name}:{TOOLS}"], network_mode="none"),
         )
         try:

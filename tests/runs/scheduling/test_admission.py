@@ -9,7 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tbench.runs.scheduling.admission import Admission, Demand
+from tbench.runs.scheduling.admission import Admission, Demand, NodeBudget, NoMachine
+from tbench.sandbox.fake import FakeBackend
+from tbench.sandbox.node import Node
 
 SMALL = Demand(1, 100)
 
@@ -55,27 +57,27 @@ async def all_leave(made: list[Guest]) -> None:
 
 async def test_demands_that_fit_together_run_together() -> None:
     log: list[str] = []
-    made = await guests(Admission(2, 1000), [SMALL, SMALL, SMALL], log)
+    made = await guests(Admission([NodeBudget(2, 1000)]), [SMALL, SMALL, SMALL], log)
     assert [guest.inside for guest in made] == [True, True, False]
     await all_leave(made)
     assert log == ["0", "1", "2"]
 
 
 async def test_memory_counts_as_cpus_do() -> None:
-    made = await guests(Admission(8, 250), [SMALL, SMALL, SMALL], [])
+    made = await guests(Admission([NodeBudget(8, 250)]), [SMALL, SMALL, SMALL], [])
     assert [guest.inside for guest in made] == [True, True, False]
     await all_leave(made)
 
 
 async def test_fractions_of_cpus_add_up_to_the_whole_budget() -> None:
-    made = await guests(Admission(1, 1000), [Demand(0.1, 1)] * 10, [])
+    made = await guests(Admission([NodeBudget(1, 1000)]), [Demand(0.1, 1)] * 10, [])
     assert all(guest.inside for guest in made)
     await all_leave(made)
 
 
 async def test_a_large_demand_is_not_starved_by_small_ones_behind_it() -> None:
     log: list[str] = []
-    made = await guests(Admission(2, 1000), [SMALL, Demand(2, 100), SMALL], log)
+    made = await guests(Admission([NodeBudget(2, 1000)]), [SMALL, Demand(2, 100), SMALL], log)
     assert [guest.inside for guest in made] == [True, False, False]
     made[0].leave.set()
     await settle()
@@ -86,7 +88,7 @@ async def test_a_large_demand_is_not_starved_by_small_ones_behind_it() -> None:
 
 @pytest.mark.parametrize("big", [Demand(9, 100), Demand(1, 9999), Demand(9, 9999)])
 async def test_a_demand_above_the_budget_runs_alone(big: Demand) -> None:
-    made = await guests(Admission(2, 1000), [SMALL, big, SMALL], [])
+    made = await guests(Admission([NodeBudget(2, 1000)]), [SMALL, big, SMALL], [])
     assert [guest.inside for guest in made] == [True, False, False]
     made[0].leave.set()
     await settle()
@@ -98,7 +100,7 @@ async def test_a_demand_above_the_budget_runs_alone(big: Demand) -> None:
 
 
 async def test_who_is_cancelled_while_waiting_makes_room_for_the_next() -> None:
-    made = await guests(Admission(2, 1000), [SMALL, Demand(2, 1), SMALL], [])
+    made = await guests(Admission([NodeBudget(2, 1000)]), [SMALL, Demand(2, 1), SMALL], [])
     made[1].task.cancel()
     await settle()
     assert made[1].task.cancelled()
@@ -107,7 +109,7 @@ async def test_who_is_cancelled_while_waiting_makes_room_for_the_next() -> None:
 
 
 async def test_who_is_cancelled_just_when_admitted_gives_it_back() -> None:
-    made = await guests(Admission(1, 1000), [SMALL, SMALL, SMALL], [])
+    made = await guests(Admission([NodeBudget(1, 1000)]), [SMALL, SMALL, SMALL], [])
     made[0].leave.set()
     # The first has left and handed its place on, but the second has not run since.
     for _ in range(20):
@@ -122,7 +124,7 @@ async def test_who_is_cancelled_just_when_admitted_gives_it_back() -> None:
 
 
 async def test_who_leaves_while_the_next_is_being_cancelled_hands_over_to_the_one_behind() -> None:
-    made = await guests(Admission(1, 1000), [SMALL, SMALL, SMALL], [])
+    made = await guests(Admission([NodeBudget(1, 1000)]), [SMALL, SMALL, SMALL], [])
     # Both in one turn of the loop, as when a run is interrupted.
     made[0].task.cancel()
     made[1].task.cancel()
@@ -132,7 +134,7 @@ async def test_who_leaves_while_the_next_is_being_cancelled_hands_over_to_the_on
 
 
 async def test_an_error_inside_gives_the_place_back() -> None:
-    admission = Admission(1, 1000)
+    admission = Admission([NodeBudget(1, 1000)])
     with pytest.raises(ZeroDivisionError):
         async with admission.admit(SMALL):
             raise ZeroDivisionError
@@ -153,7 +155,9 @@ class Busyness:
         return self.load
 
     def admission(self, max_load: float | None) -> Admission:
-        return Admission(4, 1000, max_load=max_load, load=self.look, say=self.notes.append, check_every_sec=0.01)
+        return Admission(
+            [NodeBudget(4, 1000)], max_load=max_load, load=self.look, say=self.notes.append, check_every_sec=0.01
+        )
 
 
 async def test_on_a_busy_machine_all_but_the_first_wait_until_it_is_calm() -> None:
@@ -212,7 +216,7 @@ def test_the_budget_is_never_exceeded_unless_by_one_alone(moves: list[tuple[str,
 
 
 async def play(moves: list[tuple[str, int, Demand]]) -> None:
-    admission = Admission(4, 1000)
+    admission = Admission([NodeBudget(4, 1000)])
     made: list[Guest] = []
     log: list[str] = []
     for move, which, demand in moves:
@@ -245,9 +249,76 @@ def check(inside: list[Guest]) -> None:
 
 async def test_gpus_are_counted_where_their_number_is_known() -> None:
     on_a_gpu = Demand(1, 100, 1)
-    made = await guests(Admission(8, 1000, gpus=1), [on_a_gpu, on_a_gpu, SMALL], [])
+    made = await guests(Admission([NodeBudget(8, 1000, gpus=1)]), [on_a_gpu, on_a_gpu, SMALL], [])
     assert [each.inside for each in made] == [True, False, False]
     await all_leave(made)
-    made = await guests(Admission(8, 1000), [on_a_gpu, on_a_gpu], [])
+    made = await guests(Admission([NodeBudget(8, 1000)]), [on_a_gpu, on_a_gpu], [])
     assert [each.inside for each in made] == [True, True]
     await all_leave(made)
+
+
+def machines(*cpus: float) -> tuple[list[NodeBudget], Admission]:
+    budgets = [NodeBudget(each, each * 1000, node=Node(str(each), FakeBackend())) for each in cpus]
+    return budgets, Admission(budgets)
+
+
+async def test_of_several_machines_the_one_with_the_largest_share_left_is_taken() -> None:
+    (small, large), admission = machines(2, 4)
+    made = await guests(admission, [SMALL] * 7, [])
+    assert [guest.inside for guest in made] == [True] * 6 + [False]
+    assert (small.holders, large.holders) == (2, 4)
+    await all_leave(made)
+    assert (small.holders, large.holders) == (0, 0)
+
+
+async def test_a_demand_waits_for_a_machine_that_is_large_enough_though_a_small_one_is_idle() -> None:
+    (small, _large), admission = machines(1, 4)
+    made = await guests(admission, [Demand(3, 10), Demand(2, 10)], [])
+    assert [guest.inside for guest in made] == [True, False] and small.holders == 0
+    await all_leave(made)
+
+
+async def test_what_is_too_large_for_every_machine_runs_alone_on_an_idle_one() -> None:
+    budgets, admission = machines(1, 4)
+    made = await guests(admission, [Demand(9, 10)] * 3, [])
+    assert [guest.inside for guest in made] == [True, True, False]
+    assert [budget.holders for budget in budgets] == [1, 1]
+    await all_leave(made)
+
+
+async def test_a_machine_that_is_away_gets_nothing_and_one_that_comes_takes_who_waits() -> None:
+    (one,), admission = machines(1)
+    assert one.node is not None
+    one.node.lose("unplugged")
+    made = await guests(admission, [SMALL, SMALL], [])
+    assert [guest.inside for guest in made] == [False, False]
+    admission.add(NodeBudget(1, 1000, node=Node("late", FakeBackend())))
+    admission.look_again()
+    await settle()
+    assert [guest.inside for guest in made] == [True, False]
+    one.node.come_back()
+    admission.look_again()
+    await settle()
+    assert [guest.inside for guest in made] == [True, True]
+    await all_leave(made)
+
+
+async def test_what_is_liked_decides_between_machines_with_equal_shares() -> None:
+    (one, other), admission = machines(3, 3)
+    async with admission.admit(SMALL, lambda budget: 0.1 * (budget is other)) as budget:
+        assert budget is other
+        async with admission.admit(SMALL, lambda budget: 0.1 * (budget is other)) as budget:
+            assert budget is one
+
+
+async def test_nobody_is_admitted_once_it_is_closed_nor_waits_any_longer() -> None:
+    admission = Admission([NodeBudget(1, 1000)])
+    made = await guests(admission, [SMALL, SMALL], [])
+    admission.close()
+    with pytest.raises(NoMachine):
+        await made[1].task
+    with pytest.raises(NoMachine):
+        async with admission.admit(SMALL):
+            pass
+    made[0].leave.set()
+    await made[0].task
