@@ -353,7 +353,7 @@ async def test_a_service_that_does_not_get_ready_is_named_and_nothing_is_left(
         await start(compose)
     assert (caught.value.type, words in str(caught.value)) == (kind, True), caught.value
     if "crash" in compose:
-        assert caught.value.files == {"services/crash.log": b"cannot open it\n"}
+        assert caught.value.files == {"services/crash.log": b"cannot open it\n", "services/pause.log": b""}
 
 
 async def test_a_service_is_found_by_its_name_and_lives_on_without_main(start: Start) -> None:
