@@ -84,6 +84,11 @@ class OwnEngine:
             self._process.wait(_BOUND_SEC)
             self._process = None
 
+    def start_again(self) -> None:
+        """Start it where it does not run."""
+        if self._process is None:
+            self.start()
+
     def _remove_containers(self) -> None:
         """Their processes would outlive the engine's."""
         if self._process is None:

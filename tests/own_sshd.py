@@ -76,6 +76,11 @@ class OwnSshd:
             time.sleep(0.05)
         raise AssertionError((self._directory / "log").read_text()[-2000:])
 
+    def start_again(self) -> None:
+        """Start it where it does not run."""
+        if self._process is None:
+            self.start()
+
     def stop(self) -> None:
         """End it with its connections, as a machine that loses its network does."""
         if self._process is not None:

@@ -14,7 +14,6 @@ import uuid
 from collections import Counter
 from collections.abc import AsyncIterator, Callable, Mapping
 from dataclasses import dataclass, replace
-from functools import partial
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, Self
@@ -28,20 +27,21 @@ from tbench.agents.trial_agent import TrialAgent
 from tbench.api.rollouts import Rollout, TokensMissing
 from tbench.config.document import Locked, RunPlan, Status
 from tbench.config.settings import RunConfig
-from tbench.errors import TbenchError, UsageError
+from tbench.errors import EngineUnavailable, TbenchError, UsageError
 from tbench.events import Event, Events, Note
+from tbench.fleet.backend import connect_backend
 from tbench.results import TrialResult
 from tbench.runs.host import HostWatch
 from tbench.runs.overrides import as_configured
 from tbench.runs.plan import sandbox_settings, stored_config, trial_id
 from tbench.runs.redaction import hiding
 from tbench.runs.run import demand_of, planned_tasks, require_capabilities, run_document
-from tbench.runs.scheduling.admission import Admission, NodeBudget
+from tbench.runs.scheduling.admission import NoMachine
+from tbench.runs.scheduling.machines import admission_to, why_no_machine
+from tbench.runs.scheduling.tries import Tries
 from tbench.runs.trial import Trial
 from tbench.runs.trial_progress import TrialPlan
 from tbench.sandbox.backend import MakeBackend
-from tbench.sandbox.docker.backend import DockerBackend
-from tbench.sandbox.node import nodes_of
 from tbench.storage.read_run import read_steps
 from tbench.storage.run_store import RunStore
 from tbench.tasks.consent import about_withheld
@@ -122,12 +122,13 @@ class Runner:
     ) -> None:
         """`directory` must be new or empty; without one, the files are gone when the block ends.
 
-        `backend` makes another backend than the engine that DOCKER_HOST names; `say` is told of builds and retries.
+        `backend` makes another backend than the configuration's engines, or else the one that DOCKER_HOST names; `say`
+        is told of builds and retries.
         """
         self.config = config or RunConfig()
         schedule = self.config.schedule
         self._path = Path(directory) if directory is not None else None
-        self._make_backend = backend or partial(DockerBackend.connect, concurrency=schedule.at_once)
+        self._make_backend = backend or connect_backend(self.config.sandbox, schedule.at_once)
         self._say = say
         self._stack = contextlib.AsyncExitStack()
         self._places = asyncio.Semaphore(schedule.at_once)
@@ -161,8 +162,7 @@ class Runner:
             require_capabilities(config, backend)
             await backend.open(self._say)
             capacity = backend.capacity()
-            budgets = [NodeBudget.of(node, config.schedule.cpu_overcommit) for node in nodes_of(backend)]
-            self._admission = Admission(budgets, max_load=config.schedule.max_load, say=self._say)
+            self._admission = admission_to(backend, config.schedule, self._say)
             self._host = HostWatch() if capacity.is_this_machine else None
             if self._host is not None:
                 await stack.enter_async_context(self._host)
@@ -232,11 +232,9 @@ class Runner:
             plan = TrialPlan(trial_id(task.name, task.hash, seed, at.plan), task.name, seed, task)
             await stack.enter_async_context(self._noted_as_under_way())
             await stack.enter_async_context(self._places)
-            for attempt in range(1 + self.config.schedule.retries):
-                made: list[TrialAgent] = []
-                result = await self._unrecorded(at, plan, made, is_last=attempt == self.config.schedule.retries)
-                if result.final:
-                    break
+            tries, made = Tries(1 + self.config.schedule.retries), list[TrialAgent]()
+            while not (result := await self._unrecorded(at, plan, made, tries)).final:
+                made.clear()
         if result.reward is None:
             raise TrialFailed(result)
         rollout = Rollout.of(result, [done for agent in made if (done := agent.partial()) is not None])
@@ -244,9 +242,7 @@ class Runner:
             raise TokensMissing(f"{at.plan.locked.base_url}: gives no token ids; vLLM does, others take tokens=False")
         return rollout
 
-    async def _unrecorded(
-        self, at: _Endpoint, plan: TrialPlan, made: list[TrialAgent], *, is_last: bool
-    ) -> TrialResult:
+    async def _unrecorded(self, at: _Endpoint, plan: TrialPlan, made: list[TrialAgent], tries: Tries) -> TrialResult:
         """An attempt that leaves no line in the results. Its agents are put into `made`."""
 
         def make_agent(make: Callable[[], TrialAgent] = at.make_agent) -> TrialAgent:
@@ -258,7 +254,7 @@ class Runner:
         plan = replace(plan, attempt=next(self._numbers))
         at = replace(at, make_agent=make_agent)
         try:
-            return await self._attempt(at, plan, is_last=is_last, events=Events(self._on_event))
+            return await self._attempt(at, plan, tries, Events(self._on_event))
         finally:
             self._rollouts[trial] -= 1
             if self._path is None:
@@ -290,34 +286,40 @@ class Runner:
         before = max(at.store.attempts(task.name, seed), default=0)
         if before:
             at.store.supersede({plan.trial})
-        last = before + 1 + self.config.schedule.retries
-        for attempt in range(before + 1, last + 1):
-            result = await self._attempt(at, replace(plan, attempt=attempt), is_last=attempt == last)
+        tries = Tries(1 + self.config.schedule.retries)
+        for attempt in itertools.count(before + 1):
+            result = await self._attempt(at, replace(plan, attempt=attempt), tries)
             if result.final:
-                break
-        return result
+                return result
+        raise AssertionError
 
-    async def _attempt(
-        self, at: _Endpoint, plan: TrialPlan, *, is_last: bool, events: Events | None = None
-    ) -> TrialResult:
+    async def _attempt(self, at: _Endpoint, plan: TrialPlan, tries: Tries, events: Events | None = None) -> TrialResult:
+        """The result of one attempt. Raises EngineUnavailable where there will be no machine any more."""
         sandbox, mode = self.config.sandbox, self.config.verify.mode
         queued = time.monotonic()
-        async with self._admission.admit(demand_of(plan, mode)) as budget:
-            assert budget.node is not None
-            trial = Trial(
-                plan,
-                run=at.plan.run,
-                make_agent=at.make_agent,
-                model=at.plan.locked.model,
-                backend=budget.node.backend,
-                node=budget.node,
-                store=at.store,
-                events=events or Events(at.store.on_event, self._on_event),
-                is_last=lambda: is_last,
-                host=self._host,
-                policy=VerifyPolicy(mode, sandbox.keep, sandbox.snapshot, self.config.verify.artifacts_mb),
-            )
-            tear_down = await trial.run(queue_sec=time.monotonic() - queued)
+        try:
+            admitted = self._admission.admit(demand_of(plan, mode), tries.likes(plan.task_name), tries.avoided)
+            async with admitted as budget:
+                assert budget.node is not None
+                tries.begins_on(budget.node)
+                trial = Trial(
+                    plan,
+                    run=at.plan.run,
+                    make_agent=at.make_agent,
+                    model=at.plan.locked.model,
+                    backend=budget.node.backend,
+                    node=budget.node,
+                    store=at.store,
+                    events=events or Events(at.store.on_event, self._on_event),
+                    is_last=lambda error: tries.is_last(error) or why_no_machine(self._backend) is not None,
+                    host=self._host,
+                    policy=VerifyPolicy(mode, sandbox.keep, sandbox.snapshot, self.config.verify.artifacts_mb),
+                )
+                tear_down = await trial.run(queue_sec=time.monotonic() - queued)
+                assert trial.result is not None
+                tries.ended(trial.result.error)
+        except NoMachine:
+            raise EngineUnavailable(why_no_machine(self._backend) or "no machine is there") from None
         tearing_down = asyncio.ensure_future(tear_down())
         try:
             return await asyncio.shield(tearing_down)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import AsyncIterator, Callable, Sequence
-from functools import partial
 from pathlib import Path
 from typing import Protocol
 
@@ -12,6 +11,7 @@ from tbench.agents.setup import AgentSetup, connect_if_used, unconnected
 from tbench.config.document import RunPlan
 from tbench.config.settings import RunConfig
 from tbench.events import Event, Events, Note, TrialFinished
+from tbench.fleet.backend import connect_backend
 from tbench.results import TrialResult
 from tbench.runs.live.course import Steps
 from tbench.runs.live.hold import Waits
@@ -19,7 +19,6 @@ from tbench.runs.overrides import as_configured
 from tbench.runs.plan import sandbox_settings, stored_config
 from tbench.runs.run import RunOutcome, execute_run
 from tbench.sandbox.backend import MakeBackend
-from tbench.sandbox.docker.backend import DockerBackend
 from tbench.tasks.sources import TaskSet
 from tbench.tasks.task import Task
 
@@ -69,7 +68,7 @@ async def run_of_task(
             locked=setup.locked(chat, served),
             seeds=config.tasks.planned_seeds,
         )
-        make = backend or partial(DockerBackend.connect, concurrency=config.schedule.at_once)
+        make = backend or connect_backend(config.sandbox, config.schedule.at_once)
 
         async def execute(*, waits: Waits | None = None, known: Sequence[Steps] = ()) -> RunOutcome:
             return await execute_run(

@@ -19,6 +19,13 @@ if TYPE_CHECKING:
 Command = TypeVar("Command", bound=Callable[..., Any])
 task_option = click.option("--task", "-t", multiple=True, help="Only tasks whose name matches this glob (repeatable).")
 json_option = click.option("--json", "as_json", is_flag=True, help="Print one JSON object instead of tables.")
+engines_option = click.option(
+    "--engine",
+    "engines",
+    metavar="ADDRESS",
+    multiple=True,
+    help="Of this engine, given as for tbench run; repeatable. Without it, DOCKER_HOST says.",
+)
 
 
 def runs_argument(help: str) -> Callable[[Command], Command]:

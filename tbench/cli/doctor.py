@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -12,6 +14,7 @@ from tbench.cli.printing import print_line, print_text
 
 if TYPE_CHECKING:
     from tbench.doctor import Finding
+    from tbench.doctor.connection import Surroundings
     from tbench.doctor.features import Feature
 
 
@@ -24,8 +27,9 @@ if TYPE_CHECKING:
     flag_value="",
     help="Also ask for each feature of this model, once: seeds, tools, logprobs …; without a name, the only one.",
 )
+@click.option("--engine", metavar="ADDRESS", help="Look at this engine, given as for tbench run.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object instead of lines.")
-def doctor(base_url: str | None, model: str | None, as_json: bool) -> None:
+def doctor(base_url: str | None, model: str | None, engine: str | None, as_json: bool) -> None:
     """Check engine, limits, network, disk, certificates, clock and endpoint; exit with 2 if something fails."""
     import asyncio
     import os
@@ -37,7 +41,8 @@ def doctor(base_url: str | None, model: str | None, as_json: bool) -> None:
     if model is not None and not base_url:
         raise UsageError("--model: give --base-url as well, or set OPENAI_BASE_URL")
     key = os.environ.get("OPENAI_API_KEY")
-    findings = asyncio.run(examination(Subject(Path("runs"), base_url, model or None, key)))
+    with _surroundings(engine) as here:
+        findings = asyncio.run(examination(Subject(Path("runs"), base_url, model or None, key), here))
     failed = [finding.name for finding in findings if finding.status == "fail"]
     features: list[Feature] = []
     if model is not None and base_url and "endpoint" not in failed:
@@ -45,6 +50,25 @@ def doctor(base_url: str | None, model: str | None, as_json: bool) -> None:
     _print_json(findings, features) if as_json else _print_lines(findings, features)
     if failed:
         raise click.exceptions.Exit(exit_codes.USAGE)
+
+
+@contextlib.contextmanager
+def _surroundings(engine: str | None) -> Iterator[Surroundings]:
+    """This process and the engine, a way to which is there for the block. Raises UsageError where there is none."""
+    from dataclasses import replace
+
+    from tbench.doctor.connection import Surroundings
+    from tbench.fleet.address import EngineAddress
+    from tbench.fleet.forward import SshForward
+
+    here = Surroundings.of_this_process()
+    address = EngineAddress.parse(engine) if engine is not None else None
+    if address is None or address.scheme != "ssh":
+        yield here if address is None else replace(here, host=address.text)
+        return
+    with contextlib.closing(SshForward(address)) as forward:
+        forward.connect()
+        yield replace(here, host=forward.host, over_ssh=address.text)
 
 
 async def _features(base_url: str, model: str | None, key: str | None) -> list[Feature]:

@@ -12,7 +12,7 @@ from typing import get_args
 
 from harness.model import ServedModel
 from tbench.agents.setup import AgentSetup, connect_if_used
-from tbench.cli.execute import check_load, planned, tasks_of_run
+from tbench.cli.execute import check_engines, planned, tasks_of_run
 from tbench.cli.printing import print_line, print_text
 from tbench.config.document import PlannedTask, RunDocument, RunPlan
 from tbench.config.overrides import override_words
@@ -45,7 +45,7 @@ def show_plan(config: RunConfig, earlier: EarlierRun | None, retry_errors: Retry
     tasks, setup = tasks_of_run(config, earlier.document if earlier else None), AgentSetup.of(config)
     engines = Engines.connect(config.sandbox)
     try:
-        check_load(config, engines)
+        check_engines(config, engines)
         for label, words in asyncio.run(_plan(setup, tasks, engines, earlier, retry_errors)):
             print_text(_wrapped(label, words))
     finally:

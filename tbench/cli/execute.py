@@ -8,6 +8,7 @@ import re
 import sys
 from collections.abc import Callable, Iterator, Mapping
 from datetime import datetime
+from functools import partial
 from pathlib import Path
 from typing import Literal
 
@@ -22,10 +23,12 @@ from tbench.cli.progress.choice import progress
 from tbench.cli.progress.run_log import run_log
 from tbench.cli.tasks import chosen_tasks
 from tbench.config.document import Locked, RunDocument, RunPlan
-from tbench.config.settings import AUTO_MOST, AUTO_OTHERWISE, RunConfig
+from tbench.config.settings import AUTO_MOST, AUTO_OTHERWISE, RunConfig, SandboxConfig
 from tbench.errors import UsageError
 from tbench.events import EndpointPresence, Event, Events, Note
+from tbench.fleet.alike import require_one_architecture
 from tbench.fleet.engines import Engines
+from tbench.fleet.leaving import leave_removing_on
 from tbench.pacing.pace import Pace
 from tbench.runs.overrides import tasks_as_configured
 from tbench.runs.plan import check_same_run, own_shard, sandbox_settings, stored_config
@@ -34,6 +37,7 @@ from tbench.runs.redaction import hiding
 from tbench.runs.regrade import kept_of
 from tbench.runs.resume import EarlierRun, RetryErrors
 from tbench.runs.run import RunOutcome, demand_of_task, execute_run
+from tbench.runs.scheduling.machines import why_no_machine
 from tbench.runs.scheduling.stopping import ENDPOINT_ERRORS
 from tbench.sandbox.docker.cleaning import leave_removing_to_a_child
 from tbench.tasks.sources import TaskSet
@@ -53,21 +57,25 @@ def execute(
     setup = AgentSetup.of(config)
     engines = Engines.connect(config.sandbox, config.schedule.most_at_once)
     try:
-        check_load(config, engines)
+        check_engines(config, engines)
         with few_full_collections():
             return run_interruptibly(
                 _execute(setup, tasks, engines, earlier, retry_errors or RetryErrors()),
                 stopping="stopping: containers are being removed, finished trials are kept; Ctrl-C again ends at once",
-                at_once=_end_at_once,
+                at_once=partial(_end_at_once, config.sandbox),
             )
     finally:
         engines.close()
 
 
-def check_load(config: RunConfig, engines: Engines) -> None:
-    """Check that the load can be seen where it matters. Raises UsageError."""
+def check_engines(config: RunConfig, engines: Engines) -> None:
+    """Check that they can be of one run, and that the load can be seen where it matters. Raises UsageError."""
+    named = zip(config.sandbox.engines, engines.all, strict=False)
+    require_one_architecture((name, engine.info.architecture) for name, engine in named)
     if config.schedule.max_load is not None and not engines.shares_kernel:
-        raise UsageError("--max-load: the engine runs on another machine, whose load cannot be seen; leave it out")
+        several = config.sandbox.engines or config.sandbox.ray
+        where = "machines that are named may be others" if several else "the engine runs on another machine"
+        raise UsageError(f"--max-load: {where}, whose load cannot be seen; leave it out")
 
 
 def tasks_of_run(config: RunConfig, earlier: RunDocument | None = None) -> TaskSet:
@@ -103,13 +111,14 @@ async def _execute(
             events.replace(show)
             events.subscribe(log)
             expected = expected_sec(config, tasks, directory, lambda text: events.emit(Note(text=text)))
+            backend = engines.backend(sandbox_settings(plan, directory / "images"))
             outcome = await execute_run(
                 plan,
                 tasks,
                 directory,
                 setup.maker(chat),
                 events,
-                backend=engines.backend(sandbox_settings(plan, directory / "images")),
+                backend=backend,
                 earlier=earlier,
                 retry_errors=retry_errors,
                 gate=chat.outage if chat is not None else None,
@@ -122,8 +131,9 @@ async def _execute(
     print_summary(directory, "line" if config.output.json_lines else "text")
     _tell_what_was_kept(directory, outcome)
     go_on = f"go on with: tbench resume {directory}{_also_tried_again(outcome)}"
-    if outcome.stopped is not None and chat is not None:
-        print_line(f"tbench: stopped: {chat.url}: {outcome.stopped}; {go_on}", err=True)
+    if outcome.stopped is not None:
+        whose = f"{chat.url}: " if chat is not None and why_no_machine(backend) is None else ""
+        print_line(f"tbench: stopped: {whose}{outcome.stopped}; {go_on}", err=True)
     elif outcome.interrupted:
         print_line(f"tbench: interrupted; {go_on}", err=True)
     return outcome
@@ -244,9 +254,12 @@ def _default_directory(config: RunConfig, served: ServedModel | None) -> str:
     return f"runs/{datetime.now():%Y-%m-%d_%H-%M-%S}_{slug}{part}"
 
 
-def _end_at_once() -> None:
+def _end_at_once(sandbox: SandboxConfig) -> None:
     tell("not waiting; a child process removes what is left")
-    leave_removing_to_a_child()
+    if sandbox.engines:
+        leave_removing_on(sandbox.engines)
+    elif sandbox.ray is None:  # on the nodes of a cluster somebody waits for the end of this process
+        leave_removing_to_a_child()
 
 
 @contextlib.contextmanager

@@ -22,6 +22,7 @@ from tbench.config.document import RunDocument
 from tbench.config.settings import SandboxConfig
 from tbench.datasets.reading import read_again, read_tasks
 from tbench.errors import TrialError, UsageError
+from tbench.fleet.backend import connect_machine
 from tbench.runs.overrides import as_configured
 from tbench.runs.plan import sandbox_settings
 from tbench.runs.regrade import Kept, kept_of, kept_sandbox
@@ -148,7 +149,9 @@ async def _kept_session(make_backend: MakeBackend, run: Path, kept: Kept, docume
     tasks = {task.name: task for task in again.tasks}
     if (task := tasks.get(result.task)) is None:
         raise UsageError(f"{config.tasks.source}: {result.task} is gone; put it back to enter what it left")
-    backend = make_backend(sandbox_settings(document))
+    # A run over several machines has named this one by its address.
+    make = make_backend if result.machine is None else connect_machine(result.machine)
+    backend = make(sandbox_settings(document))
     require(backend, HasTty, "tbench shell")
     if not isinstance(backend, Reopens):
         raise UsageError(f"{run}: {backend.name} cannot find again what was kept; use another backend")

@@ -17,11 +17,14 @@ from tbench.errors import UsageError
 
 _OF_A_SHARD = ("shard", "durations")
 """Settings that say which trials are a run's own."""
+_MACHINES = ("sandbox.engines", "sandbox.ray")
+"""Settings that say on which machines trials are; one of them takes the place of the other."""
 _MAY_CHANGE = {
     *(each.path for each in settings_of(RunConfig) if each.section == "schedule" and each.name not in _OF_A_SHARD),
     *("model.base_url", "model.request_timeout_sec", "model.retry_budget_sec", "model.max_outage_sec"),
     *("overrides.build_timeout_multiplier", "overrides.healthcheck_timeout_multiplier"),
     *("sandbox.pull", "sandbox.pull_concurrency", "sandbox.prefetch", "sandbox.drop_images"),
+    *_MACHINES,
     *("output.min_coverage", "output.log_level", "output.verbosity", "output.json_lines"),
 }
 """Settings that say where and how fast a run goes on."""
@@ -39,10 +42,18 @@ def resume(run: Path, given: Given[RunConfig], retry_errors: str | None) -> None
     refuse_what_is_no_run(run)
     earlier, wanted = EarlierRun.read(run), RetryErrors.parse(retry_errors)
     before = earlier.document.config
-    config = given.resolve(before).config
+    config = given.resolve(_without_machines(before) if _names_machines(given) else before).config
     _refuse_changes(before, stored_config(config), given)
     config = config.with_values(output={"directory": str(run)})
     finish(execute(config, earlier, wanted), config.output.min_coverage)
+
+
+def _names_machines(given: Given[RunConfig]) -> bool:
+    return any(value.setting.path in _MACHINES for value in given.values)
+
+
+def _without_machines(config: RunConfig) -> RunConfig:
+    return config.with_values(sandbox={"engines": (), "ray": None})
 
 
 def _refuse_changes(before: RunConfig, after: RunConfig, given: Given[RunConfig]) -> None:

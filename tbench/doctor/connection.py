@@ -25,13 +25,15 @@ class Surroundings:
     """Where this process runs."""
 
     host: str
-    """The value of DOCKER_HOST, or the default."""
+    """The address that was given, the value of DOCKER_HOST, or the default."""
     is_container: bool
     may_administrate: bool
     """Whether it has CAP_SYS_ADMIN, without which no engine in here can mount anything."""
     verifies_tls: bool = False
     certificates: str = ""
     patience_sec: float = 5.0
+    over_ssh: str = ""
+    """The address of an engine on another machine, where `host` is a way to it; empty where it is no way."""
 
     @classmethod
     def of_this_process(cls, root: Path = Path("/")) -> Surroundings:

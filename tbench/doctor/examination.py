@@ -61,14 +61,14 @@ async def _reach_engine(here: Surroundings) -> tuple[Engine | None, list[Finding
 
     async def connect() -> CheckResult:
         try:
-            engine = await in_thread(Engine.connect, 8, here.host)
+            engine = await in_thread(partial(Engine.connect, is_forwarded=bool(here.over_ssh)), 8, here.host)
         except UsageError as error:
             return fail(str(error), "mend what the message names")
         met.append(engine)
         info = engine.info
         where = "" if engine.shares_kernel else ", on another machine or kernel"
-        memory_gb = info.memory_mb / 1024
-        return ok(f"{info.version} at {here.host}: {info.cpus} cpus, {memory_gb:.1f} GB of memory{where}")
+        size = f"{info.cpus} cpus, {info.memory_mb / 1024:.1f} GB of memory"
+        return ok(f"{info.version} at {here.over_ssh or here.host}: {size}{where}")
 
     found = await examine(Check("engine", connect, _CONNECT_SEC))
     if not met:

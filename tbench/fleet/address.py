@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from typing import Literal
 from urllib.parse import urlsplit
@@ -28,21 +29,24 @@ class EngineAddress:
     @classmethod
     def parse(cls, text: str) -> EngineAddress:
         """Read an address. Raises UsageError with the forms that there are."""
+        scheme, is_url, rest = text.partition("://") if "://" in text else ("", "", text)
+        user, _, where = rest.rpartition("@")
+        if ":" in user:
+            # Before anything repeats it.
+            raise UsageError(f"{scheme}{is_url}{where}: a password does not belong here; use a key of ssh")
         try:
             parts = urlsplit(text)
             port = parts.port
         except ValueError as error:
             raise UsageError(f"{text}: {error}; {_FORMS}") from None
-        if parts.password is not None:
-            # Before anything repeats it.
-            raise UsageError(f"{parts.scheme}://{parts.hostname}: a password does not belong here; use a key of ssh")
-        host = parts.netloc.removesuffix(f":{port}") if port is not None else parts.netloc
-        match parts.scheme:
-            case "unix" if not host and parts.path.startswith("/"):
+        host = parts.netloc.removesuffix(f":{port}") if port is not None else parts.netloc.removesuffix(":")
+        match parts.scheme if is_url and not parts.query and not parts.fragment else "":
+            case "unix" if not host and len(parts.path) > 1:
                 return cls(text, "unix", path=parts.path)
             case "ssh" if parts.hostname and not host.startswith("-"):
                 path = parts.path if len(parts.path) > 1 else DOCKER_SOCKET
-                return cls(text, "ssh", host, port, path)
-            case "tcp" if parts.hostname and parts.path in ("", "/"):
+                # ssh takes brackets for a part of the name.
+                return cls(text, "ssh", re.sub(r"[][]", "", host), port, path)
+            case "tcp" if parts.hostname and port and parts.path in ("", "/"):
                 return cls(text, "tcp", host, port)
         raise UsageError(f"{text}: is no address of an engine; {_FORMS}")

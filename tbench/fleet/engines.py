@@ -4,52 +4,36 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from functools import partial
 
 from tbench.config.settings import SandboxConfig
 from tbench.errors import EngineUnavailable, UsageError
 from tbench.fleet.address import EngineAddress
 from tbench.fleet.fleet import Fleet
 from tbench.fleet.forward import SshForward
-from tbench.fleet.machine import EngineMachine, Way
+from tbench.fleet.machine import Way
+from tbench.fleet.named import NamedEngine
+from tbench.fleet.ray.cluster import RayCluster
 from tbench.sandbox.backend import Backend, SandboxSettings
 from tbench.sandbox.docker.backend import DockerBackend
 from tbench.sandbox.docker.engine import Engine
 
 
-@dataclass(frozen=True)
-class NamedEngine:
-    """An engine of several, and what leads to it."""
-
-    name: str
-    engine: Engine
-    way: Way = field(default_factory=Way)
-
-    def machine(self, settings: SandboxSettings) -> EngineMachine:
-        """The machine as one of a fleet."""
-
-        def make(engine: Engine) -> DockerBackend:
-            logs = settings.image_logs
-            own = settings if logs is None else replace(settings, image_logs=logs / _file_name(self.name))
-            return DockerBackend(engine, own)
-
-        return EngineMachine(self.name, self.engine, make, self.way)
-
-    def close(self) -> None:
-        """Take down the connection, and what leads to it."""
-        self.engine.close()
-        self.way.close()
-
-
 class Engines:
     """Connected engines. Whoever connects them closes them."""
 
-    def __init__(self, only: Engine | None = None, several: Sequence[NamedEngine] = ()) -> None:
-        self._only, self._several = only, tuple(several)
+    def __init__(
+        self, only: Engine | None = None, several: Sequence[NamedEngine] = (), cluster: RayCluster | None = None
+    ) -> None:
+        """`cluster` is that of the several, where more of them may come."""
+        self._only, self._several, self._cluster = only, tuple(several), cluster
 
     @classmethod
     def connect(cls, sandbox: SandboxConfig, concurrency: int = 8) -> Engines:
         """Connect the engines of a configuration. Raises UsageError, which names the machine."""
+        if sandbox.ray is not None:
+            cluster = RayCluster.connect(sandbox.ray, concurrency)
+            return cls(None, cluster.first, cluster)
         if not sandbox.engines:
             return cls(Engine.connect(concurrency))
         several: list[NamedEngine] = []
@@ -82,7 +66,11 @@ class Engines:
         """The backend of a run on them."""
         if self._only is not None:
             return DockerBackend(self._only, settings)
-        return Fleet([each.machine(settings) for each in self._several])
+        machines = [each.machine(settings) for each in self._several]
+        if self._cluster is None:
+            return Fleet(machines)
+        follow = partial(self._cluster.follow, machine_of=lambda each: each.machine(settings))
+        return Fleet(machines, arrivals=follow)
 
     def close(self) -> None:
         """Take all connections down."""
@@ -90,6 +78,8 @@ class Engines:
             self._only.close()
         for each in self._several:
             each.close()
+        if self._cluster is not None:
+            self._cluster.close()
 
 
 def connect(address: EngineAddress, concurrency: int) -> NamedEngine:
@@ -108,7 +98,7 @@ def connect(address: EngineAddress, concurrency: int) -> NamedEngine:
                 raise UsageError(f"{address.text}: no container engine answers at {address.path} there") from error
             raise UsageError(f"{address.text}: {error}") from error
         stack.pop_all()
-        return NamedEngine(address.text, engine, way)
+        return NamedEngine(address.text, engine, way, host)
     raise AssertionError
 
 
@@ -118,7 +108,3 @@ def _require_another(several: Sequence[NamedEngine]) -> None:
     for each in before:
         if each.engine.info.identity and each.engine.info.identity == last.engine.info.identity:
             raise UsageError(f"{last.name}: is the same engine as {each.name}; name it once")
-
-
-def _file_name(name: str) -> str:
-    return "".join(letter if letter.isalnum() or letter in ".-" else "-" for letter in name)

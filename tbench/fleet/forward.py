@@ -12,6 +12,7 @@ import shutil
 import socket
 import subprocess
 import tempfile
+import threading
 import time
 from pathlib import Path
 
@@ -51,6 +52,8 @@ class SshForward(Way):
         self._command = [ssh, "-T", *options, *port, "-L", forward, "--", address.host, "exec cat >/dev/null"]
         self._address = address
         self._process: subprocess.Popen[bytes] | None = None
+        self._is_closed = False
+        self._starting = threading.Lock()
 
     @property
     def host(self) -> str:
@@ -70,15 +73,20 @@ class SshForward(Way):
                 break
         why = self._why()
         self.close()
-        raise UsageError(f"{self._address.text}: {why}; 'ssh {self._address.host} true' must work without a question")
+        port = f"-p {self._address.port} " if self._address.port is not None else ""
+        trial = f"'ssh {port}{self._address.host} true' must work without a question"
+        raise UsageError(f"{self._address.text}: {why}; {trial}")
 
     def _start(self) -> None:
-        self._end()
-        with self._said.open("wb") as said:
-            # Ctrl-C is for this process alone: containers are removed through the ssh.
-            self._process = subprocess.Popen(
-                self._command, stdin=subprocess.PIPE, stdout=said, stderr=said, start_new_session=True
-            )
+        with self._starting:
+            self._end()
+            if self._is_closed:
+                return
+            with self._said.open("wb") as said:
+                # Ctrl-C is for this process alone: containers are removed through the ssh.
+                self._process = subprocess.Popen(
+                    self._command, stdin=subprocess.PIPE, stdout=said, stderr=said, start_new_session=True
+                )
 
     def _takes_connections(self) -> bool:
         with contextlib.suppress(OSError), socket.socket(socket.AF_UNIX) as client:
@@ -88,15 +96,20 @@ class SshForward(Way):
 
     def _why(self) -> str:
         words = self._said.read_text("utf-8", "replace").strip().splitlines()
-        return one_line(words[-1], 200) if words else f"ssh does not connect within {CONNECT_SEC:.0f} s"
+        if words:
+            return one_line(words[-1], 200)
+        has_ended = self._process is not None and self._process.poll() is not None
+        return "ssh has ended" if has_ended else f"ssh does not connect within {CONNECT_SEC:.0f} s"
 
     async def mend(self) -> str:
         """Start ssh again where it has ended; by the next look it is connected, or has ended again."""
-        assert self._process is not None
-        if self._process.poll() is None:
+        if self._process is not None and self._process.poll() is None:
             return ""
         why = self._why()
-        await asyncio.to_thread(self._start)
+        try:
+            await asyncio.to_thread(self._start)
+        except OSError as error:
+            return f"ssh cannot be started: {error.strerror or error}"
         return why
 
     def _end(self) -> None:
@@ -114,5 +127,8 @@ class SshForward(Way):
             process.wait(_END_SEC)
 
     def close(self) -> None:
-        self._end()
+        # One that is being started in a thread is ended as well.
+        with self._starting:
+            self._is_closed = True
+            self._end()
         shutil.rmtree(self._directory, ignore_errors=True)

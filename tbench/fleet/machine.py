@@ -13,6 +13,8 @@ from tbench.sandbox.docker.engine import Engine, EngineError
 
 PROBE_SEC = 10.0
 """Time limit of one look at a machine."""
+RECOVER_SEC = 600.0
+"""Time limit of making a machine ready again."""
 
 
 class FleetMachine(Protocol):
@@ -33,7 +35,7 @@ class FleetMachine(Protocol):
         """Take it that the machine is gone: whatever is asked of it fails at once from now on."""
 
     async def recover(self) -> int:
-        """Get it ready again, and remove what it had; returns how many sandboxes that were. Raises UsageError."""
+        """Get it ready again, and remove what it had; returns how many sandboxes that were. Raises TbenchError."""
 
     def close(self) -> None:
         """Release what leads to it. Never raises."""
@@ -70,11 +72,13 @@ class EngineMachine:
     async def recover(self) -> int:
         self.engine.take_up()
         try:
-            async with asyncio.timeout(60 * PROBE_SEC):
+            async with asyncio.timeout(RECOVER_SEC):
                 return await self.backend.recover()
-        except (EngineError, TimeoutError) as error:
+        except BaseException as error:
             self.engine.give_up()
-            raise UsageError(f"{self.name}: {error or 'cannot be made ready again'}") from error
+            if isinstance(error, EngineError | TimeoutError):
+                raise UsageError(str(error) or f"it takes longer than {RECOVER_SEC:.0f} s to make it ready") from error
+            raise
 
     def close(self) -> None:
         self.engine.close()

@@ -14,7 +14,6 @@ import uuid
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 from typing import Any, Literal
 
@@ -28,8 +27,9 @@ from tbench.agents.model_agent import ModelAgent
 from tbench.agents.trial_agent import AgentReport, TrialAgent, Workplace
 from tbench.config.document import Locked, PlannedTask, RunDocument, RunPlan
 from tbench.config.settings import NetworkChoice, RunConfig, Verify
-from tbench.errors import TbenchError, UsageError
+from tbench.errors import EngineUnavailable, TbenchError, UsageError
 from tbench.events import Events
+from tbench.fleet.backend import connect_backend
 from tbench.results import TrialResult, is_weak
 from tbench.rewards.texts import text_of
 from tbench.runs.overrides import as_configured
@@ -38,7 +38,6 @@ from tbench.runs.redaction import hiding
 from tbench.runs.run import Run
 from tbench.runs.trial_progress import TrialPlan
 from tbench.sandbox.backend import MakeBackend, opened
-from tbench.sandbox.docker.backend import DockerBackend
 from tbench.storage.run_store import RunStore
 from tbench.tasks.bundled import tasks_dir
 from tbench.tasks.sources import TaskSet
@@ -96,8 +95,10 @@ class Live:
     """The reward of a verdict with signs of tampering that are not weak: `keep` the verifier's, or another number."""
     output: Path | None = None
     """Directory that keeps each call's trials in a directory of their own; None keeps nothing."""
+    engines: tuple[str, ...] = ()
+    """Addresses of the engines that have the trials, as for `--engine`; without any, DOCKER_HOST says."""
     backend: MakeBackend | None = None
-    """Makes the backend for each call; None for the container engine of this machine."""
+    """Makes the backend for each call; None for the engines."""
 
     def __post_init__(self) -> None:
         if self.on_error != "raise" and not isinstance(self.on_error, int | float):
@@ -190,6 +191,7 @@ async def run_trials(tasks: Sequence[Task], agent: Callable[[int], TrialAgent], 
             "schedule": {"concurrency": live.concurrency, "retries": live.retries},
             "verify": {"mode": live.verify},
             "sandbox": {
+                "engines": live.engines,
                 "network": live.network,
                 "block_host": live.block_host,
                 "allow_env": live.allow_env,
@@ -212,7 +214,7 @@ async def run_trials(tasks: Sequence[Task], agent: Callable[[int], TrialAgent], 
         contextlib.closing(RunStore.create(directory, document, hiding(tasks))) as store,
     ):
         settings = sandbox_settings(plan)
-        make_backend = live.backend or partial(DockerBackend.connect, concurrency=live.concurrency)
+        make_backend = live.backend or connect_backend(config.sandbox, live.concurrency)
         async with opened(make_backend(settings)) as backend:
             outcome = await Run(
                 plan,
@@ -225,6 +227,8 @@ async def run_trials(tasks: Sequence[Task], agent: Callable[[int], TrialAgent], 
             ).execute()
     if outcome.interrupted:
         raise asyncio.CancelledError
+    if outcome.stopped is not None:
+        raise EngineUnavailable(outcome.stopped)
     final = {result.trial: result for result in outcome.results if result.final}
     return [final[each.trial] for each in plans]
 

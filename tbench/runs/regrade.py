@@ -7,8 +7,9 @@ judged.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
-from collections.abc import AsyncIterator, Awaitable, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from fnmatch import fnmatchcase
@@ -57,11 +58,17 @@ class Kept:
 
 
 async def regrade(
-    make_backend: MakeBackend, run_dir: Path, patterns: tuple[str, ...], seed: int | None, say: Say
+    make_backend: MakeBackend,
+    run_dir: Path,
+    patterns: tuple[str, ...],
+    seed: int | None,
+    say: Say,
+    on_machine: Callable[[str], MakeBackend] | None = None,
 ) -> list[Change]:
     """Verify the kept trials of a run again, one after the other; each verdict is stored at once.
 
-    `patterns` (globs of task names) and `seed` choose among them. Raises UsageError before anything is changed.
+    `patterns` (globs of task names) and `seed` choose among them. `on_machine` makes the backend of a machine by its
+    name, for trials of a run over several. Raises UsageError before anything is changed.
     """
     stored = read_run(run_dir)
     document = stored.document
@@ -79,14 +86,18 @@ async def regrade(
         ]
         if not kept:
             raise UsageError(f"{run_dir}: nothing was kept of these trials; run with --keep or --snapshot")
-        async with opened(make_backend(sandbox_settings(document)), say) as backend:
-            return [change async for change in _changes(document, store, kept, backend, say)]
+        settings, backends = sandbox_settings(document), dict[str, Backend]()
+        async with contextlib.AsyncExitStack() as stack:
+            for machine in dict.fromkeys(map(_machine_of, kept)):
+                made = on_machine(machine)(settings) if machine and on_machine is not None else make_backend(settings)
+                backends[machine] = await stack.enter_async_context(opened(made, say))
+            return [change async for change in _changes(document, store, kept, backends, say)]
     finally:
         store.close()
 
 
 async def _changes(
-    document: RunDocument, store: RunStore, kept: Sequence[Kept], backend: Backend, say: Say
+    document: RunDocument, store: RunStore, kept: Sequence[Kept], backends: Mapping[str, Backend], say: Say
 ) -> AsyncIterator[Change]:
     config = document.config
     again = read_again(config.tasks.source, document.dataset, config.tasks.registry)
@@ -101,7 +112,12 @@ async def _changes(
             yield Change(each.result, why_not=f"what its step {name} was judged by is gone; run it again")
             continue
         say(f"{task.name} seed {each.result.seed}: verifying again")
-        yield await _verify_again(backend, store, each, task, config.verify.mode)
+        yield await _verify_again(backends[_machine_of(each)], store, each, task, config.verify.mode)
+
+
+def _machine_of(kept: Kept) -> str:
+    """The machine of a run over several on which something was kept; empty where any will do."""
+    return (kept.result.machine or "") if kept.container or kept.image else ""
 
 
 def kept_of(run: Path, result: TrialResult) -> Kept | None:

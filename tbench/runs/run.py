@@ -7,7 +7,7 @@ import contextlib
 import platform
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
 from types import MappingProxyType
@@ -32,13 +32,15 @@ from tbench.runs.plan import plan_trials
 from tbench.runs.preflight import refusal, refusal_words, refusals, words_about_size
 from tbench.runs.redaction import hiding
 from tbench.runs.resume import EarlierRun, RetryErrors, resume
-from tbench.runs.scheduling.admission import Admission, Demand, Likes, NodeBudget, NoMachine
+from tbench.runs.scheduling.admission import Demand, NoMachine
+from tbench.runs.scheduling.machines import admission_to, why_no_machine
 from tbench.runs.scheduling.pool import run_all
 from tbench.runs.scheduling.stopping import Gate, Stopping
+from tbench.runs.scheduling.tries import Tries
 from tbench.runs.trial import Trial
 from tbench.runs.trial_progress import TrialPlan
 from tbench.sandbox.backend import Backend, Capacity, Compares, Copies, HoldsImages, Keeps, Snapshots, opened, require
-from tbench.sandbox.node import HasNodes, Node, nodes_of
+from tbench.sandbox.node import nodes_of
 from tbench.storage.run_store import RunStore
 from tbench.tasks.consent import about_withheld
 from tbench.tasks.environment import agent_environment, verifier_environment
@@ -55,45 +57,6 @@ class RunOutcome:
     interrupted: bool
     stopped: str | None = None
     """Why it stopped by itself, if it did."""
-
-
-MOST_LOSSES = 3
-"""How many machines may be lost under one trial before that counts as an attempt at it."""
-_OTHER_MACHINE, _ITS_IMAGE = 2.0, 0.2
-"""What another machine than the one before, and one that has the image, are worth beside a share that is left."""
-
-
-@dataclass
-class _Tries:
-    """The attempts at one trial."""
-
-    most: int
-    """The number of the last one."""
-    node: Node | None = None
-    """The machine of the newest one."""
-    lost: set[int] = field(default_factory=set)
-    """Numbers of attempts under which their machine was lost."""
-
-    def on(self, node: Node) -> None:
-        """Take it that an attempt begins on this machine."""
-        self.node = node
-
-    def likes(self, task: str) -> Likes:
-        """What else decides on which machine the next attempt is: that it is another one, and has the image."""
-        before = self.node
-
-        def likes(budget: NodeBudget) -> float:
-            assert budget.node is not None
-            has_image = task in budget.node.backend.image_ids
-            return _OTHER_MACHINE * (budget.node is not before) + _ITS_IMAGE * has_image
-
-        return likes
-
-    def is_last(self, attempt: int) -> bool:
-        """Whether no other attempt follows this one. A machine that was lost is not the trial's doing."""
-        if self.node is not None and not self.node.is_up:
-            self.lost.add(attempt)
-        return attempt >= self.most + min(len(self.lost), MOST_LOSSES)
 
 
 class Run:
@@ -131,11 +94,7 @@ class Run:
         self._config = plan.config
         self._make_agent = make_agent
         self._backend = backend
-        self._nodes: set[Node] = set()
-        self._admission = Admission((), max_load=schedule.max_load, say=say)
-        self._take_nodes()
-        if isinstance(backend, HasNodes):
-            backend.on_change(self._take_nodes)
+        self._admission = admission_to(backend, schedule, say)
         self._store = store
         self._events = events
         self._host = HostWatch() if capacity.is_this_machine else None
@@ -146,7 +105,7 @@ class Run:
         self._teardowns: set[asyncio.Task[None]] = set()
         self._bugs: list[BaseException] = []
         self._dropping = Dropping(backend, self._plans) if plan.config.sandbox.drop_images else None
-        self._stopping = Stopping(len(self._plans), gate, say, machines=self._why_no_machine)
+        self._stopping = Stopping(len(self._plans), gate, say, machines=lambda: why_no_machine(backend))
         self.control = RunControl(
             plan.run,
             len(self._plans),
@@ -160,20 +119,6 @@ class Run:
         events.subscribe(store.on_event)
         events.subscribe(self.control.on_event)
         events.subscribe(self._stopping.on_event)
-
-    def _take_nodes(self) -> None:
-        """Notice which machines there are now."""
-        for node in nodes_of(self._backend):
-            if node not in self._nodes:
-                self._nodes.add(node)
-                self._admission.add(NodeBudget.of(node, self._config.schedule.cpu_overcommit))
-        if self._why_no_machine() is None:
-            self._admission.look_again()
-        else:
-            self._admission.close()
-
-    def _why_no_machine(self) -> str | None:
-        return self._backend.gave_up if isinstance(self._backend, HasNodes) else None
 
     async def execute(self) -> RunOutcome:
         """Run all trials; when cancelled, clean up and return the results so far."""
@@ -200,7 +145,7 @@ class Run:
 
     async def _run_trial(self, plan: TrialPlan) -> None:
         """Attempt one trial until a result is final."""
-        tries = _Tries(plan.attempt + self._config.schedule.retries)
+        tries = Tries(1 + self._config.schedule.retries)
         while True:
             result = await self._attempt(plan, tries)
             if result is None or result.final:
@@ -209,25 +154,26 @@ class Run:
             tries.most += result.error.type == REWOUND
             plan = replace(plan, attempt=plan.attempt + 1)
 
-    async def _attempt(self, plan: TrialPlan, tries: _Tries) -> TrialResult | None:
+    async def _attempt(self, plan: TrialPlan, tries: Tries) -> TrialResult | None:
         """The result of one attempt; None where the run is stopping."""
         self._events.emit(TrialPhase(trial=plan.trial, task=plan.task_name, seed=plan.seed, phase="queued"))
         queued = time.monotonic()
         needed = demand_of(plan, self._config.verify.mode) if self._refusal(plan) is None else Demand(0, 0)
         try:
-            async with self._admission.admit(needed, tries.likes(plan.task_name)) as budget:
+            async with self._admission.admit(needed, tries.likes(plan.task_name), tries.avoided) as budget:
                 await self.control.may_start()
                 if not await self._stopping.may_start():
                     return None
                 assert budget.node is not None
-                tries.on(budget.node)
+                tries.begins_on(budget.node)
                 with self.control.trial(plan) as controlled:
                     trial = self._trial(plan, tries, controlled)
                     tear_down = await trial.run(queue_sec=time.monotonic() - queued)
+                assert trial.result is not None
+                tries.ended(trial.result.error)
         except NoMachine:
             await self._stopping.may_start()  # which says why
             return None
-        assert trial.result is not None
 
         async def finish() -> None:
             result = await tear_down()
@@ -244,7 +190,7 @@ class Run:
             await asyncio.wait(self._teardowns, return_when=asyncio.FIRST_COMPLETED)
         return trial.result
 
-    def _trial(self, plan: TrialPlan, tries: _Tries, controlled: ControlledTrial) -> Trial:
+    def _trial(self, plan: TrialPlan, tries: Tries, controlled: ControlledTrial) -> Trial:
         node = tries.node
         assert node is not None
         return Trial(
@@ -256,8 +202,8 @@ class Run:
             node=node,
             store=self._store,
             events=self._events,
-            is_last=lambda: (
-                (tries.is_last(plan.attempt) and controlled.goes_back is None) or self._stopping.reason is not None
+            is_last=lambda error: (
+                (tries.is_last(error) and controlled.goes_back is None) or self._stopping.reason is not None
             ),
             host=self._host,
             policy=verify_policy(self._config),

@@ -48,7 +48,7 @@ _NOT_THERE = frozenset({"sandbox_lost", "engine_unreachable"})
 class Trial:
     """One attempt at a plan, and its result. `run` never raises except when it is cancelled.
 
-    `is_last` is asked at the end: whether no other attempt follows, whatever the result of this one.
+    `is_last` is asked of an error after which another attempt may succeed: whether none follows.
     """
 
     def __init__(
@@ -61,7 +61,7 @@ class Trial:
         backend: Backend,
         store: RunStore,
         events: Events,
-        is_last: Callable[[], bool] = lambda: True,
+        is_last: Callable[[ErrorInfo], bool] = lambda _: True,
         host: HostWatch | None = None,
         policy: VerifyPolicy | None = None,
         control: ControlledTrial | None = None,
@@ -370,7 +370,7 @@ class Trial:
         return self._store.trial_dir(self._plan.task_name, self._plan.seed, self._plan.attempt)
 
     def _is_final(self, error: ErrorInfo | None) -> bool:
-        return error is None or not error.retryable or self._is_last()
+        return error is None or not error.retryable or self._is_last(error)
 
     async def _collect_logs(self) -> None:
         """Take what entry point and services have written beside the agent."""

@@ -1,4 +1,4 @@
-"""What every backend keeps to: the fake, Docker and Podman, by the same tests."""
+"""What every backend keeps to: the fake, several machines, Docker and Podman, by the same tests."""
 
 from __future__ import annotations
 
@@ -9,9 +9,11 @@ from collections.abc import AsyncIterator, Iterator
 from typing import Any
 
 import pytest
+from fleet_machines import DescribedBackend, FakeMachine
 from own_podman import own_podman
 
 from tbench.errors import TrialError, UsageError
+from tbench.fleet.fleet import Fleet
 from tbench.sandbox.archive import FileEntry
 from tbench.sandbox.backend import (
     BUSYBOX,
@@ -48,6 +50,7 @@ def will_say(sandbox: Sandbox, answer: ExecResult | Exception) -> None:
 @pytest.fixture(
     params=[
         "fake",
+        "fleet",
         pytest.param("docker", marks=pytest.mark.engine),
         pytest.param(
             "podman",
@@ -63,6 +66,11 @@ async def backend(request: pytest.FixtureRequest) -> Backend:
     """Not opened yet."""
     if request.param == "fake":
         return FakeBackend(lambda _: FakeSandbox({}))
+    if request.param == "fleet":
+        machines = [FakeMachine("a"), FakeMachine("b")]
+        for machine in machines:
+            machine.backend = DescribedBackend(lambda _: FakeSandbox({}))
+        return Fleet(machines)
     engine: Engine = request.getfixturevalue("engine" if request.param == "docker" else "podman")
     return DockerBackend(engine, SandboxSettings(f"test-{uuid.uuid4().hex[:12]}"))
 

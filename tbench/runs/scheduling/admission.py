@@ -8,8 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections import deque
-from collections.abc import AsyncIterator, Callable, Iterable
+from collections.abc import AsyncIterator, Callable, Iterable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 
@@ -51,7 +50,12 @@ class NodeBudget:
     @property
     def is_open(self) -> bool:
         """Whether trials may be placed here at all."""
-        return self.node is None or self.node.is_up
+        return self.node is None or self.node.takes_trials
+
+    @property
+    def may_open(self) -> bool:
+        """Whether they may now, or it is worth waiting for that."""
+        return self.node is None or not self.node.is_gone
 
     def could_hold(self, demand: Demand) -> bool:
         """Whether it is large enough for a demand while nothing of it is taken."""
@@ -97,6 +101,7 @@ class _Waiter:
 
     demand: Demand
     likes: Likes
+    avoided: Node | None
     turn: asyncio.Future[NodeBudget]
 
 
@@ -118,7 +123,7 @@ class Admission:
         check_every_sec: float = CHECK_EVERY_SEC,
     ) -> None:
         self._budgets = list(budgets)
-        self._waiting: deque[_Waiter] = deque()
+        self._waiting: list[_Waiter] = []
         self._max_load, self._load, self._say = max_load, load, say
         self._check_every_sec = check_every_sec
         self._next_check: asyncio.TimerHandle | None = None
@@ -138,23 +143,25 @@ class Admission:
         self._waiting.clear()
 
     @asynccontextmanager
-    async def admit(self, demand: Demand, likes: Likes = lambda _: 0.0) -> AsyncIterator[NodeBudget]:
-        """Hold `demand` for the duration of the block; the budget says on which machine. Raises NoMachine."""
+    async def admit(
+        self, demand: Demand, likes: Likes = lambda _: 0.0, avoided: Node | None = None
+    ) -> AsyncIterator[NodeBudget]:
+        """Hold `demand` for the duration of the block; the budget says on which machine. Raises NoMachine.
+
+        The machine that is `avoided` is taken only where there is no other.
+        """
         if self._is_closed:
             raise NoMachine
-        budget = None if self._waiting else self._place_for(demand, likes)
-        if budget is None:
-            budget = await self._queue(demand, likes)
-        else:
-            budget.take(demand)
+        budget = await self._queue(demand, likes, avoided)
         try:
             yield budget
         finally:
             self._give_back(budget, demand)
 
-    async def _queue(self, demand: Demand, likes: Likes) -> NodeBudget:
-        waiting = _Waiter(demand, likes, asyncio.get_running_loop().create_future())
+    async def _queue(self, demand: Demand, likes: Likes, avoided: Node | None) -> NodeBudget:
+        waiting = _Waiter(demand, likes, avoided, asyncio.get_running_loop().create_future())
         self._waiting.append(waiting)
+        self.look_again()
         try:
             return await waiting.turn
         except asyncio.CancelledError:
@@ -166,15 +173,19 @@ class Admission:
                 self._give_back(waiting.turn.result(), demand)
             raise
 
-    def _place_for(self, demand: Demand, likes: Likes) -> NodeBudget | None:
-        """The machine on which a demand may start now; None where it has to wait."""
-        there = [budget for budget in self._budgets if budget.is_open]
-        # One that is too small for it would give it less than it asks for, while a larger one is only busy.
-        large_enough = [budget for budget in there if budget.could_hold(demand)] or there
-        free = [budget for budget in large_enough if budget.fits(demand)]
-        if not free or (any(budget.holders for budget in there) and self._is_too_busy()):
+    def _suitable(self, waiter: _Waiter) -> list[NodeBudget]:
+        """The machines that are there for one who waits, busy or not."""
+        # One that is too small for it would give it less than it asks for, while a larger one is busy, or back soon.
+        large_enough = [budget for budget in self._budgets if budget.may_open and budget.could_hold(waiter.demand)]
+        there = [budget for budget in large_enough or self._budgets if budget.is_open]
+        return [budget for budget in there if budget.node is None or budget.node is not waiter.avoided] or there
+
+    def _place_for(self, waiter: _Waiter, suitable: Sequence[NodeBudget]) -> NodeBudget | None:
+        """The one of these machines on which it may start now; None where it has to wait."""
+        free = [budget for budget in suitable if budget.fits(waiter.demand)]
+        if not free or (any(budget.holders for budget in self._budgets if budget.is_open) and self._is_too_busy()):
             return None
-        return max(free, key=lambda budget: budget.share_left(demand) + likes(budget))
+        return max(free, key=lambda budget: budget.share_left(waiter.demand) + waiter.likes(budget))
 
     def _is_too_busy(self) -> bool:
         """Whether the load is above the limit; if so, a later check of it is arranged."""
@@ -199,13 +210,15 @@ class Admission:
 
     def look_again(self) -> None:
         """Admit those in front for whom there is a place now, as when a machine has come."""
-        while self._waiting:
-            first = self._waiting[0]
+        for waiter in tuple(self._waiting):
             # One that was cancelled in this turn of the loop is still in line: its task has not run since.
-            if not first.turn.cancelled():
-                budget = self._place_for(first.demand, first.likes)
+            if not waiter.turn.cancelled():
+                suitable = self._suitable(waiter)
+                if not suitable:
+                    continue  # whoever waits for a machine that is away is in nobody's way
+                budget = self._place_for(waiter, suitable)
                 if budget is None:
                     return
-                budget.take(first.demand)
-                first.turn.set_result(budget)
-            self._waiting.popleft()
+                budget.take(waiter.demand)
+                waiter.turn.set_result(budget)
+            self._waiting.remove(waiter)

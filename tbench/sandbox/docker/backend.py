@@ -115,10 +115,11 @@ class DockerBackend:
     async def recover(self) -> int:
         """Get ready again after the engine was away, when no trial is on it; returns how many containers were left.
 
-        Raises UsageError, or EngineError where the engine goes away again.
+        Raises UsageError, or EngineError and TrialError where the engine goes away again.
         """
         left = await remove_own(self._engine, self._settings.run)
         await asyncio.gather(ensure_tools(self._engine, self._say), ensure_network(self._engine))
+        await self._images.look_again()
         return left
 
     async def close(self) -> None:
@@ -154,6 +155,7 @@ class DockerBackend:
             "memory_mb": round(info.memory_mb),
             "storage_driver": info.storage_driver,
             "cgroup_version": info.cgroup_version,
+            "architecture": info.architecture,
         }
 
     async def sandbox(
@@ -419,7 +421,9 @@ class DockerBackend:
 
 
 def _count_gpus(engine: Engine) -> int | None:
-    """The GPUs of this machine, as NVIDIA's driver lists them; None where they cannot be counted from here."""
+    """The GPUs of the engine's machine: as somebody has told, or NVIDIA's driver here; None where nobody knows."""
+    if engine.info.gpus is not None:
+        return engine.info.gpus
     found = list(_GPUS.iterdir()) if engine.shares_kernel and _GPUS.is_dir() else []
     return len(found) or None
 

@@ -82,6 +82,8 @@ class EngineInfo:
     """Of its containers, as images call it."""
     has_gpus: bool = False
     """Whether it can give NVIDIA's GPUs to containers."""
+    gpus: int | None = None
+    """How many, where somebody else than the engine knows."""
     identity: str = ""
     """What tells it from every other engine, whatever its address; empty where it does not say."""
     may_limit_disk: bool = False
@@ -229,7 +231,7 @@ class Engine:
             try:
                 return await self._call_once(function, args, kwargs, deadline_sec, dispose)
             except EngineUnreachable as error:
-                if (error.sent and not again) or time.monotonic() + pause_sec > ends_at:
+                if (error.sent and not again) or self._is_given_up or time.monotonic() + pause_sec > ends_at:
                     raise
             await asyncio.sleep(pause_sec)
             pause_sec = min(2 * pause_sec, _LONGEST_PAUSE_SEC)
@@ -285,6 +287,8 @@ class Engine:
         """Look whether somebody answers; what is wrong, empty where nothing is. Raises nothing."""
         try:
             await self._call_once(self.api.ping, (), {}, deadline_sec, None)
+        except EngineUnreachable as error:
+            return f"no engine answers: the connection is {'cut' if error.sent else 'refused'}"
         except EngineError as error:
             return one_line(str(error), 200)
         return ""

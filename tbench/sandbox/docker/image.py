@@ -334,6 +334,13 @@ class Images:
         other = ", which is another image than the pinned one" if name.digest else ""
         self._say(f"{environment.name}: {name.shown} {why}; building instead{other}")
 
+    async def look_again(self) -> None:
+        """Forget the images that are gone, as when a machine was away that has other ones now. Raises TrialError."""
+        for key, image in tuple(self._ready.items()):
+            if await self.find(image.id) is None:
+                del self._ready[key]
+                self._pulls.forget(ImageName.parse(image.reference))
+
     def to_drop(self, environment: Environment, others: Iterable[Environment]) -> Image | None:
         """The image of an environment, where it was pulled or built here and none of the `others` shares it."""
         image = self._ready.get(_key(environment))

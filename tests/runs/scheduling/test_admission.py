@@ -303,6 +303,63 @@ async def test_a_machine_that_is_away_gets_nothing_and_one_that_comes_takes_who_
     await all_leave(made)
 
 
+async def test_who_waits_for_a_machine_that_is_away_is_in_nobodys_way() -> None:
+    (small, large), admission = machines(1, 4)
+    assert large.node is not None
+    large.node.lose("unplugged")
+    made = await guests(admission, [Demand(3, 10), SMALL, SMALL], [])
+    assert [guest.inside for guest in made] == [False, True, False]
+    large.node.come_back()
+    admission.look_again()
+    await settle()
+    assert [guest.inside for guest in made] == [True, True, True]
+    assert (small.holders, large.holders) == (1, 2)
+    await all_leave(made)
+
+
+async def test_nobody_waits_for_a_machine_that_is_gone_for_good() -> None:
+    (small, large), admission = machines(1, 4)
+    assert large.node is not None
+    large.node.lose("unplugged")
+    made = await guests(admission, [Demand(3, 10)], [])
+    large.node.is_gone = True
+    admission.look_again()
+    await settle()
+    assert made[0].inside and small.holders == 1
+    await all_leave(made)
+
+
+async def test_a_machine_that_is_set_aside_keeps_who_is_there_and_gets_nobody_else() -> None:
+    (one,), admission = machines(2)
+    assert one.node is not None
+    made = await guests(admission, [SMALL], [])
+    one.node.why_aside = "full"
+    made += await guests(admission, [SMALL], [])
+    assert [guest.inside for guest in made] == [True, False]
+    one.node.why_aside = None
+    admission.look_again()
+    await all_leave(made)
+
+
+async def test_a_machine_that_is_avoided_is_taken_only_where_no_other_is_there() -> None:
+    (one, other), admission = machines(1, 1)
+    assert one.node is not None and other.node is not None
+    async with admission.admit(SMALL, avoided=one.node) as budget:
+        assert budget is other
+        async with asyncio.TaskGroup() as group:
+            waiting = group.create_task(enter(admission, one.node))
+            await settle()
+            assert not waiting.done()
+            other.node.lose("unplugged")
+            admission.look_again()
+            assert await waiting is one
+
+
+async def enter(admission: Admission, avoided: Node) -> NodeBudget:
+    async with admission.admit(SMALL, avoided=avoided) as budget:
+        return budget
+
+
 async def test_what_is_liked_decides_between_machines_with_equal_shares() -> None:
     (one, other), admission = machines(3, 3)
     async with admission.admit(SMALL, lambda budget: 0.1 * (budget is other)) as budget:

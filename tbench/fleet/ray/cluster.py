@@ -1,0 +1,319 @@
+"""A Ray cluster as machines of a run: the process that speaks to Ray is started here, and what it tells is followed."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import importlib.util
+import json
+import os
+import select
+import shutil
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from tbench.errors import UsageError
+from tbench.fleet.fleet import Fleet
+from tbench.fleet.machine import EngineMachine, FleetMachine
+from tbench.fleet.named import NamedEngine
+from tbench.sandbox.docker.engine import Engine
+from tbench.text import counted, one_line
+
+START_SEC = 90.0
+"""How long it may take until all nodes that there are have been asked."""
+_REACH_SEC = 5.0
+_END_SEC = 15.0
+_LOOK_SEC = 0.5
+_REFUSED = "InvalidAuthToken"
+_FORMS = "give HOST:PORT of its head, auto for the one that runs here, or local for one of this machine alone"
+_START_NODES = """start nodes with: ray start --address=HOST:PORT --resources='{"engine": 1}'"""
+
+Told = dict[str, Any]
+"""What the process tells; tbench/fleet/ray/tunnel.py has its fields."""
+
+
+class RayCluster:
+    """The nodes of a cluster that have an engine. Whoever connects it closes it."""
+
+    def __init__(self, address: str, concurrency: int) -> None:
+        self.first: list[NamedEngine] = []
+        """The engines that were there in the beginning."""
+        self.said: list[str] = []
+        """What there is to say of other nodes, a line each."""
+        self._address, self._concurrency = address, concurrency
+        self._directory = Path(tempfile.mkdtemp(prefix="tb-ray-"))
+        self._buffer = b""
+        self._is_connected = False
+        self._shares: dict[str, tuple[str, int]] = {}
+        """By node: what its engine is, and how many cpus of that it has."""
+        self._standing_by: dict[str, Told] = {}
+        """Nodes that another one leaves nothing of an engine, by name."""
+        command = [sys.executable, "-m", "tbench.fleet.ray.tunnel", address, str(self._directory)]
+        with (self._directory / "said").open("wb") as said:
+            # A session of its own: Ctrl-C is for this process alone, and the nodes are needed while it cleans up.
+            self._process = subprocess.Popen(
+                command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=said, start_new_session=True
+            )
+
+    @classmethod
+    def connect(cls, address: str, concurrency: int = 8) -> RayCluster:
+        """Connect to the cluster at `address`, and to the engines of its nodes. Raises UsageError."""
+        require_address(address, has_ray=importlib.util.find_spec("ray") is not None)
+        cluster = cls(address, concurrency)
+        try:
+            cluster._start()
+        except BaseException:
+            cluster.close()
+            raise
+        return cluster
+
+    def _start(self) -> None:
+        """Wait until every node has said whether it can be used."""
+        ends_at = time.monotonic() + START_SEC
+        expected: int | None = None
+        heard = 0
+        while expected is None or heard < expected:
+            told = self._next(ends_at)
+            if told is None:
+                break
+            if told["kind"] == "nodes":
+                self._is_connected = True
+                expected = told["number"]
+            elif told["kind"] == "ended":
+                raise UsageError(f"--ray {self._address}: {advised(told['why'])}")
+            elif told["kind"] == "joined":
+                heard += 1
+                self._connect_first(told)
+            elif told["kind"] in ("refused", "busy"):
+                heard += 1
+                self.said.append(_words(told))
+        if expected is None:
+            raise UsageError(f"--ray {self._address}: {self._why_silent()}")
+        if not self.first:
+            why = "; ".join(self.said) or f"no node of the cluster has the resource `engine`; {_START_NODES}"
+            raise UsageError(f"--ray {self._address}: {why}")
+
+    def _connect_first(self, told: Told) -> None:
+        try:
+            self.first.append(self._engine(told))
+        except UsageError as error:
+            self.said.append(f"{told['name']}: is not used: {error}")
+        self.said += _cleaned(told)
+
+    def _engine(self, told: Told) -> NamedEngine:
+        """The engine of a node that has joined. Raises UsageError."""
+        engine = Engine.connect(self._concurrency, f"unix://{told['socket']}", is_forwarded=True, owner=told["owner"])
+        try:
+            self._take_share(told["name"], engine, told["cpus"], told["gpus"])
+        except UsageError:
+            self._standing_by[told["name"]] = told
+            engine.close()
+            raise
+        return NamedEngine(told["name"], engine, host=f"unix://{told['socket']}")
+
+    def _take_share(self, name: str, engine: Engine, cpus: float, gpus: int) -> None:
+        """Have a node have no more of its engine than Ray has of the machine, nor than other nodes leave of it.
+
+        Raises UsageError where they leave nothing.
+        """
+        info = engine.info
+        wanted = min(info.cpus, int(cpus)) if cpus >= 1 else info.cpus
+        others = {each: has for each, (identity, has) in self._shares.items() if identity == info.identity}
+        has = min(wanted, info.cpus - sum(others.values())) if info.identity else wanted
+        if has < 1:
+            raise UsageError(
+                f"has the same engine as {', '.join(others)}, and nothing of it is left; nodes that share a machine "
+                "are started with --num-cpus of their own"
+            )
+        self._shares[name] = info.identity, has
+        share = has / info.cpus
+        engine.info = replace(
+            info,
+            cpus=has,
+            memory_mb=info.memory_mb * share,
+            has_gpus=info.has_gpus and gpus > 0,
+            gpus=gpus if info.has_gpus else None,
+        )
+
+    def _why_silent(self) -> str:
+        if self._process.poll() is None:
+            return f"Ray does not answer within {START_SEC:.0f} s"
+        return f"the process that speaks to Ray has ended: {self._last_words()}"
+
+    def _said(self) -> str:
+        """What Ray has printed."""
+        return (self._directory / "said").read_text("utf-8", "replace")
+
+    def _last_words(self) -> str:
+        lines = self._said().strip().splitlines()
+        return one_line(lines[-1], 200) if lines else f"exit code {self._process.wait()}"
+
+    @property
+    def process_id(self) -> int:
+        """That of the process that speaks to Ray."""
+        return self._process.pid
+
+    # -- what is told ------------------------------------------------------------------------------
+
+    @property
+    def _told(self) -> int:
+        assert self._process.stdout is not None
+        return self._process.stdout.fileno()
+
+    def _next(self, ends_at: float) -> Told | None:
+        """The next that is told until then; None where nothing is, or nothing more will be. Raises UsageError."""
+        while b"\n" not in self._buffer:
+            left = ends_at - time.monotonic()
+            if left <= 0:
+                return None
+            if not select.select([self._told], [], [], min(left, _LOOK_SEC))[0]:
+                if not self._is_connected and _REFUSED in self._said():
+                    # Ray would go on trying, and then say that nobody answers.
+                    raise UsageError(f"--ray {self._address}: {_WRONG_TOKEN}")
+                continue
+            data = os.read(self._told, 1 << 16)
+            if not data:
+                return None
+            self._buffer += data
+        return self._line()
+
+    def _line(self) -> Told:
+        line, _, self._buffer = self._buffer.partition(b"\n")
+        told: Told = json.loads(line)
+        return told
+
+    async def follow(self, fleet: Fleet, machine_of: Callable[[NamedEngine], EngineMachine]) -> None:
+        """Have nodes join and leave a fleet as they come and go, until the cluster is gone; then the fleet stops."""
+        for line in self.said:
+            fleet.say(line)
+        machines: dict[str, FleetMachine] = {each.name: each for each in fleet.machines}
+        joining: dict[str, asyncio.Task[None]] = {}
+
+        async def join(told: Told) -> None:
+            name = told["name"]
+            try:
+                machine = machine_of(await asyncio.to_thread(self._engine, told))
+                await fleet.join(machine)
+                machines[name] = machine
+            except UsageError as error:
+                fleet.say(f"{name}: is not used: {error}")
+
+        def begin(told: Told) -> None:
+            joining[told["name"]] = asyncio.create_task(join(told), name=f"{told['name']} joins")
+
+        def lose(name: str, why: str) -> None:
+            if (under_way := joining.pop(name, None)) is not None:
+                under_way.cancel()
+            if name in machines:
+                fleet.leave(machines.pop(name), why)
+            self._standing_by.pop(name, None)
+            if self._shares.pop(name, None) is not None:
+                standing_by, self._standing_by = self._standing_by, {}
+                for told in standing_by.values():
+                    begin(told)
+
+        try:
+            while (told := await self._news()) is not None and told["kind"] != "ended":
+                if told["kind"] == "joined":
+                    begin(told)
+                    for line in _cleaned(told):
+                        fleet.say(line)
+                elif told["kind"] == "lost":
+                    lose(told["name"], told["why"])
+                else:
+                    fleet.say(_words(told))
+            why = self._why_silent() if told is None else told["why"]
+            fleet.stop(f"Ray: {why}")
+        finally:
+            for task in joining.values():
+                task.cancel()
+            await asyncio.gather(*joining.values(), return_exceptions=True)
+
+    async def _news(self) -> Told | None:
+        """The next that is told; None where nothing will be told any more."""
+        loop = asyncio.get_running_loop()
+        while b"\n" not in self._buffer:
+            readable = asyncio.Event()
+            loop.add_reader(self._told, readable.set)
+            try:
+                await readable.wait()
+            finally:
+                loop.remove_reader(self._told)
+            data = os.read(self._told, 1 << 16)
+            if not data:
+                return None
+            self._buffer += data
+        return self._line()
+
+    def close(self) -> None:
+        """End the process that speaks to Ray, and with it the actors. Never raises."""
+        assert self._process.stdin is not None and self._process.stdout is not None
+        with contextlib.suppress(OSError):
+            self._process.stdin.close()
+        try:
+            # One that is still connecting hears nothing.
+            self._process.wait(_END_SEC if self._is_connected else 0)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            self._process.wait()
+        self._process.stdout.close()
+        shutil.rmtree(self._directory, ignore_errors=True)
+
+
+def require_address(address: str, *, has_ray: bool) -> None:
+    """Check what can be checked without Ray: its form, whether Ray is installed, that somebody is there.
+
+    Raises UsageError.
+    """
+    if address.startswith("ray://"):
+        raise UsageError(f"--ray {address}: is for clients outside of a cluster; run on one of its nodes, and {_FORMS}")
+    host, _, port = address.rpartition(":")
+    if address not in ("auto", "local") and not (host and port.isdigit()):
+        raise UsageError(f"--ray {address}: is no address of a cluster; {_FORMS}")
+    if not has_ray:
+        raise UsageError("--ray: Ray is not installed; install it with: pip install 'tbench[ray]'")
+    if host:
+        try:
+            socket.create_connection((host.strip("[]"), int(port)), _REACH_SEC).close()
+        except (OSError, OverflowError) as error:
+            why = getattr(error, "strerror", None) or str(error)
+            raise UsageError(f"--ray {address}: no head of a cluster answers there: {why}") from error
+
+
+def advised(why: str) -> str:
+    """What Ray says, with what to do about it."""
+    for sign, advice in _ADVICE.items():
+        if sign in why:
+            return advice
+    return why
+
+
+_NO_RAY = "no Ray runs on this machine; start it, or give HOST:PORT of the head"
+_WRONG_TOKEN = (
+    "the cluster refuses the token, or wants one; it is that of its head, in RAY_AUTH_TOKEN or ~/.ray/auth_token, "
+    "with RAY_AUTH_MODE=token"
+)
+_ADVICE = {
+    "Could not find any running Ray instance": _NO_RAY,
+    "no Ray runs at": _NO_RAY,
+    "token": _WRONG_TOKEN,
+}
+
+
+def _words(told: Told) -> str:
+    if told["kind"] == "busy":
+        return f"{told['name']}: {told['why']}"
+    return f"{told['name']}: is not used: {told['why']}"
+
+
+def _cleaned(told: Told) -> list[str]:
+    if not told["number"]:
+        return []
+    return [f"{told['name']}: removed {counted(told['number'], 'container')} of runs that are gone"]

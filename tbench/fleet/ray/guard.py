@@ -1,0 +1,128 @@
+"""What removes the containers of a node's actor when that has ended, however it did.
+
+It is a program of the standard library alone: its text goes to the node, where no tbench need be. Ray ends an actor
+and its children without a word when a driver, a head or a node is gone, so this runs in a session of its own and waits
+until the pipe to the actor closes.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import http.client
+import json
+import os
+import socket
+import sys
+import time
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any
+from urllib.parse import quote, urlsplit
+
+CALL_SEC = 60.0
+SEARCHES, BETWEEN_SEARCHES_SEC = 10, 0.5
+"""How often containers are searched for: the engine may still be creating some."""
+AWAY_SEC = 600.0
+"""How long an engine is waited for that does not answer."""
+
+
+class EngineConnection(http.client.HTTPConnection):
+    """A connection to an engine at unix:///PATH or tcp://HOST:PORT."""
+
+    def __init__(self, address: str, timeout: float = CALL_SEC) -> None:
+        parts = urlsplit(address)
+        super().__init__(parts.hostname or "localhost", parts.port or 2375, timeout=timeout)
+        self._path = parts.path if parts.scheme == "unix" else ""
+
+    def connect(self) -> None:
+        if not self._path:
+            super().connect()
+            return
+        self.sock = socket.socket(socket.AF_UNIX)
+        self.sock.settimeout(self.timeout)
+        self.sock.connect(self._path)
+
+
+def ask(address: str, method: str, path: str, timeout: float = CALL_SEC) -> Any:
+    """Ask an engine; its answer as JSON, None where it says no. Raises OSError where nobody answers."""
+    connection = EngineConnection(address, timeout)
+    try:
+        connection.request(method, path)
+        answer = connection.getresponse()
+        text = answer.read()
+        return json.loads(text) if answer.status < 300 and text else None
+    except (http.client.HTTPException, ValueError) as error:
+        raise OSError(f"{address}: {error}") from error
+    finally:
+        connection.close()
+
+
+def listed(address: str, what: str, label: str) -> list[dict[str, Any]]:
+    """Containers, networks or volumes with a label (KEY or KEY=VALUE). Raises OSError."""
+    filters = quote(json.dumps({"label": [label]}))
+    path = "/containers/json?all=1&" if what == "containers" else f"/{what}?"
+    found = ask(address, "GET", f"{path}filters={filters}")
+    if what == "volumes":
+        found = (found or {}).get("Volumes")
+    return found or []
+
+
+def owners(address: str, label: str) -> set[str]:
+    """The owners whose containers, networks or volumes there are. Raises OSError."""
+    return {
+        (each.get("Labels") or {}).get(label, "")
+        for what in ("containers", "networks", "volumes")
+        for each in listed(address, what, label)
+    } - {""}
+
+
+def remove_once(address: str, label: str, kept: str) -> int:
+    """Remove what has the label but what was kept, by the prefix of its name; the number of containers.
+
+    Raises OSError.
+    """
+    removed = 0
+    for each in listed(address, "containers", label):
+        if not any(name.lstrip("/").startswith(kept) for name in each.get("Names") or ()):
+            removed += 1
+            ask(address, "DELETE", f"/containers/{each['Id']}?force=1&v=1")
+    for each in listed(address, "networks", label):
+        ask(address, "DELETE", f"/networks/{each['Id']}")
+    for each in listed(address, "volumes", label):
+        ask(address, "DELETE", f"/volumes/{quote(each['Name'], safe='')}")
+    return removed
+
+
+def remove_all_of(
+    address: str,
+    label: str,
+    kept: str,
+    *,
+    away_sec: float = AWAY_SEC,
+    sleep: Callable[[float], None] = time.sleep,
+) -> None:
+    """Remove what has the label, searched for several times; an engine that is away is waited for, within bounds."""
+    ends_at = time.monotonic() + away_sec
+    searches = 0
+    while searches < SEARCHES and time.monotonic() < ends_at:
+        with contextlib.suppress(OSError):
+            remove_once(address, label, kept)
+            searches += 1
+        sleep(BETWEEN_SEARCHES_SEC)
+
+
+def remove_gone(address: str, label: str, kept: str, gone: Iterable[str]) -> int:
+    """Remove what these owners have left; the number of containers. Raises OSError."""
+    return sum(remove_once(address, f"{label}={each}", kept) for each in gone)
+
+
+def main(settings: Mapping[str, str]) -> None:
+    """Wait for the end of standard input, then remove."""
+    if os.fork():
+        return  # an orphan is left: nobody ends that with the actor as a child of it
+    while os.read(0, 4096):
+        pass
+    remove_all_of(settings["address"], f"{settings['label']}={settings['owner']}", settings["kept"])
+
+
+if __name__ == "__main__":
+    main(json.loads(sys.argv[1]))

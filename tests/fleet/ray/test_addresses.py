@@ -1,0 +1,88 @@
+"""Addresses of clusters that cannot be used: one line each, before anything is started. No Ray is needed for these."""
+
+from __future__ import annotations
+
+import socket
+from pathlib import Path
+
+import pytest
+
+from tbench.errors import UsageError
+from tbench.fleet.ray.actor import LEAST_FREE_MB, engine_address, without_disk
+from tbench.fleet.ray.cluster import advised, require_address
+
+
+@pytest.mark.parametrize(
+    ("address", "said"),
+    [
+        ("ray://head:10001", "is for clients outside of a cluster"),
+        ("head", "is no address of a cluster"),
+        ("head:", "is no address of a cluster"),
+        (":6379", "is no address of a cluster"),
+        ("head:six", "is no address of a cluster"),
+        ("", "is no address of a cluster"),
+    ],
+)
+def test_what_is_no_address_is_refused_with_the_forms_that_there_are(address: str, said: str) -> None:
+    with pytest.raises(UsageError) as refused:
+        require_address(address, has_ray=True)
+    assert said in str(refused.value) and "HOST:PORT" in str(refused.value)
+    assert str(refused.value).startswith(f"--ray {address}:") and "\n" not in str(refused.value)
+
+
+def test_where_nobody_listens_the_address_is_named_with_the_reason() -> None:
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        address = f"127.0.0.1:{taken.getsockname()[1]}"
+        with pytest.raises(UsageError, match=f"{address}: no head of a cluster answers there: Connection refused"):
+            require_address(address, has_ray=True)
+
+
+def test_a_port_that_is_none_is_refused() -> None:
+    with pytest.raises(UsageError, match="no head of a cluster answers there"):
+        require_address("127.0.0.1:99999", has_ray=True)
+
+
+def test_without_ray_it_is_said_how_to_install_it() -> None:
+    with pytest.raises(UsageError, match=r"pip install 'tbench\[ray\]'"):
+        require_address("auto", has_ray=False)
+
+
+@pytest.mark.parametrize(
+    ("why", "said"),
+    [
+        ("Could not find any running Ray instance. Please specify", "no Ray runs on this machine"),
+        ("no Ray runs at 10.0.0.1:6379, where one ran before", "no Ray runs on this machine"),
+        ("Token authentication is enabled but no authentication token was found", "the cluster refuses the token"),
+        ("Version mismatch: The cluster was started with: Ray: 2.59.0", "Version mismatch"),
+    ],
+)
+def test_what_ray_says_becomes_what_to_do_about_it_where_that_is_known(why: str, said: str) -> None:
+    assert said in advised(why)
+
+
+@pytest.mark.parametrize(
+    ("variables", "address"),
+    [
+        ({"DOCKER_HOST": "tcp://10.0.0.1:2375"}, "tcp://10.0.0.1:2375"),
+        ({"DOCKER_HOST": "unix:///a.sock", "XDG_RUNTIME_DIR": "/nowhere"}, "unix:///a.sock"),
+    ],
+)
+def test_the_engine_of_a_node_is_the_one_that_its_own_docker_host_names(
+    variables: dict[str, str], address: str
+) -> None:
+    assert engine_address(variables) == address
+
+
+def test_without_docker_host_it_is_one_whose_socket_is_there(tmp_path: Path) -> None:
+    (tmp_path / "podman").mkdir()
+    (tmp_path / "podman" / "podman.sock").touch()
+    found = engine_address({"XDG_RUNTIME_DIR": str(tmp_path)})
+    assert found in ("unix:///var/run/docker.sock", "unix:///run/podman/podman.sock") or str(tmp_path) in found
+
+
+def test_a_disk_that_cannot_be_seen_is_not_judged_and_one_with_room_has_nothing_wrong(tmp_path: Path) -> None:
+    assert without_disk("") == without_disk(str(tmp_path / "nowhere")) == ""
+    assert without_disk(str(tmp_path), least_free_mb=0) == ""
+    assert "its engine's disk is full" in without_disk(str(tmp_path), least_free_mb=1 << 40)
+    assert LEAST_FREE_MB > 0
