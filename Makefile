@@ -27,6 +27,12 @@ $(STAMP): pyproject.toml
 setup: $(STAMP)
 	@$(BIN)/tbench setup
 
+# Some 500 MB that only runs over a Ray cluster need: their tests are skipped without it.
+$(VENV)/.ray: $(STAMP)
+	@echo "setup: installing ray"
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check -e '.[dev,ray]' && touch $@ || \
+		echo "setup: ray cannot be installed, so nothing of it is tried" >&2
+
 # A run of 24 trials; then ten nights, of which the last ones are an alarm (exit code 5), and the pages about them. Nights
 # that are there already are not played again.
 demo: setup
@@ -55,7 +61,7 @@ test: setup browser
 	@env -u PYTHONDONTWRITEBYTECODE $(BIN)/python -m pytest --collect-only -q -n 0 >/dev/null 2>&1 & \
 		$(MAKE) --no-print-directory lint && wait && $(BIN)/python -m pytest -m "not slow" -n 4
 
-test-all: setup lint browser
+test-all: setup lint browser $(VENV)/.ray
 	@$(BIN)/python -m pytest --hypothesis-profile=explore -n 4
 
 # The tables of settings in docs/configuration.md, and docs/commands.md.
@@ -63,7 +69,7 @@ docs: $(STAMP)
 	@PYTHONPATH=tests $(BIN)/python tests/settings_tables.py
 	@PYTHONPATH=tests $(BIN)/python tests/command_tables.py
 
-bench: setup
+bench: setup $(VENV)/.ray
 	@$(BIN)/python tests/bench
 
 # Where an index lacks the newest of what this Harbor asks for, what an earlier one asks for does as well.

@@ -20,6 +20,7 @@ import datasets
 import forking
 import history
 import lives
+import machines
 import memory
 import ordering
 import pages
@@ -46,6 +47,9 @@ GROUPS: dict[str, Callable[..., Awaitable[None]]] = {
     "separate": lives.separate_verdicts,
     "lives": lives.lives_at_once,
     "services": services.two_services,
+    "machines": machines.two_engines,
+    "ray": machines.ray_lives,
+    "ray2000": machines.ray_simulated,
     "help": lives.command_line,
     "datasets": datasets.by_name,
     "history": history.index_and_pages,
@@ -57,6 +61,8 @@ GROUPS: dict[str, Callable[..., Awaitable[None]]] = {
 WITHOUT_ENGINE = {
     "simulated",
     "simulated1000",
+    "machines",
+    "ray2000",
     "help",
     "datasets",
     "history",
