@@ -22,7 +22,7 @@ from tbench.config.document import RunDocument
 from tbench.config.settings import SandboxConfig
 from tbench.datasets.reading import read_again, read_tasks
 from tbench.errors import TrialError, UsageError
-from tbench.fleet.backend import connect_machine
+from tbench.fleet.backend import MachinesOfRun
 from tbench.runs.overrides import as_configured
 from tbench.runs.plan import sandbox_settings
 from tbench.runs.regrade import Kept, kept_of, kept_sandbox
@@ -149,8 +149,7 @@ async def _kept_session(make_backend: MakeBackend, run: Path, kept: Kept, docume
     tasks = {task.name: task for task in again.tasks}
     if (task := tasks.get(result.task)) is None:
         raise UsageError(f"{config.tasks.source}: {result.task} is gone; put it back to enter what it left")
-    # A run over several machines has named this one by its address.
-    make = make_backend if result.machine is None else connect_machine(result.machine)
+    make = make_backend if result.machine is None else MachinesOfRun(config.sandbox)(result.machine)
     backend = make(sandbox_settings(document))
     require(backend, HasTty, "tbench shell")
     if not isinstance(backend, Reopens):

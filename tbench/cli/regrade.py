@@ -25,7 +25,7 @@ def regrade(run: str, task: tuple[str, ...], seed: int | None) -> None:
 
     from tbench.cli.execute import print_summary
     from tbench.cli.interruption import run_interruptibly
-    from tbench.fleet.backend import connect_machine
+    from tbench.fleet.backend import MachinesOfRun
     from tbench.runs.regrade import regrade as verify_again
     from tbench.sandbox.docker.backend import DockerBackend
 
@@ -33,7 +33,7 @@ def regrade(run: str, task: tuple[str, ...], seed: int | None) -> None:
         print_line(text, err=True)
 
     changes = run_interruptibly(
-        verify_again(DockerBackend.connect, Path(run), tuple(task or ()), seed, say, connect_machine)
+        verify_again(DockerBackend.connect, Path(run), tuple(task or ()), seed, say, MachinesOfRun)
     )
     for change in changes:
         became = _words(change.after) if change.after else f"as it was: {change.why_not}"

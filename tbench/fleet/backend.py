@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import partial
+
 from tbench.config.settings import SandboxConfig
 from tbench.errors import UsageError
 from tbench.fleet.address import EngineAddress
 from tbench.fleet.engines import Engines, connect
 from tbench.fleet.fleet import Fleet
-from tbench.fleet.machine import Way
 from tbench.sandbox.backend import Backend, MakeBackend, SandboxSettings
 from tbench.sandbox.docker.backend import DockerBackend
 from tbench.sandbox.docker.engine import Engine
@@ -31,29 +33,57 @@ def connect_backend(sandbox: SandboxConfig, concurrency: int) -> MakeBackend:
     return make
 
 
-def connect_machine(machine: str, concurrency: int = 8) -> MakeBackend:
-    """What connects the one engine that a result names as its machine. It raises UsageError."""
+class MachinesOfRun:
+    """The machines of a run that has ended, each by the name that results have for it."""
 
-    def make(settings: SandboxSettings) -> Backend:
+    def __init__(self, sandbox: SandboxConfig, concurrency: int = 8) -> None:
+        """`sandbox` is what the run was configured with."""
+        self._sandbox, self._concurrency = sandbox, concurrency
+        self._cluster: Engines | None = None
+        self._uses = 0
+        """How many backends there are of the cluster."""
+
+    def __call__(self, machine: str) -> MakeBackend:
+        """What connects one machine. It raises UsageError, which names it."""
+        return partial(self._make, machine)
+
+    def _make(self, machine: str, settings: SandboxSettings) -> Backend:
+        if self._sandbox.ray is not None:
+            return self._on_node(machine, settings)
         try:
             address = EngineAddress.parse(machine)
         except UsageError:
             raise UsageError(
                 f"{machine}: is no address of an engine, so what is left there cannot be reached"
             ) from None
-        named = connect(address, concurrency)
-        return _Led(named.engine, named.way, settings)
+        named = connect(address, self._concurrency)
+        return _Led(named.engine, settings, named.close)
 
-    return make
+    def _on_node(self, machine: str, settings: SandboxSettings) -> Backend:
+        if self._cluster is None:
+            self._cluster = Engines.connect(self._sandbox, self._concurrency)
+        for name, engine in zip(self._cluster.names, self._cluster.all, strict=True):
+            if name == f"{machine}: ":
+                self._uses += 1
+                return _Led(engine, settings, self._give_back)
+        if not self._uses:
+            self._give_back()
+        raise UsageError(f"{machine}: no node of the cluster at {self._sandbox.ray} has this name now")
+
+    def _give_back(self) -> None:
+        self._uses = max(0, self._uses - 1)
+        if not self._uses and self._cluster is not None:
+            self._cluster.close()
+            self._cluster = None
 
 
 class _Led(DockerBackend):
     """The backend of an engine that something leads to."""
 
-    def __init__(self, engine: Engine, way: Way, settings: SandboxSettings) -> None:
-        super().__init__(engine, settings, owns_engine=True)
-        self._way = way
+    def __init__(self, engine: Engine, settings: SandboxSettings, close: Callable[[], None]) -> None:
+        super().__init__(engine, settings)
+        self._close_way = close
 
     async def close(self) -> None:
         await super().close()
-        self._way.close()
+        self._close_way()

@@ -95,7 +95,8 @@ def connect(address: EngineAddress, concurrency: int) -> NamedEngine:
             engine = Engine.connect(concurrency, host, is_forwarded=address.scheme == "ssh")
         except EngineUnavailable as error:
             if address.scheme == "ssh":
-                raise UsageError(f"{address.text}: no container engine answers at {address.path} there") from error
+                why = f"no container engine answers at {address.path} there, or its socket is closed to that user"
+                raise UsageError(f"{address.text}: {why}") from error
             raise UsageError(f"{address.text}: {error}") from error
         stack.pop_all()
         return NamedEngine(address.text, engine, way, host)

@@ -305,7 +305,9 @@ class Fleet:
 
     def describe(self) -> dict[str, Any]:
         total = self.capacity()
-        machines = [{"name": node.name, **node.backend.describe()} for node in self._machines]
+        # One that has joined again is described as it is now.
+        described = {node.name: {"name": node.name, **node.backend.describe()} for node in self._machines}
+        machines = list(described.values())
         backends = " and ".join(sorted({machine["backend"] for machine in machines}))
         return {"backend": backends, "cpus": total.cpus, "memory_mb": round(total.memory_mb), "machines": machines}
 

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from tbench.config.document import RunDocument
-from tbench.config.settings import Verify
+from tbench.config.settings import SandboxConfig, Verify
 from tbench.datasets.reading import read_again
 from tbench.errors import TrialError, UsageError
 from tbench.results import ImageOrigin, Integrity, TaskStepResult, TrialResult
@@ -63,12 +63,12 @@ async def regrade(
     patterns: tuple[str, ...],
     seed: int | None,
     say: Say,
-    on_machine: Callable[[str], MakeBackend] | None = None,
+    machines: Callable[[SandboxConfig], Callable[[str], MakeBackend]] | None = None,
 ) -> list[Change]:
     """Verify the kept trials of a run again, one after the other; each verdict is stored at once.
 
-    `patterns` (globs of task names) and `seed` choose among them. `on_machine` makes the backend of a machine by its
-    name, for trials of a run over several. Raises UsageError before anything is changed.
+    `patterns` (globs of task names) and `seed` choose among them. `machines` has the backends of a run over several
+    machines, by their names. Raises UsageError before anything is changed.
     """
     stored = read_run(run_dir)
     document = stored.document
@@ -87,6 +87,7 @@ async def regrade(
         if not kept:
             raise UsageError(f"{run_dir}: nothing was kept of these trials; run with --keep or --snapshot")
         settings, backends = sandbox_settings(document), dict[str, Backend]()
+        on_machine = machines(document.config.sandbox) if machines is not None else None
         async with contextlib.AsyncExitStack() as stack:
             for machine in dict.fromkeys(map(_machine_of, kept)):
                 made = on_machine(machine)(settings) if machine and on_machine is not None else make_backend(settings)

@@ -29,11 +29,11 @@ from harness.limits import Limits
 from harness.protocols import load_protocol
 from tbench.agents.model_agent import ModelAgent
 from tbench.agents.trial_agent import AgentReport, NopAgent, TrialAgent, Workplace
-from tbench.config.settings import RunConfig
+from tbench.config.settings import RunConfig, SandboxConfig
 from tbench.errors import UsageError
 from tbench.events import Event, Events, Note
 from tbench.fleet.address import EngineAddress
-from tbench.fleet.backend import connect_machine
+from tbench.fleet.backend import MachinesOfRun
 from tbench.fleet.engines import connect
 from tbench.fleet.fleet import Fleet
 from tbench.rewards.executed import Live, agent_reward
@@ -192,7 +192,7 @@ async def test_the_engine_that_a_result_names_is_connected_by_its_name_and_let_g
 ) -> None:
     monkeypatch.setenv("PATH", second.path)
     before = children()
-    async with opened(connect_machine(second.over_ssh)(SandboxSettings("tests"))) as backend:
+    async with opened(MachinesOfRun(SandboxConfig())(second.over_ssh)(SandboxSettings("tests"))) as backend:
         assert backend.describe()["version"] == second.engine.info.version
         assert len(children() - before) == 1
     assert children() == before

@@ -316,6 +316,29 @@ def test_a_run_over_a_cluster_is_looked_at_and_spoken_to_as_any_other(run: Clust
     assert (result.machine, result.reward is not None) == ("one", True)
 
 
+def test_what_was_kept_on_nodes_is_judged_again_where_it_is(
+    run: ClusterRun, make_task: MakeTask, engine: Engine
+) -> None:
+    source = slow_task(make_task, 1)
+    kept: list[str] = []
+    try:
+        with ray_nodes("one", "two") as nodes:
+            run.start(*arguments(source, nodes, run, "-k", "4", "--keep", "all"))
+            code, output = run.finish()
+            kept = run.containers
+            assert (code, len(kept)) == (0, 4), output
+            assert {result.machine for result in run.finals.values()} == {"one", "two"}
+            said = tbench("regrade", str(run.directory))
+            assert said.count("1 -> 1") == 4, said
+            nodes.kill("two")
+            nodes.add("three")
+            ended = subprocess.run([TBENCH, "regrade", str(run.directory)], capture_output=True, text=True, timeout=60)
+            assert ended.returncode == 2 and "two: no node of the cluster" in ended.stderr, ended.stderr
+    finally:
+        for container in kept:
+            engine.api.remove_container(container, force=True)
+
+
 def tbench(*words: str) -> str:
     done = subprocess.run([TBENCH, *words], capture_output=True, text=True, timeout=60)
     assert done.returncode == 0, done.stderr
