@@ -14,12 +14,13 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
-from tbench.errors import UsageError
+from tbench.errors import TbenchError, UsageError
 from tbench.fleet.fleet import Fleet
 from tbench.fleet.machine import EngineMachine, FleetMachine
 from tbench.fleet.named import NamedEngine
@@ -31,7 +32,7 @@ START_SEC = 90.0
 _REACH_SEC = 5.0
 _END_SEC = 15.0
 _LOOK_SEC = 0.5
-_REFUSED = "InvalidAuthToken"
+_REFUSED, _TOKEN_MODE = "InvalidAuthToken", "RAY_AUTH_MODE"
 _FORMS = "give HOST:PORT of its head, auto for the one that runs here, or local for one of this machine alone"
 _START_NODES = """start nodes with: ray start --address=HOST:PORT --resources='{"engine": 1}'"""
 
@@ -39,10 +40,15 @@ Told = dict[str, Any]
 """What the process tells; tbench/fleet/ray/tunnel.py has its fields."""
 
 
+class TokenRefused(UsageError):
+    """The cluster wants a token, or another one."""
+
+
 class RayCluster:
     """The nodes of a cluster that have an engine. Whoever connects it closes it."""
 
-    def __init__(self, address: str, concurrency: int) -> None:
+    def __init__(self, address: str, concurrency: int, variables: Mapping[str, str] = MappingProxyType({})) -> None:
+        """`variables` are set in the environment of the process that speaks to Ray."""
         self.first: list[NamedEngine] = []
         """The engines that were there in the beginning."""
         self.said: list[str] = []
@@ -59,14 +65,31 @@ class RayCluster:
         with (self._directory / "said").open("wb") as said:
             # A session of its own: Ctrl-C is for this process alone, and the nodes are needed while it cleans up.
             self._process = subprocess.Popen(
-                command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=said, start_new_session=True
+                command,
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=said,
+                start_new_session=True,
+                env={**os.environ, **variables},
             )
 
     @classmethod
     def connect(cls, address: str, concurrency: int = 8) -> RayCluster:
         """Connect to the cluster at `address`, and to the engines of its nodes. Raises UsageError."""
         require_address(address, has_ray=importlib.util.find_spec("ray") is not None)
-        cluster = cls(address, concurrency)
+        try:
+            return cls._connected(address, concurrency)
+        except TokenRefused:
+            if _TOKEN_MODE in os.environ:
+                raise
+        # With a token that is there, but for which nobody has asked: Ray itself looks for it only now and then.
+        return cls._connected(address, concurrency, {_TOKEN_MODE: "token"})
+
+    @classmethod
+    def _connected(
+        cls, address: str, concurrency: int, variables: Mapping[str, str] = MappingProxyType({})
+    ) -> RayCluster:
+        cluster = cls(address, concurrency, variables)
         try:
             cluster._start()
         except BaseException:
@@ -104,7 +127,7 @@ class RayCluster:
         try:
             self.first.append(self._engine(told))
         except UsageError as error:
-            self.said.append(f"{told['name']}: is not used: {error}")
+            self.said.append(_unused(told["name"], str(error)))
         self.said += _cleaned(told)
 
     def _engine(self, told: Told) -> NamedEngine:
@@ -143,17 +166,16 @@ class RayCluster:
         )
 
     def _why_silent(self) -> str:
-        if self._process.poll() is None:
+        try:
+            code = self._process.wait(1.0)
+        except subprocess.TimeoutExpired:
             return f"Ray does not answer within {START_SEC:.0f} s"
-        return f"the process that speaks to Ray has ended: {self._last_words()}"
+        lines = self._said().strip().splitlines() or [f"exit code {code}"]
+        return f"the process that speaks to Ray has ended: {one_line(lines[-1], 200)}"
 
     def _said(self) -> str:
         """What Ray has printed."""
         return (self._directory / "said").read_text("utf-8", "replace")
-
-    def _last_words(self) -> str:
-        lines = self._said().strip().splitlines()
-        return one_line(lines[-1], 200) if lines else f"exit code {self._process.wait()}"
 
     @property
     def process_id(self) -> int:
@@ -176,7 +198,7 @@ class RayCluster:
             if not select.select([self._told], [], [], min(left, _LOOK_SEC))[0]:
                 if not self._is_connected and _REFUSED in self._said():
                     # Ray would go on trying, and then say that nobody answers.
-                    raise UsageError(f"--ray {self._address}: {_WRONG_TOKEN}")
+                    raise TokenRefused(f"--ray {self._address}: {_WRONG_TOKEN}")
                 continue
             data = os.read(self._told, 1 << 16)
             if not data:
@@ -193,48 +215,28 @@ class RayCluster:
         """Have nodes join and leave a fleet as they come and go, until the cluster is gone; then the fleet stops."""
         for line in self.said:
             fleet.say(line)
-        machines: dict[str, FleetMachine] = {each.name: each for each in fleet.machines}
-        joining: dict[str, asyncio.Task[None]] = {}
-
-        async def join(told: Told) -> None:
-            name = told["name"]
-            try:
-                machine = machine_of(await asyncio.to_thread(self._engine, told))
-                await fleet.join(machine)
-                machines[name] = machine
-            except UsageError as error:
-                fleet.say(f"{name}: is not used: {error}")
-
-        def begin(told: Told) -> None:
-            joining[told["name"]] = asyncio.create_task(join(told), name=f"{told['name']} joins")
-
-        def lose(name: str, why: str) -> None:
-            if (under_way := joining.pop(name, None)) is not None:
-                under_way.cancel()
-            if name in machines:
-                fleet.leave(machines.pop(name), why)
-            self._standing_by.pop(name, None)
-            if self._shares.pop(name, None) is not None:
-                standing_by, self._standing_by = self._standing_by, {}
-                for told in standing_by.values():
-                    begin(told)
-
+        nodes = _FleetNodes(fleet, lambda told: machine_of(self._engine(told)))
         try:
             while (told := await self._news()) is not None and told["kind"] != "ended":
                 if told["kind"] == "joined":
-                    begin(told)
-                    for line in _cleaned(told):
-                        fleet.say(line)
+                    nodes.join(told)
                 elif told["kind"] == "lost":
-                    lose(told["name"], told["why"])
+                    nodes.lose(told["name"], told["why"])
+                    for each in self._give_share_back(told["name"]):
+                        nodes.join(each)
                 else:
                     fleet.say(_words(told))
-            why = self._why_silent() if told is None else told["why"]
-            fleet.stop(f"Ray: {why}")
+            fleet.stop(f"Ray: {self._why_silent() if told is None else told['why']}")
         finally:
-            for task in joining.values():
-                task.cancel()
-            await asyncio.gather(*joining.values(), return_exceptions=True)
+            await nodes.end()
+
+    def _give_share_back(self, name: str) -> list[Told]:
+        """Take back what a lost node has of its engine; nodes that stood by for it."""
+        self._standing_by.pop(name, None)
+        if self._shares.pop(name, None) is None:
+            return []
+        waiting, self._standing_by = self._standing_by, {}
+        return list(waiting.values())
 
     async def _news(self) -> Told | None:
         """The next that is told; None where nothing will be told any more."""
@@ -267,6 +269,43 @@ class RayCluster:
         shutil.rmtree(self._directory, ignore_errors=True)
 
 
+class _FleetNodes:
+    """The nodes of a cluster in a fleet, by name, and those that are about to join it."""
+
+    def __init__(self, fleet: Fleet, connect: Callable[[Told], EngineMachine]) -> None:
+        self._fleet, self._connect = fleet, connect
+        self._machines: dict[str, FleetMachine] = {each.name: each for each in fleet.machines}
+        self._joining: dict[str, asyncio.Task[None]] = {}
+
+    def join(self, told: Told) -> None:
+        """Have a node join, which takes as long as its engine takes to be made ready."""
+        for line in _cleaned(told):
+            self._fleet.say(line)
+        name = told["name"]
+        self._joining[name] = asyncio.create_task(self._join(name, told), name=f"{name} joins")
+
+    async def _join(self, name: str, told: Told) -> None:
+        try:
+            machine = await asyncio.to_thread(self._connect, told)
+            await self._fleet.join(machine)
+            self._machines[name] = machine
+        except TbenchError as error:
+            self._fleet.say(_unused(name, str(error)))
+
+    def lose(self, name: str, why: str) -> None:
+        """Have a node leave."""
+        if (joining := self._joining.pop(name, None)) is not None:
+            joining.cancel()
+        if name in self._machines:
+            self._fleet.leave(self._machines.pop(name), why)
+
+    async def end(self) -> None:
+        """Have nobody join any more."""
+        for joining in self._joining.values():
+            joining.cancel()
+        await asyncio.gather(*self._joining.values(), return_exceptions=True)
+
+
 def require_address(address: str, *, has_ray: bool) -> None:
     """Check what can be checked without Ray: its form, whether Ray is installed, that somebody is there.
 
@@ -297,8 +336,7 @@ def advised(why: str) -> str:
 
 _NO_RAY = "no Ray runs on this machine; start it, or give HOST:PORT of the head"
 _WRONG_TOKEN = (
-    "the cluster refuses the token, or wants one; it is that of its head, in RAY_AUTH_TOKEN or ~/.ray/auth_token, "
-    "with RAY_AUTH_MODE=token"
+    "the cluster refuses the token, or wants one; give that of its head in RAY_AUTH_TOKEN or ~/.ray/auth_token"
 )
 _ADVICE = {
     "Could not find any running Ray instance": _NO_RAY,
@@ -310,7 +348,11 @@ _ADVICE = {
 def _words(told: Told) -> str:
     if told["kind"] == "busy":
         return f"{told['name']}: {told['why']}"
-    return f"{told['name']}: is not used: {told['why']}"
+    return _unused(told["name"], told["why"])
+
+
+def _unused(name: str, why: str) -> str:
+    return f"{name}: is not used: {why.removeprefix(f'{name}: ')}"
 
 
 def _cleaned(told: Told) -> list[str]:

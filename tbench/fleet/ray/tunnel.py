@@ -240,8 +240,11 @@ def connect(address: str) -> str:
     for module in (actor, channel, guard, owner):
         # Nodes need no tbench: its modules for them go there as they are here.
         cloudpickle.register_pickle_by_value(module)
-    if address == "auto" and (known := _known_address()) and not _is_there(known):
-        raise ConnectionError(f"no Ray runs at {known}, where one ran before")
+    if address == "auto" and (known := _known_address()):
+        if not _is_there(known):
+            raise ConnectionError(f"no Ray runs at {known}, where one ran before")
+        # Named, as with `auto` Ray takes a token that it finds for one of this cluster, which need not have any.
+        address = known
     local: dict[str, Any] = {"resources": {RESOURCE: 1}, "include_dashboard": False} if address == "local" else {}
     context = ray.init(address=address, log_to_driver=False, logging_level="error", **local)
     return str(context.address_info["gcs_address"])

@@ -255,6 +255,59 @@ def test_a_wrong_token_is_one_line_and_nothing_is_started(run: ClusterRun, make_
         assert run.finish()[0] == 0
 
 
+def test_a_token_that_lies_in_its_file_is_taken_though_nobody_has_asked_for_one(
+    run: ClusterRun, make_task: MakeTask, tmp_path: Path
+) -> None:
+    source = slow_task(make_task, 1)
+    (tmp_path / ".ray").mkdir()
+    (tmp_path / ".ray" / "auth_token").write_text("c" * 40)
+    with ray_nodes("one", RAY_AUTH_MODE="token", HOME=str(tmp_path)) as nodes:
+        run.start(*arguments(source, nodes, run), HOME=str(tmp_path))
+        code, output = run.finish()
+    assert (code, len(run.finals)) == (0, 1), output
+
+
+IN_RAY = """
+import asyncio, json, sys
+import ray
+import tbench
+from tbench.config.settings import RunConfig
+
+@ray.remote(num_cpus=0)
+def job(task):
+    async def trials():
+        config = {"agent": {"name": "oracle"}, "sandbox": {"ray": "auto"}, "schedule": {"concurrency": 4}}
+        async with tbench.Runner(RunConfig.model_validate(config)) as runner:
+            done = await asyncio.gather(*(runner.trial(task, seed=seed) for seed in range(4)))
+            return [(each.reward, each.result.machine) for each in done]
+    return asyncio.run(trials())
+
+ray.init(address=sys.argv[1], log_to_driver=False)
+print(json.dumps(ray.get(job.remote(sys.argv[2]))))
+"""
+
+
+def test_trials_in_a_program_of_rays_own_are_on_the_nodes_of_its_cluster(
+    engine: Engine, tools_volume: str, make_task: MakeTask, tmp_path: Path
+) -> None:
+    source = slow_task(make_task, 1)
+    (tmp_path / ".ray").mkdir()
+    # A token of another cluster: with `auto` Ray itself would take it.
+    (tmp_path / ".ray" / "auth_token").write_text("c" * 40)
+    with ray_nodes("one", "two", HOME=str(tmp_path)) as nodes:
+        ended = subprocess.run(
+            [sys.executable, "-c", IN_RAY, nodes.address, str(source / "slow")],
+            capture_output=True,
+            text=True,
+            timeout=BOUND_SEC,
+            env={**os.environ, "HOME": str(tmp_path)},
+        )
+    assert ended.returncode == 0, ended.stderr
+    done = json.loads(ended.stdout.splitlines()[-1])
+    assert [reward for reward, _ in done] == [1.0] * 4
+    assert {machine for _, machine in done} == {"one", "two"}
+
+
 def test_a_cluster_none_of_whose_nodes_can_be_used_is_one_line_that_names_them(
     run: ClusterRun, make_task: MakeTask
 ) -> None:
@@ -269,9 +322,13 @@ def test_a_cluster_none_of_whose_nodes_can_be_used_is_one_line_that_names_them(
     assert (code, output.count("\n")) == (2, 1) and "broken: is not used: no container engine answers" in output
 
 
-def test_a_cluster_of_this_machine_alone_is_there_for_the_run_only(run: ClusterRun, make_task: MakeTask) -> None:
+def test_a_cluster_of_this_machine_alone_is_there_for_the_run_only(
+    run: ClusterRun, make_task: MakeTask, tmp_path: Path
+) -> None:
     source = slow_task(make_task, 1)
-    run.start("run", str(source), "--agent", "oracle", "--ray", "local", "-o", str(run.directory))
+    # Ray leaves a token in the home directory.
+    words = ("--agent", "oracle", "--ray", "local", "-o", str(run.directory))
+    run.start("run", str(source), *words, HOME=str(tmp_path))
     code, output = run.finish()
     assert (code, len(run.finals)) == (0, 1), output
     eventually(lambda: not tunnels_to("local"), "the end of the process that speaks to Ray")
