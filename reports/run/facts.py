@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from reports.look import when
 from reports.run.headline import status_of
 from tbench.storage.read_run import StoredRun
+from tbench.text import names_shown
 
 _SAMPLING = {"temperature", "top_p", "max_tokens", "extra_body"}
 _TASKS_SHOWN = 200
@@ -62,11 +63,17 @@ def _settings(run: StoredRun) -> dict[str, Any]:
     samples = locked.model is not None
     return {
         "Endpoint": locked.base_url,
+        "Machines": names_shown(_machines(run.document.engine)),
         "Agent": locked.agent,
         "Protocol": config.agent.protocol if locked.prompt_hash else None,
         "Sampling": config.model.model_dump(mode="json", include=_SAMPLING) if samples else None,
         "Limits": config.limits.model_dump(mode="json") if samples else None,
     }
+
+
+def _machines(engine: Mapping[str, Any] | None) -> list[str]:
+    """The machines of a run over several."""
+    return [machine["name"] for machine in (engine or {}).get("machines", ())]
 
 
 def _times(run: StoredRun) -> dict[str, Any]:

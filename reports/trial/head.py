@@ -117,5 +117,7 @@ def _remarks(result: TrialResult) -> Iterator[IntegrityRemark]:
         yield IntegrityRemark("out of memory", "the kernel ended a process of its container")
     if result.human_touched:
         yield IntegrityRemark("a human", "typed during the trial")
+    if result.machine is not None:
+        yield IntegrityRemark("machine", result.machine)
     if (host := result.host) is not None and (load := host.load_max or 0.0) > 2:
         yield IntegrityRemark("busy machine", f"load per cpu up to {load:.1f}")

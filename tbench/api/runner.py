@@ -157,7 +157,8 @@ class Runner:
         config = self.config
         async with contextlib.AsyncExitStack() as stack:
             place = Locked(agent=config.agent.name, base_url=config.model.base_url)
-            backend = self._make_backend(sandbox_settings(self._plan(config, place)))
+            # Not in the loop, which may be a trainer's: a cluster takes seconds.
+            backend = await asyncio.to_thread(self._make_backend, sandbox_settings(self._plan(config, place)))
             stack.push_async_callback(backend.close)
             require_capabilities(config, backend)
             await backend.open(self._say)

@@ -34,6 +34,11 @@ def test_the_head_says_what_became_of_the_trial(tmp_path: Path) -> None:
     assert "remark tool-failure: a download failed" in words
 
 
+def test_of_a_run_over_several_machines_the_page_says_on_which_one_the_trial_was(tmp_path: Path) -> None:
+    page = page_of(tmp_path, result=a_result("task", 0, 1.0, machine="ssh://root@gpu-1"))
+    assert "machine ssh://root@gpu-1" in page.words
+
+
 def test_an_error_is_named_with_its_stage_and_its_blame(tmp_path: Path) -> None:
     error = ErrorInfo(
         stage=Stage.AGENT, type="endpoint_unavailable", blame=Blame.ENDPOINT, retryable=True, message="HTTP 503"
