@@ -362,4 +362,6 @@ async def _all_of(works: Any) -> None:
 
 
 def _has(capacity: Capacity) -> str:
-    return f"{capacity.cpus:g} cpus and {capacity.memory_mb / 1024:,.1f} GB of memory"
+    return (
+        f"{capacity.cpus:g} {'cpu' if capacity.cpus == 1 else 'cpus'} and {capacity.memory_mb / 1024:,.1f} GB of memory"
+    )

@@ -15,7 +15,6 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import replace
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
@@ -24,6 +23,7 @@ from tbench.errors import TbenchError, UsageError
 from tbench.fleet.fleet import Fleet
 from tbench.fleet.machine import EngineMachine, FleetMachine
 from tbench.fleet.named import NamedEngine
+from tbench.fleet.ray.sharing import Sharing
 from tbench.sandbox.docker.engine import Engine
 from tbench.text import counted, one_line
 
@@ -57,10 +57,9 @@ class RayCluster:
         self._directory = Path(tempfile.mkdtemp(prefix="tb-ray-"))
         self._buffer = b""
         self._is_connected = False
-        self._shares: dict[str, tuple[str, int]] = {}
-        """By node: what its engine is, and how many cpus of that it has."""
+        self._sharing = Sharing()
         self._standing_by: dict[str, Told] = {}
-        """Nodes that another one leaves nothing of an engine, by name."""
+        """Nodes to which others leave nothing of an engine, by name."""
         command = [sys.executable, "-m", "tbench.fleet.ray.tunnel", address, str(self._directory)]
         with (self._directory / "said").open("wb") as said:
             # A session of its own: Ctrl-C is for this process alone, and the nodes are needed while it cleans up.
@@ -134,36 +133,12 @@ class RayCluster:
         """The engine of a node that has joined. Raises UsageError."""
         engine = Engine.connect(self._concurrency, f"unix://{told['socket']}", is_forwarded=True, owner=told["owner"])
         try:
-            self._take_share(told["name"], engine, told["cpus"], told["gpus"])
+            self._sharing.take(told["name"], engine, told["cpus"], told["gpus"])
         except UsageError:
             self._standing_by[told["name"]] = told
             engine.close()
             raise
         return NamedEngine(told["name"], engine, host=f"unix://{told['socket']}")
-
-    def _take_share(self, name: str, engine: Engine, cpus: float, gpus: int) -> None:
-        """Have a node have no more of its engine than Ray has of the machine, nor than other nodes leave of it.
-
-        Raises UsageError where they leave nothing.
-        """
-        info = engine.info
-        wanted = min(info.cpus, int(cpus)) if cpus >= 1 else info.cpus
-        others = {each: has for each, (identity, has) in self._shares.items() if identity == info.identity}
-        has = min(wanted, info.cpus - sum(others.values())) if info.identity else wanted
-        if has < 1:
-            raise UsageError(
-                f"has the same engine as {', '.join(others)}, and nothing of it is left; nodes that share a machine "
-                "are started with --num-cpus of their own"
-            )
-        self._shares[name] = info.identity, has
-        share = has / info.cpus
-        engine.info = replace(
-            info,
-            cpus=has,
-            memory_mb=info.memory_mb * share,
-            has_gpus=info.has_gpus and gpus > 0,
-            gpus=gpus if info.has_gpus else None,
-        )
 
     def _why_silent(self) -> str:
         try:
@@ -221,8 +196,9 @@ class RayCluster:
                 if told["kind"] == "joined":
                     nodes.join(told)
                 elif told["kind"] == "lost":
+                    waiting = self._give_back(told["name"])
                     nodes.lose(told["name"], told["why"])
-                    for each in self._give_share_back(told["name"]):
+                    for each in waiting:
                         nodes.join(each)
                 else:
                     fleet.say(_words(told))
@@ -230,10 +206,10 @@ class RayCluster:
         finally:
             await nodes.end()
 
-    def _give_share_back(self, name: str) -> list[Told]:
-        """Take back what a lost node has of its engine; nodes that stood by for it."""
+    def _give_back(self, name: str) -> list[Told]:
+        """Let others have the part that a lost node has of its engine; nodes that stood by for it."""
         self._standing_by.pop(name, None)
-        if self._shares.pop(name, None) is None:
+        if not self._sharing.give_back(name):
             return []
         waiting, self._standing_by = self._standing_by, {}
         return list(waiting.values())

@@ -44,8 +44,15 @@ class NodeBudget:
     @classmethod
     def of(cls, node: Node, cpu_overcommit: float) -> NodeBudget:
         """The budget of a machine."""
-        capacity = node.backend.capacity()
-        return cls(capacity.cpus * cpu_overcommit, capacity.memory_mb, capacity.gpus, node)
+        budget = cls(0, 0, node=node)
+        budget.measure(cpu_overcommit)
+        return budget
+
+    def measure(self, cpu_overcommit: float) -> None:
+        """Have what the machine has now, which may be less than is taken: then nothing starts there for a while."""
+        assert self.node is not None
+        capacity = self.node.backend.capacity()
+        self.cpus, self.memory_mb, self.gpus = capacity.cpus * cpu_overcommit, capacity.memory_mb, capacity.gpus
 
     @property
     def is_open(self) -> bool:

@@ -12,13 +12,15 @@ from tbench.sandbox.node import HasNodes, Node, nodes_of
 
 def admission_to(backend: Backend, schedule: ScheduleConfig, say: Callable[[str], None]) -> Admission:
     """Admission to the machines of an open backend; closed when there will be none any more."""
-    admission, known = Admission((), max_load=schedule.max_load, say=say), set[Node]()
+    admission, known = Admission((), max_load=schedule.max_load, say=say), dict[Node, NodeBudget]()
 
     def follow() -> None:
         for node in nodes_of(backend):
-            if node not in known:
-                known.add(node)
-                admission.add(NodeBudget.of(node, schedule.cpu_overcommit))
+            if node in known:
+                known[node].measure(schedule.cpu_overcommit)
+            else:
+                known[node] = NodeBudget.of(node, schedule.cpu_overcommit)
+                admission.add(known[node])
         if why_no_machine(backend) is None:
             admission.look_again()
         else:

@@ -165,10 +165,12 @@ def test_an_actor_that_is_killed_costs_no_verdict_and_its_node_joins_again(
 
 def test_a_node_that_comes_late_has_trials_too(run: ClusterRun, make_task: MakeTask) -> None:
     source = slow_task(make_task, 4)
-    with ray_nodes("one") as nodes:
+    with ray_nodes() as nodes:
+        # Ray has no cpus on either, so each would have all of the engine that they share.
+        nodes.add("one", cpus=0)
         run.start(*arguments(source, nodes, run, "-k", "16"))
         eventually(lambda: run.containers, "a container")
-        nodes.add("late")
+        nodes.add("late", cpus=0)
         code, output = run.finish()
     assert (code, len(run.finals)) == (0, 16), output
     assert Counter(result.machine for result in run.finals.values()).keys() == {"one", "late"}
