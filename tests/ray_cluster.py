@@ -87,11 +87,16 @@ def actors() -> list[int]:
     return found
 
 
+def require_ray() -> None:
+    """Skip a test where Ray is not installed."""
+    if importlib.util.find_spec("ray") is None:
+        pytest.skip("ray is not installed")
+
+
 @contextlib.contextmanager
 def ray_nodes(*names: str, **variables: str) -> Iterator[RayNodes]:
     """A cluster with a head and these nodes, each with one cpu and the resource `engine`; `variables` for all of it."""
-    if importlib.util.find_spec("ray") is None:
-        pytest.skip("ray is not installed")
+    require_ray()
     nodes = RayNodes(variables)
     try:
         for name in names:

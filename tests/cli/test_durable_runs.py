@@ -16,6 +16,7 @@ from typing import Any
 
 import pytest
 from fault_server import FaultServer, answer, completion
+from results_on_disk import finals_in, results_in
 
 from harness.trajectory import Outcome, Trajectory
 from tbench.results import TrialResult
@@ -72,16 +73,11 @@ class LiveRun:
 
     @property
     def results(self) -> list[TrialResult]:
-        path = self.directory / "results.jsonl"
-        whole = path.read_bytes().rpartition(b"\n")[0] if path.exists() else b""
-        return [TrialResult.model_validate_json(line) for line in whole.splitlines()]
+        return results_in(self.directory)
 
     @property
     def finals(self) -> dict[tuple[str, int], TrialResult]:
-        finals = [result for result in self.results if result.final]
-        by_trial = {(result.task, result.seed): result for result in finals}
-        assert len(by_trial) == len(finals), "a trial has two final results"
-        return by_trial
+        return finals_in(self.directory)
 
     @property
     def status(self) -> str:

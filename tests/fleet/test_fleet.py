@@ -259,7 +259,7 @@ async def test_a_machine_that_joins_late_has_trials(tasks: TaskSet, tmp_path: Pa
     a.lets_go.set()
     run.machines.append(late)
     await run.end()
-    assert "late: has joined, with 1 cpus and 976.6 GB of memory" in run.notes
+    assert "late: has joined, with 1 cpu and 976.6 GB of memory" in run.notes
     assert [machine["name"] for machine in run.document["engine"]["machines"]] == ["a", "late"]
 
 

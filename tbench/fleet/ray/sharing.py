@@ -11,7 +11,7 @@ from tbench.sandbox.docker.engine import Engine, EngineInfo
 
 
 @dataclass(frozen=True)
-class _Part:
+class _NodeShare:
     """A node's part of an engine."""
 
     engine: Engine
@@ -27,7 +27,7 @@ class Sharing:
     """The engines of nodes, by name. What a connection says of its engine becomes the node's part of that."""
 
     def __init__(self) -> None:
-        self._parts: dict[str, _Part] = {}
+        self._shares: dict[str, _NodeShare] = {}
         self._lock = threading.Lock()
         """Engines are connected in threads of their own."""
 
@@ -47,19 +47,19 @@ class Sharing:
         if len(others) >= max(1, whole.cpus):
             raise UsageError(f"has the same engine as {', '.join(others)}, and no cpu of it is left")
         wanted = min(whole.cpus, int(cpus)) if cpus >= 1 else whole.cpus
-        self._parts[name] = _Part(engine, whole, identity, wanted, gpus)
+        self._shares[name] = _NodeShare(engine, whole, identity, wanted, gpus)
         self._divide(identity)
 
     def give_back(self, name: str) -> bool:
         """Let the others have the part of a node; whether it had one."""
         with self._lock:
-            part = self._parts.pop(name, None)
+            part = self._shares.pop(name, None)
             if part is not None:
                 self._divide(part.identity)
         return part is not None
 
-    def _with(self, identity: str) -> Mapping[str, _Part]:
-        return {name: part for name, part in self._parts.items() if part.identity == identity}
+    def _with(self, identity: str) -> Mapping[str, _NodeShare]:
+        return {name: part for name, part in self._shares.items() if part.identity == identity}
 
     def _divide(self, identity: str) -> None:
         parts = self._with(identity)

@@ -17,7 +17,8 @@ from typing import Any
 
 import pytest
 from own_engine import own_engine
-from ray_cluster import RayNodes, actors, ray_nodes
+from ray_cluster import RayNodes, actors, ray_nodes, require_ray
+from results_on_disk import finals_in, results_in
 
 from tbench.results import TrialResult
 from tbench.sandbox.docker.engine import Engine
@@ -73,16 +74,11 @@ class ClusterRun:
 
     @property
     def results(self) -> list[TrialResult]:
-        path = self.directory / "results.jsonl"
-        whole = path.read_bytes().rpartition(b"\n")[0] if path.exists() else b""
-        return [TrialResult.model_validate_json(line) for line in whole.splitlines()]
+        return results_in(self.directory)
 
     @property
     def finals(self) -> dict[tuple[str, int], TrialResult]:
-        finals = [result for result in self.results if result.final]
-        by_trial = {(result.task, result.seed): result for result in finals}
-        assert len(by_trial) == len(finals), "a trial has two final results"
-        return by_trial
+        return finals_in(self.directory)
 
     @property
     def machines(self) -> list[str]:
@@ -92,6 +88,7 @@ class ClusterRun:
 
 @pytest.fixture
 def run(engine: Engine, tools_volume: str, tmp_path: Path) -> Iterator[ClusterRun]:
+    require_ray()
     made = ClusterRun(engine, tmp_path / f"cluster-{uuid.uuid4().hex[:8]}")
     yield made
     made.end()
