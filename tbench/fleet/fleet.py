@@ -354,13 +354,6 @@ class Fleet:
         return [node for node in self._machines if node.is_up]
 
 
-async def _all_of(works: Any) -> None:
-    """Do all of them side by side. Raises the first error when all have ended."""
-    for outcome in await asyncio.gather(*works, return_exceptions=True):
-        if isinstance(outcome, BaseException):
-            raise outcome
-
-
 def _has(capacity: Capacity) -> str:
     return (
         f"{capacity.cpus:g} {'cpu' if capacity.cpus == 1 else 'cpus'} and {capacity.memory_mb / 1024:,.1f} GB of memory"

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
 from typing import Protocol
 
 from tbench.errors import UsageError
@@ -55,13 +54,11 @@ class Way:
 class EngineMachine:
     """A machine with a container engine."""
 
-    def __init__(
-        self, name: str, engine: Engine, make: Callable[[Engine], DockerBackend], way: Way | None = None
-    ) -> None:
+    def __init__(self, name: str, engine: Engine, backend: DockerBackend, way: Way) -> None:
         self.name = name
         self.engine = engine
-        self.backend = make(engine)
-        self._way = way or Way()
+        self.backend = backend
+        self._way = way
 
     async def answers(self) -> str:
         return await self._way.mend() or await self.engine.answers(PROBE_SEC)

@@ -22,13 +22,9 @@ class NamedEngine:
 
     def machine(self, settings: SandboxSettings) -> EngineMachine:
         """The machine as one of a fleet."""
-
-        def make(engine: Engine) -> DockerBackend:
-            logs = settings.image_logs
-            own = settings if logs is None else replace(settings, image_logs=logs / _file_name(self.name))
-            return DockerBackend(engine, own)
-
-        return EngineMachine(self.name, self.engine, make, self.way)
+        logs = settings.image_logs
+        own = settings if logs is None else replace(settings, image_logs=logs / _file_name(self.name))
+        return EngineMachine(self.name, self.engine, DockerBackend(self.engine, own), self.way)
 
     def close(self) -> None:
         """Take down the connection, and what leads to it."""

@@ -15,6 +15,11 @@ _ITS_OWN = (Stage.IMAGE, Stage.SANDBOX)
 """Stages whose errors of the infrastructure are a machine's: nothing has begun to work in a sandbox of it."""
 
 
+def is_of_machine(error: ErrorInfo) -> bool:
+    """Whether an attempt has failed by its machine, so that another one might do better."""
+    return error.blame is Blame.INFRA and error.stage in _ITS_OWN
+
+
 class Node:
     """A machine by its name, empty for an only one, and the backend that makes sandboxes on it."""
 
@@ -91,7 +96,7 @@ class Node:
         """Notice how an attempt on it has ended."""
         if error is None or error.stage not in (Stage.PLAN, *_ITS_OWN):
             self.failures = 0
-        elif error.stage in _ITS_OWN and error.blame is Blame.INFRA and self.is_up:
+        elif is_of_machine(error) and self.is_up:
             self.failures += 1
             self.on_failure(f"{error.type}: {error.message}")
 

@@ -11,7 +11,6 @@ import contextlib
 import json
 import os
 import shutil
-import socket
 import subprocess
 import sys
 from collections.abc import Mapping
@@ -43,11 +42,11 @@ class NodeActor:
         self._guard_pipe: int | None = None
 
     async def look(self) -> dict[str, Any]:
-        """What there is here: owner, address of the engine, `why_not` where it cannot be used; then nothing is started.
+        """What there is here: owner, and `why_not` where the engine cannot be used; then nothing is started.
 
         Where it can, what owners have left who are gone is removed (`left`: containers), and a guard waits.
         """
-        found: dict[str, Any] = {"owner": self._owner, "address": self._address, "host": socket.gethostname()}
+        found: dict[str, Any] = {"owner": self._owner}
         if urlsplit(self._address).scheme not in ("unix", "tcp"):
             return found | {"why_not": f"DOCKER_HOST={self._address} is neither unix:// nor tcp://"}
         try:

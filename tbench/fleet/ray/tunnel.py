@@ -99,14 +99,7 @@ class Tunnel:
 
     async def _answers(self) -> bool:
         """Whether the head takes connections: a call of Ray's would wait for it, and then end the process."""
-        host, _, port = self._head.rpartition(":")
-        try:
-            async with asyncio.timeout(_REACH_SEC):
-                _, writer = await asyncio.open_connection(host.strip("[]"), int(port))
-        except OSError:
-            return False
-        writer.close()
-        return True
+        return await asyncio.to_thread(_is_there, self._head)
 
     def _follow(self, able: Mapping[str, Mapping[str, Any]]) -> None:
         for key, node in able.items():

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from tbench.results import Blame, ErrorInfo, Stage
+from tbench.results import ErrorInfo
 from tbench.runs.scheduling.admission import Likes, NodeBudget
-from tbench.sandbox.node import Node
+from tbench.sandbox.node import Node, is_of_machine
 
 MOST_LOSSES = 3
 """How many machines may be lost under one trial before that counts as an attempt at it."""
@@ -57,5 +57,5 @@ class Tries:
         """Notice how the newest attempt has ended."""
         assert self.node is not None
         self.node.attempted(error)
-        if error is not None and error.blame is Blame.INFRA and error.stage in (Stage.IMAGE, Stage.SANDBOX):
+        if error is not None and is_of_machine(error):
             self.avoided = self.node
