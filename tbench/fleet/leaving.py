@@ -7,26 +7,18 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import subprocess
 import sys
 from collections.abc import Sequence
 
 from tbench.errors import TbenchError
 from tbench.fleet.address import EngineAddress
 from tbench.fleet.engines import connect
-from tbench.sandbox.docker.cleaning import remove_containers_of
-from tbench.sandbox.docker.owner import owner
+from tbench.sandbox.docker.cleaning import leave_removing_to_a_child, remove_containers_of
 
 
 def leave_removing_on(addresses: Sequence[str]) -> None:
     """Start a process that removes the containers of this one on these machines; this one may end at once."""
-    subprocess.Popen(
-        [sys.executable, "-m", "tbench.fleet.leaving", owner(), *addresses],
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.DEVNULL,
-        start_new_session=True,
-    )
+    leave_removing_to_a_child("tbench.fleet.leaving", *addresses)
 
 
 async def _remove_on(whose: str, address: str) -> None:

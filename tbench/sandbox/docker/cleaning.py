@@ -276,10 +276,13 @@ def _short(name: str) -> str:
     return f"without a name, {name[7:19]}" if name.startswith("sha256:") else name
 
 
-def leave_removing_to_a_child() -> None:
-    """Start a process that removes the containers of this one, which may then end at once."""
+def leave_removing_to_a_child(program: str = "tbench.sandbox.docker.cleaning", *where: str) -> None:
+    """Start a process that removes the containers of this one, which may then end at once.
+
+    `program` is a module that does so, given the owner and `where` it is done.
+    """
     subprocess.Popen(
-        [sys.executable, "-m", "tbench.sandbox.docker.cleaning", owner()],
+        [sys.executable, "-m", program, owner(), *where],
         stdin=subprocess.DEVNULL,
         stdout=subprocess.DEVNULL,
         stderr=subprocess.DEVNULL,
