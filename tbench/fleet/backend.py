@@ -62,10 +62,9 @@ class MachinesOfRun:
     def _on_node(self, machine: str, settings: SandboxSettings) -> Backend:
         if self._cluster is None:
             self._cluster = Engines.connect(self._sandbox, self._concurrency)
-        for name, engine in zip(self._cluster.names, self._cluster.all, strict=True):
-            if name == f"{machine}: ":
-                self._uses += 1
-                return _Led(engine, settings, self._give_back)
+        if (engine := self._cluster.named(machine)) is not None:
+            self._uses += 1
+            return _Led(engine, settings, self._give_back)
         if not self._uses:
             self._give_back()
         raise UsageError(f"{machine}: no node of the cluster at {self._sandbox.ray} has this name now")

@@ -57,6 +57,10 @@ class Engines:
         """What to say before what is told of each; nothing of an only one."""
         return [f"{each.name}: " for each in self._several] or [""]
 
+    def named(self, name: str) -> Engine | None:
+        """The engine of the machine with this name; None where none has it."""
+        return next((each.engine for each in self._several if each.name == name), None)
+
     @property
     def shares_kernel(self) -> bool:
         """Whether all sandboxes are on this machine, so that its load is theirs."""

@@ -175,11 +175,15 @@ class RayCluster:
                     # Ray would go on trying, and then say that nobody answers.
                     raise TokenRefused(f"--ray {self._address}: {_WRONG_TOKEN}")
                 continue
-            data = os.read(self._told, 1 << 16)
-            if not data:
+            if not self._read():
                 return None
-            self._buffer += data
         return self._line()
+
+    def _read(self) -> bool:
+        """Take what has come; False where nothing more will."""
+        data = os.read(self._told, 1 << 16)
+        self._buffer += data
+        return bool(data)
 
     def _line(self) -> Told:
         line, _, self._buffer = self._buffer.partition(b"\n")
@@ -224,10 +228,8 @@ class RayCluster:
                 await readable.wait()
             finally:
                 loop.remove_reader(self._told)
-            data = os.read(self._told, 1 << 16)
-            if not data:
+            if not self._read():
                 return None
-            self._buffer += data
         return self._line()
 
     def close(self) -> None:
