@@ -49,4 +49,4 @@ class EngineAddress:
                 return cls(text, "ssh", re.sub(r"[][]", "", host), port, path)
             case "tcp" if parts.hostname and port and parts.path in ("", "/"):
                 return cls(text, "tcp", host, port)
-        raise UsageError(f"{text}: is no address of an engine; {_FORMS}")
+        raise UsageError(f"{text or '(empty)'}: is no address of an engine; {_FORMS}")

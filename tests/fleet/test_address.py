@@ -63,7 +63,7 @@ def test_what_is_no_address_is_refused_in_one_line_with_the_forms_that_there_are
     with pytest.raises(UsageError) as refused:
         EngineAddress.parse(text)
     words = str(refused.value)
-    assert words.startswith(f"{text}: ") and "\n" not in words
+    assert words.startswith(f"{text or '(empty)'}: ") and "\n" not in words
     assert words.endswith("give unix:///path/of.sock, ssh://user@host or tcp://host:2376")
 
 

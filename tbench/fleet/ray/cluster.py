@@ -7,6 +7,7 @@ import contextlib
 import importlib.util
 import json
 import os
+import re
 import select
 import shutil
 import socket
@@ -33,6 +34,8 @@ _REACH_SEC = 5.0
 _END_SEC = 15.0
 _LOOK_SEC = 0.5
 _REFUSED, _TOKEN_MODE = "InvalidAuthToken", "RAY_AUTH_MODE"
+_HOST_AND_PORT = re.compile(r"(?P<host>[^\s/@]+):(?P<port>[0-9]{1,5})")
+_PORT = "give the port that `ray start --head` had, 6379 if it had none: not that of the dashboard"
 _FORMS = "give HOST:PORT of its head, auto for the one that runs here, or local for one of this machine alone"
 _START_NODES = """start nodes with: ray start --address=HOST:PORT --resources='{"engine": 1}'"""
 
@@ -144,7 +147,7 @@ class RayCluster:
         try:
             code = self._process.wait(1.0)
         except subprocess.TimeoutExpired:
-            return f"Ray does not answer within {START_SEC:.0f} s"
+            return f"Ray does not answer within {START_SEC:.0f} s; {_PORT}"
         lines = self._said().strip().splitlines() or [f"exit code {code}"]
         return f"the process that speaks to Ray has ended: {one_line(lines[-1], 200)}"
 
@@ -291,16 +294,16 @@ def require_address(address: str, *, has_ray: bool) -> None:
     """
     if address.startswith("ray://"):
         raise UsageError(f"--ray {address}: is for clients outside of a cluster; run on one of its nodes, and {_FORMS}")
-    host, _, port = address.rpartition(":")
-    if address not in ("auto", "local") and not (host and port.isdigit()):
-        raise UsageError(f"--ray {address}: is no address of a cluster; {_FORMS}")
+    found = _HOST_AND_PORT.fullmatch(address)
+    if address not in ("auto", "local") and (found is None or not 0 < int(found["port"]) < 1 << 16):
+        raise UsageError(f"--ray {address or '(empty)'}: is no address of a cluster; {_FORMS}")
     if not has_ray:
         raise UsageError("--ray: Ray is not installed; install it with: pip install 'tbench[ray]'")
-    if host:
+    if found is not None:
         try:
-            socket.create_connection((host.strip("[]"), int(port)), _REACH_SEC).close()
-        except (OSError, OverflowError) as error:
-            why = getattr(error, "strerror", None) or str(error)
+            socket.create_connection((found["host"].strip("[]"), int(found["port"])), _REACH_SEC).close()
+        except OSError as error:
+            why = error.strerror or str(error)
             raise UsageError(f"--ray {address}: no head of a cluster answers there: {why}") from error
 
 

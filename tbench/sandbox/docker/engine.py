@@ -30,9 +30,12 @@ from docker.types import CancellableStream
 from tbench.errors import EngineUnavailable, TbenchError
 from tbench.sandbox.docker.owner import owner as owner_of_this_process
 from tbench.sandbox.docker.pulling.login import read_docker_config
+from tbench.sandbox.docker.unreachable import is_cut_off, was_refused, why_unavailable
 from tbench.text import one_line
 
 T = TypeVar("T")
+FIRST_SEC = 30.0
+"""How long each of the first answers of an engine may take."""
 _CALL_SEC = 120.0
 OUTAGE_SEC = 120.0
 """How long an engine that does not answer is waited for; as long as a terminal waits for its session."""
@@ -173,11 +176,12 @@ class Engine:
         try:
             # from_env() is the documented way to honour DOCKER_HOST, TLS and contexts of the environment.
             environment = {**os.environ, **({} if host is None else {"DOCKER_HOST": host})}
-            client = docker.from_env(timeout=int(_CALL_SEC), max_pool_size=connections, environment=environment)
+            client = docker.from_env(timeout=int(FIRST_SEC), max_pool_size=connections, environment=environment)
             raw = client.api.info()
             told = client.api.version()
+            client.api.timeout = int(_CALL_SEC)
         except (DockerException, requests.RequestException) as error:
-            raise EngineUnavailable(_why_unavailable(error, host)) from None
+            raise EngineUnavailable(why_unavailable(error, host, FIRST_SEC)) from None
         info = EngineInfo(
             name=raw.get("Name", "?"),
             version=told["Version"],
@@ -260,8 +264,8 @@ class Engine:
         # urllib3's own come through where the SDK reads a response in pieces (build, pull, logs).
         except (DockerException, requests.RequestException, urllib3.exceptions.HTTPError, OSError) as error:
             words = f"{name}: {one_line(str(error))}"
-            if _is_cut_off(error):
-                raise EngineUnreachable(words, sent=not _was_refused(error)) from error
+            if is_cut_off(error):
+                raise EngineUnreachable(words, sent=not was_refused(error)) from error
             raise EngineError(words) from error
 
     def open_pull(self, repository: str, version: str, login: str | None, silence_sec: float) -> PullStream:
@@ -351,41 +355,5 @@ def _name(function: Callable[..., Any]) -> str:
     return getattr(function, "__name__", "a call")
 
 
-def _is_cut_off(error: BaseException) -> bool:
-    """Whether the connection broke or could not be made; an answer that takes too long does not count."""
-    if any(isinstance(cause, urllib3.exceptions.ReadTimeoutError | TimeoutError) for cause in _causes(error)):
-        return False
-    return isinstance(error, requests.ConnectionError | urllib3.exceptions.ProtocolError | ConnectionError)
-
-
-def _was_refused(error: BaseException) -> bool:
-    """Whether the engine cannot have received the call."""
-    refusals = ConnectionRefusedError | FileNotFoundError | urllib3.exceptions.NewConnectionError
-    return any(isinstance(cause, refusals) for cause in _causes(error))
-
-
-def _causes(error: BaseException) -> list[BaseException]:
-    """The error and its causes: the libraries wrap what connect() or read() raised, several times over."""
-    found = [error]
-    for cause in found:  # grows as it is read
-        reasons = [*cause.args, cause.__cause__, cause.__context__, getattr(cause, "reason", None)]
-        found += [reason for reason in reasons if isinstance(reason, BaseException) and reason not in found]
-    return found
-
-
 def _api_message(error: APIError) -> str:
     return one_line(str(error.explanation or error))
-
-
-def _why_unavailable(error: Exception, host: str | None) -> str:
-    where = host or os.environ.get("DOCKER_HOST", "unix:///var/run/docker.sock")
-    text = str(error)
-    if "Permission denied" in text:
-        return (
-            f"no permission on {where}: join its group ('sudo usermod -aG docker $USER', log in again) or run as root"
-        )
-    if "No such file" in text or "Connection refused" in text or "ConnectionRefused" in text:
-        return (
-            f"no container engine answers at {where}: start Docker (or run 'tbench setup', which can as root on Debian)"
-        )
-    return f"no container engine answers at {where}: {one_line(text, 200)}; run 'tbench setup'"
