@@ -71,6 +71,12 @@ class OwnEngine:
             return b"200 OK" in client.recv(100)
         return False
 
+    @property
+    def process_id(self) -> int:
+        """That of dockerd."""
+        assert self._process is not None
+        return self._process.pid
+
     def tell(self, number: int) -> None:
         """Send a signal."""
         assert self._process is not None

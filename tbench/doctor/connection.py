@@ -11,6 +11,8 @@ from pathlib import Path
 from urllib.parse import urlsplit
 
 from tbench.doctor import CheckResult, fail, ok
+from tbench.errors import EngineUnavailable
+from tbench.sandbox.docker.tls import CERTIFICATES, VERIFY, tls_context
 
 DEFAULT = "unix:///var/run/docker.sock"
 _CAP_SYS_ADMIN = 21
@@ -116,13 +118,12 @@ def _tcp(host: str, port: int | None, here: Surroundings) -> CheckResult:
     except OSError as error:
         return fail(f"{where}: cannot connect: {error.strerror or error}", mend)
     with plain:
-        if not here.verifies_tls:
-            return _ping(plain, here.host)
         try:
-            context = _tls(here)
-        except (OSError, ssl.SSLError) as error:
-            what = f"the TLS files of {here.certificates or '~/.docker'} cannot be used: {error}"
-            return fail(what, "let DOCKER_CERT_PATH name the directory of ca.pem, cert.pem and key.pem")
+            context = tls_context({VERIFY: "1" if here.verifies_tls else "", CERTIFICATES: here.certificates})
+        except EngineUnavailable as error:
+            return fail(*str(error).rsplit("; ", 1))
+        if context is None:
+            return _ping(plain, here.host)
         try:
             with context.wrap_socket(plain, server_hostname=host) as secure:
                 return _ping(secure, here.host)
@@ -132,13 +133,6 @@ def _tcp(host: str, port: int | None, here: Surroundings) -> CheckResult:
                 what,
                 "check that ca.pem is the CA of that engine and names this host; unset DOCKER_TLS_VERIFY for plain TCP",
             )
-
-
-def _tls(here: Surroundings) -> ssl.SSLContext:
-    directory = Path(here.certificates or Path.home() / ".docker")
-    context = ssl.create_default_context(cafile=str(directory / "ca.pem"))
-    context.load_cert_chain(str(directory / "cert.pem"), str(directory / "key.pem"))
-    return context
 
 
 def _ping(connection: socket.socket, where: str) -> CheckResult:

@@ -5,10 +5,8 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
-import shutil
 import socket
 import ssl
-import subprocess
 import tempfile
 import threading
 from collections.abc import Callable, Iterator
@@ -21,6 +19,7 @@ from typing import Any
 
 import pytest
 from fault_server import FaultServer
+from own_tls import make_certificate
 
 from tbench.demo.server import DemoEndpoint
 from tbench.doctor import Check, CheckResult, CheckStatus, endpoint, examine, examine_all, ok
@@ -99,14 +98,7 @@ def listening(
 @pytest.fixture
 def certificate(tmp_path: Path) -> Path:
     """A directory with a certificate for localhost, which is its own CA."""
-    if shutil.which("openssl") is None:
-        pytest.skip("openssl makes the certificate")
-    names = ["-subj", "/CN=localhost", "-addext", "subjectAltName=DNS:localhost,IP:127.0.0.1"]
-    files = ["-keyout", str(tmp_path / "key.pem"), "-out", str(tmp_path / "cert.pem")]
-    making = ["openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-days", "2", *names, *files]
-    subprocess.run(making, check=True, capture_output=True)
-    shutil.copy(tmp_path / "cert.pem", tmp_path / "ca.pem")
-    return tmp_path
+    return make_certificate(tmp_path)
 
 
 @pytest.fixture
@@ -208,11 +200,7 @@ def test_tls_problems_are_told_from_each_other(certificate: Path, tmp_path: Path
         secure = {"host": f"tcp://localhost:{port}", "verifies_tls": True}
         assert at(**secure, certificates=str(certificate)).status is CheckStatus.OK
         assert "TLS files of /nowhere cannot be used" in at(**secure, certificates="/nowhere").what
-        foreign = tmp_path / "foreign"
-        shutil.copytree(certificate, foreign, ignore=shutil.ignore_patterns("foreign", "ca.pem"))
-        names = ["-subj", "/CN=other", "-keyout", str(foreign / "other.pem"), "-out", str(foreign / "ca.pem")]
-        making = ["openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", *names]
-        subprocess.run(making, check=True, capture_output=True)
+        foreign = make_certificate(tmp_path / "foreign", "other")
         assert "TLS failed: " in at(**secure, certificates=str(foreign)).what
     with listening(NO_TLS) as (host, port):
         assert at(f"tcp://{host}:{port}").what == f"tcp://{host}:{port} wants TLS"

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import gc
 import json
 import os
 import shutil
@@ -16,11 +15,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import certifi
 import pytest
 from fleet_machines import until
 from in_process import tbench
 from own_engine import OwnEngine, own_engine
 from own_sshd import OwnSshd, own_sshd
+from own_tls import make_certificate, reached_over_tls, tls_options
 from run_plans import a_plan
 
 import tbench as api
@@ -48,7 +49,7 @@ from tbench.tasks.sources import TaskSet, read_tasks
 
 pytestmark = [
     pytest.mark.engine,
-    # The docker SDK leaves the socket of a refused connect() to the garbage collector.
+    pytest.mark.usefixtures("left_by_the_sdk"),
     pytest.mark.filterwarnings("ignore:Exception ignored in. <socket:pytest.PytestUnraisableExceptionWarning"),
     pytest.mark.filterwarnings("ignore:unclosed <socket:ResourceWarning"),
     pytest.mark.skipif(
@@ -75,6 +76,8 @@ class Second:
     own: OwnEngine
     engine: Engine
     sshd: OwnSshd
+    certificate: Path
+    """What it shows over TLS, and wants to be shown."""
 
     @property
     def over_ssh(self) -> str:
@@ -90,17 +93,11 @@ class Second:
         return [container["Id"] for container in found]
 
 
-@pytest.fixture(autouse=True)
-def collected() -> Iterator[None]:
-    """What the SDK left is collected here, where it is expected."""
-    yield
-    gc.collect()
-
-
 @pytest.fixture(scope="module")
-def second(engine: Engine, tools_volume: str) -> Iterator[Second]:
-    with own_engine(images=IMAGES) as (own, theirs), own_sshd() as sshd:
-        yield Second(own, theirs, sshd)
+def second(engine: Engine, tools_volume: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Second]:
+    certificate = make_certificate(tmp_path_factory.mktemp("tls"))
+    with own_engine(*tls_options(certificate), images=IMAGES) as (own, theirs), own_sshd() as sshd:
+        yield Second(own, theirs, sshd, certificate)
 
 
 @pytest.fixture
@@ -227,6 +224,21 @@ def test_cleaning_and_setup_are_for_the_engine_that_is_named(second: Second) -> 
     ready = tbench("setup", "--engine", second.over_ssh, PATH=second.path)
     assert (ready.returncode, f"setup: {second.over_ssh}: engine " in ready.stderr) == (0, True), ready.stderr
     assert children() == set()
+
+
+async def test_trials_with_terminals_are_on_an_engine_that_wants_tls(
+    second: Second, source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("DOCKER_TLS_VERIFY", "1")
+    monkeypatch.setenv("DOCKER_CERT_PATH", str(second.certificate))
+    # Which some sites set for all programs; it is for other servers than this one.
+    monkeypatch.setenv("REQUESTS_CA_BUNDLE", certifi.where())
+    with reached_over_tls(second.own) as address:
+        over = OverTwo(address, source, tmp_path, seeds=4)
+        lines = await over.execute(lambda: Types([], sleep_sec=0.1))
+    assert {line["machine"] for line in lines} == {SHARED, address}
+    assert [(line["reward"], line["attempt"]) for line in lines] == [(1.0, 1)] * 4
+    assert await second.containers(over.name) == []
 
 
 # -- bad input -------------------------------------------------------------------------------------
@@ -377,11 +389,11 @@ async def test_the_trials_of_an_engine_that_is_killed_are_elsewhere_and_its_cont
 class Types(NopAgent):
     """Works at a terminal for some seconds, and tells when it does."""
 
-    def __init__(self, begun: list[int]) -> None:
-        self._begun = begun
+    def __init__(self, begun: list[int], sleep_sec: float = 5) -> None:
+        self._begun, self._sleep_sec = begun, sleep_sec
 
     async def work(self, place: Workplace) -> AgentReport:
-        commands = ["x=kept", "sleep 5; echo slept", '[ "$x" = kept ] && touch /app/done']
+        commands = ["x=kept", f"sleep {self._sleep_sec}; echo slept", '[ "$x" = kept ] && touch /app/done']
         model = ScriptedModel([f"```bash\n{command}\n```" for command in commands])
         self._begun.append(place.seed)
         agent = ModelAgent(model, load_protocol("bash-block"), Limits(steps=3, command_sec=60))

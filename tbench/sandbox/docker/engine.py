@@ -30,6 +30,7 @@ from docker.types import CancellableStream
 from tbench.errors import EngineUnavailable, TbenchError
 from tbench.sandbox.docker.owner import owner as owner_of_this_process
 from tbench.sandbox.docker.pulling.login import read_docker_config
+from tbench.sandbox.docker.tls import CERTIFICATES, VERIFY, TlsForward, tls_context
 from tbench.sandbox.docker.unreachable import is_cut_off, was_refused, why_unavailable
 from tbench.text import one_line
 
@@ -136,8 +137,12 @@ class Engine:
         outage_sec: float = OUTAGE_SEC,
         is_forwarded: bool = False,
         owner: str = "",
+        way: TlsForward | None = None,
     ) -> None:
-        """`is_forwarded` says that behind its socket is another machine; `owner` is the label of what is made there."""
+        """`is_forwarded` says that behind its socket is another machine; `owner` is the label of what is made there.
+
+        `way` leads to that machine, and is closed with the rest.
+        """
         self.api = api
         self.info = info
         self.outage_sec = outage_sec
@@ -146,6 +151,7 @@ class Engine:
         self._executor = executor
         self._is_forwarded = is_forwarded
         self._is_given_up = False
+        self._way = way
 
     @property
     def is_local(self) -> bool:
@@ -173,32 +179,26 @@ class Engine:
         read_docker_config()  # of which the SDK would make a traceback
         # A trial can hold one connection in an exec while its removal and another's start need their own.
         connections = 3 * concurrency + 4
-        try:
-            # from_env() is the documented way to honour DOCKER_HOST, TLS and contexts of the environment.
-            environment = {**os.environ, **({} if host is None else {"DOCKER_HOST": host})}
-            client = docker.from_env(timeout=int(FIRST_SEC), max_pool_size=connections, environment=environment)
-            raw = client.api.info()
-            told = client.api.version()
-            client.api.timeout = int(_CALL_SEC)
-        except (DockerException, requests.RequestException) as error:
-            raise EngineUnavailable(why_unavailable(error, host, FIRST_SEC)) from None
-        info = EngineInfo(
-            name=raw.get("Name", "?"),
-            version=told["Version"],
-            is_podman=any("podman" in part.get("Name", "").lower() for part in told.get("Components") or ()),
-            cpus=raw.get("NCPU", 1),
-            memory_mb=raw.get("MemTotal", 0) / (1 << 20),
-            storage_driver=raw.get("Driver", "?"),
-            cgroup_version=raw.get("CgroupVersion", "1"),
-            kernel=raw.get("KernelVersion", ""),
-            root=raw.get("DockerRootDir", ""),
-            architecture=_ARCHITECTURES.get(raw.get("Architecture", ""), raw.get("Architecture", "")),
-            has_gpus=_has_gpus(raw),
-            may_limit_disk=_may_limit_disk(raw),
-            # Engines beside each other on a machine may share the id, but not the directory.
-            identity=f"{raw['ID']} {raw.get('DockerRootDir', '')}" if raw.get("ID") else "",
+        environment = {**os.environ, **({} if host is None else {"DOCKER_HOST": host})}
+        way = _way(environment)
+        with contextlib.ExitStack() as stack:
+            if way is not None:
+                stack.callback(way.close)
+                environment["DOCKER_HOST"], is_forwarded = way.host, True
+            try:
+                # from_env() is the documented way to honour DOCKER_HOST.
+                client = docker.from_env(timeout=int(FIRST_SEC), max_pool_size=connections, environment=environment)
+                raw = client.api.info()
+                told = client.api.version()
+                client.api.timeout = int(_CALL_SEC)
+            except (DockerException, requests.RequestException) as error:
+                of_way = "" if way is None else way.why
+                raise EngineUnavailable(why_unavailable(error, host, FIRST_SEC, of_way=of_way)) from None
+            info = _info(raw, told)
+            stack.pop_all()
+        return cls(
+            client.api, DaemonThreads(), info, outage_sec=outage_sec, is_forwarded=is_forwarded, owner=owner, way=way
         )
-        return cls(client.api, DaemonThreads(), info, outage_sec=outage_sec, is_forwarded=is_forwarded, owner=owner)
 
     @property
     def shares_kernel(self) -> bool:
@@ -309,6 +309,17 @@ class Engine:
         """Close the connections; calls under way are not waited for."""
         with contextlib.suppress(Exception):
             self.api.close()
+        if self._way is not None:
+            self._way.close()
+
+
+def _way(environment: dict[str, str]) -> TlsForward | None:
+    """What leads to an engine that wants TLS, of which nothing is left in the environment. Raises EngineUnavailable."""
+    context = tls_context(environment)
+    for name in (VERIFY, CERTIFICATES):
+        environment.pop(name, None)
+    host = environment.get("DOCKER_HOST", "")
+    return TlsForward(host, context) if context is not None and host.startswith(("tcp://", "https://")) else None
 
 
 def _end(response: requests.Response) -> None:
@@ -332,6 +343,26 @@ def _messages(response: requests.Response) -> Iterator[dict[str, Any]]:
         yield from (json.loads(line) for line in lines if line.strip())
     if rest.strip():
         yield json.loads(rest)
+
+
+def _info(raw: dict[str, Any], told: dict[str, Any]) -> EngineInfo:
+    """What an engine says of itself, in its answers to /info and /version."""
+    return EngineInfo(
+        name=raw.get("Name", "?"),
+        version=told["Version"],
+        is_podman=any("podman" in part.get("Name", "").lower() for part in told.get("Components") or ()),
+        cpus=raw.get("NCPU", 1),
+        memory_mb=raw.get("MemTotal", 0) / (1 << 20),
+        storage_driver=raw.get("Driver", "?"),
+        cgroup_version=raw.get("CgroupVersion", "1"),
+        kernel=raw.get("KernelVersion", ""),
+        root=raw.get("DockerRootDir", ""),
+        architecture=_ARCHITECTURES.get(raw.get("Architecture", ""), raw.get("Architecture", "")),
+        has_gpus=_has_gpus(raw),
+        may_limit_disk=_may_limit_disk(raw),
+        # Engines beside each other on a machine may share the id, but not the directory.
+        identity=f"{raw['ID']} {raw.get('DockerRootDir', '')}" if raw.get("ID") else "",
+    )
 
 
 def _has_gpus(info: dict[str, Any]) -> bool:

@@ -26,18 +26,23 @@ def was_refused(error: BaseException) -> bool:
     return any(isinstance(cause, refusals) for cause in _causes(error))
 
 
-def why_unavailable(error: BaseException, host: str | None, waited_sec: float) -> str:
-    """Why an engine at `host`, or else where DOCKER_HOST says, cannot be connected to, and what to do about it."""
+def why_unavailable(error: BaseException, host: str | None, waited_sec: float, of_way: str = "") -> str:
+    """Why an engine at `host`, or else where DOCKER_HOST says, cannot be connected to, and what to do about it.
+
+    `of_way` is what went wrong on the way to it, where something leads there.
+    """
     where = host or os.environ.get("DOCKER_HOST") or _DEFAULT
     causes = _causes(error)
     nobody = f"no container engine answers at {where}"
+    closer = f"'tbench doctor{'' if host is None else f' --engine {host}'}' looks closer"
+    if of_way:
+        return f"{nobody}: {one_line(of_way, 200)}; {closer}"
     if any(isinstance(cause, PermissionError) for cause in causes):
         return (
             f"no permission on {where}: join its group ('sudo usermod -aG docker $USER', log in again) or run as root"
         )
     if any(isinstance(cause, FileNotFoundError | ConnectionRefusedError) for cause in causes):
         return f"{nobody}: {_MINE if where.startswith('unix://') else 'start one there, or name another address'}"
-    closer = f"'tbench doctor{'' if host is None else f' --engine {host}'}' looks closer"
     if any(isinstance(cause, requests.Timeout | TimeoutError) for cause in causes):
         return f"{nobody} within {waited_sec:.0f} s; {closer}"
     return f"{nobody}: {one_line(_words(error, causes), 200)}; {closer}"

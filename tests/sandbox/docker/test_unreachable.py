@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import gc
 import socket
 import threading
 from collections.abc import Callable, Iterator
@@ -16,14 +15,10 @@ from tbench.errors import EngineUnavailable
 from tbench.sandbox.docker import engine as engine_module
 from tbench.sandbox.docker.engine import Engine
 
-pytestmark = pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
-
-
-@pytest.fixture(autouse=True)
-def left_by_the_sdk() -> Iterator[None]:
-    """It leaves the socket of a connection that was refused to the collector, which warns of it in a later test."""
-    yield
-    gc.collect()
+pytestmark = [
+    pytest.mark.usefixtures("left_by_the_sdk"),
+    pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning"),
+]
 
 
 class _NoEngine(BaseHTTPRequestHandler):
