@@ -360,6 +360,8 @@ class DockerBackend:
         recipe = await self._recipe(environment, trial, image, environment.variables())
         if not state["HostConfig"].get("StorageOpt"):
             recipe = dataclasses.replace(recipe, storage_mb=None)  # a copy has as little of a limit as it has
+        if not any(bind.startswith(f"{self._tools_volume}:") for bind in state["HostConfig"].get("Binds") or ()):
+            recipe = dataclasses.replace(recipe, tells_end=False)  # its tools are of an earlier version
         container = Container(self._engine, kept, recipe, originals=self._originals)
         await container.find_router()
         project = state["Config"]["Labels"].get(LABEL_PROJECT)

@@ -12,8 +12,9 @@ from tbench.sandbox.archive import sums_by_path
 from tbench.sandbox.backend import BUSYBOX, ChangeKind, Sandbox
 from tbench.sandbox.docker.create import ContainerLimits, Recipe
 from tbench.sandbox.docker.exec_stream import ExecStream
+from tbench.sandbox.docker.output import EndOfOutput
 
-_TRANSFER_SEC = 900.0
+_TRANSFER_SEC = 900
 _SMALL = ContainerLimits(cpus=1.0, memory_mb=256.0, pids=256)
 # Owners are numbers in this format, so accounts do not matter. A file of 4 GB or more has no place in it and stays.
 _FIT = f"'exec {BUSYBOX} find \"$@\" -maxdepth 0 ! \\( -type f -size +8388607 \\) -print0 2>/dev/null'"
@@ -94,8 +95,8 @@ async def _listing(sandbox: Sandbox) -> dict[str, tuple[str, str]]:
     return {entry[3]: (" ".join(entry[:3]), contents.get(entry[3], "")) for entry in entries if len(entry) == 4}
 
 
-Open = Callable[[str], Awaitable[ExecStream]]
-"""Starts a script as root; returns its streams."""
+Open = Callable[[str, int], Awaitable[tuple[ExecStream, EndOfOutput]]]
+"""Starts a script as root, with its limit in seconds; returns its stream, and what finds the end in that."""
 
 
 async def transfer(source: Open, target: Open, paths: Collection[str], removed: Collection[str]) -> None:
@@ -106,7 +107,7 @@ async def transfer(source: Open, target: Open, paths: Collection[str], removed: 
     try:
         async with asyncio.timeout(_TRANSFER_SEC):
             if removed:
-                await _feed_and_drain(await target(_REMOVES), _listed(removed))
+                await _feed_and_drain(*await target(_REMOVES, _TRANSFER_SEC), _listed(removed))
             if paths:
                 await _pump(source, target, _listed(paths))
     except (OSError, TimeoutError) as error:
@@ -121,15 +122,16 @@ def _listed(paths: Collection[str]) -> bytes:
 async def _pump(source: Open, target: Open, names: bytes) -> None:
     async with contextlib.AsyncExitStack() as streams:
         # Each as soon as it is open: whoever waits for the second may be cancelled.
-        packs = await source(_PACKS)
+        packs, end_of_packing = await source(_PACKS, _TRANSFER_SEC)
         streams.push_async_callback(packs.close)
-        unpacks = await target(_UNPACKS)
+        unpacks, end = await target(_UNPACKS, _TRANSFER_SEC)
         streams.push_async_callback(unpacks.close)
         naming = asyncio.create_task(_feed(packs, names))
-        answers = asyncio.create_task(_drain(unpacks))
+        answers = asyncio.create_task(_drain(unpacks, end))
         try:
             while data := await packs.read_output():
-                await unpacks.write(data)
+                await unpacks.write(end_of_packing.strip(data))
+            _require_end(end_of_packing)
             unpacks.end_input()
             await naming
             await answers
@@ -143,15 +145,21 @@ async def _feed(stream: ExecStream, data: bytes) -> None:
     stream.end_input()
 
 
-async def _drain(stream: ExecStream) -> None:
-    while await stream.read_output():
-        pass
+async def _drain(stream: ExecStream, end: EndOfOutput) -> None:
+    while data := await stream.read_output():
+        end.strip(data)
+    _require_end(end)
 
 
-async def _feed_and_drain(stream: ExecStream, data: bytes) -> None:
+def _require_end(end: EndOfOutput) -> None:
+    if end.is_missing:
+        raise ConnectionResetError("the connection to the engine was cut")
+
+
+async def _feed_and_drain(stream: ExecStream, end: EndOfOutput, data: bytes) -> None:
     try:
         feeding = asyncio.create_task(_feed(stream, data))
-        await _drain(stream)
+        await _drain(stream, end)
         await feeding
     finally:
         await stream.close()

@@ -17,20 +17,23 @@ from tbench.sandbox.backend import BUSYBOX, TOOLS, ExecResult, TtyStream
 from tbench.sandbox.docker.create import unreachable
 from tbench.sandbox.docker.engine import Engine, EngineError
 from tbench.sandbox.docker.exec_stream import ExecStream
-from tbench.sandbox.docker.output import CommandOutput
+from tbench.sandbox.docker.output import END, CommandOutput, EndOfOutput
 from tbench.text import one_line
 
 OUTPUT_BYTES = 64 << 20
 _EXEC_SEC = 60.0
 _ENDS_SEC = 2
+_SIGNALLED = 128
 
 
 class Commands:
     """Starts commands in one container."""
 
-    def __init__(self, engine: Engine, container: str) -> None:
+    def __init__(self, engine: Engine, container: str, *, tells_end: bool = True) -> None:
+        """`tells_end` says that the container's tools tell when a command's output is whole."""
         self._engine = engine
         self._container = container
+        self._tells_end = tells_end
 
     async def run(
         self,
@@ -48,18 +51,17 @@ class Commands:
         Raises TrialError (sandbox_lost, sandbox_failed, task_invalid, engine_unreachable), and OSError where the disk
         of `sink` is full.
         """
-        # The limit holds inside (there is no API to end an exec) and, with a margin, outside.
         limit = max(1, round(timeout_sec))
-        script = f"printf '\\1'\n{script}"
-        argv = [f"{TOOLS}/bin/limit", str(limit), BUSYBOX, "sh", "-c", script]
-        output = CommandOutput(sink, limit_bytes)
-        stream = await self.open(argv, user=user, workdir="/", environment=environment)
+        stream, end = await self.script(f"printf '\\1'\n{script}", limit_sec=limit, user=user, environment=environment)
+        output = CommandOutput(sink, limit_bytes, end)
         started = time.monotonic()
         try:
             async with asyncio.timeout(limit + 30):
                 async with stream.fed(source):
                     while (data := await stream.read_output()) and await output.take(data):
                         pass
+                    if not output.was_cut:
+                        await output.finish()
                 if output.was_cut:
                     return ExecResult(None, output.kept, was_cut=True)
                 code = await self._exit_code(stream.exec_id)
@@ -72,12 +74,24 @@ class Commands:
         timed_out = time.monotonic() - started >= limit and code in (None, 124, 137, 143)
         if (code in (None, 137) or not output.has_begun) and not timed_out and await self._has_ended():
             raise TrialError("sandbox_lost", "the container ended under a command")
+        if end.is_missing and not timed_out and (code is None or (output.has_begun and code < _SIGNALLED)):
+            # What limits it holds the output open to the end, and tells that, unless it was killed itself.
+            raise TrialError("engine_unreachable", "the connection to the engine was cut under a command")
         if not output.has_begun and not timed_out:
             words = one_line((output.kept.decode("utf-8", "replace") + stream.errors).strip(), 200)
             if "unable to find user" in words:
                 raise TrialError("task_invalid", f"{words}: the image has no user {user!r}", stage=Stage.SANDBOX)
             raise TrialError("sandbox_failed", f"no command can be started in the container ({code}): {words}")
         return ExecResult(code, output.kept, timed_out)
+
+    async def script(
+        self, script: str, *, limit_sec: int, user: str, environment: Mapping[str, str]
+    ) -> tuple[ExecStream, EndOfOutput]:
+        """Start a shell script that ends by itself; its stream, and what finds the end in that. Raises as `open`."""
+        # The limit holds inside, as there is no API to end an exec; whoever reads has one of his own, with a margin.
+        argv = [f"{TOOLS}/bin/limit", str(limit_sec), BUSYBOX, "sh", "-c", script]
+        end = EndOfOutput(is_told=self._tells_end)
+        return await self.open(argv, user=user, workdir="/", environment={**environment, END: end.mark}), end
 
     async def tty(self, argv: Sequence[str], environment: Mapping[str, str], *, user: str, workdir: str) -> TtyStream:
         """Start a command on a terminal of its own. Raises TrialError as `open` does."""
@@ -126,7 +140,7 @@ class Commands:
             raise TrialError("sandbox_failed", f"starting {shlex.join(argv[:3])} failed: {error}") from error
 
     async def _exit_code(self, exec_id: str) -> int | None:
-        """Exit code of a command; None where it runs on with its output closed."""
+        """Exit code of a command whose stream has ended; None where it runs on."""
         # The stream may end a moment before the engine knows of the process's end.
         ends_at = time.monotonic() + _ENDS_SEC
         while True:

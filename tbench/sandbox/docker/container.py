@@ -48,6 +48,7 @@ from tbench.sandbox.docker.memory_watch import MemoryWatch
 from tbench.sandbox.docker.networking.bridge import closing_script
 from tbench.sandbox.docker.networking.given import given_names
 from tbench.sandbox.docker.networking.router import Router
+from tbench.sandbox.docker.output import EndOfOutput
 from tbench.sandbox.health import wait_until_healthy
 from tbench.sandbox.loose_files import pack_folder
 from tbench.sandbox.pinning import Lease
@@ -101,7 +102,7 @@ class Container:
         self._limits = recipe.limits
         self._memory_watch = memory_watch
         self._originals = originals or Originals()
-        self._commands = Commands(engine, container_id)
+        self._commands = Commands(engine, container_id, tells_end=recipe.tells_end)
         self._router: Router | None = None
         self._network = recipe.network
         self.lease = Lease()
@@ -344,8 +345,8 @@ class Container:
     async def _another(self, recipe: Recipe) -> Container:
         return await Container.start(self._engine, recipe, self._memory_watch, self._originals)
 
-    async def _open_as_root(self, script: str) -> ExecStream:
-        return await self._commands.open([BUSYBOX, "sh", "-c", script], user=_ROOT, workdir="/", environment={})
+    async def _open_as_root(self, script: str, limit_sec: int) -> tuple[ExecStream, EndOfOutput]:
+        return await self._commands.script(script, limit_sec=limit_sec, user=_ROOT, environment={})
 
     async def wait_until_healthy(self, check: Healthcheck) -> None:
         """Wait for a healthcheck. Raises TrialError, with what entry point and services have written."""

@@ -3,21 +3,61 @@
 from __future__ import annotations
 
 import asyncio
+import secrets
 from typing import IO
 
 BEGAN = b"\1"
 """Output before that of a command; without it, not even a shell could be started."""
+END = "TBENCH_END"
+"""Variable with what is printed behind the output of a command (images/tools/limit.c)."""
+
+
+class EndOfOutput:
+    """Finds the end of a command's output, which is a mark: where a connection was cut, there is none."""
+
+    def __init__(self, *, is_told: bool = True) -> None:
+        """`is_told` says that the container's tools print it, as those of earlier versions do not."""
+        # No beginning of it is an end of it as well, so that it is found behind a part of itself.
+        self.mark = f"\4{secrets.token_hex(12)}"
+        self._mark = self.mark.encode()
+        self._held = b""
+        self._has_come, self._is_told = False, is_told
+
+    @property
+    def is_missing(self) -> bool:
+        """Whether the end should have come, but has not."""
+        return self._is_told and not self._has_come
+
+    def strip(self, data: bytes) -> bytes:
+        """The output in the next piece of what has come, without the mark, and without what may be its beginning."""
+        if self._has_come:
+            return data
+        data = self._held + data
+        before, mark, behind = data.partition(self._mark)
+        if mark:
+            self._has_come, self._held = True, b""
+            return before + behind
+        most = min(len(self._mark) - 1, len(data))
+        held = next((size for size in range(most, 0, -1) if data.endswith(self._mark[:size])), 0)
+        self._held = data[len(data) - held :]
+        return data[: len(data) - held]
+
+    def rest(self) -> bytes:
+        """What was held back, where nothing more comes."""
+        held, self._held = self._held, b""
+        return held
 
 
 class CommandOutput:
     """Takes the output of one command. What comes before the command has begun is the engine's own, and is kept."""
 
-    def __init__(self, sink: IO[bytes] | None, limit_bytes: int) -> None:
+    def __init__(self, sink: IO[bytes] | None, limit_bytes: int, end: EndOfOutput) -> None:
         self.has_begun = False
         self.was_cut = False
         """Whether there was more than the limit."""
         self._sink = sink
         self._left = limit_bytes
+        self._end = end
         self._kept = bytearray()
 
     @property
@@ -26,6 +66,13 @@ class CommandOutput:
 
     async def take(self, data: bytes) -> bool:
         """Take a piece of output; returns whether more is wanted. Raises OSError where the file cannot be written."""
+        return await self._take(self._end.strip(data))
+
+    async def finish(self) -> None:
+        """Take it that nothing more comes. Raises OSError as `take` does."""
+        await self._take(self._end.rest())
+
+    async def _take(self, data: bytes) -> bool:
         if not self.has_begun and not self._kept and data.startswith(BEGAN):
             self.has_begun, data = True, data[len(BEGAN) :]
         self.was_cut = len(data) > self._left
@@ -33,7 +80,7 @@ class CommandOutput:
         self._left -= len(data)
         if self._sink is None or not self.has_begun:
             self._kept += data
-        else:
+        elif data:
             # In a thread: a slow disk must not hold up the other trials' terminals.
             await asyncio.to_thread(self._sink.write, data)
         return not self.was_cut
