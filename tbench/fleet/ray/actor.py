@@ -53,7 +53,10 @@ class NodeActor:
             info = await asyncio.to_thread(ask, self._address, "GET", "/info", PROBE_SEC)
         except OSError as error:
             return found | {"why_not": f"no container engine answers at {self._address} ({error.strerror or error})"}
-        if why := without_disk((info or {}).get("DockerRootDir", "")):
+        if info is None:
+            why = f"no container engine answers at {self._address}, or one that wants TLS, which is not spoken here"
+            return found | {"why_not": why}
+        if why := without_disk(info.get("DockerRootDir", "")):
             return found | {"why_not": why}
         with contextlib.suppress(OSError):
             found["left"] = await asyncio.to_thread(self._remove_gone)

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import socket
+import threading
+from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
 
 import pytest
 
 from tbench.errors import UsageError
-from tbench.fleet.ray.actor import LEAST_FREE_MB, engine_address, without_disk
+from tbench.fleet.ray.actor import LEAST_FREE_MB, NodeActor, engine_address, without_disk
 from tbench.fleet.ray.cluster import advised, require_address
 
 
@@ -79,6 +81,30 @@ def test_without_docker_host_it_is_one_whose_socket_is_there(tmp_path: Path) -> 
     (tmp_path / "podman" / "podman.sock").touch()
     found = engine_address({"XDG_RUNTIME_DIR": str(tmp_path)})
     assert found in ("unix:///var/run/docker.sock", "unix:///run/podman/podman.sock") or str(tmp_path) in found
+
+
+async def test_a_node_whose_engine_is_another_service_or_none_is_left_out_with_the_reason(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    class NoEngine(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            self.send_error(400)  # as an engine that wants TLS says to whoever does not speak it
+
+        def log_message(self, *_: object) -> None:
+            pass
+
+    with HTTPServer(("127.0.0.1", 0), NoEngine) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        address = f"tcp://127.0.0.1:{server.server_address[1]}"
+        monkeypatch.setenv("DOCKER_HOST", address)
+        seen = await NodeActor("", "label", "kept").look()
+        server.shutdown()
+    assert seen["why_not"].startswith(f"no container engine answers at {address}, or one that wants TLS")
+    seen = await NodeActor("", "label", "kept").look()
+    assert seen["why_not"] == f"no container engine answers at {address} (Connection refused)"
+    monkeypatch.setenv("DOCKER_HOST", "ssh://gpu-1")
+    seen = await NodeActor("", "label", "kept").look()
+    assert seen["why_not"] == "DOCKER_HOST=ssh://gpu-1 is neither unix:// nor tcp://"
 
 
 def test_a_disk_that_cannot_be_seen_is_not_judged_and_one_with_room_has_nothing_wrong(tmp_path: Path) -> None:
