@@ -60,6 +60,9 @@ class Capture:
     def asked(self, echo: bytes) -> None:
         """Note that the command was asked for, which the shell's line editor shows as `echo`."""
         self._between.asked(echo)
+        if echo.strip():
+            # Asked for once more, it may have begun meanwhile: then the terminal shows that in the midst of its output.
+            self._echoes.append(echo)
 
     def output(self) -> Captured:
         """The command's output, without a prompt that was drawn because it was abandoned."""

@@ -152,6 +152,16 @@ def test_noise_around_the_echo_is_whole() -> None:
     assert pane.run(late=b"noise\r\nnoise\r\n")[1] == "noise\nnoise\n"
 
 
+def test_a_line_that_asks_once_more_for_what_has_begun_is_no_output() -> None:
+    pane = Pane()
+    pane.draw_prompt()
+    pane.begin()
+    line = b" . /opt/tbench/run/1.command\r\n"
+    pane.capture.asked(line)
+    pane.capture.append(line + b"precious\r\n")
+    assert pane.end() == ("precious\n", "")
+
+
 def test_what_the_terminal_shows_of_a_pressed_key_is_no_output() -> None:
     pane = Pane()
     pane.draw_prompt()
