@@ -210,7 +210,10 @@ class Between:
         echo_at = self._held.rfind(echo, 0, leaves_at) if leaves_at >= 0 else self._held.find(echo)
         if leaves_at >= 0:
             del self._held[leaves_at : leaves_at + len(_EDITOR_LEAVES)]
-        if echo_at >= 0:
+        if echo.strip():
+            # Typed before the line editor had the terminal, it is shown by that as well as by the editor.
+            self._held = self._held.replace(echo, b"")
+        elif echo_at >= 0:
             del self._held[echo_at : echo_at + len(echo)]
 
     def _let_go_of_all(self) -> None:

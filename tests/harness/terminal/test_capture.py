@@ -13,6 +13,9 @@ PROMPT = b"\x1b[?2004hroot@box:/app# "
 ECHO = b"\r\n\x1b[?2004l\r"
 """What the line editor prints when an empty line is entered."""
 
+ASKS_AGAIN = b" . /opt/tbench/run/1.command\r\n"
+"""What is shown of the line by which a command is asked for where the hook does not answer."""
+
 
 class Pane:
     """Plays a pane at a capture: the shell with its hook, commands and background jobs."""
@@ -152,11 +155,26 @@ def test_noise_around_the_echo_is_whole() -> None:
     assert pane.run(late=b"noise\r\nnoise\r\n")[1] == "noise\nnoise\n"
 
 
+def test_a_line_that_asks_once_more_is_nobodys_output_though_it_is_shown_twice() -> None:
+    """By the terminal, as it came before the line editor was there, and by that."""
+    pane = Pane()
+    pane.run()
+    pane.capture.expect(7)
+    pane.capture.asked(b"\r\n")
+    pane.capture.append(b"\r\n")
+    for _ in range(2):
+        pane.capture.asked(ASKS_AGAIN)
+        pane.capture.append(ASKS_AGAIN)
+    pane.capture.append(b"of a job\r\n" + ASKS_AGAIN + b"\x1b[?2004l\r")
+    pane.capture.take(Mark("C", id=7))
+    assert pane.capture.background.strip() == "of a job"
+
+
 def test_a_line_that_asks_once_more_for_what_has_begun_is_no_output() -> None:
     pane = Pane()
     pane.draw_prompt()
     pane.begin()
-    line = b" . /opt/tbench/run/1.command\r\n"
+    line = ASKS_AGAIN
     pane.capture.asked(line)
     pane.capture.append(line + b"precious\r\n")
     assert pane.end() == ("precious\n", "")
