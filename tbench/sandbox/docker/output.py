@@ -30,7 +30,7 @@ class EndOfOutput:
 
     def strip(self, data: bytes) -> bytes:
         """The output in the next piece of what has come, without the mark, and without what may be its beginning."""
-        if self._has_come:
+        if self._has_come or not self._is_told:
             return data
         data = self._held + data
         before, mark, behind = data.partition(self._mark)
