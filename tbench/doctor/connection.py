@@ -13,8 +13,8 @@ from urllib.parse import urlsplit
 from tbench.doctor import CheckResult, fail, ok
 from tbench.errors import EngineUnavailable
 from tbench.sandbox.docker.tls import CERTIFICATES, VERIFY, tls_context
+from tbench.sandbox.docker.unreachable import DEFAULT
 
-DEFAULT = "unix:///var/run/docker.sock"
 _CAP_SYS_ADMIN = 21
 _NESTED = (
     "give this container the host's engine (-v /var/run/docker.sock:/var/run/docker.sock), or start it with "

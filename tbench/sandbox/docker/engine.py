@@ -315,11 +315,11 @@ class Engine:
 
 def _way(environment: dict[str, str]) -> TlsForward | None:
     """What leads to an engine that wants TLS, of which nothing is left in the environment. Raises EngineUnavailable."""
-    context = tls_context(environment)
+    host = environment.get("DOCKER_HOST", "")
+    context = tls_context(environment) if host.startswith(("tcp://", "https://")) else None
     for name in (VERIFY, CERTIFICATES):
         environment.pop(name, None)
-    host = environment.get("DOCKER_HOST", "")
-    return TlsForward(host, context) if context is not None and host.startswith(("tcp://", "https://")) else None
+    return None if context is None else TlsForward(host, context)
 
 
 def _end(response: requests.Response) -> None:

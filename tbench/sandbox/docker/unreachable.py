@@ -9,7 +9,8 @@ import urllib3
 
 from tbench.text import one_line
 
-_DEFAULT = "unix:///var/run/docker.sock"
+DEFAULT = "unix:///var/run/docker.sock"
+"""Where an engine is looked for if nothing says where."""
 _MINE = "start Docker (or run 'tbench setup', which can as root on Debian)"
 
 
@@ -31,7 +32,7 @@ def why_unavailable(error: BaseException, host: str | None, waited_sec: float, o
 
     `of_way` is what went wrong on the way to it, where something leads there.
     """
-    where = host or os.environ.get("DOCKER_HOST") or _DEFAULT
+    where = host or os.environ.get("DOCKER_HOST") or DEFAULT
     causes = _causes(error)
     nobody = f"no container engine answers at {where}"
     closer = f"'tbench doctor{'' if host is None else f' --engine {host}'}' looks closer"
