@@ -94,10 +94,10 @@ if [ "$(cat /app/letter)" = "$word" ]; then echo 1; else echo 0; fi >/logs/verif
 @pytest.mark.parametrize(("agent", "reward"), [("oracle", 1.0), ("nop", 0.0)])
 @pytest.mark.slow
 async def test_a_verifier_of_its_own_may_have_services_beside_it(
-    judged: Path, tmp_path: Path, engine: Engine, agent: str, reward: float
+    judged: Path, tmp_path: Path, engine: Engine, run_name: str, agent: str, reward: float
 ) -> None:
     config = tbench.RunConfig.model_validate({"agent": {"name": agent}})
-    async with tbench.Runner(config, directory=tmp_path / "run") as runner:
+    async with tbench.Runner(config, directory=tmp_path / run_name) as runner:
         record = await runner.trial(judged)
     assert (record.reward, record.result.error) == (reward, None)
     assert (record.result.integrity.verify, record.result.integrity.tamper) == ("separate", ())
@@ -115,10 +115,10 @@ async def test_a_verifier_of_its_own_may_have_services_beside_it(
     ],
 )
 async def test_a_task_of_two_containers_is_run_and_judged(
-    letter: Path, tmp_path: Path, engine: Engine, agent: str, verify: str, reward: float
+    letter: Path, tmp_path: Path, engine: Engine, run_name: str, agent: str, verify: str, reward: float
 ) -> None:
     config = tbench.RunConfig.model_validate({"agent": {"name": agent}, "verify": {"mode": verify}})
-    async with tbench.Runner(config, directory=tmp_path / "run") as runner:
+    async with tbench.Runner(config, directory=tmp_path / run_name) as runner:
         record = await runner.trial(letter)
     assert (record.reward, record.result.error) == (reward, None)
     assert record.result.integrity.tamper == ()
