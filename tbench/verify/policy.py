@@ -121,7 +121,7 @@ async def _looked_at(policy: Verify, task: Task, sandbox: Sandbox, shared: Verdi
     if isolated.type in NOT_THE_AGENTS:
         raise isolated
     also = isolated.integrity.tamper if isinstance(isolated, VerifierFailed) else ()
-    words = f"unconfirmed: no verdict in a fresh container: {isolated.type}"
+    words = f"unconfirmed: no verdict in a fresh container: {isolated.type}: {plain(str(isolated), 200)}"
     return _with(shared, tamper=(*shared.integrity.tamper, *also, words))
 
 

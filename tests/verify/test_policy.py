@@ -139,7 +139,7 @@ async def test_both_looks_twice_at_passes_only(
 
 async def test_a_pass_that_needs_the_system_stands_where_nothing_speaks_against_it(judged: Any) -> None:
     verdict, kinds = await judged("both", f"{WORKS} mkdir -p /usr/lib/thing", JUDGES.format("/usr/lib/thing"))
-    assert (verdict.reward, kinds) == (1.0, ["needs-system"])
+    assert (verdict.reward, kinds) == (1.0, ["needs-system"]), verdict.integrity.tamper
     assert verdict.integrity.rewards == {"isolated": 0.0, "shared": 1.0}
 
 

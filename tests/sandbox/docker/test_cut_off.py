@@ -104,8 +104,9 @@ async def test_files_of_a_copy_are_all_there_or_it_is_an_error(sandbox: Sandbox,
         relay.cut()
 
     cutting = asyncio.create_task(cut())
-    with pytest.raises(TrialError, match="bringing the agent's files into a copy failed"):
+    with pytest.raises(TrialError, match="the connection to the engine was cut while files were copied") as lost:
         await sandbox.copy(paths, [])
+    assert lost.value.type == "engine_unreachable"
     await cutting
 
 
