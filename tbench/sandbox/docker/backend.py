@@ -16,7 +16,6 @@ from tbench.errors import TrialError, UsageError
 from tbench.events import Phase
 from tbench.results import ImageOrigin
 from tbench.sandbox.backend import BUSYBOX, Capacity, SandboxSettings, Say
-from tbench.sandbox.docker.beside import Originals
 from tbench.sandbox.docker.cleaning import reap, remove_own
 from tbench.sandbox.docker.container import Container, ContainerLimits, Recipe
 from tbench.sandbox.docker.create import lacks_quota, run_helper
@@ -27,6 +26,7 @@ from tbench.sandbox.docker.memory_watch import MemoryWatch
 from tbench.sandbox.docker.networking.bridge import endpoint_addresses, ensure_network, host_addresses, networks_of
 from tbench.sandbox.docker.networking.closed import closed_network
 from tbench.sandbox.docker.nothing import ensure_nothing
+from tbench.sandbox.docker.originals import Originals
 from tbench.sandbox.docker.pulling.forecast import about_pulls
 from tbench.sandbox.docker.pulling.pulls import Pulls
 from tbench.sandbox.docker.tools import base_images, ensure_tools

@@ -18,8 +18,6 @@ from harness.stream import ByteStream
 from tbench.errors import TrialError
 from tbench.sandbox.archive import ChunkReader, FileEntry, pack, unpack
 from tbench.sandbox.backend import BUSYBOX, LOG_DIRECTORIES, ChangeKind, ExecResult, GivenNames, Sandbox, TtyStream
-from tbench.sandbox.docker.beside import Originals, compare, transfer
-from tbench.sandbox.docker.commands import OUTPUT_BYTES, Commands
 from tbench.sandbox.docker.compose.preparing import prepare
 from tbench.sandbox.docker.create import (
     REMOVE_SEC,
@@ -35,7 +33,10 @@ from tbench.sandbox.docker.create import (
     unreachable,
 )
 from tbench.sandbox.docker.engine import Engine, EngineError
-from tbench.sandbox.docker.exec_stream import ExecStream
+from tbench.sandbox.docker.execs.commands import OUTPUT_BYTES, Commands
+from tbench.sandbox.docker.execs.output import EndOfOutput
+from tbench.sandbox.docker.execs.stream import ExecStream
+from tbench.sandbox.docker.execs.transfer import transfer
 from tbench.sandbox.docker.labels import (
     KEPT_PREFIX,
     LABEL_ORIGINAL,
@@ -48,7 +49,7 @@ from tbench.sandbox.docker.memory_watch import MemoryWatch
 from tbench.sandbox.docker.networking.bridge import closing_script
 from tbench.sandbox.docker.networking.given import given_names
 from tbench.sandbox.docker.networking.router import Router
-from tbench.sandbox.docker.output import EndOfOutput
+from tbench.sandbox.docker.originals import Originals, compare
 from tbench.sandbox.health import wait_until_healthy
 from tbench.sandbox.loose_files import pack_folder
 from tbench.sandbox.pinning import Lease

@@ -1,4 +1,4 @@
-"""exec_stream: what a process prints arrives whole, in order, and is left where it is while nobody can take more."""
+"""What a process prints arrives whole, in order, and is left where it is while nobody can take more."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tbench.sandbox.docker.exec_stream import ExecStream
+from tbench.sandbox.docker.execs.stream import ExecStream
 
 STDOUT, STDERR = 1, 2
 

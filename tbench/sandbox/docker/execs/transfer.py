@@ -1,25 +1,21 @@
-"""What is made beside a trial's container: the image as it was, to compare with, and a way for files to a copy."""
+"""Files that go from one container into another, as an archive that one command makes and another takes apart."""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
-import dataclasses
 from collections.abc import Awaitable, Callable, Collection, Iterable
 from posixpath import dirname
 
 from tbench.errors import TrialError
-from tbench.sandbox.archive import sums_by_path
-from tbench.sandbox.backend import BUSYBOX, ChangeKind, Sandbox
-from tbench.sandbox.docker.create import ContainerLimits, Recipe
-from tbench.sandbox.docker.exec_stream import ExecStream
-from tbench.sandbox.docker.output import EndOfOutput
+from tbench.sandbox.backend import BUSYBOX
+from tbench.sandbox.docker.execs.output import EndOfOutput
+from tbench.sandbox.docker.execs.stream import ExecStream
 from tbench.text import one_line
 
 _TRANSFER_SEC = 900
 _TRIES = 3
 """How often files are brought: some may vanish while they are packed, as what the agent started may run on."""
-_SMALL = ContainerLimits(cpus=1.0, memory_mb=256.0, pids=256)
 _NAMES = f"{BUSYBOX} xargs -0 -r"
 _LIST = f"read -r size; {BUSYBOX} dd bs=$size count=1 iflag=fullblock 2>/dev/null"
 """Reads a list of names from an input in which more comes behind it."""
@@ -46,79 +42,6 @@ _UNPACKS = f"""cd / || exit
 {BUSYBOX} cpio -i -d -m -u -H newc && printf '\\6'
 exec {BUSYBOX} cat >/dev/null"""
 
-Start = Callable[[Recipe], Awaitable[Sandbox]]
-IsThere = Callable[[Sandbox], Awaitable[bool]]
-
-
-class Originals:
-    """One container per image in which nothing runs but what reads the image's own files."""
-
-    def __init__(self) -> None:
-        self._started: dict[tuple[str, bool], Sandbox] = {}
-        self._locks: dict[tuple[str, bool], asyncio.Lock] = {}
-
-    async def get(self, recipe: Recipe, start: Start, is_there: IsThere) -> Sandbox:
-        """The container of the recipe's image, started when it is first asked for, or was lost. Raises TrialError."""
-        key = recipe.image.id, recipe.has_internet
-        async with self._locks.setdefault(key, asyncio.Lock()):
-            if (known := self._started.get(key)) is not None and not await is_there(known):
-                await self._started.pop(key).remove()
-            if key not in self._started:
-                # Its networks of phases are of no use here, and would cost a router.
-                plain = dataclasses.replace(
-                    recipe,
-                    limits=_SMALL,
-                    trial="",
-                    environment={},
-                    agent_user=None,
-                    closed_to=(),
-                    beside=None,
-                    starts=False,
-                    options=None,
-                    more_labels={},
-                    network=None,
-                    has_internet=recipe.has_internet and recipe.network is None,
-                    loose=None,
-                    cpuset=(),
-                    gpus=0,
-                    storage_mb=None,
-                )
-                self._started[key] = await start(plain)
-            return self._started[key]
-
-    async def remove_of(self, image_id: str) -> None:
-        """Remove those of one image. Never raises."""
-        found = [key for key in self._started if key[0] == image_id]
-        await asyncio.gather(*(self._started.pop(key).remove() for key in found))
-
-    async def close(self) -> None:
-        """Remove all of them. Never raises."""
-        started, self._started = list(self._started.values()), {}
-        await asyncio.gather(*(each.remove() for each in started))
-
-
-_LISTS = f"""{BUSYBOX} find / -xdev -exec {BUSYBOX} stat -c '%f %u %g %n' {{}} + 2>/dev/null
-printf '\\0'
-{BUSYBOX} find / -xdev -type f -exec {BUSYBOX} sha256sum {{}} + 2>/dev/null"""
-
-
-async def compare(original: Sandbox, other: Sandbox) -> dict[str, ChangeKind]:
-    """The paths at which two sandboxes differ, by modes, owners and contents of all their files. Raises TrialError."""
-    then, now = await asyncio.gather(_listing(original), _listing(other))
-    changes: dict[str, ChangeKind] = dict.fromkeys(then.keys() - now.keys(), "removed")
-    changes |= dict.fromkeys(now.keys() - then.keys(), "added")
-    return changes | {path: "changed" for path in now.keys() & then.keys() if now[path] != then[path]}
-
-
-async def _listing(sandbox: Sandbox) -> dict[str, tuple[str, str]]:
-    """Mode and owner, and the sum of a file, by path."""
-    ended = await sandbox.shell(_LISTS, timeout_sec=_TRANSFER_SEC, user="root")
-    stats, _, sums = ended.output.decode("utf-8", "surrogateescape").partition("\0")
-    contents = sums_by_path(sums)
-    entries = (line.split(" ", 3) for line in stats.split("\n"))
-    return {entry[3]: (" ".join(entry[:3]), contents.get(entry[3], "")) for entry in entries if len(entry) == 4}
-
-
 Open = Callable[[str, int], Awaitable[tuple[ExecStream, EndOfOutput]]]
 """Starts a script as root, with its limit in seconds; returns its stream, and what finds the end in that."""
 
@@ -129,6 +52,8 @@ async def transfer(source: Open, target: Open, paths: Collection[str], removed: 
     Raises TrialError: verifier_failed, also where it takes too long, or where not all of it came; engine_unreachable,
     sandbox_lost, sandbox_failed.
     """
+    if not (paths or removed):
+        return
     try:
         async with asyncio.timeout(_TRANSFER_SEC):
             for attempt in range(1, _TRIES + 1):

@@ -16,8 +16,8 @@ from tbench.results import Stage
 from tbench.sandbox.backend import BUSYBOX, TOOLS, ExecResult, TtyStream
 from tbench.sandbox.docker.create import unreachable
 from tbench.sandbox.docker.engine import Engine, EngineError
-from tbench.sandbox.docker.exec_stream import ExecStream
-from tbench.sandbox.docker.output import END, CommandOutput, EndOfOutput
+from tbench.sandbox.docker.execs.output import END, CommandOutput, EndOfOutput
+from tbench.sandbox.docker.execs.stream import ExecStream
 from tbench.text import one_line
 
 OUTPUT_BYTES = 64 << 20
