@@ -37,10 +37,12 @@ class EndOfOutput:
         if mark:
             self._has_come, self._held = True, b""
             return before + behind
-        most = min(len(self._mark) - 1, len(data))
-        held = next((size for size in range(most, 0, -1) if data.endswith(self._mark[:size])), 0)
-        self._held = data[len(data) - held :]
-        return data[: len(data) - held]
+        # It begins with a byte that is not in it again.
+        at = data.rfind(self._mark[:1], max(0, len(data) - len(self._mark) + 1))
+        if at < 0 or not self._mark.startswith(data[at:]):
+            at = len(data)
+        self._held = data[at:]
+        return data[:at]
 
     def rest(self) -> bytes:
         """What was held back, where nothing more comes."""
