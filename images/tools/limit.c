@@ -5,7 +5,8 @@
  * be. The program ends with this.
  *
  * With TBENCH_END in the environment, which the program does not get, that is printed behind what the program has
- * printed: whoever reads knows that it is whole, and that no connection was cut. */
+ * printed, and 1 if it reached the limit, else 0: whoever reads knows that it is whole, and that no connection was
+ * cut. */
 #include <errno.h>
 #include <poll.h>
 #include <signal.h>
@@ -37,16 +38,18 @@ static void run(char **program, pid_t parent, const sigset_t *before) {
 }
 
 /* It is short, so a pipe that has room takes it whole; who does not read for a minute is given up. */
-static void tell(const char *end) {
+static void tell(char *end, int at_limit) {
     struct pollfd out = {.fd = STDOUT_FILENO, .events = POLLOUT};
+    size_t length = strlen(end);
+    end[length] = at_limit ? '1' : '0'; /* instead of its NUL */
     signal(SIGPIPE, SIG_IGN);
-    if (poll(&out, 1, TELL_MS) == 1 && write(STDOUT_FILENO, end, strlen(end)) < 0)
+    if (poll(&out, 1, TELL_MS) == 1 && write(STDOUT_FILENO, end, length + 1) < 0)
         return;
 }
 
 int main(int count, char **words) {
     char *end = getenv("TBENCH_END");
-    int status = 0, next = SIGTERM;
+    int status = 0, next = SIGTERM, at_limit = 0;
     sigset_t child_news, before;
     pid_t child, parent = getpid();
     double ends_at;
@@ -71,6 +74,7 @@ int main(int count, char **words) {
         if (left <= 0) {
             kill(child, next);
             next = SIGKILL;
+            at_limit = 1;
             ends_at += GRACE_SEC;
             continue;
         }
@@ -78,6 +82,6 @@ int main(int count, char **words) {
         sigtimedwait(&child_news, NULL, &wait);
     }
     if (end != NULL)
-        tell(end);
+        tell(end, at_limit);
     return WIFSIGNALED(status) ? 128 + WTERMSIG(status) : WEXITSTATUS(status);
 }

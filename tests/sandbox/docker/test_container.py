@@ -19,6 +19,7 @@ from tbench.sandbox.backend import BUSYBOX, TOOLS
 from tbench.sandbox.docker.cleaning import reap
 from tbench.sandbox.docker.container import Container, ContainerLimits, Recipe
 from tbench.sandbox.docker.engine import Engine, EngineError
+from tbench.sandbox.docker.execs.commands import Commands
 from tbench.sandbox.docker.image import Image, Images
 from tbench.sandbox.docker.labels import LABEL_OWNER, LABEL_RUN, LABEL_TRIAL, NETWORK
 from tbench.sandbox.docker.owner import Life, life_of
@@ -296,12 +297,25 @@ async def test_a_command_whose_own_limit_was_frozen_is_given_up_from_outside(sta
     "script",
     [
         "echo part; sleep 100",
+        "trap 'exit 3' TERM; echo part; while :; do sleep 0.1; done",
         pytest.param("trap '' TERM; echo part; while :; do sleep 1; done", marks=pytest.mark.slow),
     ],
 )
 async def test_a_command_that_takes_too_long_is_ended(start: Start, script: str) -> None:
     ended = await (await start()).shell(script, timeout_sec=1)
     assert (ended.timed_out, ended.output) == (True, b"part\n")
+
+
+async def test_a_limit_counts_from_the_command_s_own_beginning(start: Start, monkeypatch: pytest.MonkeyPatch) -> None:
+    opened = Commands.open
+
+    async def late(self: Commands, *args: Any, **options: Any) -> Any:
+        stream = await opened(self, *args, **options)
+        await asyncio.sleep(0.8)
+        return stream
+
+    monkeypatch.setattr(Commands, "open", late)
+    assert (await (await start()).shell("sleep 100", timeout_sec=1)).timed_out
 
 
 async def test_nothing_of_a_command_outlives_it(start: Start) -> None:

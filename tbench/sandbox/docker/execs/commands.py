@@ -71,7 +71,9 @@ class Commands:
             if error.errno == errno.ENOSPC:
                 raise
             raise TrialError("sandbox_lost", f"the stream of a command broke: {error}") from error
-        timed_out = time.monotonic() - started >= limit and code in (None, 124, 137, 143)
+        timed_out = end.at_limit
+        if timed_out is None:
+            timed_out = time.monotonic() - started >= limit and code in (None, 124, 137, 143)
         if (code in (None, 137) or not output.has_begun) and not timed_out and await self._has_ended():
             raise TrialError("sandbox_lost", "the container ended under a command")
         if end.is_missing and not timed_out and (code is None or (output.has_begun and code < _SIGNALLED)):

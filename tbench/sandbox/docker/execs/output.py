@@ -13,7 +13,10 @@ END = "TBENCH_END"
 
 
 class EndOfOutput:
-    """Finds the end of a command's output, which is a mark: where a connection was cut, there is none."""
+    """Finds the end of a command's output, which is a mark: where a connection was cut, there is none.
+
+    Behind the mark is one byte, which says whether the command had reached its limit.
+    """
 
     def __init__(self, *, is_told: bool = True) -> None:
         """`is_told` says that the container's tools print it, as those of earlier versions do not."""
@@ -21,24 +24,26 @@ class EndOfOutput:
         self.mark = f"\4{secrets.token_hex(12)}"
         self._mark = self.mark.encode()
         self._held = b""
-        self._has_come, self._is_told = False, is_told
+        self._is_told = is_told
+        self.at_limit: bool | None = None
+        """Whether the command had reached its limit; None where the end has not come."""
 
     @property
     def is_missing(self) -> bool:
         """Whether the end should have come, but has not."""
-        return self._is_told and not self._has_come
+        return self._is_told and self.at_limit is None
 
     def strip(self, data: bytes) -> bytes:
         """The output in the next piece of what has come, without the mark, and without what may be its beginning."""
-        if self._has_come or not self._is_told:
+        if not self.is_missing:
             return data
         data = self._held + data
-        before, mark, behind = data.partition(self._mark)
-        if mark:
-            self._has_come, self._held = True, b""
-            return before + behind
+        before, _, behind = data.partition(self._mark)
+        if behind:
+            self.at_limit, self._held = behind.startswith(b"1"), b""
+            return before + behind[1:]
         # It begins with a byte that is not in it again.
-        at = data.rfind(self._mark[:1], max(0, len(data) - len(self._mark) + 1))
+        at = data.rfind(self._mark[:1], max(0, len(data) - len(self._mark)))
         if at < 0 or not self._mark.startswith(data[at:]):
             at = len(data)
         self._held = data[at:]

@@ -78,7 +78,7 @@ async def test_a_command_whose_connection_was_cut_is_an_error_however_it_goes_on
 @pytest.mark.parametrize("script", ["exit 0", "exit 3", "exec true", "kill -TERM $$", "exec >&- 2>&-; sleep 0.2", ":"])
 async def test_a_command_that_ends_in_any_way_is_none_that_was_cut(script: str, sandbox: Sandbox) -> None:
     ended = await sandbox.shell(f"echo printed; {script}", timeout_sec=60)
-    assert ended.output == b"printed\n" and ended.exit_code is not None
+    assert ended.output == b"printed\n" and ended.exit_code is not None and not ended.timed_out
 
 
 @pytest.mark.engine
@@ -151,15 +151,24 @@ async def test_a_verifier_whose_connection_was_cut_gives_no_verdict(last: str, b
 # -- the end of an output --------------------------------------------------------------------------
 
 
-@given(before=st.binary(max_size=60), behind=st.binary(max_size=20), size=st.integers(1, 40), starts=st.integers(0, 24))
-def test_the_end_is_found_wherever_the_pieces_are_cut(before: bytes, behind: bytes, size: int, starts: int) -> None:
+@given(
+    before=st.binary(max_size=60),
+    behind=st.binary(max_size=20),
+    size=st.integers(1, 40),
+    starts=st.integers(0, 24),
+    at_limit=st.booleans(),
+)
+def test_the_end_is_found_wherever_the_pieces_are_cut(
+    before: bytes, behind: bytes, size: int, starts: int, at_limit: bool
+) -> None:
     end = EndOfOutput()
     mark = end.mark.encode()
     printed = before + mark[:starts] if starts < len(mark) else before
-    whole = printed + mark + behind
+    whole = printed + mark + (b"1" if at_limit else b"0") + behind
     assert end.is_missing
     out = b"".join(end.strip(whole[at : at + size]) for at in range(0, len(whole), size)) + end.rest()
     assert out == printed + behind and not end.is_missing
+    assert end.at_limit is at_limit
 
 
 @given(printed=st.binary(max_size=60), size=st.integers(1, 40), starts=st.integers(0, 23))
