@@ -7,6 +7,8 @@ import contextlib
 from collections.abc import Awaitable, Callable, Collection, Iterable
 from posixpath import dirname
 
+from tenacity import AsyncRetrying, retry_if_exception_type, stop_after_attempt
+
 from tbench.errors import TrialError
 from tbench.sandbox.backend import BUSYBOX
 from tbench.sandbox.docker.execs.output import EndOfOutput
@@ -54,16 +56,11 @@ async def transfer(source: Open, target: Open, paths: Collection[str], removed: 
     """
     if not (paths or removed):
         return
+    trying = AsyncRetrying(retry=retry_if_exception_type(OSError), stop=stop_after_attempt(_TRIES), reraise=True)
     try:
         async with asyncio.timeout(_TRANSFER_SEC):
-            for attempt in range(1, _TRIES + 1):
-                try:
-                    await _pump(source, target, paths, removed)
-                    break
-                except OSError:
-                    if attempt == _TRIES:
-                        raise
-    except (OSError, TimeoutError) as error:
+            await trying(_pump, source, target, paths, removed)
+    except OSError as error:  # a TimeoutError is one, too
         raise TrialError("verifier_failed", f"bringing the agent's files into a copy failed: {error}") from error
 
 
@@ -133,7 +130,7 @@ async def _output(stream: ExecStream, end: EndOfOutput) -> bytes:
     while data := await stream.read_output():
         pieces.append(end.strip(data))
     _require_end(end)
-    return b"".join([*pieces, end.rest()])
+    return b"".join(pieces)
 
 
 def _require_end(end: EndOfOutput) -> None:
