@@ -110,7 +110,12 @@ KINDS: dict[str, Kind] = {
     "oracle_missing": Kind(Stage.PLAN, Blame.TASK, False, "the task has no solution/solve.sh"),
     "image_build_failed": Kind(Stage.IMAGE, Blame.TASK, False, "building environment/Dockerfile failed"),
     "image_build_timeout": Kind(Stage.IMAGE, Blame.TASK, True, "the build took longer than build_timeout_sec"),
-    "image_unavailable": Kind(Stage.IMAGE, Blame.INFRA, True, "docker_image can neither be pulled nor built"),
+    "image_unavailable": Kind(
+        Stage.IMAGE,
+        Blame.INFRA,
+        True,
+        "docker_image can neither be pulled nor built, or an image is removed again and again",
+    ),
     "image_denied": Kind(
         Stage.IMAGE, Blame.USER, False, "the registry wants a login, or refuses the one that Docker's configuration has"
     ),

@@ -119,7 +119,6 @@ class DockerBackend:
         """
         left = await remove_own(self._engine, self._settings.run)
         await asyncio.gather(ensure_tools(self._engine, self._say), ensure_network(self._engine))
-        await self._images.look_again()
         return left
 
     async def close(self) -> None:

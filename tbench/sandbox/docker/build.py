@@ -14,14 +14,25 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from tenacity import Retrying, retry_if_exception_type, stop_after_attempt
+
 from tbench.compose.project import ImageBuild
 from tbench.sandbox.docker.labels import LABEL_IMAGE
 from tbench.tasks.environment import Environment
 from tbench.text import one_line
 
+_TRIES = 3
+"""How often an image is built whose cached steps are removed meanwhile."""
+_IMAGE_GONE = re.compile(r"(?<!@)sha256:[0-9a-f]{64}|layer does not exist")
+"""In an error: an id that no Dockerfile names, so one that the builder had of the engine a moment before."""
+
 
 class BuildFailed(Exception):
     """A build ended without an image; the message is the builder's last word."""
+
+
+class CacheGone(BuildFailed):
+    """A build went on from an image of the cache that somebody else removed under it, such as another run."""
 
 
 def build(
@@ -39,12 +50,16 @@ def build(
     """Build with the engine's own builder, through the SDK; output goes to `log`. Raises BuildFailed, TimeoutError.
 
     Its steps are on `network`, by default on the engine's own bridge; with `no_cache` every one is done. `wanted` names
-    the Dockerfile, its arguments and its stage.
+    the Dockerfile, its arguments and its stage. What the builder lost of its cache under it is built again, within the
+    same limit.
     """
+    ends = time.monotonic() + limit_sec
+    retrying = Retrying(retry=retry_if_exception_type(CacheGone), stop=stop_after_attempt(_TRIES), reraise=True)
     with _dockerfile(context, wanted) as dockerfile:
-        _build(
+        retrying(
+            _build,
             api,
-            limit_sec,
+            ends,
             log,
             path=str(context),
             tag=tag,
@@ -69,17 +84,17 @@ def _dockerfile(context: Path, wanted: ImageBuild | None) -> Iterator[str | None
         yield str(path)
 
 
-def _build(api: Any, limit_sec: float, log: list[str], **options: Any) -> None:
-    ends = time.monotonic() + limit_sec
+def _build(api: Any, ends: float, log: list[str], **options: Any) -> None:
     # The request's timeout bounds a silent step; a client that goes away makes the engine stop.
-    stream = api.build(rm=True, forcerm=True, decode=True, timeout=int(limit_sec) + 1, **options)
+    left_sec = max(int(ends - time.monotonic()), 0) + 1
+    stream = api.build(rm=True, forcerm=True, decode=True, timeout=left_sec, **options)
     try:
         for message in stream:
             log.append(message.get("stream") or f"{message.get('status', '')}\n")
             if "error" in message:
-                raise BuildFailed(message["error"])
+                raise (CacheGone if _IMAGE_GONE.search(message["error"]) else BuildFailed)(message["error"])
             if time.monotonic() > ends:
-                raise TimeoutError(f"longer than {limit_sec:.0f} s")
+                raise TimeoutError("longer than its limit")
     finally:
         stream.close()
 

@@ -17,6 +17,7 @@ from tbench.errors import TrialError
 from tbench.results import ImageOrigin, Stage
 from tbench.sandbox.docker.build import (
     BuildFailed,
+    CacheGone,
     build,
     build_tag,
     build_with_buildkit,
@@ -154,13 +155,15 @@ class Images:
         image_build_timeout, image_no_space, engine_unreachable, task_changed.
 
         A failure that another attempt would repeat is remembered for the run: the other seeds of that task fail at
-        once with the same words.
+        once with the same words. One that somebody removed meanwhile, such as another run, is got anew.
         """
         key = _key(environment)
         async with self._locks.setdefault(key, asyncio.Lock()):
             if key in self._failed:
                 known = self._failed[key]
                 raise TrialError(known.type, str(known))
+            if key in self._ready and await self.find(self._ready[key].id) is None:
+                self._forget(key)
             if key not in self._ready:
                 try:
                     self._ready[key] = await self._resolve(environment)
@@ -334,12 +337,9 @@ class Images:
         other = ", which is another image than the pinned one" if name.digest else ""
         self._say(f"{environment.name}: {name.shown} {why}; building instead{other}")
 
-    async def look_again(self) -> None:
-        """Forget the images that are gone, as when a machine was away that has other ones now. Raises TrialError."""
-        for key, image in tuple(self._ready.items()):
-            if await self.find(image.id) is None:
-                del self._ready[key]
-                self._pulls.forget(ImageName.parse(image.reference))
+    def _forget(self, key: _Key) -> None:
+        """Take it that the image is gone from the engine."""
+        self._pulls.forget(ImageName.parse(self._ready.pop(key).reference))
 
     def to_drop(self, environment: Environment, others: Iterable[Environment]) -> Image | None:
         """The image of an environment, where it was pulled or built here and none of the `others` shares it."""
@@ -371,7 +371,7 @@ class Images:
         async with self._closed_network() if self._closed_network else nullcontext() as network:
             await self._build_on(network, environment, tag)
         if (image := await self.find(tag)) is None:
-            raise TrialError("image_build_failed", f"{environment.name}: the build ended but left no image {tag}")
+            raise TrialError("image_unavailable", f"{environment.name}: the build ended but left no image {tag}")
         return image
 
     async def _build_on(self, network: str | None, environment: Environment, tag: str) -> None:
@@ -427,4 +427,6 @@ def _pull_error(error: PullFailed | EngineUnreachable, where: str) -> TrialError
 def _why_not_built(error: Exception, log: list[str]) -> str:
     if isinstance(error, EngineUnreachable):
         return "engine_unreachable"
-    return "image_no_space" if is_disk_full(error) or is_disk_full(last_lines(log)) else "image_build_failed"
+    if is_disk_full(error) or is_disk_full(last_lines(log)):
+        return "image_no_space"
+    return "image_unavailable" if isinstance(error, CacheGone) else "image_build_failed"

@@ -282,6 +282,74 @@ async def test_what_another_attempt_may_mend_is_not_remembered(engine: Engine, m
         await engine.call(engine.api.remove_image, f"{name}:1")
 
 
+_ID = f"sha256:{64 * 'a'}"
+
+
+class CacheLosing:
+    """Asks an engine to build, where the first builds find that somebody removed an image of the cache under them."""
+
+    def __init__(self, build: Any, words: str, times: int) -> None:
+        self._build, self._words, self._times, self.asked = build, words, times, 0
+
+    def __call__(self, **options: Any) -> Any:
+        self.asked += 1
+        if self.asked > self._times:
+            return self._build(**options)
+        return (each for each in ({"stream": " ---> Using cache\n"}, {"error": self._words}))
+
+
+@needs_engine
+@pytest.mark.parametrize(
+    "words",
+    [
+        f'unable to find image "{_ID}"',
+        f"failed to get digest {_ID}: open /var/lib/docker/image/{_ID}: no such file or directory",
+        f"failed to export image: failed to set parent {_ID}: unknown parent image ID {_ID}",
+        "failed to create image: layer does not exist",
+    ],
+)
+async def test_a_build_whose_cache_another_run_removes_is_done_again(
+    engine: Engine, fresh: Callable[..., Task], monkeypatch: pytest.MonkeyPatch, words: str
+) -> None:
+    losing = CacheLosing(engine.api.build, words, times=2)
+    monkeypatch.setattr(engine.api, "build", losing)
+    task = fresh()
+    assert (await Images(engine).get(agent_environment(task))).reference == build_tag(agent_environment(task))
+    assert losing.asked == 3
+
+
+@needs_engine
+async def test_a_build_that_loses_its_cache_every_time_is_no_fault_of_the_task(
+    engine: Engine, fresh: Callable[..., Task], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    losing = CacheLosing(engine.api.build, f'unable to find image "{_ID}"', times=99)
+    monkeypatch.setattr(engine.api, "build", losing)
+    failed = await failure(Images(engine), fresh())
+    assert (failed.type, failed.kind.retryable, losing.asked) == ("image_unavailable", True, 3)
+    assert "unable to find image" in str(failed)
+
+
+@needs_engine
+async def test_a_base_image_that_no_registry_has_is_asked_for_once(
+    engine: Engine, fresh: Callable[..., Task], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    losing = CacheLosing(engine.api.build, f"manifest for nobody/nothing@{_ID} not found", times=99)
+    monkeypatch.setattr(engine.api, "build", losing)
+    failed = await failure(Images(engine), fresh())
+    assert (failed.type, losing.asked) == ("image_build_failed", 1)
+
+
+@needs_engine
+async def test_an_image_that_another_run_removes_is_made_again(engine: Engine, fresh: Callable[..., Task]) -> None:
+    task, said = fresh(), list[str]()
+    images = Images(engine, say=said.append)
+    made = await images.get(agent_environment(task))
+    await engine.call(engine.api.remove_image, made.reference)
+    again = await images.get(agent_environment(task))
+    assert await images.find(again.id) is not None
+    assert said == [f"{task.name}: building its image"] * 2
+
+
 @needs_engine
 async def test_nothing_is_built_or_pulled_on_a_disk_that_is_nearly_full(
     engine: Engine, fresh: Callable[..., Task]
