@@ -275,14 +275,18 @@ def things(engine: Engine) -> Iterator[Things]:
 async def test_on_a_real_engine_the_reaper_takes_a_killed_run_s_things_and_no_others(
     engine: Engine, things: Things
 ) -> None:
-    with killed_at_the_end() as whose:
-        dead, live, far = things.container(whose), things.container(owner()), things.container(ELSEWHERE)
-        kept = things.container(whose, kept=True)
-        snapshot, temporary = things.snapshot(kept, SNAPSHOT_KEPT), things.snapshot(kept, SNAPSHOT_VERIFYING)
-    said = await reap(engine)
-    assert things.left() == {live, far, kept, snapshot}
-    assert f"removed container {dead[:12]} of run {things.run}, whose process is gone" in said
-    assert f"removed snapshot without a name, {temporary[7:19]} of run {things.run}, whose process is gone" in said
+    stay = {things.container(owner()), things.container(ELSEWHERE)}
+    for _ in range(20):  # the start of a run beside this test may be the first to take what is dead
+        with killed_at_the_end() as whose:
+            dead, kept = things.container(whose), things.container(whose, kept=True)
+            snapshot, temporary = things.snapshot(kept, SNAPSHOT_KEPT), things.snapshot(kept, SNAPSHOT_VERIFYING)
+        stay |= {kept, snapshot}
+        said = {line.removesuffix(f" of run {things.run}, whose process is gone") for line in await reap(engine)}
+        if {f"removed container {dead[:12]}", f"removed snapshot without a name, {temporary[7:19]}"} <= said:
+            break
+    else:
+        pytest.fail("what the reaper says is not what it took")
+    assert things.left() == stay
 
 
 @pytest.mark.engine

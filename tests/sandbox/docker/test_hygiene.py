@@ -143,8 +143,9 @@ async def test_the_limits_stand_in_the_containers_cgroup(box: Container) -> None
 async def test_more_processes_than_allowed_are_refused(box: Container) -> None:
     # Counted and ended by the shell itself: nothing else can be started now.
     flood = "(for i in $(seq 80); do sleep 20 & done) 2>/dev/null"
-    count = "n=0; for p in /proc/[0-9]*; do read -r c <$p/comm && [ $c = sleep ] && n=$((n+1)); done; echo $n"
-    assert 30 < int(await said(box, f"{flood}; {count}; kill -9 -1")) < 50
+    # All that there is: some are not yet `sleep` on a busy machine.
+    count = "n=0; for p in /proc/[0-9]*; do n=$((n+1)); done; echo $n"
+    assert 30 < int(await said(box, f"{flood}; {count}; kill -9 -1")) <= LIMITS.pids
 
 
 @pytest.mark.slow
