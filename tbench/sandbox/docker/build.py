@@ -59,6 +59,7 @@ def build(
         retrying(
             _build,
             api,
+            limit_sec,
             ends,
             log,
             path=str(context),
@@ -84,7 +85,7 @@ def _dockerfile(context: Path, wanted: ImageBuild | None) -> Iterator[str | None
         yield str(path)
 
 
-def _build(api: Any, ends: float, log: list[str], **options: Any) -> None:
+def _build(api: Any, limit_sec: float, ends: float, log: list[str], **options: Any) -> None:
     # The request's timeout bounds a silent step; a client that goes away makes the engine stop.
     left_sec = max(int(ends - time.monotonic()), 0) + 1
     stream = api.build(rm=True, forcerm=True, decode=True, timeout=left_sec, **options)
@@ -94,7 +95,7 @@ def _build(api: Any, ends: float, log: list[str], **options: Any) -> None:
             if "error" in message:
                 raise (CacheGone if _IMAGE_GONE.search(message["error"]) else BuildFailed)(message["error"])
             if time.monotonic() > ends:
-                raise TimeoutError("longer than its limit")
+                raise TimeoutError(f"longer than {limit_sec:.0f} s")
     finally:
         stream.close()
 

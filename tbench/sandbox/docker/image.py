@@ -160,10 +160,10 @@ class Images:
         key = _key(environment)
         async with self._locks.setdefault(key, asyncio.Lock()):
             if key in self._failed:
-                known = self._failed[key]
-                raise TrialError(known.type, str(known))
-            if key in self._ready and await self.find(self._ready[key].id) is None:
-                self._forget(key)
+                failed = self._failed[key]
+                raise TrialError(failed.type, str(failed))
+            if (known := self._ready.get(key)) is not None and await self.find(known.id) is None:
+                self._forget(key, known)
             if key not in self._ready:
                 try:
                     self._ready[key] = await self._resolve(environment)
@@ -337,9 +337,10 @@ class Images:
         other = ", which is another image than the pinned one" if name.digest else ""
         self._say(f"{environment.name}: {name.shown} {why}; building instead{other}")
 
-    def _forget(self, key: _Key) -> None:
+    def _forget(self, key: _Key, image: Image) -> None:
         """Take it that the image is gone from the engine."""
-        self._pulls.forget(ImageName.parse(self._ready.pop(key).reference))
+        self._ready.pop(key, None)
+        self._pulls.forget(ImageName.parse(image.reference))
 
     def to_drop(self, environment: Environment, others: Iterable[Environment]) -> Image | None:
         """The image of an environment, where it was pulled or built here and none of the `others` shares it."""
@@ -357,11 +358,9 @@ class Images:
 
     async def drop(self, environment: Environment, image: Image) -> int:
         """Remove an image unless a container or another name needs it; its bytes where it is gone. Raises nothing."""
-        name = ImageName.parse(image.reference)
-        self._ready.pop(_key(environment), None)
-        self._pulls.forget(name)
+        self._forget(_key(environment), image)
         try:
-            await self._engine.call(self._engine.api.remove_image, name.wanted)
+            await self._engine.call(self._engine.api.remove_image, ImageName.parse(image.reference).wanted)
             return image.size if await self.find(image.id) is None else 0
         except (EngineError, TrialError):
             return 0
