@@ -244,7 +244,7 @@ def answer(status: int, body: Any, headers: dict[str, str] | None = None) -> byt
     return "\r\n".join(lines).encode() + b"\r\n\r\n" + payload
 
 
-def completion(content: str | None, finish_reason: str = "stop", **changes: Any) -> dict[str, Any]:
+def completion(content: str | None, finish_reason: str | None = "stop", **changes: Any) -> dict[str, Any]:
     """A body like vLLM's."""
     usage = changes.pop("usage", {"prompt_tokens": 10, "completion_tokens": 3, "total_tokens": 13})
     message = {"role": "assistant", "content": content, **changes}

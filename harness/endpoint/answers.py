@@ -37,6 +37,14 @@ _PROMPT_TOKENS = re.compile(
     r"|\((\d+) in the messages"  # OpenAI, and older vLLM
 )
 _CONTEXT_CODES = {"context_length_exceeded", "exceed_context_size_error"}  # OpenAI; llama.cpp
+_COMPLETE = {
+    *("stop", "tool_calls", "function_call"),  # OpenAI
+    *("eos_token", "stop_sequence"),  # TGI
+    *("end_turn", "tool_use"),  # Anthropic, handed on by gateways
+}
+"""Reasons for which a model ends its reply itself."""
+_CUT = {"length", "max_tokens", "repetition"}  # OpenAI; Anthropic; vLLM's repetition_detection
+"""Reasons for which a server cuts a reply short that is good so far."""
 
 
 class _PromptDetails(BaseModel):
@@ -62,6 +70,8 @@ class _Choice(BaseModel):
     message: _WireMessage
     finish_reason: str | None = None
     stop_reason: Any = None
+    error: Any = None
+    """What some gateways put beside the text of a reply that failed on its way."""
     logprobs: Any = None
     token_ids: list[int] | None = None
     prompt_token_ids: list[int] | None = None
@@ -159,8 +169,11 @@ def _whole(data: object) -> tuple[_Completion, _Choice]:
     if not completion.choices:
         raise TransientError(f"HTTP 200 without choices{_error_within(data)}")
     choice = completion.choices[0]
-    if choice.finish_reason == "abort":
-        raise TransientError("the server aborted the generation (it may be stopping)")
+    failed = _error_within(data) or _error_within({"error": choice.error})
+    if failed or choice.finish_reason not in _COMPLETE | _CUT:
+        # abort, error, content_filter, none at all, or a new one: half a command must not be run.
+        reason = shorten(quote(choice.finish_reason))
+        raise TransientError(f"the server ended the reply with finish_reason {reason}, so it may not be whole{failed}")
     return completion, choice
 
 
@@ -172,7 +185,7 @@ def _reply(completion: _Completion, choice: _Choice, max_tokens: int, context_to
         reasoning=without_lone_surrogates(reasoning) if reasoning else None,
         tool_calls=_tool_calls(message.tool_calls),
         finish_reason=choice.finish_reason,
-        cut=choice.finish_reason == "length" or _is_full(usage, max_tokens, context_tokens),
+        cut=choice.finish_reason in _CUT or _is_full(usage, max_tokens, context_tokens),
         usage=Usage(
             prompt_tokens=usage.prompt_tokens or 0,
             completion_tokens=usage.completion_tokens or 0,

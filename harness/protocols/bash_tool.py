@@ -22,7 +22,19 @@ from harness.trajectory import ToolCall
 FUNCTION = "bash"
 
 _ALIASES = ("cmd", "code", "script", "bash")
-_RAW_CALL = re.compile(r"<tool_call|<function=|<invoke |\[TOOL_CALLS\]|<\|tool_call|<\|python_tag\|>")
+_CALL_MARKUP = re.compile(
+    r"<[^\s<>]{0,40}?(?:tool|call|func|invoke|python_tag|action|plugin|channel)|\[TOOL_CALLS\]", re.IGNORECASE
+)
+"""Tags and control tokens with which chat templates surround calls."""
+_CALL_OBJECT = re.compile(
+    r"""["'](?:tool_?)?(?:name|function)["']\s*:\s*["'][^"'\n]{0,80}["']\s*,\s*["'](?:arguments|args|parameters|input)["']\s*:"""
+)
+_ARGUMENT = re.compile(rf"""\b(?:command|{"|".join(_ALIASES[:-1])})["'`]?\s*[:=<>]""")
+_NOTATION = re.compile(r"""[{(<\["]""")
+_PROSE = re.compile(r"[^\W\d_]\s+[^\W\d_]")
+"""Two words with a space between: a sentence, no notation."""
+_CALL_CHARS = 120
+"""Most characters between a function's name and that of its argument."""
 
 
 class BashTool(BashProtocol):
@@ -64,11 +76,27 @@ def _function(description: str, command: str) -> dict[str, Any]:
 
 
 def _without_call(content: str) -> FormatError:
-    if _RAW_CALL.search(content):
+    if _holds_raw_call(content):
         return FormatError(
             "raw_tool_call", "A tool call was written as text, but it was not recognised as one in that form."
         )
     return FormatError("no_tool_call", "Found 0 tool calls; exactly one is needed.")
+
+
+def _holds_raw_call(content: str) -> bool:
+    """Whether the text holds a tool call in some model's own notation, which the server has not parsed.
+
+    Also where the server has dropped the control tokens round it: then the function's name stands before its argument
+    with nothing but notation between.
+    """
+    if _CALL_MARKUP.search(content) or _CALL_OBJECT.search(content):
+        return True
+    for argument in _ARGUMENT.finditer(content):
+        before = content[max(0, argument.start() - _CALL_CHARS) : argument.start()]
+        _, named, between = before.rpartition(FUNCTION)
+        if named and _NOTATION.search(between) and not _PROSE.search(between):
+            return True
+    return False
 
 
 def _parse_call(call: ToolCall, warnings: list[str]) -> Parsed:

@@ -147,17 +147,47 @@ def test_another_function_is_refused_even_with_a_good_call_behind(name: str) -> 
     assert kinds(error.warnings) == ["extra_tool_calls"]
 
 
+CALLS_AS_TEXT = [
+    # DeepSeek, with its control tokens and where the server drops them
+    "<｜tool▁calls▁begin｜><｜tool▁call▁begin｜>function<｜tool▁sep｜>bash\n```json\n"
+    '{"command": "ls"}\n```<｜tool▁call▁end｜>',
+    'functionbash\n```json\n{"command": "ls"}\n```',
+    '<｜DSML｜function_calls>\n<｜DSML｜invoke name="bash">\n<｜DSML｜parameter name="command">ls',
+    # harmony
+    '<|channel|>commentary to=functions.bash <|constrain|>json<|message|>{"command":"ls"}<|call|>',
+    'commentary to=functions.bash code{"command": "ls"}',
+    # Llama 3 and 4
+    '<|python_tag|>{"name": "bash", "parameters": {"command": "ls"}}',
+    '{"name": "bash", "parameters": {"command": "ls"}}',
+    '{"type": "function", "name": "shell", "parameters": {"cmd": "ls"}}',
+    '[bash(command="ls")]',
+    # others
+    "<|tool_calls_section_begin|><|tool_call_begin|>functions.bash:0<|tool_call_argument_begin|>{}",
+    '<minimax:tool_call>\n<invoke name="bash">\n<parameter name="command">ls</parameter>',
+    '<TOOLCALL>[{"name": "run", "arguments": {"command": "ls"}}]</TOOLCALL>',
+    'functools[{"name": "bash", "arguments": {"command": "ls"}}]',
+    '```tool_code\nprint(bash(command="ls"))\n```',
+    'bash{"command": "ls"}',
+    "bash\n<arg_key>command</arg_key>\n<arg_value>ls</arg_value>",
+    '<|START_ACTION|>[{"tool_call_id": "0", "tool_name": "bash", "parameters": {"command": "ls"}}]',
+]
+
+
 @pytest.mark.parametrize(
     ("content", "kind"),
     [
         ("", "no_tool_call"),
         ("I am done.", "no_tool_call"),
         ("```bash\nls\n```", "no_tool_call"),
+        ("I use the bash tool to run a (very short) command: ls", "no_tool_call"),
+        ("```bash\nfor f in *; do\n  command -v $f\ndone\n```\nThe command: ls", "no_tool_call"),
+        ('The file {"name": "x", "version": 3} is JSON, and bash can read it.', "no_tool_call"),
         (LS, "no_tool_call"),
         ('<tool_call>\n{"name": "bash", "arguments": {"command": "ls"}}\n</tool_call>', "raw_tool_call"),
         ('I look.\n<tool_call>\n{"name": "bash", "arg', "raw_tool_call"),
         ("<function=bash><parameter=command>ls</parameter></function>", "raw_tool_call"),
         ('[TOOL_CALLS][{"name": "bash"}]', "raw_tool_call"),
+        *[(text, "raw_tool_call") for text in CALLS_AS_TEXT],
     ],
 )
 def test_a_reply_without_a_call_runs_nothing(content: str, kind: str) -> None:

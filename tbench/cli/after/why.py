@@ -107,6 +107,8 @@ def _warnings(trial: StoredTrial) -> Iterator[str]:
     errors = Counter(step.format_error for step in trial.steps if step.format_error)
     if errors:
         yield _marked("form", ", ".join(f"{kind} {count}" for kind, count in errors.most_common()), fg="yellow")
+    if "raw_tool_call" in errors:
+        yield "  Tool calls came as text: start the server with the --tool-call-parser of this model."
     kinds = Counter(warning.partition(":")[0] for step in trial.steps for warning in step.warnings)
     if kinds:
         yield _marked("warnings", ", ".join(f"{kind} {count}" for kind, count in kinds.most_common(6)), fg="yellow")

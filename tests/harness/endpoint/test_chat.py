@@ -348,7 +348,7 @@ class TestReply:
         assert (await ask(chat())).usage.prompt_tokens == 0
 
     async def test_usage_may_be_missing(self, endpoint, chat):
-        endpoint.will_answer(200, {"choices": [{"message": {"content": "hi"}}]})
+        endpoint.will_answer(200, {"choices": [{"message": {"content": "hi"}, "finish_reason": "stop"}]})
         assert (await ask(chat())).content == "hi"
 
     async def test_lone_surrogates_in_a_reply_can_be_stored(self, endpoint, chat):
@@ -357,7 +357,7 @@ class TestReply:
         assert (reply.content, reply.reasoning) == ("a�", "�")
 
     async def test_json_under_another_content_type_is_read(self, endpoint, chat):
-        body = json.dumps({"choices": [{"message": {"content": "hi"}}]}).encode()
+        body = json.dumps({"choices": [{"message": {"content": "hi"}, "finish_reason": "stop"}]}).encode()
         endpoint.will_answer(200, body, {"content-type": "text/plain"})
         assert (await ask(chat())).content == "hi"
 
@@ -554,7 +554,14 @@ BAD_DAYS: dict[str, Callable[[Any], None]] = {
     "500": lambda e: e.will_answer(500, {"error": {"message": "EngineCore encountered an issue.", "code": 500}}),
     "502 with a page": lambda e: e.will_answer(502, b"<html>bad gateway</html>", {"content-type": "text/html"}),
     "503 without a body": lambda e: e.will_answer(503, b""),
-    "abort": lambda e: e.will_reply("half a sen", finish_reason="abort"),
+    **{
+        f"finish_reason {reason!r}": lambda e, reason=reason: e.will_reply("half a sen", finish_reason=reason)
+        for reason in ("abort", "error", "content_filter", "something new", None)
+    },
+    "an error beside a reply": lambda e: e.will_answer(200, {**completion("half"), "error": {"message": "upstream"}}),
+    "an error in a choice": lambda e: e.will_answer(
+        200, {"choices": [{"message": {"content": "half"}, "finish_reason": "stop", "error": {"code": 502}}]}
+    ),
     "empty choices": lambda e: e.will_answer(200, {"choices": []}),
     "null choices": lambda e: e.will_answer(200, {"choices": None, "error": {"message": "upstream"}}),
     "choices of the wrong kind": lambda e: e.will_answer(200, {"choices": "x"}),
