@@ -197,11 +197,11 @@ class Delivery:
         """Have the shell read the script: by its prompt's hook, else by a line that says so."""
         shell = self._watch.shell
         has_hook = asked == 0 and shell.pid is not None
-        line = "\n" if has_hook else f" . {self._at}\n"
+        # C-u: what stands there already, such as the terminal's answer to a program that has ended, is no command.
+        line = "\x15\n" if has_hook else f"\x15 . {self._at}\n"
         if asked > 1:
-            # Something else may have read what was typed: a part of it may stand there.
+            # Something else may have read what was typed.
             await self._watcher.clear(math.inf)
-            line = "\x15" + line
         shell.typed("\n")
         self._waiting.typed(entered=False)
         self._watch.capture.asked(line.strip("\x15\n").encode() + b"\r\n")

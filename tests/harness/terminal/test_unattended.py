@@ -88,3 +88,21 @@ async def test_what_waits_all_the_same_is_stopped_and_reads_nothing_that_follows
     for number in range(4):
         said = await run(desk, f"echo {number}")
         assert (said.output, said.exit_code) == (f"{number}\n", 0), result
+
+
+@pytest.mark.parametrize(
+    "query",
+    [
+        r"printf '\033[6n'",
+        r"printf '\033[c\033[>c\033[5n\033[18t'; sleep 0.2",
+        r"(sleep 0.3; printf '\033[6n') & sleep 0.5",
+    ],
+)
+async def test_the_terminals_answer_to_a_query_is_no_command(desk: Terminal, query: str) -> None:
+    await run(desk, 'command_not_found_handle() { echo "$*" >> /tmp/ran; }; rm -f /tmp/ran')
+    await run(desk, query)
+    for number in range(2):
+        said = await run(desk, f"echo {number}; cat /tmp/ran")
+        assert (said.output, said.background.strip("[]1+ \n").partition(" ")[0]) in {
+            (f"{number}\ncat: /tmp/ran: No such file or directory\n", word) for word in ("", "Done")
+        }, said
