@@ -9,6 +9,7 @@ from reports.look import seconds
 from reports.names import relative_url, trial_page
 from reports.site.content import SiteRun
 from tbench.history.rows import TrialRow
+from tbench.reward import reward_text
 from tbench.scores.summary import Status
 from tbench.text import counted
 
@@ -45,8 +46,7 @@ def sign_of(status: Status, reward: float | None) -> str:
     """The sign of a trial: its reward where that is neither 0 nor 1, so that nothing is rounded away."""
     if reward is None or reward in (0.0, 1.0):
         return SIGNS[status]
-    text = f"{reward:.2f}" if abs(reward) < 100 else f"{reward:.0e}"
-    text = f"{reward:.3g}" if text in ("0.00", "1.00") else text
+    text = reward_text(reward)
     return text.removeprefix("0") if text.startswith("0.") else text
 
 

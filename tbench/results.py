@@ -9,6 +9,7 @@ from typing import Literal
 from pydantic import Field, field_validator
 
 from harness.trajectory import Frozen, Outcome, Usage
+from tbench.reward import is_solved
 
 RESULT_SCHEMA_VERSION = 2
 """Version of the lines. Version 2 added `integrity`, `host` and `timings.waited_sec`; version 1 is read as it is."""
@@ -214,4 +215,4 @@ class TrialResult(Frozen):
 
     @property
     def passed(self) -> bool:
-        return self.reward is not None and self.reward >= 1.0
+        return self.reward is not None and is_solved(self.reward)

@@ -5,7 +5,6 @@
   if (!button) return;
   const [old, newer] = ["old", "new"].map((id) => document.getElementById(id));
   const place = document.getElementById("compared");
-  const SIGNS = { pass: "✓", partial: "◐", fail: "✗", error: "!", missing: "·" };
   const MOST_CELLS = 24;
 
   const make = (tag, name, ...children) => {
@@ -30,7 +29,11 @@
   const rewards = (trials, seeds) => seeds.map((seed) => (trials[seed] ? trials[seed][0] : null));
   const rate = (found) => mean(found.map((each) => each ?? 0));
   const points = (fraction) => (fraction > 0 ? "+" : "") + (100 * fraction).toFixed(1).replace("-", "−");
-  const percent = (fraction) => `${(100 * fraction).toFixed(1)} %`;
+  // Not rounded to none or all, as nowhere else.
+  const percent = (fraction) => {
+    const texts = [1, 2, 3, 4].map((digits) => (100 * fraction).toFixed(digits));
+    return `${texts.find((text) => fraction === Number(text) / 100 || ![0, 100].includes(Number(text))) || texts[3]} %`;
+  };
 
   const pair = (a, b) => {
     const common = a.seeds.filter((seed) => b.seeds.includes(seed));
@@ -45,7 +48,9 @@
         const later = others.get(task);
         const [one, two] = [rewards(trials, first), rewards(later[3], second)];
         const known = { task, slug, old: trials, new: later[3], before: rate(one), after: rate(two) };
-        return { ...known, group: group(one, two, known.after - known.before), difference: known.after - known.before };
+        // Means of the same rewards in another order are the same.
+        const difference = Math.round((known.after - known.before) * 1e12) / 1e12;
+        return { ...known, group: group(one, two, difference), difference };
       });
     const mine = new Set(a.tasks.map(([task]) => task));
     return {
@@ -67,18 +72,13 @@
     if (!scored(one) || !scored(two)) return GROUPS[3];
     if (difference < 0 && solved(one) && !solved(two)) return GROUPS[0];
     if (difference > 0 && solved(two) && !solved(one)) return GROUPS[1];
-    return Math.abs(difference) > 1e-12 ? GROUPS[2] : GROUPS[4];
-  };
-
-  const sign = (status, reward) => {
-    if (reward === null || reward === 0 || reward === 1) return SIGNS[status];
-    return reward.toFixed(2).replace(/^0\./, ".");
+    return difference ? GROUPS[2] : GROUPS[4];
   };
 
   const cell = (run, slug, seed, trial) => {
-    const [reward, status, attempt] = trial || [null, "missing"];
+    const [, status, sign, attempt] = trial || [null, "missing", "·"];
     const words = `seed ${seed}: ${status === "missing" ? "no result" : status}`;
-    const made = make(trial ? "a" : "span", `cell ${status}`, sign(status, reward));
+    const made = make(trial ? "a" : "span", `cell ${status}`, sign);
     if (trial) {
       const again = attempt > 1 ? `.${attempt}` : "";
       made.href = `../runs/${encodeURIComponent(run)}/${encodeURIComponent(`${slug}--${seed}${again}`)}.html`;

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import shlex
 from collections import defaultdict
-from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
 from reports.names import COMPARE, compare_page, relative_url, run_page, slug
+from reports.seed_cells import sign_of
 from reports.site.content import Site, SiteRun
+from tbench.history.rows import TrialRow
+from tbench.scores.summary import Status
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,7 +68,7 @@ def rewards_data(site: Site, run: SiteRun) -> dict[str, Any]:
     hashes = site.history.tasks(run.row.path)
     trials: defaultdict[str, dict[int, list[Any]]] = defaultdict(dict)
     for trial in site.history.trials(run.row.path):
-        trials[trial.task][trial.seed] = list(_trial(trial.reward, trial.status, trial.attempt))
+        trials[trial.task][trial.seed] = _trial(trial)
     return {
         "name": run.row.name,
         "model": run.row.model,
@@ -77,10 +79,9 @@ def rewards_data(site: Site, run: SiteRun) -> dict[str, Any]:
     }
 
 
-def _trial(reward: float | None, status: str, attempt: int) -> Iterator[Any]:
-    yield from (reward, status)
-    if attempt > 1:
-        yield attempt
+def _trial(trial: TrialRow) -> list[Any]:
+    sign = sign_of(Status(trial.status), trial.reward)
+    return [trial.reward, trial.status, sign, *([trial.attempt] if trial.attempt > 1 else [])]
 
 
 def _path(site: Site, run: SiteRun) -> str:

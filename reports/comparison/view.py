@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from statistics import fmean
 from typing import Literal
 
 from markupsafe import Markup
@@ -15,6 +14,7 @@ from reports.names import compare_page, relative_url, run_page, task_page
 from reports.seed_cells import MOST_CELLS, SeedCell, seed_cells
 from reports.site.content import Site, SiteRun
 from tbench.history.rows import TrialRow
+from tbench.reward import mean
 from tbench.scores.comparing import text
 from tbench.scores.comparing.compare import Comparison, compare
 from tbench.scores.comparing.side import NothingInCommon, Side
@@ -183,7 +183,7 @@ class _Trials:
         """The mean reward of a task over the compared seeds in the first run, 0 without a verdict."""
         table = self._sides[0].table
         row = dict(zip(table.seeds, table.rows[table.tasks.index(task)], strict=True))
-        return fmean(row[seed] or 0.0 for seed in comparison.seeds)
+        return mean([row[seed] or 0.0 for seed in comparison.seeds])
 
 
 def _by_task(trials: Iterable[TrialRow]) -> dict[str, list[TrialRow]]:

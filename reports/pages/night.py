@@ -15,6 +15,7 @@ from reports.site.judging import AlarmSpan
 from reports.site.marks import TrialMark, TrialMarks, mark_of, marks_of
 from reports.site.moves import MovedSetting, moves
 from reports.site.states import RunState, done_words, gate_words, score_so_far, score_words, state_of
+from tbench.reward import mean_text
 from tbench.scores.gate.flips import MovedTask
 from tbench.scores.summary import ErrorGroup
 from tbench.text import counted
@@ -244,7 +245,7 @@ def _suspect(moved: MovedTask) -> SuspectTask:
 
 def _rate(solved: int, trials: int, mean: float) -> str:
     """Solved trials, or the mean where rewards are partial."""
-    return f"{solved} of {trials}" if solved == round(mean * trials, 6) else f"mean {mean:.2f} of {trials}"
+    return f"{solved} of {trials}" if solved / trials == mean else f"mean {mean_text(mean)} of {trials}"
 
 
 def _errors(site: Site, run: SiteRun, good: SiteRun | None) -> Iterator[ErrorRow]:

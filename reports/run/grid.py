@@ -11,7 +11,8 @@ from markupsafe import Markup
 from reports.charts.stacked_bar import BarPart, stacked_bar
 from reports.run.effort import task_bars
 from reports.run.links import MANY_TRIALS, RunLinks
-from reports.run.trials import SYMBOLS, StatusCount, TrialCell, TrialLine, trial_cell, trial_line
+from reports.run.trials import StatusCount, TrialCell, TrialLine, trial_cell, trial_line
+from reports.seed_cells import SIGNS
 from tbench.scores.summary import Status, Summary, TaskRow
 
 MOST_CELLS = 20
@@ -106,7 +107,7 @@ def _worst_first(row: TaskRow) -> tuple[bool, float, int, str]:
 
 def _task_cells(row: TaskRow, number: int, links: RunLinks, time_bar: Markup | None, *, is_listed: bool) -> TaskCells:
     counts = Counter(cell.status for cell in row.cells)
-    shown = (StatusCount(status, symbol, counts[status]) for status, symbol in SYMBOLS.items())
+    shown = (StatusCount(status, symbol, counts[status]) for status, symbol in SIGNS.items())
     is_wide = len(row.cells) > MOST_CELLS
     return TaskCells(
         task=row.task,

@@ -7,11 +7,10 @@ from dataclasses import dataclass
 
 from reports.look import seconds
 from reports.run.links import FileLink, RunLinks
+from reports.seed_cells import SIGNS, sign_of
 from tbench.results import TaskStepResult
 from tbench.scores.summary import Cell, Status, TaskRow
 from tbench.text import counted
-
-SYMBOLS = {Status.PASS: "✓", Status.PARTIAL: "◐", Status.FAIL: "✗", Status.ERROR: "!", Status.MISSING: "·"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,10 +60,10 @@ class TrialLine:
 def trial_cell(row: TaskRow, number: int, cell: Cell, links: RunLinks, *, is_listed: bool) -> TrialCell:
     """The cell of a trial of the task that has this number in the plan."""
     if cell.status is Status.MISSING:
-        return TrialCell(cell.status, SYMBOLS[cell.status], f"seed {cell.seed}: no result", None)
+        return TrialCell(cell.status, SIGNS[cell.status], f"seed {cell.seed}: no result", None)
     title = f"seed {cell.seed}: {', '.join(cell_facts(cell))}"
     href = trial_link(row.task, number, cell, links, is_listed=is_listed)
-    return TrialCell(cell.status, symbol_of(cell), title, href)
+    return TrialCell(cell.status, sign_of(cell.status, cell.reward), title, href)
 
 
 def trial_link(task: str, number: int, cell: Cell, links: RunLinks, *, is_listed: bool) -> str | None:
@@ -82,7 +81,7 @@ def trial_line(row: TaskRow, number: int, cell: Cell, links: RunLinks) -> TrialL
         anchor=anchor(number, cell),
         seed=cell.seed,
         status=cell.status,
-        symbol=SYMBOLS[cell.status],
+        symbol=SIGNS[cell.status],
         facts=tuple(cell_facts(cell)),
         href=links.trial(row.task, cell) if links.has_pages else None,
         links=tuple(links.files(row.task, cell)),
@@ -93,15 +92,6 @@ def trial_line(row: TaskRow, number: int, cell: Cell, links: RunLinks) -> TrialL
 def anchor(number: int, cell: Cell) -> str:
     """The place of a trial in the list."""
     return f"trial-{number}-{cell.seed}"
-
-
-def symbol_of(cell: Cell) -> str:
-    """The symbol of a trial: a number wherever the reward is neither 0 nor 1, so that nothing is rounded away."""
-    if cell.reward is None or cell.reward in (0.0, 1.0):
-        return SYMBOLS[cell.status]
-    text = f"{cell.reward:.2f}"
-    text = f"{cell.reward:.3g}" if text in ("0.00", "1.00") else text
-    return text.removeprefix("0") if text.startswith("0.") else text
 
 
 def cell_facts(cell: Cell) -> Iterator[str]:

@@ -14,8 +14,9 @@ from reports.run.grid import TrialGrid, count_words, grid_of, status_bar
 from reports.run.headline import RunHeadline, headline_of
 from reports.run.links import MANY_TRIALS, RunLinks
 from reports.run.messages import readable
-from reports.run.trials import SYMBOLS, StatusCount, trial_link
+from reports.run.trials import StatusCount, trial_link
 from reports.run.validity import ValidityCheck, checks_of
+from reports.seed_cells import SIGNS
 from tbench.scores.summary import Summary
 from tbench.storage.read_run import StoredRun
 from tbench.storage.summaries import summary_of
@@ -79,7 +80,7 @@ def run_view(run: StoredRun, summary: Summary, links: RunLinks) -> RunView:
         headline=headline_of(run, summary),
         summary=summary,
         is_demo=SCRIPTED_DEMO in {model, summary.model},
-        statuses=tuple(StatusCount(status, symbol, counts[status]) for status, symbol in SYMBOLS.items()),
+        statuses=tuple(StatusCount(status, symbol, counts[status]) for status, symbol in SIGNS.items()),
         status_bar=status_bar(counts, f"Trials: {count_words(counts)}"),
         seed_strip=_seed_strip(summary),
         checks=checks_of(run, summary, by_words),

@@ -2,19 +2,16 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterable
 from dataclasses import dataclass
-from statistics import fmean
 
 from reports.names import task_page
 from reports.site.content import Site, SiteRun
+from tbench.reward import exact_mean, is_solved, mean
 from tbench.scores.comparing.side import NothingInCommon, Pairing, Side, pair
 from tbench.scores.statistics import Row, mean_std
 
 _NORMAL_975 = 1.96
-_SAME = 1e-9
-"""Rewards that differ by less are the same; sums of fractions are not exact."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,8 +93,10 @@ def _pairing(site: Site, old: SiteRun, new: SiteRun) -> Pairing | None:
 
 
 def _score_change(pairing: Pairing) -> ScoreChange:
-    changes = [fmean(_filled(b)) - fmean(_filled(a)) for a, b in zip(pairing.first, pairing.second, strict=True)]
-    return ScoreChange(fmean(changes), mean_std(changes).sem, len(changes))
+    rows = zip(pairing.first, pairing.second, strict=True)
+    changes = [exact_mean(_filled(now)) - exact_mean(_filled(before)) for before, now in rows]
+    se = mean_std([float(change) for change in changes]).sem
+    return ScoreChange(float(sum(changes) / len(changes)), se, len(changes))
 
 
 def _filled(row: Row) -> list[float]:
@@ -107,15 +106,17 @@ def _filled(row: Row) -> list[float]:
 def _moved(task: str, before: Row, now: Row) -> MovedRate | None:
     """None for a task that has not moved, or has no pair of trials with verdicts."""
     pairs = [(a, b) for a, b in zip(before, now, strict=True) if a is not None and b is not None]
-    if abs(math.fsum(b - a for a, b in pairs)) < _SAME:
+    if not pairs:
         return None
-    old, new = fmean(a for a, _ in pairs), fmean(b for _, b in pairs)
+    old, new = mean([a for a, _ in pairs]), mean([b for _, b in pairs])
+    if old == new:
+        return None
     some, none = (before, now) if new < old else (now, before)
     return MovedRate(task, old, new, _is_solved(some) and not _is_solved(none))
 
 
 def _is_solved(row: Row) -> bool:
-    return any(reward is not None and reward >= 1.0 for reward in row)
+    return any(reward is not None and is_solved(reward) for reward in row)
 
 
 def _has_verdict(row: Row) -> bool:

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from harness.trajectory import Message, Outcome, Reply, ReplyTokens, Trajectory
 from tbench.errors import TbenchError
 from tbench.results import TrialResult
+from tbench.reward import canonical
 
 _COMPLETE = (Outcome.SUBMITTED, Outcome.FINISHED)
 
@@ -61,7 +62,7 @@ class Rollout:
         assert result.reward is not None
         replies = [step.reply for trajectory in trajectories for step in trajectory.steps]
         return cls(
-            reward=result.reward,
+            reward=canonical(result.reward),
             outcome=result.outcome,
             messages=trajectories[-1].messages if trajectories else (),
             turns=tuple(RolloutTurn(reply, reply.tokens) for reply in replies),

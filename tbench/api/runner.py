@@ -31,6 +31,7 @@ from tbench.errors import EngineUnavailable, TbenchError, UsageError
 from tbench.events import Event, Events, Note
 from tbench.fleet.backend import connect_backend
 from tbench.results import TrialResult
+from tbench.reward import canonical
 from tbench.runs.host import HostWatch
 from tbench.runs.overrides import as_configured
 from tbench.runs.plan import sandbox_settings, stored_config, trial_id
@@ -77,7 +78,7 @@ class TrialRecord:
     def reward(self) -> float:
         """The verifier's number; 1.0 and above is a pass."""
         assert self.result.reward is not None
-        return self.result.reward
+        return canonical(self.result.reward)
 
     @property
     def outcome(self) -> Outcome | None:

@@ -14,6 +14,7 @@ from typing import Literal
 from harness.trajectory import Trajectory
 from tbench.errors import UsageError
 from tbench.results import TaskStepResult, TrialResult, is_weak
+from tbench.reward import canonical
 from tbench.storage.read_run import RunUnreadable, StoredRun, read_trajectory
 from tbench.storage.run_files import trial_directory
 from tbench.text import counted
@@ -48,7 +49,7 @@ class TrialChoice:
             return "not passed"
         if self.only == "failed" and result.passed:
             return "passed"
-        if self.min_reward is not None and reward is not None and reward < self.min_reward:
+        if self.min_reward is not None and reward is not None and canonical(reward) < canonical(self.min_reward):
             return f"with a reward below {self.min_reward:g}"
         if not self.with_flagged and any(not is_weak(sign) for sign in result.integrity.tamper):
             return "flagged for tampering"

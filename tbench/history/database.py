@@ -18,7 +18,7 @@ from tbench.errors import UsageError
 from tbench.storage.run_files import CONFIG_NAME, RESULTS_NAME
 from tbench.text import one_line
 
-SCHEMA_VERSION = 1
+SCHEMA_VERSION = 2
 """Version of the tables and of what is computed for them; an index of an earlier one is made anew."""
 INDEX_NAME = ".tbench-history.sqlite"
 """Name of the index in the folder of the runs."""

@@ -31,6 +31,7 @@ from tbench.errors import EngineUnavailable, TbenchError, UsageError
 from tbench.events import Events
 from tbench.fleet.backend import connect_backend
 from tbench.results import TrialResult, is_weak
+from tbench.reward import canonical
 from tbench.rewards.texts import text_of
 from tbench.runs.overrides import as_configured
 from tbench.runs.plan import sandbox_settings, trial_id
@@ -307,7 +308,7 @@ def _reward(result: TrialResult | None, live: Live) -> float | None:
         return NO_COMMAND
     if live.on_flagged != "keep" and result.reward is not None and not all(map(is_weak, result.integrity.tamper)):
         return live.on_flagged
-    return result.reward
+    return None if result.reward is None else canonical(result.reward)
 
 
 def _tasks(wanted: TaskLike | Sequence[TaskLike], number: int) -> list[Task]:

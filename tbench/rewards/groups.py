@@ -6,6 +6,8 @@ import math
 from collections.abc import Sequence
 from statistics import fmean, pstdev, stdev
 
+from tbench.reward import canonical
+
 GROUP_SIZE = 4
 
 
@@ -31,7 +33,7 @@ def group_advantages(
 
 
 def _advantages(group: Sequence[float], ddof: int, eps: float) -> list[float]:
-    if len(set(group)) == 1:  # not left to arithmetic: a rounding error over eps is no longer small
+    if len(set(map(canonical, group))) == 1:  # not left to arithmetic: a rounding error over eps is no longer small
         return [0.0] * len(group)
     mean, std = fmean(group), (stdev if ddof else pstdev)(group)
     return [(reward - mean) / (std + eps) for reward in group]

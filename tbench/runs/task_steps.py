@@ -11,6 +11,7 @@ from typing import Protocol
 from tbench.agents.trial_agent import agent_user, terminal_socket
 from tbench.errors import TrialError
 from tbench.results import Integrity, TaskStepResult
+from tbench.reward import canonical
 from tbench.runs.part import TrialPart
 from tbench.sandbox.archive import FileEntry
 from tbench.sandbox.backend import BUSYBOX, Sandbox
@@ -99,7 +100,7 @@ def why_stopped(part: TrialPart) -> str:
     for name, least in asked.items():
         if (found := told.get(name)) is None:
             return f"no {name}, and min_reward is {least:g}"
-        if found < least:
+        if canonical(found) < canonical(least):
             return f"{name} {found:g} is below min_reward {least:g}"
     return ""
 

@@ -10,9 +10,11 @@ import math
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from fractions import Fraction
 from statistics import fmean, pstdev, stdev
 
 from tbench.results import is_reward
+from tbench.reward import canonical, exact_mean, exact_sum, is_solved, mean
 from tbench.scores.intervals import incomplete_beta
 
 Row = tuple[float | None, ...]
@@ -29,7 +31,7 @@ class TrialReward:
 
 @dataclass(frozen=True, slots=True)
 class RewardTable:
-    """Planned tasks x planned seeds. `rows[t][s]` is a reward, or None without a verdict."""
+    """Planned tasks x planned seeds. `rows[t][s]` is a reward without float noise, or None without a verdict."""
 
     tasks: tuple[str, ...]
     seeds: tuple[int, ...]
@@ -52,7 +54,7 @@ class RewardTable:
                 raise ValueError(
                     f"reward of task {verdict.task!r}, seed {verdict.seed} is not a finite number, or too large"
                 )
-            rewards[key] = verdict.reward
+            rewards[key] = None if verdict.reward is None else canonical(verdict.reward)
         planned = {(task, seed) for task in tasks for seed in seeds}
         for task, seed in rewards.keys() - planned:
             raise ValueError(f"a verdict for task {task!r}, seed {seed}, which was not planned")
@@ -61,7 +63,7 @@ class RewardTable:
 
     def binarised(self) -> RewardTable:
         """The same table with 1 for solved (reward >= 1) and 0 for any lower reward; None stays None."""
-        return self._mapped(lambda reward: None if reward is None else float(reward >= 1.0))
+        return self._mapped(lambda reward: None if reward is None else float(is_solved(reward)))
 
     def filled(self, value: float) -> RewardTable:
         """The same table with `value` for every trial without a verdict."""
@@ -101,28 +103,28 @@ class Bounds:
 
 def per_seed_scores(table: RewardTable) -> tuple[float, ...]:
     """Score of each seed, (1/T) sum_t r[t,s], with 0 for trials without a verdict. Fractions, seed order."""
-    return tuple(fmean(column) for column in _columns(table.filled(0.0)))
+    return tuple(mean(column) for column in _columns(table.filled(0.0)))
 
 
 def task_means(table: RewardTable) -> tuple[float, ...]:
     """Mean of each task, p_t = (1/S) sum_s r[t,s], with 0 for trials without a verdict. Fractions, task order."""
-    return tuple(fmean(row) for row in _rows(table.filled(0.0)))
+    return tuple(mean(row) for row in _rows(table.filled(0.0)))
 
 
 def score(table: RewardTable) -> float:
     """Mean of p_t over tasks, equal to the mean of the per-seed scores; unscored = 0. A fraction."""
-    return fmean(task_means(table))
+    return mean([reward for row in _rows(table.filled(0.0)) for reward in row])
 
 
 def task_means_scored_only(table: RewardTable) -> tuple[float, ...]:
     """Mean of each task over its seeds with a verdict; tasks without any are left out. Task order."""
-    return tuple(fmean(scored) for row in table.rows if (scored := [r for r in row if r is not None]))
+    return tuple(mean(scored) for row in table.rows if (scored := [r for r in row if r is not None]))
 
 
 def score_scored_only(table: RewardTable) -> float | None:
     """Mean over tasks of `task_means_scored_only`: each task that has a verdict weighs the same. None without any."""
-    means = task_means_scored_only(table)
-    return fmean(means) if means else None
+    means = _means_of_scored(table.rows)
+    return float(exact_sum(means) / len(means)) if means else None
 
 
 def per_seed_scores_scored_only(table: RewardTable) -> tuple[float, ...]:
@@ -133,13 +135,14 @@ def per_seed_scores_scored_only(table: RewardTable) -> tuple[float, ...]:
     without other tasks. At full coverage these are the `per_seed_scores`.
     """
     several = [row for row in table.rows if sum(r is not None for r in row) > 1]
-    centred = [(row, fmean(r for r in row if r is not None)) for row in several]
-    score = score_scored_only(table)
+    centred = list(zip(several, _means_of_scored(several), strict=True))
+    means = _means_of_scored(table.rows)
     found = []
     for seed in range(len(table.seeds)):
-        deviations = [r - mean for row, mean in centred if (r := row[seed]) is not None]
-        if deviations and score is not None:
-            found.append(score + fmean(deviations))
+        here = [(r, middle) for row, middle in centred if (r := row[seed]) is not None]
+        if here:
+            deviation = (exact_sum(r for r, _ in here) - exact_sum(middle for _, middle in here)) / len(here)
+            found.append(float(exact_sum(means) / len(means) + deviation))
     return tuple(found)
 
 
@@ -251,16 +254,17 @@ def chances(table: RewardTable) -> Chances:
 
 
 def _pass_at(histogram: Mapping[int, int], n: int, k: int) -> float:
-    return _mean_by_count(histogram, lambda c: 1.0 - math.comb(n - c, k) / math.comb(n, k))
+    return _mean_by_count(histogram, lambda c: 1 - Fraction(math.comb(n - c, k), math.comb(n, k)))
 
 
 def _pass_hat(histogram: Mapping[int, int], n: int, k: int) -> float:
-    return _mean_by_count(histogram, lambda c: math.comb(c, k) / math.comb(n, k))
+    return _mean_by_count(histogram, lambda c: Fraction(math.comb(c, k), math.comb(n, k)))
 
 
-def _mean_by_count(histogram: Mapping[int, int], value: Callable[[int], float]) -> float:
+def _mean_by_count(histogram: Mapping[int, int], value: Callable[[int], Fraction]) -> float:
     """The mean over tasks of what follows from the number of solved trials."""
-    return math.fsum(tasks * value(count) for count, tasks in histogram.items() if tasks) / sum(histogram.values())
+    total = exact_sum(tasks * value(count) for count, tasks in histogram.items() if tasks)
+    return float(total / sum(histogram.values()))
 
 
 def is_uneven(most: int, total: int, places: int) -> bool:
@@ -287,6 +291,10 @@ def _check_k(table: RewardTable, k: int) -> int:
     if any(reward not in (0.0, 1.0) for reward in table.scored_rewards()):
         raise ValueError("pass@k and pass^k need rewards of 0 or 1; call binarised() to count reward >= 1 as solved")
     return n
+
+
+def _means_of_scored(rows: Iterable[Row]) -> list[Fraction]:
+    return [exact_mean(scored) for row in rows if (scored := [r for r in row if r is not None])]
 
 
 def _rows(filled: RewardTable) -> Iterator[tuple[float, ...]]:

@@ -11,6 +11,7 @@ from harness.trajectory import Usage
 from tbench.errors import UsageError
 from tbench.origin import DatasetOrigin
 from tbench.results import UNKNOWN_AGENT, UNKNOWN_TIME, Blame, ErrorInfo, Stage, TrialResult, is_tool_failure, is_weak
+from tbench.reward import canonical, exact_sum
 from tbench.scores.intervals import Interval, interval_95
 from tbench.scores.pressure import pressure_of
 from tbench.scores.statistics import (
@@ -24,6 +25,7 @@ from tbench.scores.statistics import (
     mean_std,
     per_seed_scores,
     per_seed_scores_scored_only,
+    score,
     score_scored_only,
     scored_per_seed,
     solved_rate,
@@ -175,14 +177,30 @@ def time_split(results: Iterable[TrialResult]) -> TimeSplit:
 def final_results(results: Iterable[TrialResult]) -> dict[tuple[str, int], TrialResult]:
     """The result that counts for each task and seed: of several final ones the highest attempt, then the last line.
 
-    One in which a person had a hand has no verdict: it says nothing about the model.
+    Rewards are without float noise. One in which a person had a hand has no verdict: it says nothing about the model.
     """
     finals: dict[tuple[str, int], TrialResult] = {}
     for result in results:
         trial = (result.task, result.seed)
         if result.final and (trial not in finals or result.attempt >= finals[trial].attempt):
             finals[trial] = result
-    return {trial: _without_a_hand_s_reward(result) for trial, result in finals.items()}
+    return {trial: _without_noise(_without_a_hand_s_reward(result)) for trial, result in finals.items()}
+
+
+def _without_noise(result: TrialResult) -> TrialResult:
+    if result.reward is None:
+        return result
+    all_steps = result.reward_all_steps
+    told: dict[str, Any] = {
+        "reward": canonical(result.reward),
+        "reward_all_steps": None if all_steps is None else canonical(all_steps),
+        "metrics": {name: canonical(value) for name, value in result.metrics.items()},
+    }
+    return (
+        result
+        if all(getattr(result, name) == value for name, value in told.items())
+        else result.model_copy(update=told)
+    )
 
 
 def _without_a_hand_s_reward(result: TrialResult) -> TrialResult:
@@ -238,7 +256,7 @@ def _score(
     scored_only_interval = interval if scored_only_means == means or not intervals else interval_95(scored_only_means)
     solved, scored_only_seeds = chances(table), per_seed_scores_scored_only(table)
     return Score(
-        mean=over_seeds.mean,
+        mean=score(table),
         std=over_seeds.std,
         std_kind="population" if population else "sample",
         per_seed=per_seed,
@@ -283,8 +301,8 @@ def _unreached(results: Iterable[TrialResult], planned: int) -> UnreachedSteps |
     if not any(never):
         return None
     rewards = (result.reward if result.reward_all_steps is None else result.reward_all_steps for result in scored)
-    score = sum(reward for reward in rewards if reward is not None) / planned
-    return UnreachedSteps(trials=sum(map(bool, never)), steps=sum(never), score=score)
+    total = exact_sum(reward for reward in rewards if reward is not None)
+    return UnreachedSteps(trials=sum(map(bool, never)), steps=sum(never), score=float(total / planned))
 
 
 def _completed(table: RewardTable, per_seed: Sequence[float], population: bool) -> Completed | None:
@@ -306,7 +324,7 @@ def _task_row(task: str, seeds: Sequence[int], counted: dict[tuple[str, int], Tr
     rewards = [cell.reward for cell in cells if cell.reward is not None]
     return TaskRow(
         task=task,
-        mean_reward=sum(rewards) / len(cells) if rewards else None,
+        mean_reward=float(exact_sum(rewards) / len(cells)) if rewards else None,
         solved=sum(cell.status is Status.PASS for cell in cells),
         scored=len(rewards),
         cells=cells,
@@ -343,7 +361,7 @@ def status_of(result: TrialResult) -> Status:
         return Status.ERROR
     if result.passed:
         return Status.PASS
-    return Status.PARTIAL if result.reward > 0 else Status.FAIL
+    return Status.PARTIAL if canonical(result.reward) > 0 else Status.FAIL
 
 
 def _error_type(result: TrialResult) -> str:

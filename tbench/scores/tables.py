@@ -15,6 +15,7 @@ from rich.table import Table
 from rich.text import Text
 
 from harness.trajectory import Usage
+from tbench.reward import mean_text, reward_text
 from tbench.scores.statistics import is_uneven
 from tbench.scores.summary import (
     Cell,
@@ -112,7 +113,7 @@ def _task_table(summary: Summary, width: int) -> Table:
 def _task_cells(row: TaskRow) -> tuple[Text, ...]:
     return (
         Text(plain(row.task)),
-        Text(_number(row.mean_reward, 2)),
+        Text("-" if row.mean_reward is None else mean_text(row.mean_reward)),
         Text(f"{row.solved}/{len(row.cells)}"),
         Text(" ").join(Text(_token(cell), style=_STYLES[cell.status]) for cell in row.cells),
         Text(_number(row.mean_steps, 1)),
@@ -126,15 +127,6 @@ def _token(cell: Cell) -> str:
         return "-"
     result = "ERR" if cell.reward is None else reward_text(cell.reward)
     return result + AGAIN * (cell.attempt > 1)
-
-
-def reward_text(reward: float) -> str:
-    """A reward with two decimals, whole numbers without; a partial one is never rounded to 0 or 1."""
-    if reward == int(reward):
-        return str(int(reward))
-    if 0.0 < reward < 1.0:
-        return f"{min(max(reward, 0.01), 0.99):.2f}"
-    return f"{reward:.2f}"
 
 
 def _detail_lines(summary: Summary) -> Iterator[str]:

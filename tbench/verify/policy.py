@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from tbench.config.settings import Keep, Verify
 from tbench.errors import TrialError
 from tbench.results import Integrity, is_weak
+from tbench.reward import canonical, is_solved
 from tbench.sandbox.backend import Compares, Copies, MakesRoom, Sandbox, removed_afterwards
 from tbench.tasks.task import Task
 from tbench.text import plain
@@ -48,7 +49,7 @@ class VerifyPolicy:
 
     def keeps(self, reward: float | None) -> bool:
         """Whether the container of a trial with this reward, None for no verdict, is kept."""
-        return self.keep == "all" or (self.keep == "failed" and (reward is None or reward < 1))
+        return self.keep == "all" or (self.keep == "failed" and (reward is None or not is_solved(reward)))
 
 
 async def verify_by(policy: Verify, task: Task, sandbox: Sandbox, *, again: bool = False) -> Verdict:
@@ -153,7 +154,7 @@ def _joined(shared: Verdict, isolated: Verdict) -> Verdict:
     rewards = {"isolated": isolated.reward, "shared": shared.reward}
     joined = _with(dataclasses.replace(shared, files={**shared.files, **beside}), rewards=rewards)
     signs = shared.integrity.tamper
-    if isolated.reward >= shared.reward:
+    if canonical(isolated.reward) >= canonical(shared.reward):
         seen = (sign if is_weak(sign) or sign.startswith(_COMES_ALONG) else f"cleared: {sign}" for sign in signs)
         return _with(joined, tamper=(*isolated.integrity.tamper, *seen))
     words = f"{isolated.reward:g} in a fresh container, {shared.reward:g} in the agent's own"

@@ -11,6 +11,7 @@ import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+from tbench.reward import canonical, is_solved
 from tbench.text import plain
 from tbench.verifier_logs import Logs, tests_ran
 from tbench.verify.report import Facts
@@ -72,14 +73,14 @@ def _planted(facts: Facts) -> Iterator[str]:
 def _other_rewards(facts: Facts, logs: Logs, reward: float, metric: str | None) -> Iterator[tuple[float, str]]:
     """The rewards that contradict the one that was read, with the words for it."""
     files = rewards_of_files(logs, metric)
-    if len(set(files)) > 1:
+    if len(set(map(canonical, files))) > 1:
         yield min(files), f"contradiction: reward.json says {files[0]:g}, reward.txt {files[1]:g}"
     told = witnessed_reward(facts.told, metric)
-    if told is not None and told not in files:
+    if told is not None and canonical(told) not in map(canonical, files):
         yield told, f"contradiction: test.sh wrote {told:g}, but the file says {reward:g}"
     if facts.was_killed and facts.has_watcher:
         yield 0.0, _killed(facts)
-    if reward >= 1 and (failed := max(_failed_tests(logs))):
+    if is_solved(reward) and (failed := max(_failed_tests(logs))):
         yield 0.0, f"contradiction: reward {reward:g}, but {failed} failed tests are reported"
 
 

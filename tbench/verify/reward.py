@@ -12,6 +12,7 @@ import re
 
 from tbench.errors import TrialError
 from tbench.results import is_reward
+from tbench.reward import canonical
 from tbench.tasks.format import REWARD_RANGE, RewardRange
 from tbench.verifier_logs import Logs, last_line, tests_ran, tool_failure
 
@@ -40,7 +41,7 @@ def read_reward(
     else:
         raise TrialError("verifier_no_reward", f"no reward.json or reward.txt; {last_line(logs)}")
     low, high = reward_range
-    if not low <= reward <= high:
+    if not low <= canonical(reward) <= high:
         where = f"the range from {low:g} to {high:g} ([verifier] reward_range in task.toml)"
         raise TrialError("verifier_bad_reward", f"{shown}, which is outside of {where}")
     if reward == 0.0 and calls_pytest and not tests_ran(logs):

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from reports.site.states import with_spread
 from tbench.events import (
     EndpointPresence,
     Event,
@@ -167,6 +168,7 @@ class WatchedRun:
         phases = Counter(trial.phase for trial in self.trials.values() if trial.ended is None)
         at_work = sum(phases.values())
         rewards = [trial.reward for trial in self._ended.values() if trial.reward is not None]
+        score = sum(rewards) / len(rewards) if rewards else None
         facts, eta_sec = self.facts, self.eta_sec(now)
         return {
             "name": facts.name,
@@ -176,7 +178,8 @@ class WatchedRun:
             "planned": facts.planned,
             "ended": self.ended,
             "scored": len(rewards),
-            "score": sum(rewards) / len(rewards) if rewards else None,
+            "score": score,
+            "score_words": "" if score is None else with_spread(score, None),
             "marks": {mark: marks[mark] for mark in MARKS},
             "phases": {phase: phases[phase] for phase in PHASES},
             "to_come": max(0, facts.planned - self.ended - at_work),

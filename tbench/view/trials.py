@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from tbench.results import TrialResult
+from tbench.reward import canonical
 from tbench.storage.run_files import attempts, step_directory, trial_directory
 from tbench.view.casts import cast_head, cast_piece
 from tbench.view.grid import Line
@@ -28,7 +29,7 @@ def mark_of(result: TrialResult) -> Mark:
         return "error"
     if result.passed:
         return "pass"
-    return "partial" if result.reward > 0 else "fail"
+    return "partial" if canonical(result.reward) > 0 else "fail"
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,7 +46,7 @@ class EndedTrial:
 
     @classmethod
     def of(cls, result: TrialResult) -> EndedTrial:
-        error, reward = result.error, result.reward
+        error, reward = result.error, None if result.reward is None else canonical(result.reward)
         words = error.type if error is not None else f"reward {reward:g}" if reward is not None else "no verdict"
         wall_sec = result.timings.wall_sec
         return cls(result.task, result.seed, result.attempt, mark_of(result), words, wall_sec, reward)

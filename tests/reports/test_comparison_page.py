@@ -174,10 +174,10 @@ def test_the_data_of_a_run_has_its_rewards_by_task_and_seed(tmp_path: Path) -> N
         found = script_value(comparison.data(site, run), f"rewards {run.slug}")
     assert (found["name"], found["model"], found["seeds"], found["path"]) == ("a run", "m", [0, 1], "'a run'")
     first, second = found["tasks"]
-    assert first == ["t", "t", "hash of t", {"0": [1.0, "pass"], "1": [None, "error"]}]
+    assert first == ["t", "t", "hash of t", {"0": [1.0, "pass", "✓"], "1": [None, "error", "!"]}]
     assert second[0] == "a/b"
     assert "/" not in second[1]
-    assert second[3] == {"0": [0.5, "partial"], "1": [0.0, "fail"]}
+    assert second[3] == {"0": [0.5, "partial", ".50"], "1": [0.0, "fail", "✗"]}
 
 
 def test_hostile_names_stay_text(tmp_path: Path) -> None:

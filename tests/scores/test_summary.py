@@ -15,7 +15,7 @@ from tbench.results import Blame, ErrorInfo, HostSample, Integrity, Stage, Timin
 from tbench.scores.statistics import score
 from tbench.scores.summarise import NO_VERDICT, MixedResults, reward_table, summarise
 from tbench.scores.summary import Status, Summary, percent
-from tbench.scores.tables import plain, render, reward_text
+from tbench.scores.tables import plain, render
 
 TIME = datetime(2026, 1, 1, tzinfo=UTC)
 SIX = [f"task-{t}" for t in range(6)]
@@ -382,16 +382,8 @@ def test_a_console_without_unicode_does_not_crash() -> None:
     assert b"score 61.1 \\xb1 9.6 %" in raw.getvalue()
 
 
-def test_long_text_is_cut_and_partial_rewards_are_not_rounded_away() -> None:
+def test_long_text_is_cut() -> None:
     assert plain("x" * 1000, limit=10) == "xxxxxxx..."
-    assert [reward_text(reward) for reward in (0.0, 0.001, 0.5, 0.9999, 1.0, 1.5)] == [
-        "0",
-        "0.01",
-        "0.50",
-        "0.99",
-        "1",
-        "1.50",
-    ]
 
 
 def test_flagged_trials_are_counted_and_shown_a_line_each() -> None:

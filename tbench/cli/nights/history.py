@@ -217,9 +217,10 @@ def _show_task(history: RunHistory, task: str, rows: Sequence[RunRow], as_json: 
 
 
 def _task_cells(point: TaskPoint) -> tuple[str, ...]:
+    from tbench.reward import reward_text
     from tbench.scores.summary import percent
 
-    rewards = ("ERR" if reward is None else f"{reward:.3g}" for _, reward in sorted(point.rewards.items()))
+    rewards = ("ERR" if reward is None else reward_text(reward) for _, reward in sorted(point.rewards.items()))
     return (
         point.name,
         _minute(point.begun_at),

@@ -13,6 +13,7 @@ from rich.text import Text
 
 from tbench.cli.progress.lines import verdict_words
 from tbench.events import Event, Note, RunStarted, TrialPhase, TrialStep, TrialTaskStep, TrialVerdict
+from tbench.reward import canonical, is_solved
 from tbench.scores.summary import percent
 from tbench.text import counted, visible_line
 
@@ -81,7 +82,7 @@ class LiveView:
                 self._note(f"{event.result.task} seed {event.result.seed}: {verdict_words(event.result)}")
                 self._errors += event.result.final and event.result.error is not None
                 if event.result.reward is not None:
-                    self._rewards.append(event.result.reward)
+                    self._rewards.append(canonical(event.result.reward))
             case Note():
                 self._note(event.text)
             case RunStarted():
@@ -107,7 +108,7 @@ class LiveView:
     def _status(self) -> list[str]:
         """How the run stands, in pieces between which a line may be broken."""
         done, elapsed = len(self._rewards) + self._errors, self._clock() - self._started
-        passed = sum(reward >= 1.0 for reward in self._rewards)
+        passed = sum(map(is_solved, self._rewards))
         pieces = [
             f"{duration(elapsed)}: {done}/{self._planned} done",
             f"{passed} passed",

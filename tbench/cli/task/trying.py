@@ -14,6 +14,7 @@ from tbench.cli.task.findings import Level, TaskFinding
 from tbench.config.settings import RunConfig
 from tbench.errors import EngineUnavailable, UsageError
 from tbench.results import is_weak
+from tbench.reward import canonical, is_solved
 from tbench.tasks.task import Task
 from tbench.text import one_line
 
@@ -61,7 +62,8 @@ def _level(agent: TriedAgent, reward: float | None) -> Level:
     """A part of the reward may be what a task wants to give."""
     if reward is None:
         return "problem"
-    if reward >= 1 if agent == "oracle" else reward <= 0:
+    reward = canonical(reward)
+    if is_solved(reward) if agent == "oracle" else reward <= 0:
         return "note"
     return "hint" if 0 < reward < 1 else "problem"
 

@@ -21,6 +21,7 @@ from tbench.errors import UsageError
 from tbench.proxies.datasets.atif import Refused, is_atif, read_atif
 from tbench.proxies.datasets.references import RecordedConversation, Turn
 from tbench.proxies.json_files import object_in
+from tbench.reward import is_solved
 from tbench.storage.lines import first_problem
 from tbench.text import one_line
 
@@ -172,7 +173,7 @@ def _read_trial(file: Path, value: object, only: Only, note: str) -> Candidate:
             return Candidate(
                 where, problem="no result.json with a reward, so nothing says that it passed", is_filtered=True
             )
-        if reward < 1:
+        if not is_solved(reward):
             return Candidate(where, problem=f"did not pass (reward {reward:g})", is_filtered=True)
     integrity = result.get("integrity")
     if only == "passed" and isinstance(integrity, dict) and integrity.get("tamper"):

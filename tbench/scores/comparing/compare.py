@@ -9,11 +9,11 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from fractions import Fraction
 from itertools import combinations
-from statistics import fmean
 from typing import Literal
 
 from harness.trajectory import Frozen
-from tbench.scores.comparing.exact import Way, as_fraction, holm, sign_flip_test, sign_test
+from tbench.reward import as_fraction, is_solved
+from tbench.scores.comparing.exact import Way, holm, sign_flip_test, sign_test
 from tbench.scores.comparing.interval import Method, difference_interval_95
 from tbench.scores.comparing.side import PairedBy, Pairing, Side, pair
 from tbench.scores.comparing.variance import VarianceParts, variance_parts
@@ -127,7 +127,7 @@ def compare(first: Side, second: Side) -> Comparison:
         worst=_difference(_filled(pairing.first, 1), new),
         best=_difference(old, _filled(pairing.second, 1)),
         scored_only=_scored_only(pairing),
-        variance=variance_parts(_floats(_pairs(old, new))),
+        variance=variance_parts([[float(each) for each in row] for row in _pairs(old, new)]),
         newly_solved=tuple(each for each in changes if _is_new(each, pairing.first, pairing.second, pairing.tasks)),
         newly_failed=tuple(each for each in changes if _is_new(each, pairing.second, pairing.first, pairing.tasks)),
         changes=changes,
@@ -200,10 +200,6 @@ def _difference(first: Fractions, second: Fractions) -> float:
     return float(_mean([_mean(row) for row in _pairs(first, second)]))
 
 
-def _floats(rows: Sequence[Sequence[Fraction]]) -> list[list[float]]:
-    return [[float(each) for each in row] for row in rows]
-
-
 def _scored(rows: Sequence[Row]) -> list[int]:
     return [sum(each is not None for each in row) for row in rows]
 
@@ -225,8 +221,8 @@ def _changes(pairing: Pairing, first: Fractions, second: Fractions) -> tuple[Tas
     changes = {
         TaskChange(
             task=task,
-            first_rate=fmean(map(float, old)),
-            second_rate=fmean(map(float, new)),
+            first_rate=float(_mean(old)),
+            second_rate=float(_mean(new)),
             first_scored=a,
             second_scored=b,
         ): _mean(new) - _mean(old)
@@ -241,8 +237,8 @@ def _changes(pairing: Pairing, first: Fractions, second: Fractions) -> tuple[Tas
 def _is_new(change: TaskChange, never: Sequence[Row], some: Sequence[Row], tasks: Sequence[str]) -> bool:
     """Whether a task is solved at a seed of `some`, and at none of `never`, though there is a verdict."""
     index = tasks.index(change.task)
-    verdicts = [each for each in never[index] if each is not None]
-    return bool(verdicts) and max(verdicts) < 1.0 and any(each is not None and each >= 1.0 for each in some[index])
+    before, since = ([is_solved(each) for each in rows[index] if each is not None] for rows in (never, some))
+    return bool(before) and not any(before) and any(since)
 
 
 def _tasks_where(pairing: Pairing, is_wanted: Callable[[int, int], bool]) -> tuple[str, ...]:

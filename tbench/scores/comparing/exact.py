@@ -22,8 +22,6 @@ _MOST_WORK_BYTES, _WIDEST = 1 << 31, 1 << 20
 """Bytes to shift and add, and sums to count, in which all sums are counted: about a second."""
 _FEW, _HALVED = 20, 36
 """Differences for which the sums of either half are listed at once, and the most for which they can be."""
-_LARGEST_DENOMINATOR = 10_000
-"""Denominator up to which a reward is taken for the fraction that it was made of, such as 1/3."""
 
 Way = Literal["exact", "sampled"]
 
@@ -35,12 +33,6 @@ class PValue:
     p: float
     way: Way = "exact"
     """Whether every choice of signs was counted, or many random ones that are the same each time."""
-
-
-def as_fraction(reward: float) -> Fraction:
-    """The fraction that a reward was made of, or else the decimal number that it is printed as."""
-    near = Fraction(reward).limit_denominator(_LARGEST_DENOMINATOR)
-    return near if float(near) == reward else Fraction(repr(float(reward)))
 
 
 def sign_test(better: int, worse: int) -> float:

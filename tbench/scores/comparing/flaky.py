@@ -6,6 +6,7 @@ import math
 from collections.abc import Iterable
 
 from harness.trajectory import Frozen
+from tbench.reward import is_solved
 from tbench.scores.comparing.side import Side
 
 _NORMAL_975 = 1.959963984540054
@@ -43,14 +44,19 @@ def task_tries(sides: Iterable[Side]) -> tuple[TaskTries, ...]:
         for task, row in zip(side.table.tasks, side.table.rows, strict=True):
             count = counts.setdefault((task, side.hashes.get(task)), [0, 0, 0])
             scored = [reward for reward in row if reward is not None]
-            count[0] += sum(reward >= 1.0 for reward in scored)
+            count[0] += sum(map(is_solved, scored))
             count[1] += len(scored)
             count[2] += len(row) - len(scored)
     found = (
         TaskTries(task=task, hash=digest, solved=solved, scored=scored, unscored=unscored)
         for (task, digest), (solved, scored, unscored) in counts.items()
     )
-    return tuple(sorted(found, key=lambda each: (abs((each.rate or 0.0) - 0.5), -each.scored, each.task)))
+    return tuple(sorted(found, key=lambda each: (_decided(each), -each.scored, each.task)))
+
+
+def _decided(tries: TaskTries) -> float:
+    """How far a task is from being solved every other time: 0 to 1."""
+    return abs(2 * tries.solved - tries.scored) / tries.scored if tries.scored else 1.0
 
 
 def wilson_95(solved: int, trials: int) -> tuple[float, float]:

@@ -9,6 +9,7 @@ from tbench.scores.comparing.flaky import TaskTries
 from tbench.scores.comparing.power import LEVEL, MOST_SEEDS, PowerPlan
 from tbench.scores.comparing.text import size
 from tbench.scores.sheet import Column, Sheet
+from tbench.scores.summary import percent
 from tbench.text import counted, names_shown
 
 _SEEDS = (1, 2, 3, 5, 10, 20, 50)
@@ -41,9 +42,9 @@ def tries_sheet(groups: Sequence[tuple[str, Sequence[TaskTries]]]) -> Sheet:
         Column("solved", "solved"),
         Column("scored", "of"),
         Column("unscored", "no verdict"),
-        Column("rate", "rate %", _percent),
-        Column("low", "95 % from", _percent),
-        Column("high", "to", _percent),
+        Column("rate", "rate %", percent),
+        Column("low", "95 % from", percent),
+        Column("high", "to", percent),
     )
     rows = []
     for name, tasks in groups:
@@ -125,7 +126,3 @@ def power_sheet(plans: Sequence[tuple[str, PowerPlan]], power: float) -> Sheet:
                 }
             )
     return Sheet(columns, rows)
-
-
-def _percent(fraction: float) -> str:
-    return f"{100 * fraction:.1f}"

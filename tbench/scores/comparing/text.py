@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Any
 
+from tbench.reward import mean, reward_text
 from tbench.scores.comparing.compare import Comparison, LeftOut, PairedDifference
 from tbench.scores.comparing.side import Side
 from tbench.scores.sheet import Column, Sheet
 from tbench.scores.statistics import Row, coverage, mean_std, per_seed_scores
-from tbench.scores.tables import reward_text
+from tbench.scores.summary import percent
 from tbench.text import counted, names_shown
 
 ALPHA = 0.05
@@ -55,11 +56,11 @@ def side_sheet(sides: Sequence[Side], models: Sequence[str | None]) -> Sheet:
         Column("letter", "", is_text=True),
         Column("run", "run", is_text=True),
         Column("model", "model", is_text=True),
-        Column("score", "score %", _percent),
+        Column("score", "score %", percent),
         Column("std", "± seeds", size),
         Column("tasks", "tasks"),
         Column("seeds", "seeds"),
-        Column("coverage", "coverage %", _percent),
+        Column("coverage", "coverage %", percent),
     )
     rows = []
     for letter, side, model in zip(letters(len(sides)), sides, models, strict=True):
@@ -119,8 +120,8 @@ def task_sheet(comparison: Comparison, first: Side, second: Side, names: tuple[s
         Column("first", None),
         Column("second", None),
         Column("task", "task", is_text=True),
-        Column("first_rate", f"{names[0]} %", _percent),
-        Column("second_rate", f"{names[1]} %", _percent),
+        Column("first_rate", f"{names[0]} %", percent),
+        Column("second_rate", f"{names[1]} %", percent),
         Column("difference", "points", points),
         Column("first_seeds", f"{names[0]} by seed", is_text=True),
         Column("second_seeds", f"{names[1]} by seed", is_text=True),
@@ -164,11 +165,7 @@ def _tokens(rewards: Sequence[float | None]) -> str:
 
 
 def _rate(rewards: Sequence[float | None]) -> float:
-    return sum(each or 0.0 for each in rewards) / len(rewards)
-
-
-def _percent(fraction: float) -> str:
-    return f"{100 * fraction:.1f}"
+    return mean([each or 0.0 for each in rewards])
 
 
 # -- lines ---------------------------------------------------------------------------------------
@@ -245,7 +242,7 @@ def _unscored_lines(comparison: Comparison, first: str, second: str) -> Iterator
     if comparison.first_coverage == comparison.second_coverage == 1.0:
         return
     yield (
-        f"coverage {_percent(comparison.first_coverage)} % and {_percent(comparison.second_coverage)} %; a trial "
+        f"coverage {percent(comparison.first_coverage)} % and {percent(comparison.second_coverage)} %; a trial "
         f"without a verdict counts as 0, with verdicts the difference is within {points(comparison.worst)} to "
         f"{points(comparison.best)}"
     )
@@ -266,7 +263,7 @@ def _left_out_lines(comparison: Comparison, first: str, second: str) -> Iterator
         yield f"no seed in common: the first {len(comparison.seeds)} of either run are paired in their order"
     if left != LeftOut():
         common = f"{counted(comparison.tasks, 'common task')} and {counted(len(comparison.seeds), 'seed')}"
-        scores = f"{first} {_percent(comparison.first_score)} %, {second} {_percent(comparison.second_score)} %"
+        scores = f"{first} {percent(comparison.first_score)} %, {second} {percent(comparison.second_score)} %"
         yield f"over the {common}: {scores}"
     for tasks, name in ((left.only_first, first), (left.only_second, second)):
         if tasks:

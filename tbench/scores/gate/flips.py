@@ -8,6 +8,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from itertools import combinations
 
+from tbench.reward import as_fraction, exact_mean, is_solved
 from tbench.scores.comparing.exact import holm
 
 _MOST_SPLITS = 5_000
@@ -41,16 +42,16 @@ Pair = tuple[str, Sequence[float], Sequence[float]]
 def changes(pairs: Iterable[Pair], *, downwards: bool) -> tuple[MovedTask, ...]:
     """The tasks whose mean moved in one direction, the least likely first."""
     tested = list(pairs)
-    sign = 1.0 if downwards else -1.0
+    sign = 1 if downwards else -1
     found = []
     for task, base, since in tested:
-        before, after = math.fsum(base) / len(base), math.fsum(since) / len(since)
-        if sign * (after - before) >= 0.0:
+        before, after = exact_mean(base), exact_mean(since)
+        if sign * (after - before) >= 0:
             continue
         p = split_p([sign * r for r in base], [sign * r for r in since])
-        solved_before, solved_since = (sum(r >= 1.0 for r in rewards) for rewards in (base, since))
-        share = (after - before) / len(tested)
-        found.append(MovedTask(task, solved_before, len(base), before, solved_since, len(since), after, share, p))
+        solved_before, solved_since = (sum(map(is_solved, rewards)) for rewards in (base, since))
+        means, share = (float(before), float(after)), float((after - before) / len(tested))
+        found.append(MovedTask(task, solved_before, len(base), means[0], solved_since, len(since), means[1], share, p))
     found.sort(key=lambda change: (change.p, sign * change.share, change.task))
     return _with_holm(found, len(tested))
 
@@ -61,13 +62,15 @@ def split_p(base: Sequence[float], since: Sequence[float]) -> float:
     Where rewards have two values this is Fisher's exact test, one-sided. Otherwise all splits are counted, or where
     they are too many 2,000 of them, drawn the same on every machine.
     """
-    both = [*base, *since]
-    values = sorted(set(both))
+    exact = [as_fraction(reward) for reward in (*base, *since)]
+    common = math.lcm(*(each.denominator for each in exact))
+    both = [each.numerator * (common // each.denominator) for each in exact]
+    drawn, values = both[len(base) :], sorted(set(both))
     if len(values) == 1:
         return 1.0
     if len(values) == 2:
-        return _fisher(both.count(values[1]), len(both), sum(r == values[1] for r in since), len(since))
-    observed = math.fsum(since) + 1e-9 * max(map(abs, both))
+        return _fisher(both.count(values[1]), len(both), drawn.count(values[1]), len(drawn))
+    observed = sum(drawn)
     if math.comb(len(both), len(since)) <= _MOST_SPLITS:
         sums = [sum(split) for split in combinations(both, len(since))]
         return sum(each <= observed for each in sums) / len(sums)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from tbench.reward import exact_sum
 from tbench.scores.gate.series import Cells
 
 
@@ -21,7 +22,7 @@ class Tally:
         """Count each row."""
         planned = [0 if row is None else len(row) for row in cells]
         rewards = [() if row is None else [reward for reward in row if reward is not None] for row in cells]
-        return cls(planned, list(map(len, rewards)), list(map(sum, rewards)))
+        return cls(planned, list(map(len, rewards)), [float(exact_sum(of_task)) for of_task in rewards])
 
     def at(self, places: Sequence[int]) -> Tally:
         """The same over some of the tasks."""

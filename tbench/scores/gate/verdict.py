@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass
 from typing import Any, Literal
 
+from tbench.reward import mean_text
 from tbench.scores.gate.flips import MovedTask
 from tbench.scores.gate.nights import GateRule, Night
 from tbench.text import counted, plain
@@ -226,8 +227,8 @@ def _rates(change: MovedTask) -> str:
             f"solved {change.since_solved} of {change.since_trials}, "
             f"baseline {change.base_solved} of {change.base_trials}"
         )
-    since = f"mean {change.since_mean:.2f} of {change.since_trials}"
-    return f"{since}, baseline {change.base_mean:.2f} of {change.base_trials}"
+    since = f"mean {mean_text(change.since_mean)} of {change.since_trials}"
+    return f"{since}, baseline {mean_text(change.base_mean)} of {change.base_trials}"
 
 
 def _percent(share: float) -> str:

@@ -7,6 +7,7 @@ from collections.abc import Collection, Iterable, Iterator
 from posixpath import basename
 
 from tbench.results import is_weak
+from tbench.reward import canonical
 from tbench.tasks.artifacts import Artifact
 from tbench.verify.changes.signs import Sign
 from tbench.verify.verifier import Verdict, VerifierFailed
@@ -49,7 +50,7 @@ def joined(first: Verdict, without: Verdict | VerifierFailed) -> Verdict:
     beside = {f"without/{name}": data for name, data in without.files.items() if name.startswith("verifier/")}
     both = dataclasses.replace(first, files={**first.files, **beside}, facts=without.facts)
     rewards = {"separate": first.reward, "without": without.reward}
-    if without.reward >= first.reward:
+    if canonical(without.reward) >= canonical(first.reward):
         seen = (sign if is_weak(sign) else f"cleared: {sign}" for sign in signs)
         return _with(both, (*without.integrity.tamper, *seen), rewards)
     words = f"{without.reward:g} without what turns the tests, {first.reward:g} with it"

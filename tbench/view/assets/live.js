@@ -94,7 +94,7 @@
     const killed = `The process of this run is gone. Go on with: tbench resume ${run.path}`;
     alarm.textContent = run.state === "killed" ? killed : run.endpoint;
     for (const name of ["ended", "planned"]) say(node, name, String(run[name]));
-    const score = run.score === null ? "" : `so far ${(100 * run.score).toFixed(1)} % over ${run.scored} scored`;
+    const score = run.score === null ? "" : `so far ${run.score_words} over ${run.scored} scored`;
     say(node, "score", score);
     drawBar(at(node, "bar"), run);
     for (const mark of Object.keys(SIGNS)) say(node, `mark-${mark}`, String(run.marks[mark]));

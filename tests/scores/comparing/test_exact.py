@@ -12,7 +12,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tbench.scores.comparing.exact import DRAWS, as_fraction, holm, sign_flip_test, sign_test
+from tbench.reward import as_fraction
+from tbench.scores.comparing.exact import DRAWS, holm, sign_flip_test, sign_test
 
 differences = st.lists(st.fractions(-1, 1, max_denominator=30), max_size=7)
 
@@ -97,19 +98,6 @@ def test_where_all_signs_are_too_many_they_are_sampled_alike_each_time_and_p_is_
     expected = math.erfc(z / math.sqrt(2))
     assert found.p == pytest.approx(expected, abs=4 * math.sqrt(expected / DRAWS) + 0.05 * expected)
     assert sign_flip_test([abs(each) for each in values[:40]]).p == 1 / (DRAWS + 1)
-
-
-@pytest.mark.parametrize(
-    ("reward", "fraction"),
-    [(1 / 3, Fraction(1, 3)), (0.6, Fraction(3, 5)), (0.3333, Fraction(3333, 10000)), (1.0, Fraction(1))],
-)
-def test_a_reward_is_the_fraction_that_it_was_made_of(reward: float, fraction: Fraction) -> None:
-    assert as_fraction(reward) == fraction
-
-
-def test_other_rewards_are_the_decimals_that_they_are_printed_as() -> None:
-    assert as_fraction(0.123456789) == Fraction(123456789, 10**9)
-    assert as_fraction(1e9) == 10**9
 
 
 def test_holm_multiplies_the_smallest_by_most_and_keeps_the_order() -> None:
