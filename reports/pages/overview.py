@@ -17,7 +17,7 @@ from reports.site.changes import ScoreChange, score_change
 from reports.site.content import RunSeries, Site, SiteRun
 from reports.site.moves import moves
 from reports.site.states import RunState, score_words, so_far_words, state_of, with_spread
-from tbench.scores.gate.verdict import GateVerdict, Shift, State
+from tbench.scores.gate.verdict import Shift, State
 from tbench.text import counted, names_shown
 
 _NIGHTS_SHOWN, _SERIES_SHOWN = 10, 60
@@ -37,7 +37,8 @@ class SeriesRow:
     state: RunState
     score: str
     change: ScoreChange | None
-    """Since the last good run; None without one."""
+    """Since the last good run, or where `is_drop` the drop that the alarm is about; None without either."""
+    is_drop: bool
     since: SiteRun | None
     spark: Markup | None
     """None for a single run."""
@@ -84,7 +85,9 @@ class AlarmNotice:
     moved_se: str
     nights: int
     now: str
+    """The score of the nights since, together."""
     usual: str
+    """The baseline's over the same tasks."""
     tasks: tuple[tuple[str, str], ...]
     """The likeliest tasks, and their pages."""
     more: int
@@ -171,10 +174,13 @@ def _rows(site: Site) -> list[SeriesRow]:
 
 
 def _row(site: Site, series: RunSeries, run: SiteRun, namesake: SiteRun) -> SeriesRow:
-    since = site.last_good_before(run)
+    since, drop = site.last_good_before(run), _drop(series)
     change = None if since is None else score_change(site, since, run)
+    if drop is not None:
+        change = ScoreChange(drop.moved, drop.se, series.verdict.tasks if series.verdict is not None else 0)
     about = ", ".join(_about(site, series, run, namesake))
-    return SeriesRow(series, run, state_of(series, run), score_words(run.row), change, since, _spark(series), about)
+    state, is_drop = state_of(series, run), drop is not None
+    return SeriesRow(series, run, state, score_words(run.row), change, is_drop, since, _spark(series), about)
 
 
 def _about(site: Site, series: RunSeries, run: SiteRun, namesake: SiteRun) -> Iterator[str]:
@@ -235,23 +241,26 @@ def _unfinished(site: Site) -> tuple[UnfinishedRun, ...]:
 
 
 def _alarms(site: Site) -> tuple[AlarmNotice, ...]:
-    alarmed = (
-        (series, series.verdict) for series in site.series if series.verdict is not None and series.verdict.alarm
-    )
-    return tuple(_notice(series, verdict, verdict.drop) for series, verdict in alarmed if verdict.drop is not None)
+    return tuple(_notice(series, drop) for series in site.series if (drop := _drop(series)) is not None)
 
 
-def _notice(series: RunSeries, verdict: GateVerdict, drop: Shift) -> AlarmNotice:
+def _drop(series: RunSeries) -> Shift | None:
+    """The drop that a series is in alarm for."""
+    verdict = series.verdict
+    return verdict.drop if verdict is not None and verdict.alarm else None
+
+
+def _notice(series: RunSeries, drop: Shift) -> AlarmNotice:
     tasks = [each.task for each in drop.likely]
     return AlarmNotice(
         series=series,
-        last=series.called(verdict.night.name),
+        last=series.called(series.judged.nights[-1].name),
         since=series.called(drop.since.name),
         moved=points(drop.moved),
         moved_se=f"{100 * drop.se:.1f}",
         nights=drop.nights,
-        now="without a score" if verdict.score is None else with_spread(verdict.score, None),
-        usual="unknown" if verdict.base_mean is None else with_spread(verdict.base_mean, None),
+        now=with_spread(drop.base + drop.moved, None),
+        usual=with_spread(drop.base, None),
         tasks=tuple((task, task_page(task)) for task in tasks[:_TASKS_NAMED]),
         more=max(0, len(tasks) - _TASKS_NAMED),
     )

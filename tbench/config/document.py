@@ -23,6 +23,8 @@ class PlannedTask(Frozen):
 
     name: str
     hash: str | None = None
+    reward_range: tuple[float, float] | None = None
+    """The least and the largest reward that it may give, where that is not 0 and 1."""
     image_id: str | None = None
     """Id of the image that its trials used; None where none was started."""
     image_origin: ImageOrigin | None = None

@@ -87,11 +87,12 @@ def select_runs(connection: sqlite3.Connection, folder: Path, where: Where, limi
 
 
 def select_table(connection: sqlite3.Connection, run_id: int) -> RewardTable:
-    (seeds,) = connection.execute("SELECT seeds FROM runs WHERE id = ?", (run_id,)).fetchone()
+    known = connection.execute("SELECT seeds, score IS NULL OR best IS NOT NULL FROM runs WHERE id = ?", (run_id,))
+    seeds, is_bounded = known.fetchone()
     tasks = connection.execute("SELECT task FROM tasks WHERE run_id = ? ORDER BY position", (run_id,))
     rewards = connection.execute("SELECT task, seed, reward FROM trials WHERE run_id = ?", (run_id,))
     verdicts = (TrialReward(*row) for row in rewards)
-    return RewardTable.of(verdicts, [task for (task,) in tasks], json.loads(seeds))
+    return RewardTable.of(verdicts, [task for (task,) in tasks], json.loads(seeds), is_bounded=bool(is_bounded))
 
 
 def select_tasks(connection: sqlite3.Connection, run_id: int) -> dict[str, str | None]:

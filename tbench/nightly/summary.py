@@ -98,12 +98,13 @@ def _cells(run: Path) -> list[str]:
     except TbenchError:  # never begun, or damaged: the failures say more
         return ["–"] * 6
     score, counts = found.score, found.counts
+    tokens = found.usage.prompt_tokens + found.usage.completion_tokens
     return [
         "–" if score is None else f"{percent(score.mean)} %",
         "–" if score is None or score.std is None else percent(score.std),
         f"{counts.scored}/{counts.planned}",
         str(counts.solved),
-        f"{found.usage.prompt_tokens + found.usage.completion_tokens:,}",
+        f"{tokens:,}" if tokens else "–",
         f"{found.time.total_sec / 3600:.2f}",
     ]
 

@@ -204,9 +204,10 @@ async def run_trials(tasks: Sequence[Task], agent: Callable[[int], TrialAgent], 
     if any(named[task.name].path != task.path for task in tasks):
         raise UsageError("two of the tasks have the same name in different directories; rename one")
     plan = RunPlan(run=run, config=config, locked=Locked(agent="rewards"), seeds=(0,))
-    document = RunDocument(
-        **dict(plan), tasks=tuple(PlannedTask(name=name, hash=task.hash) for name, task in named.items())
-    )
+    planned = [
+        PlannedTask(name=name, hash=task.hash, reward_range=task.own_reward_range) for name, task in named.items()
+    ]
+    document = RunDocument(**dict(plan), tasks=tuple(planned))
     plans, agents = _plans([named[task.name] for task in tasks], plan), {}
     for index, each in enumerate(plans):
         agents[each.task_name, each.seed] = index

@@ -289,7 +289,13 @@ def _planned_task(task: Task, backend: Backend, before: PlannedTask | None) -> P
     if before is not None and image_id in (None, before.image_id):
         # What an earlier start has pulled or built is only present now.
         image_id, origin = before.image_id, before.image_origin or origin
-    return PlannedTask(name=task.name, hash=task.hash, image_id=image_id, image_origin=origin)
+    return PlannedTask(
+        name=task.name,
+        hash=task.hash,
+        reward_range=task.own_reward_range,
+        image_id=image_id,
+        image_origin=origin,
+    )
 
 
 async def execute_run(

@@ -36,9 +36,13 @@ class RewardTable:
     tasks: tuple[str, ...]
     seeds: tuple[int, ...]
     rows: tuple[Row, ...]
+    is_bounded: bool = True
+    """Whether every reward is from 0 to 1, also those that might have been given."""
 
     @classmethod
-    def of(cls, verdicts: Iterable[TrialReward], tasks: Sequence[str], seeds: Sequence[int]) -> RewardTable:
+    def of(
+        cls, verdicts: Iterable[TrialReward], tasks: Sequence[str], seeds: Sequence[int], *, is_bounded: bool = True
+    ) -> RewardTable:
         """Lay verdicts out over the plan; what the plan has and the verdicts lack becomes None.
 
         Raises ValueError for an empty or repeating plan, a verdict outside the plan, two verdicts for the
@@ -59,7 +63,8 @@ class RewardTable:
         for task, seed in rewards.keys() - planned:
             raise ValueError(f"a verdict for task {task!r}, seed {seed}, which was not planned")
         rows = tuple(tuple(rewards.get((task, seed)) for seed in seeds) for task in tasks)
-        return cls(tuple(tasks), tuple(seeds), rows)
+        is_bounded = is_bounded and all(reward is None or 0.0 <= reward <= 1.0 for reward in rewards.values())
+        return cls(tuple(tasks), tuple(seeds), rows, is_bounded)
 
     def binarised(self) -> RewardTable:
         """The same table with 1 for solved (reward >= 1) and 0 for any lower reward; None stays None."""
@@ -75,7 +80,7 @@ class RewardTable:
 
     def _mapped(self, change: Callable[[float | None], float | None]) -> RewardTable:
         rows = tuple(tuple(change(reward) for reward in row) for row in self.rows)
-        return RewardTable(self.tasks, self.seeds, rows)
+        return RewardTable(self.tasks, self.seeds, rows, self.is_bounded)
 
 
 @dataclass(frozen=True, slots=True)
@@ -173,8 +178,10 @@ def coverage(table: RewardTable) -> float:
     return len(table.scored_rewards()) / (len(table.tasks) * len(table.seeds))
 
 
-def bounds(table: RewardTable) -> Bounds:
-    """The score with 0 and with 1 for every trial without a verdict. Fractions; assumes 0 <= r <= 1."""
+def bounds(table: RewardTable) -> Bounds | None:
+    """The score with 0 and with 1 for every trial without a verdict. None where rewards have other bounds."""
+    if not table.is_bounded:
+        return None
     return Bounds(worst=score(table), best=score(table.filled(1.0)))
 
 

@@ -83,13 +83,15 @@ def summarise(
     broken_rules: Sequence[str] = (),
     shard: ShardTrials | None = None,
     intervals: bool = True,
+    is_bounded: bool = True,
 ) -> Summary:
     """Sum up the final results of a run over its plan. `population` makes the +- a population std.
 
     `overrides` says in words what the run did otherwise than its tasks say; it is passed on.
     Of several final results of one trial (a resumed or regraded run) the highest attempt counts, then the
     last line. `dataset` and the `broken_rules` of its leaderboard are taken over. Without `intervals` the summary has
-    none: they take longer than all the rest. With a `shard` only its trials are planned, and there is no score.
+    none: they take longer than all the rest. Without `is_bounded`, for tasks whose rewards may be other than 0 to 1, it
+    has no bounds. With a `shard` only its trials are planned, and there is no score.
     Raises MixedResults, and ValueError for a plan that names a task or a
     seed twice.
     """
@@ -113,7 +115,9 @@ def summarise(
         seeds=tuple(planned_seeds),
         overrides=tuple(overrides),
         counts=_counts(rows, len(planned), len(everything) - len(finals), len(finals) - len(counted), ended, flags),
-        score=_score(ended, planned_tasks, planned_seeds, population, intervals) if shard is None else None,
+        score=None
+        if shard is not None
+        else _score(ended, planned_tasks, planned_seeds, population, intervals, is_bounded),
         tasks=rows,
         errors=_error_groups(ended),
         outcomes=_outcomes(ended),
@@ -132,13 +136,17 @@ def summarise(
 
 
 def reward_table(
-    results: Iterable[TrialResult], planned_tasks: Sequence[str], planned_seeds: Sequence[int]
+    results: Iterable[TrialResult],
+    planned_tasks: Sequence[str],
+    planned_seeds: Sequence[int],
+    *,
+    is_bounded: bool = True,
 ) -> RewardTable:
     """The rewards that `summarise` counts, laid out over the plan. Raises ValueError as `RewardTable.of` does."""
     planned = {(task, seed) for task in planned_tasks for seed in planned_seeds}
     finals = final_results(results)
     verdicts = [TrialReward(*trial, finals[trial].reward) for trial in finals.keys() & planned]
-    return RewardTable.of(verdicts, planned_tasks, planned_seeds)
+    return RewardTable.of(verdicts, planned_tasks, planned_seeds, is_bounded=is_bounded)
 
 
 def refuse_mixed(results: Sequence[TrialResult]) -> tuple[str | None, str | None]:
@@ -241,12 +249,17 @@ def _started_at(results: Iterable[TrialResult]) -> datetime | None:
 
 
 def _score(
-    results: Iterable[TrialResult], tasks: Sequence[str], seeds: Sequence[int], population: bool, intervals: bool
+    results: Iterable[TrialResult],
+    tasks: Sequence[str],
+    seeds: Sequence[int],
+    population: bool,
+    intervals: bool,
+    is_bounded: bool,
 ) -> Score | None:
     verdicts = [TrialReward(result.task, result.seed, result.reward) for result in results]
     if all(verdict.reward is None for verdict in verdicts):
         return None
-    table = RewardTable.of(verdicts, tasks, seeds)
+    table = RewardTable.of(verdicts, tasks, seeds, is_bounded=is_bounded)
     per_seed, extremes = per_seed_scores(table), bounds(table)
     over_seeds: MeanStd = mean_std(per_seed, population=population)
     scored_only = score_scored_only(table)
@@ -265,8 +278,8 @@ def _score(
         scored_only=scored_only,
         scored_only_std=mean_std(scored_only_seeds, population=population).std if scored_only_seeds else None,
         scored_only_interval_95=_ends(scored_only_interval),
-        worst=extremes.worst,
-        best=extremes.best,
+        worst=extremes.worst if extremes is not None else None,
+        best=extremes.best if extremes is not None else None,
         expected_std=expected_std(table),
         se_over_tasks=standard_error_over_tasks(table),
         interval_95=_ends(interval),

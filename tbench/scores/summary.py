@@ -81,9 +81,9 @@ class Score(Frozen):
     scored_only_std: float | None
     """Std over seeds by their verdicts alone; None where fewer than two seeds can be compared."""
     scored_only_interval_95: tuple[float, float] | None
-    worst: float
-    best: float
-    """`worst` and `best` are the scores if every trial without a verdict were 0, and 1."""
+    worst: float | None
+    best: float | None
+    """`worst` and `best` are the scores if every trial without a verdict were 0, and 1; None for other rewards."""
     expected_std: float | None
     """Sample std over seeds that any pairing of seeds across tasks has on average; None for one seed."""
     se_over_tasks: float | None
@@ -302,13 +302,15 @@ class Summary(Frozen):
             which = "the only trial" if counts.planned == 1 else f"all {counts.planned} trials"
             same = f"score over scored trials only {percent(score.scored_only)} % ({which}, so the same)"
             return (self.score_line, same)
-        return (
+        lines = (
             self.score_line,
             f"score over scored trials only {_with_std(score.scored_only, score.scored_only_std)} "
             f"({counts.scored} of {counts.planned} trials; every task weighs the same{_interval(score)})",
-            f"score bounds {percent(score.worst)} to {percent(score.best)} % "
-            f"({counted(unscored, 'unscored trial')} as 0, as 1)",
         )
+        if score.worst is None or score.best is None:
+            return lines
+        ends = f"{percent(score.worst)} to {percent(score.best)} %"
+        return (*lines, f"score bounds {ends} ({counted(unscored, 'unscored trial')} as 0, as 1)")
 
     @property
     def metric_lines(self) -> tuple[str, ...]:

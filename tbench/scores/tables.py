@@ -132,9 +132,10 @@ def _token(cell: Cell) -> str:
 def _detail_lines(summary: Summary) -> Iterator[str]:
     score, counts = summary.score, summary.counts
     if score is not None:
-        yield f"solved {counts.solved}/{counts.planned} trials{_chances(score)}"
+        unscored = "; unscored = 0" if counts.scored < counts.planned else ""
+        yield f"solved {counts.solved}/{counts.planned} trials{_chances(score)}{unscored}"
         yield from _over_seeds(score, summary)
-        yield _over_tasks(score, len(summary.tasks))
+        yield f"{_over_tasks(score, len(summary.tasks))}{unscored}"
     yield from _unscored(summary)
     if summary.repeated:
         shown = "; ".join(map(plain, summary.repeated[:_TASKS_SHOWN])) + (
@@ -154,6 +155,8 @@ def _detail_lines(summary: Summary) -> Iterator[str]:
 
 
 def _token_text(usage: Usage) -> str:
+    if not usage.prompt_tokens + usage.completion_tokens:
+        return "not counted"
     cached = ""
     if usage.cached_tokens is not None:
         share = f", {100 * usage.cached_tokens / usage.prompt_tokens:.0f} %" if usage.prompt_tokens else ""

@@ -78,6 +78,11 @@ class StoredRun(Frozen):
         return about.dataset if about is not None else None
 
     @property
+    def is_bounded(self) -> bool:
+        """Whether no task of it may give other rewards than 0 to 1, as far as is known."""
+        return self.document is None or not any(task.reward_range for task in self.document.tasks)
+
+    @property
     def shard(self) -> PlannedShard | None:
         """The part of the plan that it did; None for a run of its own."""
         return self.document.shard if self.document is not None else None

@@ -23,9 +23,10 @@ def summary_of(run: StoredRun, *, population: bool = False, intervals: bool = Tr
         broken_rules=run.broken_rules,
         shard=ShardTrials(run.shard.name, run.shard.trials) if run.shard is not None else None,
         intervals=intervals,
+        is_bounded=run.is_bounded,
     )
 
 
 def rewards_of(run: StoredRun) -> RewardTable:
     """The rewards that count, planned tasks x planned seeds. Raises ValueError for a plan without either."""
-    return reward_table(run.results, run.planned_tasks, run.planned_seeds)
+    return reward_table(run.results, run.planned_tasks, run.planned_seeds, is_bounded=run.is_bounded)

@@ -22,7 +22,15 @@ from tbench.tasks.bounds import read_bounded, require_bounded
 from tbench.tasks.consent import Wish, missing_variables, resolve_env, wishes
 from tbench.tasks.features import missing_features
 from tbench.tasks.files import TaskFiles, TreeEntry
-from tbench.tasks.format import EnvironmentSection, StepSection, TaskFile, first_problem, unknown_keys
+from tbench.tasks.format import (
+    REWARD_RANGE,
+    EnvironmentSection,
+    RewardRange,
+    StepSection,
+    TaskFile,
+    first_problem,
+    unknown_keys,
+)
 from tbench.tasks.steps import step_file
 from tbench.tasks.terminal_bench_1 import is_of_terminal_bench_1
 from tbench.text import visible_line
@@ -271,6 +279,13 @@ class Task:
         A view has the step's instruction, tests, solution and limits, and the hash of the whole task.
         """
         return tuple(map(self._view, self.file.steps))
+
+    @property
+    def own_reward_range(self) -> RewardRange | None:
+        """The least and the largest reward of it or of its steps; None for 0 and 1."""
+        ranges = [part.file.verifier.reward_range for part in self.parts]
+        widest = (min(low for low, _ in ranges), max(high for _, high in ranges))
+        return None if widest == REWARD_RANGE else widest
 
     @property
     def whole(self) -> Task:

@@ -71,7 +71,7 @@ def test_one_task_is_followed_over_the_runs(history: Here, runs: Path) -> None:
         "run      begun             model  content          mean  solved  steps  by seed",
         "night-2  2026-01-03 22:00  other  0123456789ab  100.0 %     2/2    7.0  1 1",
         "night-1  2026-01-02 22:00  m      0123456789ab    0.0 %     0/2    7.0  0 ERR",
-        "night-0  2026-01-01 22:00  m      ffffffffffff   75.0 %     1/2    7.0  1 0.5",
+        "night-0  2026-01-01 22:00  m      ffffffffffff   75.0 %     1/2    7.0  1 0.50",
         "note: other content from night-1 (2026-01-02) on: ffffffffffff to 0123456789ab; "
         "what came before is of another task",
     ]

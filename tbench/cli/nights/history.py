@@ -139,7 +139,7 @@ def _cells(row: RunRow, roots: Sequence[Path]) -> tuple[str, ...]:
         _score(row),
         f"{row.scored}/{row.planned}",
         str(len(row.seeds)),
-        _rounded(row.prompt_tokens + row.completion_tokens),
+        _rounded(tokens) if (tokens := row.prompt_tokens + row.completion_tokens) else "-",
         "-" if row.wall_sec is None else duration(row.wall_sec),
         _state(row),
     )

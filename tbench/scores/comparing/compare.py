@@ -89,9 +89,10 @@ class Comparison(PairedDifference):
     second_coverage: float
     p_holm: float
     """`p` adjusted for all comparisons that were made together."""
-    worst: float
-    """The difference if the second run's trials without a verdict had failed, and the first's passed, of 0 to 1."""
-    best: float
+    worst: float | None
+    """The difference if the second run's trials without a verdict had failed, and the first's passed; None where
+    rewards may be other than 0 to 1."""
+    best: float | None
     scored_only: PairedDifference | None
     """The same over the pairs that both runs have scored; None where that is all of them, or none."""
     variance: VarianceParts | None
@@ -115,6 +116,7 @@ def compare(first: Side, second: Side) -> Comparison:
     paired = paired_difference(old, new)
     changes = _changes(pairing, old, new)
     trials = len(pairing.tasks) * len(pairing.seeds)
+    is_bounded = first.table.is_bounded and second.table.is_bounded
     return Comparison(
         **dict(paired),
         first=first.name,
@@ -124,8 +126,8 @@ def compare(first: Side, second: Side) -> Comparison:
         first_coverage=sum(_scored(pairing.first)) / trials,
         second_coverage=sum(_scored(pairing.second)) / trials,
         p_holm=paired.p,
-        worst=_difference(_filled(pairing.first, 1), new),
-        best=_difference(old, _filled(pairing.second, 1)),
+        worst=_difference(_filled(pairing.first, 1), new) if is_bounded else None,
+        best=_difference(old, _filled(pairing.second, 1)) if is_bounded else None,
         scored_only=_scored_only(pairing),
         variance=variance_parts([[float(each) for each in row] for row in _pairs(old, new)]),
         newly_solved=tuple(each for each in changes if _is_new(each, pairing.first, pairing.second, pairing.tasks)),

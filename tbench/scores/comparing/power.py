@@ -106,7 +106,7 @@ def pooled(sides: Sequence[Side]) -> Side:
     name = " + ".join(side.name for side in sides)
     return Side(
         name,
-        RewardTable(tuple(common), seeds, rows),
+        RewardTable(tuple(common), seeds, rows, all(side.table.is_bounded for side in sides)),
         {task: first.hashes[task] for task in common if task in first.hashes},
     )
 

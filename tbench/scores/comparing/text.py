@@ -241,10 +241,12 @@ def variance_lines(comparison: Comparison) -> Iterator[str]:
 def _unscored_lines(comparison: Comparison, first: str, second: str) -> Iterator[str]:
     if comparison.first_coverage == comparison.second_coverage == 1.0:
         return
+    within = ""
+    if comparison.worst is not None and comparison.best is not None:
+        within = f", with verdicts the difference is within {points(comparison.worst)} to {points(comparison.best)}"
     yield (
         f"coverage {percent(comparison.first_coverage)} % and {percent(comparison.second_coverage)} %; a trial "
-        f"without a verdict counts as 0, with verdicts the difference is within {points(comparison.worst)} to "
-        f"{points(comparison.best)}"
+        f"without a verdict counts as 0{within}"
     )
     if (scored := comparison.scored_only) is not None:
         yield (f"scored by both alone ({counted(scored.tasks, 'task')}): {_difference(scored)}, p = {p_text(scored.p)}")

@@ -211,6 +211,7 @@ class _Walk:
             since=nights[since[0]],
             before=nights[max(at for at in [*self._first, *self._judged] if at < since[0])],
             nights=len(since),
+            base=moved.base,
             moved=moved.score - moved.base,
             se=moved.se,
             tasks=changes(self._pairs(since), downwards=downwards),

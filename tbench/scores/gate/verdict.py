@@ -53,8 +53,10 @@ class Shift:
     """The last night before it that counts."""
     nights: int
     """Nights since the change that count."""
+    base: float
+    """The baseline's score over the same tasks; a fraction."""
     moved: float
-    """What the score moved by, over these nights; a fraction."""
+    """What the score of these nights together differs from it by."""
     se: float
     """Standard error of that, where nothing changed."""
     tasks: tuple[MovedTask, ...]
