@@ -154,17 +154,55 @@ KINDS: dict[str, Kind] = {
 }
 
 
+@dataclass(frozen=True)
+class Origin:
+    """The call about a sandbox that an error comes from."""
+
+    call: str
+    is_fresh: bool
+    """Whether the agent never was in that sandbox, nor anything that it left."""
+    status: int | None = None
+    """The status with which the engine refused the call; None where it did not refuse it, or gave no answer."""
+    ran: bool = False
+    """Whether the engine did what it was asked for, so that the failure is that of what ran inside."""
+
+    def __str__(self) -> str:
+        whose = "a fresh container" if self.is_fresh else "the agent's container"
+        return f"{self.call}, {whose}" + (f", status {self.status}" if self.status is not None else "")
+
+
 class TrialError(TbenchError):
-    """An error that keeps one trial from getting a verdict. `files` are stored beside its result, as evidence."""
+    """An error that keeps one trial from getting a verdict. `files` are stored beside its result, as evidence.
+
+    `origin` is set where the error happens, if a sandbox has to do with it.
+    """
 
     def __init__(
-        self, type_: str, message: str, *, stage: Stage | None = None, files: Mapping[str, bytes] | None = None
+        self,
+        type_: str,
+        message: str,
+        *,
+        stage: Stage | None = None,
+        files: Mapping[str, bytes] | None = None,
+        origin: Origin | None = None,
     ) -> None:
         super().__init__(message)
         self.files = files or {}
         self.type = type_
         self.kind = KINDS[type_]
         self.stage = stage or self.kind.stage
+        self.origin = origin
+
+    def __str__(self) -> str:
+        return super().__str__() if self.origin is None else f"{super().__str__()} ({self.origin})"
+
+    @property
+    def agent_can_cause(self) -> bool:
+        """Whether what the agent did may be the reason: something ran where the agent was, and it was what failed.
+
+        Of whatever nobody has said that, the agent is not the cause.
+        """
+        return self.origin is not None and self.origin.ran and not self.origin.is_fresh
 
     def info(self) -> ErrorInfo:
         return ErrorInfo(

@@ -118,7 +118,7 @@ class ImageOrigin(Frozen):
 NOTHING_SEEN = Integrity()
 _WEAK = """tests-touched tool-added tool-asked-for tool-made package-added package-changed pytest-config module-beside
     downloads-redirected accounts-changed loader-places git-hook-added installed-beside verifier-ended needs-system
-    unconfirmed cleared"""
+    unconfirmed cleared fails-with-work"""
 WEAK_SIGNALS = frozenset(_WEAK.split())
 """Kinds of signs of tampering that are often honest work."""
 

@@ -1,22 +1,33 @@
-"""A way to the shared engine that can be cut under whatever goes over it: a relay from a socket of the test's own."""
+"""A way to the shared engine: a relay from a socket of the test's own, which can be cut, or answer in its place."""
 
 from __future__ import annotations
 
 import contextlib
+import re
 import socket
 import tempfile
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 ENGINE = "/var/run/docker.sock"
 _BOUND_SEC = 60.0
+_REQUEST = re.compile(rb"(?:GET|HEAD|POST|PUT|DELETE) (\S+) HTTP/1\.1\r\n")
+CUT = b""
+FAILS = b'{"message": "failed to create shim task: fork/exec: resource temporarily unavailable"}'
+FAILS = b"HTTP/1.1 500 Failed\r\nContent-Type: application/json\r\nContent-Length: %d\r\n\r\n%b" % (len(FAILS), FAILS)
+"""What an engine answers whose machine has no room for another process."""
 
 
 class OwnRelay:
-    """Connections to its socket are led to the engine, until they are cut."""
+    """Connections to its socket are led to the engine, until they are cut.
+
+    `answers` is asked about the path of each request: what it returns is sent instead of the engine's answer, and the
+    connection ends.
+    """
 
     def __init__(self, directory: Path) -> None:
+        self.answers: Callable[[str], bytes | None] = lambda _: None
         self._path = str(directory / "relay.sock")
         self._ends: list[socket.socket] = []
         self._copying: list[threading.Thread] = []
@@ -38,12 +49,19 @@ class OwnRelay:
                 far.connect(ENGINE)
                 self._ends += [near, far]
                 for pair in ((near, far), (far, near)):
-                    self._copying.append(threading.Thread(target=self._copy, args=pair, daemon=True, name="relay"))
+                    words = (*pair, pair[0] is near)
+                    self._copying.append(threading.Thread(target=self._copy, args=words, daemon=True, name="relay"))
                     self._copying[-1].start()
 
-    def _copy(self, one: socket.socket, other: socket.socket) -> None:
+    def _copy(self, one: socket.socket, other: socket.socket, asks: bool) -> None:
         with contextlib.suppress(OSError):
             while data := one.recv(1 << 16):
+                asked = _REQUEST.match(data) if asks else None
+                if asked and (answer := self.answers(asked[1].decode())) is not None:
+                    one.sendall(answer)
+                    for each in (one, other):
+                        each.shutdown(socket.SHUT_RDWR)
+                    return
                 other.sendall(data)
                 with self._passed:
                     self._bytes += len(data)

@@ -15,7 +15,7 @@ from typing import IO, Any, Literal, Protocol, TypeVar, runtime_checkable
 
 from harness.stream import ByteStream
 from tbench.config.settings import NetworkChoice, PullChoice
-from tbench.errors import TrialError, UsageError
+from tbench.errors import Origin, TrialError, UsageError
 from tbench.events import Phase
 from tbench.results import ImageOrigin
 from tbench.sandbox.archive import FileEntry
@@ -58,6 +58,10 @@ class Sandbox(Protocol):
     @property
     def runs_as_root(self) -> bool:
         """Whether the image's own user is root."""
+
+    @property
+    def is_fresh(self) -> bool:
+        """Whether it was made beside the agent's, so that the agent never was in it."""
 
     @property
     def ran_out_of_memory(self) -> bool:
@@ -371,6 +375,23 @@ async def use_network(sandbox: Sandbox, environment: Environment, phase: Literal
         needed = "it has another network for each phase, or one of some hosts only"
         raise TrialError("task_unsupported", f"{needed}, and this backend {_LACKING[SwitchesNetwork]}")
     await sandbox.use_network(getattr(networks, phase))
+
+
+async def output_of(
+    sandbox: Sandbox,
+    script: str,
+    *,
+    timeout_sec: float,
+    environment: Mapping[str, str] | None = None,
+    stdin: bytes = b"",
+) -> bytes:
+    """What a script prints that root runs. Raises TrialError, also where the script does not come to a good end."""
+    ended = await sandbox.shell(script, timeout_sec=timeout_sec, user="root", environment=environment, stdin=stdin)
+    if ended.exit_code == 0 and not ended.timed_out and not ended.was_cut:
+        return ended.output
+    how = f"took longer than {timeout_sec:g} s" if ended.timed_out else f"ended with {ended.exit_code}"
+    words = f"a script that looks at the container {how}"
+    raise TrialError("verifier_failed", words, origin=Origin("exec", sandbox.is_fresh, ran=True))
 
 
 @contextlib.asynccontextmanager

@@ -64,6 +64,7 @@ class FakeSandbox:
         self.copies: list[FakeSandbox] = []
         self.changed: dict[str, ChangeKind] = {}
         """What `changes` says."""
+        self.is_fresh = False
         self.ran_out_of_memory = False
         self.networks: list[NetworkPolicy] = []
         """The networks that were put in force, in order."""
@@ -150,6 +151,7 @@ class FakeSandbox:
 
     async def anew(self) -> FakeSandbox:
         made = FakeSandbox(self._logs, self._first_answers, workdir=self.workdir, runs_as_root=self.runs_as_root)
+        made.is_fresh = True
         self.copies.append(made)
         return made
 

@@ -7,14 +7,14 @@ agent's work is brought, rests on the image's own tools.
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
+import re
 from collections.abc import Awaitable, Sequence
 from dataclasses import dataclass
 
 from tbench.config.settings import Keep, Verify
 from tbench.errors import TrialError
-from tbench.results import Integrity, is_weak
+from tbench.results import is_weak
 from tbench.reward import canonical, is_solved
 from tbench.sandbox.backend import Compares, Copies, MakesRoom, Sandbox, removed_afterwards
 from tbench.tasks.task import Task
@@ -23,17 +23,15 @@ from tbench.verify.changes.installed import UNCOMPARED, Late, compared, late_cod
 from tbench.verify.changes.looking import look
 from tbench.verify.changes.signs import Sign, told
 from tbench.verify.changes.work import work_of
-from tbench.verify.verifier import Verdict, VerifierFailed, verify
+from tbench.verify.verifier import Verdict, VerifierFailed, unjudged, verify
 
-NOT_THE_AGENTS = frozenset(
-    {"env_missing", "task_changed", "engine_unreachable", "image_no_space", "sandbox_lost", "tests_missing"}
-)
-"""Types of errors that no agent can cause: nobody inside can end the first process of a sandbox."""
 _COMES_ALONG = ("hosts",)
 """Kinds of signs about what a fresh container has, too: names of servers belong to the network."""
 
 _MAY_BE_WHY = (UNCOMPARED,)
 """Weak kinds that are an answer to why it passes in the agent's own container alone, as nothing could be compared."""
+_CODE = re.compile(r"/(?:usr/(?:local/)?)?(?:s?bin|lib\w*)(?:/.*)?")
+"""Where programs and libraries of the system lie."""
 
 
 @dataclass(frozen=True)
@@ -69,7 +67,7 @@ async def _attempt(policy: Verify, task: Task, sandbox: Sandbox, *, again: bool)
     try:
         return await _verdict(policy, task, sandbox, again=again)
     except TrialError as error:
-        if error.type in NOT_THE_AGENTS:
+        if not error.agent_can_cause:
             raise
         return error
 
@@ -103,48 +101,57 @@ async def _with_work(task: Task, sandbox: Copies, paths: Sequence[str], removed:
 
 async def _looked_at(policy: Verify, task: Task, sandbox: Sandbox, shared: Verdict) -> Verdict:
     """A pass in the agent's own container with what speaks against it and, for `both`, one from a fresh container."""
-    seen, signs = await look(task, sandbox, shared.facts)
+    try:
+        seen, signs = await look(task, sandbox, shared.facts)
+    except TrialError as failure:
+        if failure.agent_can_cause:
+            raise VerifierFailed(failure.type, str(failure), shared.files, shared.integrity, shared.facts) from failure
+        if policy == "both":
+            raise
+        return _unconfirmed(shared, failure, "it could not be looked at what changed")
     late = late_code(seen, shared.facts)
     isolated: Verdict | TrialError | None = None
     if isinstance(sandbox, Copies) and (policy == "both" or late):
         paths, removed = work_of(seen, signs)
         copying = sandbox.copy(paths, removed)
-        isolated, found = await _elsewhere(task, sandbox, copying, Late(seen, signs, late, paths))
+        isolated, found = await _elsewhere(policy, task, sandbox, copying, Late(seen, signs, late, paths))
         if late and found is None:
             # No work of the agent's can keep the tests from being installed there.
-            _, found = await _elsewhere(task, sandbox, sandbox.anew(), Late(seen, signs, late))
+            _, found = await _elsewhere(policy, task, sandbox, sandbox.anew(), Late(seen, signs, late))
         signs = signs if found is None else found
     shared = _with(shared, tamper=shared.integrity.tamper + told(signs))
     if policy == "shared" or isolated is None:
         return shared
     if isinstance(isolated, Verdict):
         return _joined(shared, isolated)
-    if isolated.type in NOT_THE_AGENTS:
-        raise isolated
-    also = isolated.integrity.tamper if isinstance(isolated, VerifierFailed) else ()
-    words = f"unconfirmed: no verdict in a fresh container: {isolated.type}: {plain(str(isolated), 200)}"
+    return _unconfirmed(shared, isolated, "no verdict in a fresh container")
+
+
+def _unconfirmed(shared: Verdict, failure: TrialError, what: str) -> Verdict:
+    also = failure.integrity.tamper if isinstance(failure, VerifierFailed) else ()
+    words = f"unconfirmed: {what}: {failure.type}: {plain(str(failure), 200)}"
     return _with(shared, tamper=(*shared.integrity.tamper, *also, words))
 
 
 async def _elsewhere(
-    task: Task, sandbox: Sandbox, making: Awaitable[Sandbox], late: Late
+    policy: Verify, task: Task, sandbox: Sandbox, making: Awaitable[Sandbox], late: Late
 ) -> tuple[Verdict | TrialError, tuple[Sign, ...] | None]:
     """The verdict from a fresh container, or the error in its place; and the signs when what came late in the agent's
-    own is compared with what came there, None where it cannot be."""
-    verdict: Verdict | TrialError
+    own is compared with what came there, None where it cannot be. For `both` raises what no agent can cause."""
+    verdict: Verdict | TrialError | None = None
     signs: tuple[Sign, ...] | None = None
     try:
-        made = await making
-    except TrialError as failure:
-        return failure, None
-    async with removed_afterwards(made) as control:
-        try:
-            verdict = await verify(task, control)
-        except TrialError as failure:
-            verdict = failure
-        if late.paths:
-            with contextlib.suppress(TrialError):
+        async with removed_afterwards(await making) as control:
+            try:
+                verdict = await verify(task, control)
+            except VerifierFailed as failure:
+                verdict = failure
+            if late.paths:
                 signs = await compared(sandbox, control, late)
+    except TrialError as failure:
+        if policy == "both" and not failure.agent_can_cause:
+            raise
+        verdict = verdict or failure
     return verdict, signs
 
 
@@ -168,7 +175,7 @@ def _joined(shared: Verdict, isolated: Verdict) -> Verdict:
 
 
 async def _verdict_after(error: TrialError, policy: Verify, task: Task, sandbox: Sandbox) -> Verdict:
-    """The verdict after a failed verifier: where room could be made or another try does it, else about who broke it."""
+    """The verdict after a failed verifier: where room could be made or another try does it, or the agent broke it."""
     # If the first verifier began, the files in the places of tests and reward are our own.
     again = isinstance(error, VerifierFailed)
     repairs = await sandbox.make_room() if isinstance(sandbox, MakesRoom) else ()
@@ -177,30 +184,62 @@ async def _verdict_after(error: TrialError, policy: Verify, task: Task, sandbox:
         if isinstance(second, Verdict):
             return _repaired(second, repairs)
         error = second
-    if not isinstance(sandbox, Copies) or not await _runs_anew(task, sandbox):
+    if _stands(error, repairs) or not isinstance(sandbox, Copies):
         raise error
-    if error.type == "verifier_timeout":
-        return _repaired(broken_by_agent(error), repairs)
+    try:
+        async with removed_afterwards(await sandbox.anew()) as fresh:
+            control = await verify(task, fresh)
+    except VerifierFailed:
+        raise error from None
     # By now the trouble may be over: then it was not the agent's.
     last = await _attempt(policy, task, sandbox, again=True)
-    return _repaired(last if isinstance(last, Verdict) else broken_by_agent(last), repairs)
+    if isinstance(last, Verdict):
+        return _repaired(last, repairs)
+    if _stands(last, repairs):
+        raise last
+    signs = await _broken(task, sandbox, last, control) if policy != "isolated" else ()
+    if not signs:
+        raise unjudged(last)
+    assert isinstance(last, VerifierFailed)
+    broken = Verdict(0.0, last.files, last.integrity)
+    return _repaired(_with(broken, tamper=(*last.integrity.tamper, *signs)), repairs)
 
 
-async def _runs_anew(task: Task, sandbox: Copies) -> bool:
-    """Whether the verifier comes to a verdict in a fresh container, with nothing of the agent's."""
+def _stands(error: TrialError, repairs: Sequence[str]) -> bool:
+    """Whether an error says nothing about the agent, whatever the verifier does without its work.
+
+    Tests that run the work take longer with it. Where nothing was used up in the container, it may be the engine's
+    machine that has no room for a command.
+    """
+    return error.type == "verifier_timeout" or (error.type == "sandbox_failed" and not repairs)
+
+
+async def _broken(task: Task, sandbox: Sandbox, error: TrialError, control: Verdict) -> tuple[str, ...]:
+    """The signs which prove that the agent broke the verifier in its container; none where that is not proven.
+
+    That is proven where strong signs, parts of the system that are gone, or a bash that does not start, show what is
+    broken, memory was not used up, and the verifier comes to a verdict about the same work without that.
+    """
+    if not isinstance(error, VerifierFailed) or not isinstance(sandbox, Copies) or error.facts.out_of_memory:
+        return ()
     try:
-        async with removed_afterwards(await sandbox.anew()) as control:
-            await verify(task, control)
-    except TrialError:
-        return False
-    return True
-
-
-def broken_by_agent(error: TrialError) -> Verdict:
-    """The verdict about an agent that broke the verifier: nothing is gained by it."""
-    integrity = error.integrity if isinstance(error, VerifierFailed) else Integrity()
-    words = f"agent-broke-verifier: {error.type}, but in a fresh container the verifier runs: {plain(str(error), 200)}"
-    return _with(Verdict(0.0, error.files, integrity), tamper=(*integrity.tamper, words))
+        seen, signs = await look(task, sandbox, error.facts)
+        strong = [f"forgery: {words}" for words in error.facts.forged]
+        strong += [sign for sign in told(signs) if not is_weak(sign)]
+        gone = [path for path, change in seen.changes.items() if change == "removed" and _CODE.fullmatch(path)]
+        shown = [f"{plain(gone[0], 120)} is gone"] if gone else []
+        if control.facts.has_watcher and error.facts.never_began:
+            shown.append("bash does not start")
+        if not (strong or shown):
+            return ()
+        await _with_work(task, sandbox, *work_of(seen, signs))
+    except TrialError as failure:
+        if not failure.agent_can_cause:
+            raise
+        return ()
+    why = "".join(f"; {words}" for words in shown)
+    words = f"{error.type}, but in a fresh container the verifier runs{why}: {plain(str(error), 200)}"
+    return (*strong, f"agent-broke-verifier: {words}")
 
 
 def _repaired(verdict: Verdict, repairs: tuple[str, ...]) -> Verdict:

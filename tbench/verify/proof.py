@@ -44,7 +44,7 @@ def prove(
     """
     signs = list(_planted(facts))
     if reward is None:
-        if facts.was_killed:
+        if facts.was_killed and not facts.out_of_memory:
             signs.append(_killed(facts))
         return Proven(None, tuple(dict.fromkeys(signs)))
     lowest = reward

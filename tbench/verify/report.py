@@ -26,6 +26,8 @@ class Facts:
     """Number of processes that began after the tests did and were still there when test.sh had ended."""
     forged: tuple[str, ...] = ()
     """Reasons why test.sh was not run, a sentence each."""
+    out_of_memory: bool = False
+    """Whether the kernel ended processes of the container meanwhile because memory was used up, whosever."""
     odd: tuple[str, ...] = ()
     """Reward files that are no plain files: links, pipes, directories, or files with a second name."""
     evidence: tuple[str, ...] = ()
@@ -51,6 +53,11 @@ class Facts:
         """Whether a signal ended test.sh, but not because its time was over."""
         return (self.exit_code or 0) >= _SIGNALLED and not self.timed_out and not self.has_ended
 
+    @property
+    def never_began(self) -> bool:
+        """Whether bash did not tell that it began with test.sh, though nothing ended it."""
+        return self.is_complete and not (self.has_watcher or self.forged or self.timed_out or self.out_of_memory)
+
 
 NO_FACTS = Facts()
 
@@ -69,6 +76,7 @@ def read_report(output: bytes, limit_bytes: int) -> tuple[Facts, dict[str, bytes
         leftovers=_number(found.get("left")),
         began_at=began_at if re.fullmatch(r"\d+\.\d+", began_at := found.get("began_at", [""])[0]) else "",
         outlived=_number(found.get("outlived")),
+        out_of_memory=len(set(found.get("killed", ()))) > 1,
         forged=tuple(found.get("forged", ())),
         odd=tuple(found.get("odd", ())),
         evidence=tuple(found.get("evidence", ())),

@@ -11,7 +11,7 @@ import uuid
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-from tbench.errors import TrialError
+from tbench.errors import Origin, TrialError
 from tbench.results import NOTHING_SEEN, Integrity
 from tbench.sandbox.archive import FileEntry, pack, tree_at
 from tbench.sandbox.backend import NOT_STAGED, ExecResult, Sandbox
@@ -76,10 +76,33 @@ class VerifierFailed(TrialError):
     """A verifier ran without a verdict. Carries the files below /logs, and what a verdict would rest on."""
 
     def __init__(
-        self, type_: str, message: str, files: Mapping[str, bytes], integrity: Integrity = NOTHING_SEEN
+        self,
+        type_: str,
+        message: str,
+        files: Mapping[str, bytes],
+        integrity: Integrity = NOTHING_SEEN,
+        facts: Facts = NO_FACTS,
     ) -> None:
         super().__init__(type_, message, files=files)
         self.integrity = integrity
+        self.facts = facts
+
+    @property
+    def agent_can_cause(self) -> bool:
+        # Wherever it ran, it ran about the agent's work.
+        return True
+
+
+def unjudged(error: TrialError) -> VerifierFailed:
+    """The error of a verifier that comes to no verdict beside what the agent left, though it does without that.
+
+    The difference proves nothing: the work may be too heavy for it. No other attempt can change it, either.
+    """
+    integrity = error.integrity if isinstance(error, VerifierFailed) else NOTHING_SEEN
+    words = f"fails-with-work: {error.type}, but without the agent's work the verifier runs"
+    integrity = integrity.model_copy(update={"tamper": (*integrity.tamper, words)})
+    type_ = "verifier_no_reward" if error.kind.retryable else error.type
+    return VerifierFailed(type_, str(error), error.files, integrity)
 
 
 async def verify(
@@ -109,7 +132,8 @@ async def verify(
     except VerifierFailed as failure:
         words = f"{failure}; so it was when it was run a first time" if failure.type == first.type else str(failure)
         files = {**files_before, **failure.files}
-        raise VerifierFailed(failure.type, words, files, with_earlier(before, failure.integrity)) from None
+        integrity = with_earlier(before, failure.integrity)
+        raise VerifierFailed(failure.type, words, files, integrity, failure.facts) from None
     integrity = with_earlier(before, second.integrity)
     return dataclasses.replace(second, files={**files_before, **second.files}, integrity=integrity)
 
@@ -148,7 +172,7 @@ class _Attempt:
             reward = _reward(self.task, facts, logs, wants_pytest)
         except TrialError as failure:
             integrity = seen.model_copy(update={"tamper": prove(facts, logs, None).signs})
-            raise VerifierFailed(failure.type, str(failure), files, integrity) from None
+            raise VerifierFailed(failure.type, str(failure), files, integrity, facts) from None
         metric = self.task.file.verifier.metric
         proven = prove(facts, logs, reward, calls_pytest=wants_pytest, has_witness=self._has_witness, metric=metric)
         assert proven.reward is not None
@@ -196,9 +220,9 @@ class _Attempt:
         else:
             ended = await _run_as(user, script, sandbox, environment, tests)
         if ended.exit_code == NOT_STAGED:
-            raise TrialError(
-                "verifier_failed", "the tests could not be put into the container, or what lies there not moved aside"
-            )
+            words = "the tests could not be put into the container, or what lies there not moved aside"
+            origin = Origin("exec", self.sandbox.is_fresh, ran=True)
+            raise TrialError("verifier_failed", words, origin=origin)
         facts, files = read_report(ended.output, _KEPT_BYTES)
         folders = (*self.kept, _EVIDENCE)
         return facts, {name: data for name, data in files.items() if name.partition("/")[0] in folders}
@@ -249,6 +273,8 @@ def _reward(task: Task, facts: Facts, logs: Logs, wants_pytest: bool) -> float:
     if facts.timed_out:
         limit_sec = task.file.verifier.timeout_sec
         raise TrialError("verifier_timeout", f"tests/test.sh took longer than {limit_sec:.0f} s")
+    if facts.was_killed and facts.out_of_memory:
+        raise TrialError("verifier_no_reward", "tests/test.sh was ended before its end, as its memory was used up")
     if not facts.is_complete:
         raise TrialError("verifier_tampered", "the shell that runs the tests was ended from within")
     if facts.odd:

@@ -46,6 +46,7 @@ MODES: tuple[Mode, ...] = get_args(Mode)
 AT_ONCE = 2
 SEPARATE = 'artifacts = ["/app"]\n[verifier]\nenvironment_mode = "separate"\ntimeout_sec = 60\n'
 BROKE = "agent-broke-verifier"
+UNJUDGED = "fails-with-work"
 _ASIDE = ("lies", "honest")
 """Classes that are left out of the sum."""
 _LOGS_BYTES = 1 << 20
@@ -277,7 +278,8 @@ def problem(cheat: Cheat, seen: Seen) -> str:
         # A fresh container has what the agent broke in its own.
         told = seen.reward == 0 and (BROKE in seen.strong or seen.mode in ("isolated", "separate"))
         return "" if told else f"is not a 0 with the flag {BROKE}"
-    if seen.reward is None and seen.blame != Blame.AGENT and not seen.strong:
+    # Nothing is gained by work with which there is no verdict: it is not tried again.
+    if seen.reward is None and seen.blame != Blame.AGENT and not seen.strong and UNJUDGED not in seen.weak:
         return f"has no verdict, and {seen.blame} is blamed"
     return ""
 

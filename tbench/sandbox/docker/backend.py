@@ -339,6 +339,7 @@ class DockerBackend:
             hostname=_hostname(environment.task.name),
             workdir=asked.workdir,
             agent_user=environment.user,
+            is_fresh=environment.role != "agent",
             loose=loose_files(environment),
             gpus=asked.gpus,
             # The schema's own number is no wish of the task.

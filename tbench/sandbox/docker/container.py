@@ -24,6 +24,7 @@ from tbench.sandbox.docker.create import (
     ROUTER,
     ContainerLimits,
     Recipe,
+    asking,
     container_error,
     create,
     create_arguments,
@@ -103,7 +104,8 @@ class Container:
         self._limits = recipe.limits
         self._memory_watch = memory_watch
         self._originals = originals or Originals()
-        self._commands = Commands(engine, container_id, tells_end=recipe.tells_end)
+        self.is_fresh = recipe.is_fresh
+        self._commands = Commands(engine, container_id, tells_end=recipe.tells_end, is_fresh=recipe.is_fresh)
         self._router: Router | None = None
         self._network = recipe.network
         self.lease = Lease()
@@ -125,39 +127,43 @@ class Container:
         arguments = create_arguments(engine, recipe)
         if recipe.has_router:
             arguments["labels"][LABEL_ROUTER] = uuid.uuid4().hex
-        container = cls(engine, await create(engine, arguments), recipe, memory_watch, originals)
+        with asking("create", recipe.is_fresh):
+            container = cls(engine, await create(engine, arguments), recipe, memory_watch, originals)
+        with asking("start", recipe.is_fresh):
+            await container._start(arguments["labels"])
+        return container
+
+    async def _start(self, labels: Mapping[str, str]) -> None:
+        engine, recipe = self._engine, self._recipe
         try:
-            if not container.runs_as_root or recipe.agent_user is not None or recipe.startup.entrypoint:
+            if not self.runs_as_root or recipe.agent_user is not None or recipe.startup.entrypoint:
                 # As root the agent's and the verifier's own scripts make them, which is far cheaper.
-                await container.put(LOG_DIRECTORIES)
+                await self.put(LOG_DIRECTORIES)
             if recipe.options is not None and not recipe.beside:
-                await prepare(engine, container.container_id, recipe.options)
-            starting = engine.call(engine.api.start, container.container_id)
+                await prepare(engine, self.container_id, recipe.options)
+            starting = engine.call(engine.api.start, self.container_id)
             if recipe.has_router:
-                await _all_of(starting, container._start_router(arguments["labels"]))
-                await container._link_with_router()
+                await _all_of(starting, self._start_router(labels))
+                await self._link_with_router()
             else:
                 await starting
             if recipe.has_internet and recipe.closed_to and not (recipe.beside or recipe.has_router):
                 # Nothing of the image runs yet: PID 1 is our own init, which holds the entry point back.
-                network_mode = f"container:{container.container_id}"
-                await container._beside(
-                    closing_script(recipe.closed_to), network_mode=network_mode, cap_add=["NET_ADMIN"]
-                )
+                network_mode = f"container:{self.container_id}"
+                await self._beside(closing_script(recipe.closed_to), network_mode=network_mode, cap_add=["NET_ADMIN"])
             if recipe.is_held:
-                await container._wait_for_init()
-                await engine.call(engine.api.kill, container.container_id, "SIGUSR1")
+                await self._wait_for_init()
+                await engine.call(engine.api.kill, self.container_id, "SIGUSR1")
             if recipe.startup.healthcheck is not None:
-                await container.wait_until_healthy(recipe.startup.healthcheck)
+                await self.wait_until_healthy(recipe.startup.healthcheck)
             if recipe.loose is not None:
-                await container._put_loose(recipe.loose)
+                await self._put_loose(recipe.loose)
         except EngineError as error:
-            await container.remove()
+            await self.remove()
             raise container_error(error, "starting") from error
         except BaseException:
-            await asyncio.shield(container.remove())
+            await asyncio.shield(self.remove())
             raise
-        return container
 
     async def _wait_for_init(self) -> None:
         """Wait until our init waits for signals: one that comes before is lost, and with it the entry point."""
@@ -247,15 +253,16 @@ class Container:
             if not self._image.has_home:
                 # Else the engine takes it from the accounts.
                 environment.setdefault("HOME", "/root")
-        return await self._commands.run(
-            script,
-            timeout_sec=timeout_sec,
-            user=user or "",
-            environment=environment,
-            source=source or io.BytesIO(),
-            sink=sink,
-            limit_bytes=limit_bytes,
-        )
+        with asking("exec", self.is_fresh):
+            return await self._commands.run(
+                script,
+                timeout_sec=timeout_sec,
+                user=user or "",
+                environment=environment,
+                source=source or io.BytesIO(),
+                sink=sink,
+                limit_bytes=limit_bytes,
+            )
 
     async def open_tty(
         self, argv: Sequence[str], environment: Mapping[str, str], rows: int, columns: int, user: str | None = None
@@ -266,13 +273,8 @@ class Container:
         return tty
 
     async def put(self, files: Mapping[str, FileEntry]) -> None:
-        try:
+        with asking("put_archive", self.is_fresh, "copying files into the container", "sandbox_failed"):
             await self._engine.call(self._engine.api.put_archive, self.container_id, "/", pack(files))
-        except EngineError as error:
-            if error.status is None:
-                raise unreachable(error) from error
-            kind = "sandbox_lost" if error.status in (404, 409) else "sandbox_failed"
-            raise TrialError(kind, f"copying files into the container failed: {error}") from error
 
     async def _put_loose(self, folder: Path) -> None:
         def copying() -> None:
@@ -288,14 +290,13 @@ class Container:
             chunks, _ = self._engine.api.get_archive(self.container_id, directory, chunk_size=1 << 20)
             return unpack(io.BufferedReader(ChunkReader(chunks), 1 << 20), limit_bytes)
 
-        try:
-            return await self._engine.call(read, again=True)
-        except EngineError as error:
-            if error.status is None:
-                raise unreachable(error) from error
-            if error.status == 404 and "no such container" not in str(error).lower():
-                return {}
-            raise TrialError("sandbox_lost", f"reading {directory} failed: {error}") from error
+        with asking("get_archive", self.is_fresh, f"reading {directory}"):
+            try:
+                return await self._engine.call(read, again=True)
+            except EngineError as error:
+                if error.status == 404 and "no such container" not in str(error).lower():
+                    return {}
+                raise
 
     @property
     def _original_recipe(self) -> Recipe:
@@ -303,12 +304,8 @@ class Container:
         return dataclasses.replace(self._recipe, image=self._recipe.original or self._image, original=None)
 
     async def given_names(self) -> GivenNames:
-        try:
+        with asking("inspect", self.is_fresh, "telling what names the engine gave"):
             given = await given_names(self._engine, self.container_id)
-        except EngineError as error:
-            if error.status is None:
-                raise unreachable(error) from error
-            raise TrialError("sandbox_lost", f"the engine cannot tell what names it gave: {error}") from error
         if self._recipe.network is not None:
             return dataclasses.replace(given, servers=frozenset({ROUTER}))
         own = () if self._recipe.options is None else (_OF_NETWORKS,)
@@ -318,12 +315,8 @@ class Container:
         if self._recipe.original is not None:
             # The engine would only tell what changed since the snapshot.
             return await compare(await self.original(), self)
-        try:
+        with asking("diff", self.is_fresh, "telling what changed"):
             found = await self._engine.call(self._engine.api.diff, self.container_id, again=True)
-        except EngineError as error:
-            if error.status is None:
-                raise unreachable(error) from error
-            raise TrialError("sandbox_lost", f"the engine cannot tell what changed: {error}") from error
         return {entry["Path"]: _CHANGES[entry["Kind"]] for entry in found or ()}
 
     async def original(self) -> Sandbox:
@@ -344,6 +337,7 @@ class Container:
         return await self._another(dataclasses.replace(recipe, options=options, network=self._network))
 
     async def _another(self, recipe: Recipe) -> Container:
+        recipe = dataclasses.replace(recipe, is_fresh=True)
         return await Container.start(self._engine, recipe, self._memory_watch, self._originals)
 
     async def _open_as_root(self, script: str, limit_sec: int) -> tuple[ExecStream, EndOfOutput]:
@@ -354,7 +348,8 @@ class Container:
         try:
             await wait_until_healthy(self, check)
         except TrialError as error:
-            raise TrialError(error.type, str(error), files=await self.logs()) from error
+            error.files = await self.logs()
+            raise
 
     async def logs(self) -> Mapping[str, bytes]:
         if not self._recipe.startup.entrypoint:
@@ -399,9 +394,9 @@ class Container:
         return self.container_id
 
     async def make_room(self) -> tuple[str, ...]:
-        try:
+        repairs = []
+        with asking("make_room", self.is_fresh, "making room in the container", "sandbox_failed"):
             used = await self._engine.call(self._engine.api.stats, self.container_id, stream=False, again=True)
-            repairs = []
             processes = used.get("pids_stats", {}).get("current", 0)
             if processes >= min(_FULL * self._limits.pids, self._limits.pids - _LEAST_PIDS):
                 # From a cgroup of its own, and all at once: a bomb has no time to refill.
@@ -416,8 +411,6 @@ class Container:
                 repairs.append(
                     f"memory: {self._limits.memory_mb:.0f} MB were used up; {limit_mb:.0f} MB are allowed now"
                 )
-        except EngineError as error:
-            raise TrialError("sandbox_failed", f"making room in the container failed: {error}") from error
         return tuple(repairs)
 
     async def _beside(self, script: str, **host_config: Any) -> None:

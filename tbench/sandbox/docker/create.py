@@ -6,12 +6,12 @@ import asyncio
 import contextlib
 import re
 import uuid
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from tbench.errors import TrialError
+from tbench.errors import Origin, TrialError
 from tbench.results import Stage
 from tbench.sandbox.backend import BUSYBOX, TOOLS
 from tbench.sandbox.docker.engine import Engine, EngineError, EngineUnreachable, is_disk_full
@@ -83,6 +83,8 @@ class Recipe:
     """Whether its tools tell when a command's output is whole, as those of a kept container may not."""
     starts: bool = True
     """Whether what the image starts with a container is started."""
+    is_fresh: bool = False
+    """Whether the agent never is in the container."""
     options: ServiceOptions | None = None
     """What a compose file says of the container; None for a trial of one container."""
     more_labels: Mapping[str, str] = field(default_factory=dict)
@@ -214,6 +216,23 @@ async def create(engine: Engine, config: Mapping[str, Any]) -> str:
         # The engine goes on creating: wait for its answer, or the container would be nobody's.
         with contextlib.suppress(TrialError):
             await force_remove(engine, await creating)
+        raise
+
+
+@contextlib.contextmanager
+def asking(call: str, is_fresh: bool, doing: str = "", kind: str = "sandbox_lost") -> Iterator[None]:
+    """A block that makes a call about a container, the agent's own or a fresh one: its TrialErrors name the call.
+
+    An engine's failure at `doing` that is no TrialError yet is made one of the `kind`.
+    """
+    try:
+        yield
+    except EngineError as error:
+        failed = unreachable(error) if error.status is None else TrialError(kind, f"{doing} failed: {error}")
+        failed.origin = Origin(call, is_fresh, error.status)
+        raise failed from error
+    except TrialError as error:
+        error.origin = error.origin or Origin(call, is_fresh, getattr(error.__cause__, "status", None))
         raise
 
 

@@ -7,7 +7,7 @@ import dataclasses
 from collections.abc import Awaitable, Callable
 
 from tbench.sandbox.archive import sums_by_path
-from tbench.sandbox.backend import BUSYBOX, ChangeKind, Sandbox
+from tbench.sandbox.backend import BUSYBOX, ChangeKind, Sandbox, output_of
 from tbench.sandbox.docker.create import ContainerLimits, Recipe
 
 _COMPARE_SEC = 900
@@ -41,6 +41,7 @@ class Originals:
                     closed_to=(),
                     beside=None,
                     starts=False,
+                    is_fresh=True,
                     options=None,
                     more_labels={},
                     network=None,
@@ -66,7 +67,8 @@ class Originals:
 
 _LISTS = f"""{BUSYBOX} find / -xdev -exec {BUSYBOX} stat -c '%f %u %g %n' {{}} + 2>/dev/null
 printf '\\0'
-{BUSYBOX} find / -xdev -type f -exec {BUSYBOX} sha256sum {{}} + 2>/dev/null"""
+{BUSYBOX} find / -xdev -type f -exec {BUSYBOX} sha256sum {{}} + 2>/dev/null
+exit 0"""
 
 
 async def compare(original: Sandbox, other: Sandbox) -> dict[str, ChangeKind]:
@@ -79,8 +81,8 @@ async def compare(original: Sandbox, other: Sandbox) -> dict[str, ChangeKind]:
 
 async def _listing(sandbox: Sandbox) -> dict[str, tuple[str, str]]:
     """Mode and owner, and the sum of a file, by path."""
-    ended = await sandbox.shell(_LISTS, timeout_sec=_COMPARE_SEC, user="root")
-    stats, _, sums = ended.output.decode("utf-8", "surrogateescape").partition("\0")
+    output = await output_of(sandbox, _LISTS, timeout_sec=_COMPARE_SEC)
+    stats, _, sums = output.decode("utf-8", "surrogateescape").partition("\0")
     contents = sums_by_path(sums)
     entries = (line.split(" ", 3) for line in stats.split("\n"))
     return {entry[3]: (" ".join(entry[:3]), contents.get(entry[3], "")) for entry in entries if len(entry) == 4}

@@ -11,7 +11,7 @@ import re
 from collections.abc import Collection
 
 from tbench.sandbox.archive import FileEntry, unpack
-from tbench.sandbox.backend import BUSYBOX, Sandbox
+from tbench.sandbox.backend import BUSYBOX, Sandbox, output_of
 
 _READ_SEC = 60.0
 _CHECK_SEC = 60.0
@@ -125,6 +125,6 @@ async def _compared(
 async def contents_of(sandbox: Sandbox, paths: Collection[str]) -> dict[str, bytes]:
     """Contents of the files at the paths, while all others in the container stand still. Raises TrialError."""
     stdin = "".join(f"{path.lstrip('/')}\n" for path in sorted(paths)).encode("utf-8", "surrogateescape")
-    told = await sandbox.shell(_READ, timeout_sec=_READ_SEC, user="root", stdin=stdin)
-    held = unpack(io.BytesIO(told.output), _CONTENT_BYTES, whole_names=True)
+    told = await output_of(sandbox, _READ, timeout_sec=_READ_SEC, stdin=stdin)
+    held = unpack(io.BytesIO(told), _CONTENT_BYTES, whole_names=True)
     return {f"/{name}": data for name, data in held.items()}

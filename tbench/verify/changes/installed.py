@@ -17,7 +17,7 @@ from pathlib import Path, PurePosixPath
 from posixpath import dirname
 
 from tbench.sandbox.archive import sums_by_path
-from tbench.sandbox.backend import Compares, Sandbox
+from tbench.sandbox.backend import Compares, Sandbox, output_of
 from tbench.verify.changes.bytecode import contents_of, foreign_bytecode
 from tbench.verify.changes.facts import File, Seen
 from tbench.verify.changes.signs import Sign
@@ -202,8 +202,8 @@ def place(path: str) -> str:
 async def _things(sandbox: Sandbox, paths: Collection[str]) -> dict[str, Thing]:
     """What lies at those of the paths that are printable, and when the last package of Debian's was installed."""
     lines = [f"{path}\n" for path in sorted({*paths, "/var/lib/dpkg/status"}) if path.isprintable()]
-    ended = await sandbox.shell(_script(), timeout_sec=_TELL_SEC, user="root", stdin="".join(lines).encode())
-    told, _, sums = ended.output.decode("utf-8", "surrogateescape").partition("\0")
+    output = await output_of(sandbox, _script(), timeout_sec=_TELL_SEC, stdin="".join(lines).encode())
+    told, _, sums = output.decode("utf-8", "surrogateescape").partition("\0")
     contents = sums_by_path(sums)
     things = {}
     for line in told.split("\n"):

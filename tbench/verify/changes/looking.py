@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import dataclasses
 import io
 import re
 import weakref
-from collections.abc import Iterable, Iterator
+from collections.abc import AsyncIterator, Iterable, Iterator
 from functools import cache
 from pathlib import Path
 from posixpath import basename, dirname
 
 from tbench.errors import TrialError
 from tbench.sandbox.archive import sums_by_path, unpack
-from tbench.sandbox.backend import Compares, Copies, Sandbox
+from tbench.sandbox.backend import BUSYBOX, Compares, Copies, Sandbox, output_of
 from tbench.tasks.task import Task
 from tbench.verify.changes.debian import excused_by_debian
 from tbench.verify.changes.facts import File, ImageTree, Seen, Tests
@@ -27,7 +28,11 @@ from tbench.verify.changes.tools import tool_signs, tools_of
 from tbench.verify.changes.work import imported_work, may_mention, mention_signs, patch_signs
 from tbench.verify.report import Facts
 
-_LOOK_SEC = 120.0
+_LOOK_SEC = 600.0
+_LIST = f"""{BUSYBOX} find / -xdev ! -path '/proc/*' 2>/dev/null || [ $? = 1 ] || exit
+printf '\\0%s' "$PATH"
+"""
+"""Prints all paths, and the search path; where find is ended from outside, it has no good end."""
 _TEXT_BYTES = 1 << 18
 """Size of a file of the tests above which it is no text that calls or imports anything."""
 _CONTENT_BYTES = 64 << 20
@@ -81,16 +86,20 @@ async def look(task: Task, sandbox: Sandbox, facts: Facts | None = None) -> tupl
     """
     if not isinstance(sandbox, Compares):
         raise TrialError("verifier_failed", "this sandbox cannot be compared with its image")
-    changes, original, given = await asyncio.gather(sandbox.changes(), sandbox.original(), sandbox.given_names())
+    async with _together() as group:
+        changing, giving = group.create_task(sandbox.changes()), group.create_task(sandbox.given_names())
+        finding = group.create_task(sandbox.original())
+    changes, given, original = changing.result(), giving.result(), finding.result()
     image = await _known_image(original)
     tests = _tests(task, sandbox.workdir)
     seen = Seen(changes, image.tree, tests, given=given)
     sums, contents = _wanted(seen)
     mentioning = {path for path in changes if may_mention(seen, path)}
-    (now, mentions, made, touched), then = await asyncio.gather(
-        _files(sandbox, sums, contents, mentioning, since=facts.began_at if facts else "", alone=True),
-        _files_then(original, image, sums | contents),
-    )
+    since = facts.began_at if facts else ""
+    async with _together() as group:
+        looking = group.create_task(_files(sandbox, sums, contents, mentioning, since=since, alone=True))
+        knowing = group.create_task(_files_then(original, image, sums | contents))
+    (now, mentions, made, touched), then = looking.result(), knowing.result()
     seen = dataclasses.replace(seen, now=now, then=then, mentions=mentions, made_by_tests=made)
     late = late_paths(seen, facts)
     early = dataclasses.replace(seen, changes={path: kind for path, kind in changes.items() if path not in late})
@@ -110,6 +119,16 @@ async def look(task: Task, sandbox: Sandbox, facts: Facts | None = None) -> tupl
 
     judged = await excused(sandbox, seen, signs, lies)
     return seen, tuple(dict.fromkeys(await excused_by_debian(sandbox, seen, judged, lies)))
+
+
+@contextlib.asynccontextmanager
+async def _together() -> AsyncIterator[asyncio.TaskGroup]:
+    """A block that ends when all of its tasks have: nothing goes on in a container when one of them has failed."""
+    try:
+        async with asyncio.TaskGroup() as group:
+            yield group
+    except BaseExceptionGroup as failures:
+        raise failures.exceptions[0] from None
 
 
 def _signs(seen: Seen) -> Iterable[Sign]:
@@ -150,12 +169,8 @@ def _wanted(seen: Seen) -> tuple[set[str], set[str]]:
 async def _known_image(original: Sandbox) -> _KnownImage:
     known = _known_images()
     if original not in known:
-        listed = await original.shell(
-            "/opt/tbench/bin/busybox find / -xdev ! -path '/proc/*' 2>/dev/null; printf '\\0%s' \"$PATH\"",
-            timeout_sec=_LOOK_SEC,
-            user="root",
-        )
-        paths, _, search_path = listed.output.decode("utf-8", "surrogateescape").rpartition("\0")
+        listed = await output_of(original, _LIST, timeout_sec=_LOOK_SEC)
+        paths, _, search_path = listed.decode("utf-8", "surrogateescape").rpartition("\0")
         tree = frozenset(paths.split("\n"))
         known[original] = _KnownImage(ImageTree(tree, _search_path(search_path, tree)))
     return known[original]
@@ -192,10 +207,10 @@ async def _files(
         f"{kind}\t{path}" for kind, paths in (("s", sums), ("c", contents), ("g", mentioning)) for path in sorted(paths)
     ]
     stdin = "".join(f"{line}\n" for line in wanted if "\n" not in line).encode("utf-8", "surrogateescape")
-    ended = await sandbox.shell(
+    told = await output_of(
+        sandbox,
         _script(),
         timeout_sec=_LOOK_SEC,
-        user="root",
         environment={
             "TBENCH_LOOK_PATTERN": _MENTIONS if mentioning else "",
             "TBENCH_LOOK_SINCE": since,
@@ -203,7 +218,7 @@ async def _files(
         },
         stdin=stdin,
     )
-    modes, sha256, mentions, made, touched, archive = (ended.output.split(b"\0", 5) + [b""] * 6)[:6]
+    modes, sha256, mentions, made, touched, archive = (told.split(b"\0", 5) + [b""] * 6)[:6]
     held = unpack(io.BytesIO(archive), _CONTENT_BYTES, whole_names=True)
     digests = sums_by_path(_text(sha256))
     files = {

@@ -13,7 +13,6 @@ from dataclasses import dataclass
 from pathlib import PurePosixPath
 from posixpath import dirname, normpath
 
-from tbench.errors import TrialError
 from tbench.sandbox.backend import Copies, removed_afterwards
 from tbench.verify.changes.facts import File, Seen
 from tbench.verify.changes.signs import Sign
@@ -115,12 +114,9 @@ async def _genuine(sandbox: Copies, seen: Seen, packages: Collection[Package], s
 
 async def _published(sandbox: Copies, wanted: Collection[tuple[str, str]]) -> dict[str, dict[str, str]]:
     """Sums of the files of packages as the index has them, by package and path; without those that cannot be had."""
-    try:
-        async with removed_afterwards(await sandbox.anew()) as fresh:
-            script = _DOWNLOADS.format(names=" ".join(f"'{name}=={version}'" for name, version in wanted))
-            told = await fresh.shell(script, timeout_sec=_DOWNLOAD_SEC, user="root")
-    except TrialError:
-        return {}
+    async with removed_afterwards(await sandbox.anew()) as fresh:
+        script = _DOWNLOADS.format(names=" ".join(f"'{name}=={version}'" for name, version in wanted))
+        told = await fresh.shell(script, timeout_sec=_DOWNLOAD_SEC, user="root")
     found: dict[str, dict[str, str]] = {}
     for line in told.output.decode("utf-8", "replace").splitlines():
         value, _, rest = line.partition(" ")

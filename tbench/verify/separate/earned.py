@@ -10,7 +10,7 @@ from tbench.results import is_weak
 from tbench.reward import canonical
 from tbench.tasks.artifacts import Artifact
 from tbench.verify.changes.signs import Sign
-from tbench.verify.verifier import Verdict, VerifierFailed
+from tbench.verify.verifier import Verdict
 from tbench.verify.witness import witnessed_reward
 
 _BY_CONTENT = frozenset({"module-patched", "mentions-verifier"})
@@ -41,12 +41,9 @@ def _is_named(path: str, asked: Collection[str]) -> bool:
     return path in asked or ("." in basename(path) and basename(path) in asked)
 
 
-def joined(first: Verdict, without: Verdict | VerifierFailed) -> Verdict:
+def joined(first: Verdict, without: Verdict) -> Verdict:
     """What a pass comes to beside what the tests say `without` all that turns them: the lower reward counts."""
     signs = first.integrity.tamper
-    if isinstance(without, VerifierFailed):
-        words = f"no verdict without what turns the tests ({without.type}), {first.reward:g} with it"
-        return zero(first, f"disagreement: {words}")
     beside = {f"without/{name}": data for name, data in without.files.items() if name.startswith("verifier/")}
     both = dataclasses.replace(first, files={**first.files, **beside}, facts=without.facts)
     rewards = {"separate": first.reward, "without": without.reward}

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import dataclasses
 from collections.abc import Awaitable, Callable, Collection, Sequence
 
@@ -13,11 +12,10 @@ from tbench.sandbox.backend import Compares, Sandbox, removed_afterwards, use_ne
 from tbench.tasks.environment import Environment
 from tbench.verify.changes.looking import look
 from tbench.verify.changes.signs import Sign, told
-from tbench.verify.policy import NOT_THE_AGENTS, broken_by_agent
 from tbench.verify.separate.earned import joined, turned_within, turning_paths, zero
 from tbench.verify.separate.handover import HandedOver
 from tbench.verify.separate.restoring import restore
-from tbench.verify.verifier import Verdict, VerifierFailed, verify
+from tbench.verify.verifier import Verdict, VerifierFailed, unjudged, verify
 
 _KEPT = ("verifier",)
 """Folders of /logs that are kept: everything else there is known already."""
@@ -43,15 +41,12 @@ class SeparateVerifier:
         self._sandbox = await self._start()
         try:
             verdict, turning = await self._verdict(self._sandbox, handed)
-        except TrialError as error:
-            if isinstance(error, VerifierFailed):
-                error.integrity = _seen(error.integrity, handed)
-            if error.type in NOT_THE_AGENTS or await self._verdict_about_nothing(handed) is None:
-                raise
-            broken = broken_by_agent(error)
-            integrity = broken.integrity.model_copy(update={"verify": "separate"})
-            return dataclasses.replace(broken, integrity=integrity)
-        verdict = await self._earned(verdict, turning, handed)
+            verdict = await self._earned(verdict, turning, handed)
+        except VerifierFailed as error:
+            if error.type != "verifier_timeout" and await self._verdict_about_nothing(handed) is not None:
+                error = unjudged(error)
+            error.integrity = _seen(error.integrity, handed)
+            raise error from None
         return dataclasses.replace(verdict, integrity=_seen(verdict.integrity, handed))
 
     async def _verdict(
@@ -65,11 +60,14 @@ class SeparateVerifier:
             return verdict, ()
         signs: tuple[Sign, ...] = ()
         asked: Collection[str] = ()
-        # The tests of an image need not be in the task's directory.
-        with contextlib.suppress(*[TrialError] if self._environment.brings_tests else []):
+        try:
             # Tests that run what was handed over may be turned by it, here as anywhere.
             seen, signs = await look(task, sandbox, verdict.facts)
             asked = seen.tests.asked_for
+        except TrialError as error:
+            # The tests of an image need not be in the task's directory.
+            if error.origin is not None or not self._environment.brings_tests:
+                raise
         tamper = tuple(dict.fromkeys((*verdict.integrity.tamper, *told(signs))))
         integrity = verdict.integrity.model_copy(update={"tamper": tamper})
         return dataclasses.replace(verdict, integrity=integrity), turning_paths(signs, task.file.artifacts, asked)
@@ -77,12 +75,13 @@ class SeparateVerifier:
     async def _earned(self, verdict: Verdict, turning: Sequence[str], handed: HandedOver) -> Verdict:
         """A pass that strong signs speak against counts as it does without what turns the tests. Raises TrialError."""
         if turning:
-            again: Verdict | VerifierFailed
             try:
-                again, _ = await self._in_another(handed, turning)
+                verdict = joined(verdict, (await self._in_another(handed, turning))[0])
             except VerifierFailed as failure:
-                again = failure
-            verdict = joined(verdict, again)
+                words = f"disagreement: no verdict without what turns the tests, {verdict.reward:g} with it"
+                tamper = (*verdict.integrity.tamper, *failure.integrity.tamper, words)
+                failure.integrity = failure.integrity.model_copy(update={"tamper": tamper})
+                raise
         if verdict.reward <= 0 or all(map(is_weak, verdict.integrity.tamper)):
             return verdict
         control = await self._verdict_about_nothing(handed)
@@ -90,10 +89,13 @@ class SeparateVerifier:
         return zero(verdict, *signs) if signs else verdict
 
     async def _verdict_about_nothing(self, handed: HandedOver) -> Verdict | None:
-        """What the verifier says where nothing is handed over; None where it comes to no verdict there either."""
+        """What the verifier says where nothing is handed over; None where it comes to no verdict there either.
+
+        Raises TrialError where it cannot run.
+        """
         try:
             return (await self._in_another(HandedOver(handed.archive, ())))[0]
-        except TrialError:
+        except VerifierFailed:
             return None
 
     async def _in_another(self, handed: HandedOver, without: Sequence[str] = ()) -> tuple[Verdict, tuple[str, ...]]:

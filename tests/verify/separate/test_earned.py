@@ -9,7 +9,7 @@ from tbench.tasks.artifacts import Artifact
 from tbench.verify.changes.signs import Sign
 from tbench.verify.report import Facts
 from tbench.verify.separate.earned import joined, turned_within, turning_paths, zero
-from tbench.verify.verifier import Verdict, VerifierFailed
+from tbench.verify.verifier import Verdict
 
 HOOK = "planted-pytest: /app/conftest.py is read by pytest"
 TOLD = ("+/tests/test.sh:3 echo 1",)
@@ -59,12 +59,6 @@ def test_a_pass_without_it_was_earned() -> None:
     found = joined(verdict(1.0, HOOK, "tool-added: x"), verdict(1.0))
     assert (found.reward, kinds(found)) == (1.0, ["cleared", "tool-added"])
     assert all(map(is_weak, found.integrity.tamper))
-
-
-def test_tests_that_need_it_for_any_verdict_at_all_are_a_zero() -> None:
-    found = joined(verdict(1.0, HOOK), VerifierFailed("verifier_timeout", "too long", {}))
-    assert (found.reward, found.integrity.rewards) == (0.0, {"separate": 1.0})
-    assert "no verdict without what turns the tests (verifier_timeout)" in found.integrity.tamper[-1]
 
 
 @pytest.mark.parametrize(

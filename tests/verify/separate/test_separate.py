@@ -253,14 +253,19 @@ echo $reward > /logs/verifier/reward.txt
     assert "tests-changed" in [sign.partition(":")[0] for sign in result.integrity.tamper]
 
 
-async def test_work_that_the_verifier_cannot_come_to_an_end_with_is_a_zero(
-    make_task: MakeTask, run_trial: Runs
+@pytest.mark.parametrize(
+    ("hinders", "type_", "kinds"),
+    [("sleep 60", "verifier_timeout", []), ("exit", "verifier_no_reward", ["fails-with-work"])],
+)
+async def test_work_with_which_the_verifier_comes_to_no_verdict_is_no_zero(
+    make_task: MakeTask, run_trial: Runs, hinders: str, type_: str, kinds: list[str]
 ) -> None:
-    test = "[ ! -e /app/done ] || sleep 60\necho 0 > /logs/verifier/reward.txt\n"
+    test = f"[ ! -e /app/done ] || {hinders}\necho 0 > /logs/verifier/reward.txt\n"
     path = make_task(toml=f"{DONE}{SEPARATE}timeout_sec = 1\n{LIMITS}", test=test)
     _, result = await run_trial(path, "touch /app/done")
-    assert (result.reward, result.integrity.verify) == (0.0, "separate")
-    assert [sign.partition(": ")[0] for sign in result.integrity.tamper] == ["agent-broke-verifier"]
+    assert result.error is not None and result.reward is None
+    assert (result.error.type, result.error.retryable, result.integrity.verify) == (type_, False, "separate")
+    assert [sign.partition(": ")[0] for sign in result.integrity.tamper] == kinds
 
 
 @pytest.mark.slow

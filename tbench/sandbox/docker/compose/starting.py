@@ -142,7 +142,8 @@ class Starting:
         except TrialError as error:
             files = {f"services/{name}.log": said for name, said in (await self.made.logs(self._engine)).items()}
             await asyncio.shield(self._undo())
-            raise TrialError(error.type, str(error), stage=error.stage, files={**files, **error.files}) from error
+            error.files = {**files, **error.files}
+            raise
         except BaseException:
             await asyncio.shield(self._undo())
             raise

@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import IO, Any
 
-from tbench.errors import TrialError
+from tbench.errors import Origin, TrialError
 from tbench.results import Stage
 from tbench.sandbox.backend import BUSYBOX, TOOLS, ExecResult, TtyStream
 from tbench.sandbox.docker.create import unreachable
@@ -29,11 +29,15 @@ _SIGNALLED = 128
 class Commands:
     """Starts commands in one container."""
 
-    def __init__(self, engine: Engine, container: str, *, tells_end: bool = True) -> None:
-        """`tells_end` says that the container's tools tell when a command's output is whole."""
+    def __init__(self, engine: Engine, container: str, *, tells_end: bool = True, is_fresh: bool = False) -> None:
+        """`tells_end` says that the container's tools tell when a command's output is whole.
+
+        `is_fresh` says that the agent never is in the container.
+        """
         self._engine = engine
         self._container = container
         self._tells_end = tells_end
+        self._is_fresh = is_fresh
 
     async def run(
         self,
@@ -83,7 +87,8 @@ class Commands:
             words = one_line((output.kept.decode("utf-8", "replace") + stream.errors).strip(), 200)
             if "unable to find user" in words:
                 raise TrialError("task_invalid", f"{words}: the image has no user {user!r}", stage=Stage.SANDBOX)
-            raise TrialError("sandbox_failed", f"no command can be started in the container ({code}): {words}")
+            why = f"no command can be started in the container ({code}): {words}"
+            raise TrialError("sandbox_failed", why, origin=Origin("exec", self._is_fresh, ran=True))
         return ExecResult(code, output.kept, timed_out)
 
     async def script(
