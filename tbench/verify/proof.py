@@ -45,7 +45,8 @@ def prove(
     signs = list(_planted(facts))
     if reward is None:
         if facts.was_killed and not facts.out_of_memory:
-            signs.append(_killed(facts))
+            # Where no process of the agent's was left, it was the tests, or the work that they run.
+            signs.append(_killed(facts, is_weak=not facts.leftovers))
         return Proven(None, tuple(dict.fromkeys(signs)))
     lowest = reward
     for value, words in _other_rewards(facts, logs, reward, metric):
@@ -101,8 +102,8 @@ def _doubts(facts: Facts, logs: Logs, calls_pytest: bool, has_witness: bool, met
         )
 
 
-def _killed(facts: Facts) -> str:
-    kind = "verifier-killed" if facts.has_watcher else "verifier-ended"
+def _killed(facts: Facts, *, is_weak: bool = False) -> str:
+    kind = "verifier-killed" if facts.has_watcher and not is_weak else "verifier-ended"
     return f"{kind}: test.sh ended by signal {(facts.exit_code or 128) - 128}"
 
 

@@ -49,6 +49,21 @@ def test_what_contradicts_a_reward_is_flagged_and_the_lower_value_counts(
 
 
 @pytest.mark.parametrize(
+    ("facts", "kinds"),
+    [
+        (Facts(exit_code=137, has_watcher=True, leftovers=1), ["verifier-killed"]),
+        (Facts(exit_code=137, has_watcher=True), ["verifier-ended"]),
+        (Facts(exit_code=137, has_watcher=True, leftovers=1, out_of_memory=True), []),
+    ],
+    ids=["beside the agent's processes", "beside none", "by the kernel"],
+)
+def test_a_script_that_was_killed_without_a_reward_is_said_of_the_agent_only_where_its_processes_were(
+    facts: Facts, kinds: list[str]
+) -> None:
+    assert [sign.partition(":")[0] for sign in prove(facts, {}, None).signs] == kinds
+
+
+@pytest.mark.parametrize(
     ("facts", "files"),
     [
         (Facts(told=TOLD_1, outlived=2), logs()),

@@ -17,13 +17,14 @@ def test_every_kind_of_line_is_a_fact() -> None:
     lines = (
         *("code\t137", "late\t1", "left\t2", "evidence\t/tests", "evidence\t/tests/x", "repair\tcwd: gone"),
         *("forged\tit was", "changed\t/tests/test.sh", "new\t/tests/x.py", "before\t/usr/bin/x", "odd\t/logs/x"),
-        *("outlived\t3", "began\t", "told\t+/tests/test.sh:3 echo 1", "ended\t", "end\t"),
+        *("killed\t2", "killed\t3", "outlived\t3", "began\t", "told\t+/tests/test.sh:3 echo 1", "ended\t", "end\t"),
     )
     facts, files = read_report(printed(*lines, verifier__stdout=b"words"), LIMIT)
     assert facts == Facts(
         exit_code=137,
         timed_out=True,
         leftovers=2,
+        out_of_memory=True,
         forged=("it was",),
         evidence=("/tests", "/tests/x"),
         repairs=("cwd: gone",),

@@ -99,11 +99,9 @@ class _Collecting:
     async def main(self, sandbox: Sandbox, archive: IO[bytes]) -> None:
         try:
             await self._collect(MAIN, sandbox, archive)
-        except TrialError as error:
+        except TrialError:
             # What the agent used up is made free.
-            if error.type not in _WANT_ROOM or not isinstance(sandbox, MakesRoom):
-                raise
-            repairs = await sandbox.make_room()
+            repairs = await sandbox.make_room() if isinstance(sandbox, MakesRoom) else ()
             if not repairs:
                 raise
             self.remarks[:] = repairs
@@ -126,7 +124,7 @@ class _Collecting:
 
     async def _collect(self, service: str, sandbox: Sandbox, archive: IO[bytes]) -> None:
         for hook in self.task.file.verifier.collect:
-            if hook.service == service and (remark := await _run_hook(hook, sandbox)) is not None:
+            if hook.service == service and (remark := await self._run(hook, sandbox)) is not None:
                 self.remarks.append(remark)
         free = [each for each, is_free in self._artifacts if each.of == service and is_free]
         taken = await self._take_over(sandbox, free, archive, with_logs=service == MAIN)
@@ -135,6 +133,22 @@ class _Collecting:
             self.entries.append(_entry(each, found[each]) if each in found else _not_taken(each, "skipped"))
             if each in found:
                 self.remarks += [f"artifact: {one_line(f'{each.path}/{left}', 200)}" for left in found[each].left_out]
+
+    async def _run(self, hook: CollectHook, sandbox: Sandbox) -> str | None:
+        """Run a hook; returns what went wrong. Raises TrialError where a verdict that needs it is too late."""
+        # In the agent's container as Harbor has it, by bash; images of services need not have one.
+        shell = "bash" if hook.service == MAIN else "sh"
+        script = f"cd {shlex.quote(sandbox.workdir)} 2>/dev/null; exec {shell} -c {shlex.quote(hook.command)} 2>&1"
+        user = None if hook.user is None else str(hook.user)
+        ended = await sandbox.shell(script, timeout_sec=hook.timeout_sec, user=user)
+        if ended.exit_code == 0 and not ended.timed_out:
+            return None
+        how = f"took longer than {hook.timeout_sec:g} s" if ended.timed_out else f"ended with {ended.exit_code}"
+        words = one_line(ended.output[-200:].decode("utf-8", "replace"), 200)
+        remark = f"collect-hook: {one_line(hook.command, 80)!r} {how}: {words}"
+        if ended.timed_out and self.task.file.verifier.is_separate:
+            raise TrialError("verifier_timeout", remark)
+        return remark
 
     async def _take_over(
         self, sandbox: Sandbox, artifacts: Sequence[Artifact], archive: IO[bytes], *, with_logs: bool
@@ -192,7 +206,7 @@ class _Collecting:
             if ended.was_cut:
                 raise _too_much(f"more than {self.most_mb} MB", at, self.most_mb)
             if ended.timed_out:
-                raise _too_much(f"what could not be read in {_COLLECT_SEC:.0f} s", at)
+                raise TrialError("verifier_timeout", f"collecting {at} took longer than {_COLLECT_SEC:.0f} s")
             if ended.exit_code not in (0, _BROKEN):
                 raise TrialError("verifier_failed", f"collecting artifacts failed ({ended.exit_code})")
             yield raw
@@ -208,10 +222,6 @@ def _remove(path: Path) -> None:
         shutil.rmtree(path, ignore_errors=True)
     else:
         path.unlink(missing_ok=True)
-
-
-_WANT_ROOM = frozenset({"sandbox_failed", "verifier_failed"})
-"""Types of errors that come also of an agent that has used up processes or memory."""
 
 
 def _too_much(what: str, path: str, most_mb: int | None = None) -> TrialError:
@@ -235,20 +245,6 @@ async def _streamed(sandbox: Sandbox, script: str, raw: IO[bytes], limit_bytes: 
     if not isinstance(sandbox, Streams):
         raise TrialError("verifier_failed", "this sandbox cannot pass files on to another")
     return await sandbox.stream(script, timeout_sec=_COLLECT_SEC, user="root", sink=raw, limit_bytes=limit_bytes)
-
-
-async def _run_hook(hook: CollectHook, sandbox: Sandbox) -> str | None:
-    """Run a hook; returns what went wrong."""
-    # In the agent's container as Harbor has it, by bash; images of services need not have one.
-    shell = "bash" if hook.service == MAIN else "sh"
-    script = f"cd {shlex.quote(sandbox.workdir)} 2>/dev/null; exec {shell} -c {shlex.quote(hook.command)} 2>&1"
-    user = None if hook.user is None else str(hook.user)
-    ended = await sandbox.shell(script, timeout_sec=hook.timeout_sec, user=user)
-    if ended.exit_code == 0 and not ended.timed_out:
-        return None
-    how = f"took longer than {hook.timeout_sec:g} s" if ended.timed_out else f"ended with {ended.exit_code}"
-    words = one_line(ended.output[-200:].decode("utf-8", "replace"), 200)
-    return f"collect-hook: {one_line(hook.command, 80)!r} {how}: {words}"
 
 
 @cache
