@@ -176,6 +176,8 @@ def _joined(shared: Verdict, isolated: Verdict) -> Verdict:
 
 async def _verdict_after(error: TrialError, policy: Verify, task: Task, sandbox: Sandbox) -> Verdict:
     """The verdict after a failed verifier: where room could be made or another try does it, or the agent broke it."""
+    if error.type == "verifier_timeout":
+        raise error
     # If the first verifier began, the files in the places of tests and reward are our own.
     again = isinstance(error, VerifierFailed)
     repairs = await sandbox.make_room() if isinstance(sandbox, MakesRoom) else ()

@@ -165,6 +165,8 @@ class _Attempt:
 
     async def verify(self, *, again: bool) -> Verdict:
         facts, files = await self._run(again)
+        if not facts.is_complete:
+            facts = dataclasses.replace(facts, out_of_memory=self.sandbox.ran_out_of_memory)
         logs = {name.removeprefix("verifier/"): data for name, data in files.items() if name.startswith("verifier/")}
         seen = Integrity(evidence=facts.evidence, repairs=facts.repairs)
         wants_pytest = calls_pytest(self._test_script.decode("utf-8", "replace"), self._other_scripts)
@@ -273,8 +275,8 @@ def _reward(task: Task, facts: Facts, logs: Logs, wants_pytest: bool) -> float:
     if facts.timed_out:
         limit_sec = task.file.verifier.timeout_sec
         raise TrialError("verifier_timeout", f"tests/test.sh took longer than {limit_sec:.0f} s")
-    if facts.was_killed and facts.out_of_memory:
-        raise TrialError("verifier_no_reward", "tests/test.sh was ended before its end, as its memory was used up")
+    if facts.out_of_memory and (facts.was_killed or not facts.is_complete):
+        raise TrialError("verifier_no_reward", "tests/test.sh was ended before its end, as memory was used up")
     if not facts.is_complete:
         raise TrialError("verifier_tampered", "the shell that runs the tests was ended from within")
     if facts.odd:
