@@ -30,7 +30,7 @@ from tbench.storage.run_store import RunStore
 from tbench.tasks.sources import TaskSet
 from tbench.tasks.task import Task
 from tbench.verify.policy import verify_by
-from tbench.verify.verifier import Verdict
+from tbench.verify.verifier import Verdict, VerifierFailed
 
 pytestmark = pytest.mark.engine
 BOUND_SEC = 90
@@ -174,6 +174,35 @@ async def test_a_verifier_that_runs_nowhere_is_an_error(judged: Any) -> None:
     with pytest.raises(TrialError) as failure:
         await judged("shared", "true", "exit 3\n")
     assert failure.value.type == "verifier_no_reward"
+
+
+HEAVY = "exec /opt/tbench/bin/busybox sh -c 'held=x; while :; do held=$held$held; done'"
+
+
+@pytest.mark.parametrize("policy", ["shared", "isolated"])
+@pytest.mark.parametrize(
+    ("runs_the_work", "type_", "kinds"),
+    [
+        ("sleep 60", "verifier_timeout", []),
+        ("trap 'echo 0 > /logs/verifier/reward.txt; exit' TERM; sleep 60 & wait", "verifier_timeout", []),
+        ("exit 1", "verifier_no_reward", ["fails-with-work"]),
+        pytest.param("kill -9 $$", "verifier_no_reward", ["verifier-ended", "fails-with-work"], marks=pytest.mark.slow),
+        pytest.param(HEAVY, "verifier_no_reward", ["fails-with-work"], marks=pytest.mark.slow),
+    ],
+    ids=["is slow", "hears of its limit", "gives no reward", "is killed", "is out of memory"],
+)
+async def test_work_with_which_the_verifier_comes_to_no_verdict_is_no_zero(
+    judged: Any, policy: str, runs_the_work: str, type_: str, kinds: list[str]
+) -> None:
+    limits = "[environment]\nmemory_mb = 96\nallow_internet = false\n[verifier]\ntimeout_sec = 2\n"
+    limits = limits.replace("= 2", "= 20") if runs_the_work == HEAVY else limits
+    test = (
+        f"echo 0 > /logs/verifier/reward.txt; [ ! -e /app/done ] || {{ rm /logs/verifier/*.txt; {runs_the_work}; }}\n"
+    )
+    with pytest.raises(VerifierFailed) as failure:
+        await judged(policy, "touch /app/done", test, toml=limits)
+    assert (failure.value.type, failure.value.kind.retryable) == (type_, False)
+    assert [sign.partition(":")[0] for sign in failure.value.integrity.tamper] == kinds
 
 
 async def test_trouble_that_is_over_is_no_fault_of_the_agent_s(judged: Any) -> None:

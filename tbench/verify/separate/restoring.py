@@ -11,7 +11,7 @@ from tbench.errors import TrialError
 from tbench.sandbox.backend import BUSYBOX, NOT_STAGED, Sandbox, Streams
 from tbench.tasks.environment import Environment
 from tbench.verify.separate.handover import ArtifactEntry, HandedOver
-from tbench.verify.verifier import BroughtTests
+from tbench.verify.verifier import BroughtTests, VerifierFailed
 
 _NO_TESTS = 95
 """Exit code of restore.sh where the image lacks the tests."""
@@ -78,9 +78,9 @@ async def _restore(
     if ended.exit_code != 0:
         why = "it took too long" if ended.timed_out else "no room, or no folder where one is needed"
         code = "" if ended.exit_code in (None, NOT_STAGED) else f" ({ended.exit_code})"
-        raise TrialError(
-            "verifier_failed", f"the artifacts could not be put into the verifier's container: {why}{code}"
-        )
+        words = f"the artifacts could not be put into the verifier's container: {why}{code}"
+        # It may be what was handed over that has no place there.
+        raise TrialError("verifier_failed", words) if ended.timed_out else VerifierFailed("verifier_failed", words, {})
     if not environment.brings_tests:
         return None
     others, _, script_text = ended.output.partition(b"\n")
