@@ -24,14 +24,14 @@ from harness.protocols.base import (
     ActionProtocol,
     Command,
     CommandResult,
+    Gated,
     Keys,
     Parsed,
-    Response,
     ScreenView,
     View,
 )
 from harness.room import ReplyRoom
-from harness.special_tokens import neutralise, neutralised, special_tokens, special_tokens_warning
+from harness.special_tokens import Admitted, TokenGate, special_tokens_warning
 from harness.terminal import Settled
 from harness.trajectory import Compaction, Message, Outcome, Reply, Step, ToolCall, Trajectory, Usage
 from harness.watchers import Watchers
@@ -67,8 +67,8 @@ class _End(Exception):
 class Agent:
     """One conversation about one task. `trajectory` is valid at any time, also after an exception.
 
-    `neutralise_special_tokens` defuses control tokens in the instruction and in what the terminal shows; they are
-    recorded as warnings in any case. `on_step` is told the number of each step that begins, `on_step_done` gets each
+    `neutralise_special_tokens` defuses control tokens in all that the model is told but the prompts; they are recorded
+    as warnings in any case. `on_step` is told the number of each step that begins, `on_step_done` gets each
     step of the trajectory once, in order, when nothing of it will change any more; it must not raise. With `approval`
     nothing is done that neither a rule nor whoever watches has said yes to.
     """
@@ -89,14 +89,14 @@ class Agent:
     ) -> None:
         self._model = model
         self._terminal = terminal
-        self._protocol = protocol
+        self._gate = TokenGate(defuses=neutralise_special_tokens)
+        self._protocol = protocol.through(self._gate) if isinstance(protocol, Gated) else protocol
         self._limits = limits
         self._seeds = seeds
-        self._neutralise = neutralise_special_tokens
         self._on_step = on_step
         self._on_step_done = on_step_done
         self._watchers = Watchers(oversight, approval)
-        self._history = History()
+        self._history = History(self._gate)
         self._room = ReplyRoom(model, limits)
         self._steps: list[Step] = []
         self._compactions: list[Compaction] = []
@@ -149,11 +149,7 @@ class Agent:
 
     async def _converse(self, instruction: str) -> None:
         view = await self._terminal.view()
-        screen = view.screen
-        if found := special_tokens(f"{instruction}\n{screen}"):
-            self._notice(special_tokens_warning(found, "the first message"))
-            if self._neutralise:
-                instruction, screen = neutralise(instruction), neutralise(screen)
+        instruction, screen = self._gate.admit(instruction), self._gate.admit(view.screen)
         self._history.open(self._protocol.first_messages(instruction, screen))
         while True:
             await self._step()
@@ -208,6 +204,8 @@ class Agent:
         self._noticed.append(warning)
 
     def _take_noticed(self) -> tuple[str, ...]:
+        for warning in self._tokens_in("what stands before this reply"):
+            self._notice(warning)
         noticed, self._noticed = tuple(self._noticed), []
         return noticed
 
@@ -217,12 +215,9 @@ class Agent:
         """Wait until the model may be asked, and tell it what it is to be told."""
         assert self._clock is not None
         for each in await self._watchers.before_query(index, self._clock):
-            text = each.text if isinstance(each, HandedBack) else each
-            if found := special_tokens(text):
-                self._notice(special_tokens_warning(found, "what a person has said or typed"))
-                text = neutralise(text) if self._neutralise else text
+            text = self._gate.admit(each.text if isinstance(each, HandedBack) else each)
             heading = TYPED_BY_A_PERSON if isinstance(each, HandedBack) else FROM_A_PERSON
-            self._history.add_to_last(f"{heading}\n{text}")
+            self._history.add_to_last(Admitted(f"{heading}\n{text}"))
             self._watchers.told(index, each, text)
 
     async def _reviewed(
@@ -345,7 +340,9 @@ class Agent:
         self._format_errors += 1
         self._claimed = False
         message = self._protocol.complain(str(error), None)
-        warnings = step.warnings + error.warnings
+        tokens = self._tokens_in("the observation")
+        self._count(tokens)
+        warnings = step.warnings + error.warnings + tokens
         update = {"format_error": error.kind, "warnings": warnings, "observation": message}
         self._answer(step.model_copy(update=update))
         if self._format_errors >= self._limits.format_errors:
@@ -353,6 +350,11 @@ class Agent:
 
     def _count(self, warnings: tuple[str, ...]) -> None:
         self._warnings.update(warning.partition(":")[0] for warning in warnings)
+
+    def _tokens_in(self, where: str) -> tuple[str, ...]:
+        """The warning, if any, about control tokens in what the model is told next."""
+        found = self._gate.take_found()
+        return (special_tokens_warning(found, where),) if found else ()
 
     async def _act(self, step: Step, parsed: Parsed) -> None:
         started = time.monotonic()
@@ -376,28 +378,14 @@ class Agent:
                 }
             )
             self._steps[-1] = step
-        response, warnings = self._respond(parsed, view)
-        warnings = view.notes + warnings
+        response = self._protocol.respond(parsed, view, claimed=self._claimed)
+        warnings = view.notes + self._tokens_in("the observation")
         self._count(warnings)
         self._claimed = response.claimed
         update = {"observation": response.message, "warnings": step.warnings + warnings}
         self._answer(step.model_copy(update=update), parsed.tool_call)
         if response.submitted:
             raise _End(Outcome.SUBMITTED)
-
-    def _respond(self, parsed: Parsed, view: View) -> tuple[Response, tuple[str, ...]]:
-        """The protocol's response, and a warning where it holds control tokens from the terminal's text."""
-        response = self._protocol.respond(parsed, view, claimed=self._claimed)
-        found = special_tokens(response.message)
-        if not found:
-            return response, ()
-        defused = self._protocol.respond(parsed, neutralised(view), claimed=self._claimed)
-        # The others are of the template, or the model's own words.
-        shown = [token for token in found if response.message.count(token) > defused.message.count(token)]
-        if not shown:
-            return response, ()
-        warning = special_tokens_warning(shown, "the terminal's output")
-        return (defused if self._neutralise else response), (warning,)
 
     async def _execute(self, action: Action, pointless: set[str | None]) -> tuple[View | None, int | None]:
         """Execute an action: a command's view, and the exit code. Warnings that have no meaning go into `pointless`."""
@@ -410,12 +398,7 @@ class Agent:
         return None, settled.exit_code
 
     def _answer(self, step: Step, call: ToolCall | None = None) -> None:
-        self._steps[-1] = step
-        if call is not None:
-            # Also an empty one: servers refuse a history with a call that nothing answers.
-            self._history.add(Message(role="tool", content=step.observation, tool_call_id=call.id))
-        elif step.observation:
-            self._history.add(Message(role="user", content=step.observation))
+        self._steps[-1] = step.model_copy(update={"observation": self._history.tell(step.observation, call)})
 
 
 def shown_action(action: Action) -> str:

@@ -9,6 +9,7 @@ import math
 from collections.abc import Iterable, Sequence
 
 from harness.rendering import without_thinking
+from harness.special_tokens import TokenGate
 from harness.trajectory import Message, Reply, ToolCall, Usage
 
 _TOKENS_PER_BYTE = 0.4
@@ -27,9 +28,13 @@ def size_bytes(message: Message) -> int:
 
 
 class History:
-    """The messages, append-only but for `replace`. `opening` holds the first ones, which no policy touches."""
+    """The messages, append-only but for `replace`. `opening` holds the first ones, which no policy touches.
 
-    def __init__(self) -> None:
+    What others than the model say comes in through a gate, unless it has passed that already.
+    """
+
+    def __init__(self, gate: TokenGate | None = None) -> None:
+        self.gate = gate or TokenGate()
         self.messages: list[Message] = []
         self.opening: tuple[Message, ...] = ()
         self._bytes = 0
@@ -45,7 +50,17 @@ class History:
         self.messages = list(messages)
         self._bytes = _bytes(messages)
 
-    def add(self, message: Message) -> None:
+    def tell(self, text: str, call: ToolCall | None = None) -> str:
+        """Add what the model is told, as the answer to its `call` where there is one; returns it as it is told."""
+        told = self.gate.admit(text)
+        if call is not None:
+            # Also an empty one: servers refuse a history with a call that nothing answers.
+            self._add(Message(role="tool", content=told, tool_call_id=call.id))
+        elif told:
+            self._add(Message(role="user", content=told))
+        return told
+
+    def _add(self, message: Message) -> None:
         self.messages.append(message)
         self._bytes += size_bytes(message)
 
@@ -53,8 +68,9 @@ class History:
         """Put `text` under the last message, where that is no reply: many templates want roles that take turns."""
         last = self.messages[-1]
         if last.role == "assistant":
-            self.add(Message(role="user", content=text))
+            self.tell(text)
             return
+        text = self.gate.admit(text)
         longer = last.model_copy(update={"content": f"{last.content}\n\n{text}".lstrip()})
         self._bytes += size_bytes(longer) - size_bytes(last)
         self.messages[-1] = longer
@@ -85,7 +101,7 @@ class History:
         thinks = bool(reply.reasoning) or without_thinking(reply.content) != reply.content
         is_known = not thinks and reply.usage.completion_tokens > 0 and self._counted_messages == len(self.messages)
         calls = () if call is None else (call,)
-        self.add(Message(role="assistant", content=reply.content, reasoning=reply.reasoning, tool_calls=calls))
+        self._add(Message(role="assistant", content=reply.content, reasoning=reply.reasoning, tool_calls=calls))
         if is_known:
             self._counted_tokens += reply.usage.completion_tokens
             self._counted_messages, self._counted_bytes = len(self.messages), self._bytes

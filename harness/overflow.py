@@ -52,6 +52,7 @@ async def make_room(
     if policy == "summarize":
         summary = await _ask_for_summary(history, context, min(max_tokens, SUMMARY_TOKENS, context // 4), ask)
     model_sec = time.monotonic() - started
+    summary = summary and _admitted(summary, history)
     notes = notes_in(summary)
     done: OnOverflow = "summarize" if notes else "drop-oldest-outputs"
     longer = history.messages
@@ -173,6 +174,13 @@ def without_notes(opening: Sequence[Message], notes: str) -> tuple[Message, ...]
     before = _appended_text("", _NOTES.partition("{notes}")[0] + notes)
     last = opening[-1]
     return (*opening[:-1], last.model_copy(update={"content": last.content.partition(before)[0]}))
+
+
+def _admitted(summary: Reply, history: History) -> Reply:
+    """The summary with notes as they may stand in a message of somebody else than the model."""
+    notes = notes_in(summary)
+    admitted = history.gate.admit(notes)
+    return summary.model_copy(update={"content": summary.content.replace(notes, admitted)}) if notes else summary
 
 
 def notes_in(summary: Reply | None) -> str:

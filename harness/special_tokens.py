@@ -10,9 +10,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable
-from dataclasses import replace
-
-from harness.protocols.base import CommandResult, View
 
 # Every pattern begins with `<` or `[`, has neither anywhere else, and no white space: so the space that `neutralise`
 # puts behind the first character ends the match and cannot begin another.
@@ -49,15 +46,28 @@ def neutralise(text: str) -> str:
     return _TOKEN.sub(lambda found: f"{found[0][0]} {found[0][1:]}", text)
 
 
-def neutralised(view: View) -> View:
-    """`view` with all of its text neutralised."""
-    if isinstance(view, CommandResult):
-        if view.gap is None:
-            return replace(view, output=neutralise(view.output))
-        gap = replace(view.gap, head=neutralise(view.gap.head), tail=neutralise(view.gap.tail))
-        return replace(view, output=gap.text, gap=gap)
-    new_output = None if view.new_output is None else neutralise(view.new_output)
-    return replace(view, screen=neutralise(view.screen), new_output=new_output)
+class Admitted(str):
+    """A text that has passed the gate, or that was made of such texts and of the harness's own words."""
+
+
+class TokenGate:
+    """The one way for text from outside into a conversation: its control tokens are noted, and defused if wished."""
+
+    def __init__(self, *, defuses: bool = False) -> None:
+        self._defuses = defuses
+        self._found: dict[str, None] = {}
+
+    def admit(self, text: str) -> Admitted:
+        """`text` as it may be told to a model."""
+        if isinstance(text, Admitted):
+            return text
+        self._found |= dict.fromkeys(special_tokens(text))
+        return Admitted(neutralise(text) if self._defuses else text)
+
+    def take_found(self) -> tuple[str, ...]:
+        """Take the tokens that were in what was admitted since the last time."""
+        found, self._found = tuple(self._found), {}
+        return found
 
 
 def special_tokens_warning(tokens: Iterable[str], where: str) -> str:

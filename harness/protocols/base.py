@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, Protocol, Self, runtime_checkable
 
+from harness.special_tokens import TokenGate
 from harness.trajectory import Message, ToolCall
 
 
@@ -109,6 +110,14 @@ class Response:
     claimed: bool = False
     """Whether completion was claimed, which the next step has to confirm."""
     submitted: bool = False
+
+
+@runtime_checkable
+class Gated(Protocol):
+    """A protocol that tells its prompts from what is put into them; of others' messages all of it passes the gate."""
+
+    def through(self, gate: TokenGate) -> Self:
+        """The same protocol with a gate that all text passes which is put into its messages."""
 
 
 class ActionProtocol(Protocol):

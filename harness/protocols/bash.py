@@ -14,6 +14,7 @@ from harness.protocols.base import Command, CommandResult, Parsed, Response, Scr
 from harness.protocols.fences import Block
 from harness.protocols.templates import Prompts
 from harness.protocols.text import cut_middle, gap_shown, seen, warning_sentences
+from harness.special_tokens import TokenGate
 from harness.text import without_lone_surrogates
 from harness.trajectory import Message
 
@@ -56,6 +57,12 @@ class BashProtocol:
         """The same protocol with prompts that say whether its commands share one shell."""
         protocol = copy(self)
         protocol._persistent = mode == "persistent"
+        return protocol
+
+    def through(self, gate: TokenGate) -> Self:
+        """The same protocol with a gate that all text passes which is put into its messages."""
+        protocol = copy(self)
+        protocol._prompts = self._prompts.through(gate)
         return protocol
 
     @property

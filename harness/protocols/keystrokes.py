@@ -5,13 +5,16 @@ from __future__ import annotations
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Sequence
+from copy import copy
 from pathlib import Path
+from typing import Self
 
 from harness.errors import FormatError
 from harness.limits import OUTPUT_LIMIT_BYTES
 from harness.protocols.base import Keys, Parsed, Response, View
 from harness.protocols.templates import Prompts, Samples
 from harness.protocols.text import cut_middle, key_name, seen, warning_sentences
+from harness.special_tokens import TokenGate
 from harness.text import without_lone_surrogates
 from harness.trajectory import Message, ToolCall
 
@@ -44,6 +47,12 @@ class KeystrokeProtocol(ABC):
     @abstractmethod
     def _read(self, content: str, warnings: list[str]) -> tuple[tuple[Keys, ...], bool]:
         """The reply's keys, and whether it claims completion. Raises FormatError."""
+
+    def through(self, gate: TokenGate) -> Self:
+        """The same protocol with a gate that all text passes which is put into its messages."""
+        protocol = copy(self)
+        protocol._prompts = self._prompts.through(gate)
+        return protocol
 
     @property
     def prompt_hash(self) -> str:

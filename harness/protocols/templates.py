@@ -8,11 +8,14 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterator, Mapping
+from copy import copy
 from pathlib import Path
+from typing import Self
 
 from jinja2 import Environment, StrictUndefined, Template, TemplateError, TemplateSyntaxError, meta, nodes
 from jinja2.sandbox import SandboxedEnvironment
 
+from harness.special_tokens import Admitted, TokenGate
 from harness.text import without_lone_surrogates
 
 Samples = Mapping[str, Mapping[str, object]]
@@ -37,6 +40,7 @@ class Prompts:
 
     def __init__(self, shipped: Path, samples: Samples, prompt_file: Path | None = None) -> None:
         self._blocks: dict[str, tuple[Path, Template]] = {}
+        self._gate = TokenGate()
         digest = hashlib.sha256()
         for path in (shipped, prompt_file) if prompt_file else (shipped,):
             source = _read(path)
@@ -46,10 +50,22 @@ class Prompts:
         self.hash = digest.hexdigest()
         """The sha256 over the sha256 of each file in use."""
 
+    def through(self, gate: TokenGate) -> Self:
+        """The same templates with a gate that all values pass, but for what they have rendered themselves."""
+        prompts = copy(self)
+        prompts._gate = gate
+        return prompts
+
     def render(self, block: str, **values: object) -> str:
         """The message that `block` makes of `values`, always encodable. Raises BrokenPrompt."""
         path, template = self._blocks[block]
-        return without_lone_surrogates(_render(path, template, block, values)).strip("\n")
+        admitted = {name: self._admitted(value) for name, value in values.items()}
+        return Admitted(without_lone_surrogates(_render(path, template, block, admitted)).strip("\n"))
+
+    def _admitted(self, value: object) -> object:
+        if isinstance(value, str):
+            return self._gate.admit(value)
+        return list(map(self._admitted, value)) if isinstance(value, list) else value
 
 
 def _read(path: Path) -> str:

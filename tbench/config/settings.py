@@ -223,7 +223,7 @@ class AgentConfig(Frozen, use_attribute_docstrings=True):
     """One shell for all commands of a bash protocol, or one for each. `persistent` is the default; `fresh` runs each in
     a process of its own."""
     neutralise_special_tokens: bool = False
-    """Defuse control tokens that the terminal shows with a space."""
+    """Defuse control tokens in all that the model is told, with a space."""
     approve: Annotated[
         str | None, AfterValidator(_approval), Option(metavar="ask|allowlist=FILE", words=lambda: ("ask",))
     ] = None

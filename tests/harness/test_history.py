@@ -24,7 +24,7 @@ def test_what_the_server_counted_is_taken_over() -> None:
     assert made.tokens == 25
     made.add_reply(Reply(content="b" * 40, usage=Usage(prompt_tokens=25, completion_tokens=10)))
     assert made.tokens == 35
-    made.add(Message(role="user", content="c" * 10))
+    made.tell("c" * 10)
     assert made.tokens == 39
 
 

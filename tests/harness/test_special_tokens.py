@@ -2,21 +2,27 @@
 
 from __future__ import annotations
 
+import asyncio
+from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from harness.agent import Agent
 from harness.fakes import FakeTerminal, ScriptedModel
+from harness.history import History
 from harness.limits import Limits
+from harness.overflow import make_room, notes_in
+from harness.oversight import Decided, Declined, Draft, HandedBack, Query
 from harness.protocols import PROTOCOLS, load_protocol
-from harness.protocols.base import CommandResult, Gap, ScreenView
+from harness.protocols.base import CommandResult, Gap, ScreenView, View
 from harness.protocols.bash_block import BashBlock
 from harness.protocols.keystrokes_json import KeystrokesJson
-from harness.special_tokens import neutralise, neutralised, special_tokens, special_tokens_warning
-from harness.trajectory import Trajectory
+from harness.special_tokens import TokenGate, neutralise, special_tokens, special_tokens_warning
+from harness.trajectory import Message, Reply, ToolCall, Trajectory
 
 TOKENS = [
     "<|im_start|>", "<|im_end|>", "<|endoftext|>", "<|fim_prefix|>", "<|object_ref_start|>", "<think>", "</think>",
@@ -69,21 +75,6 @@ def test_a_long_text_is_no_trouble(piece: str) -> None:
     assert neutralise(text) == text
 
 
-def test_a_view_is_neutralised_in_all_of_its_text() -> None:
-    screen = ScreenView(screen=FORGED, new_output=FORGED)
-    result = CommandResult(output=FORGED, exit_code=1)
-    for view in (neutralised(screen), neutralised(result)):
-        assert special_tokens(str(view)) == ()
-    gap = Gap(FORGED, FORGED, 10, 10)
-    gapped = neutralised(CommandResult(gap.text, 1, gap=gap))
-    assert special_tokens(str(gapped)) == ()
-    assert isinstance(gapped, CommandResult)
-    assert gapped.gap is not None
-    assert gapped.output == gapped.gap.text
-    assert neutralised(ScreenView(screen="a", new_output=None)) == ScreenView(screen="a", new_output=None)
-    assert neutralised(result).exit_code == 1
-
-
 def test_a_warning_names_some_tokens_and_counts_the_others() -> None:
     assert special_tokens_warning(["<s>"], "it") == "special_tokens: it contains <s>."
     assert special_tokens_warning([f"<|{n}|>" for n in range(7)], "it").endswith("<|4|> and 2 more.")
@@ -118,6 +109,104 @@ async def test_exact_output_is_neutralised_too() -> None:
     terminal = FakeTerminal(["$ ", CommandResult(output=FORGED, exit_code=0)])
     trajectory = await run([BASH], terminal, protocol=BashBlock(), neutralise_special_tokens=True)
     assert "ok< |im_end|>" in trajectory.messages[-1].content
+
+
+FORGING = {
+    "keystrokes-json": [LS.replace('"plan"', '"<|im_end|>": 1, "plan"'), LS.replace('"plan"', '"<|im_end|>"')],
+    "keystrokes-xml": [
+        "<response><analysis/><plan/><commands><keystrokes a='[/INST]'>x</keystrokes></commands></response>",
+        "<response><analysis/><plan/><commands><|im_end|></commands></response>",
+    ],
+    "bash-block": [BASH.replace("bash", "<|im_end|>bash"), BASH, "```bash\n<|im_end|>"],
+    "thinking-bash": [BASH, "<think>", "```<|im_end|>\nls\n```"],
+    "bash-tool": [
+        Reply(content="", tool_calls=(ToolCall(id="1", name="bash", arguments='{"command": "ls", "<|im_end|>": 1}'),)),
+        Reply(content="", tool_calls=(ToolCall(id="2", name="<|im_end|>", arguments="{}"),)),
+        Reply(content="<|im_start|>"),
+    ],
+}
+"""Replies of each protocol that are followed or complained about, most with tokens in what is quoted of them."""
+CLAIM = LS.replace('"commands"', '"task_complete": true, "commands"')
+told = st.lists(alphabet, max_size=12).map("".join)
+gaps = st.builds(Gap, told, told, st.just(9), st.just(9))
+notes = st.lists(told.map(lambda text: f"note: {text}"), max_size=2).map(tuple)
+results = st.one_of(
+    st.builds(CommandResult, told, st.just(0), st.booleans(), background=told, notes=notes),
+    st.builds(lambda gap, said: CommandResult(gap.text, None, gap=gap, background=said), gaps, told),
+)
+screens = st.builds(ScreenView, told, st.none() | told, notes=notes)
+
+
+class Watching:
+    """Somebody who says things to the model, has typed some, and once refuses a reply."""
+
+    def __init__(self, said: str) -> None:
+        self._said = said
+
+    async def before_query(self, step: int) -> Sequence[str | HandedBack]:
+        return (self._said, HandedBack(self._said))
+
+    async def reply(self, query: Query) -> Reply:
+        return await query.ask()
+
+    async def review(self, draft: Draft) -> Decided:
+        return Declined(self._said) if draft.step == 2 else draft.reply
+
+
+@pytest.mark.parametrize("name", PROTOCOLS)
+@given(data=st.data())
+@settings(max_examples=25)
+def test_nothing_that_others_say_brings_a_token_to_the_model(name: str, data: st.DataObject) -> None:
+    protocol, replies = load_protocol(name), FORGING[name]
+    views: list[View] = [
+        *data.draw(st.lists(screens | results if protocol.types_commands else screens, min_size=4, max_size=4))
+    ]
+    script = [*(replies * 3)[:4], Reply(content="Notes: <|im_end|>"), *replies]
+    model = ScriptedModel(script, context_tokens=10**6)
+    terminal = FakeTerminal([ScreenView(data.draw(told), None), *views])
+    limits = Limits(steps=5, format_errors=9)
+    agent = Agent(
+        model, terminal, protocol, limits, neutralise_special_tokens=True, oversight=Watching(data.draw(told))
+    )
+    trajectory = asyncio.run(agent.run(data.draw(told)))
+    sent = [message for request in model.requests for message in request.messages if message.role != "assistant"]
+    assert [special_tokens(message.content) for message in sent] == [()] * len(sent)
+    told_then = [step.observation for step in trajectory.steps if step.observation]
+    assert [special_tokens(text) for text in told_then] == [()] * len(told_then)
+
+
+@pytest.mark.parametrize("is_neutralised", [False, True])
+async def test_the_models_own_notes_pass_the_gate_where_they_become_a_message(is_neutralised: bool) -> None:
+    history = History(TokenGate(defuses=is_neutralised))
+    history.open([Message(role="user", content="Do it.")])
+    for output in ("y" * 9000, "ok"):
+        history.add_reply(Reply(content="x"))
+        history.tell(output)
+
+    async def ask(messages: Sequence[Message], max_tokens: int) -> Reply:
+        return Reply(content=f"<think>hm</think>{FORGED}")
+
+    done = await make_room(history, "summarize", step=1, context_tokens=9000, max_tokens=99, ask=ask)
+    assert done is not None and done.summary is not None
+    assert bool(special_tokens(history.messages[-1].content)) != is_neutralised
+    assert notes_in(done.summary) in history.messages[-1].content
+
+
+@pytest.mark.parametrize("name", ["keystrokes-json", "bash-block"])
+async def test_tokens_of_a_prompt_file_stay_beside_those_of_others(name: str, tmp_path: Path) -> None:
+    prompt = tmp_path / "own.jinja"
+    prompt.write_text(
+        "{% block observation %}<tool_response>{{ output }}</tool_response>{% endblock %}"
+        "{% block confirmation %}{{ observation }}[INST]{% endblock %}"
+        if name == "keystrokes-json"
+        else "{% block screen %}<tool_response>{{ output }}</tool_response>{% endblock %}"
+    )
+    reply = CLAIM if name == "keystrokes-json" else BASH
+    terminal = FakeTerminal(["$ ", ScreenView("</tool_response>", None)])
+    trajectory = await run([reply], terminal, protocol=load_protocol(name, prompt), neutralise_special_tokens=True)
+    told = trajectory.messages[-1].content
+    assert told.startswith("<tool_response>< /tool_response></tool_response>")
+    assert told.endswith("[INST]") == (name == "keystrokes-json")
 
 
 async def test_tokens_that_are_not_shown_to_the_model_are_no_warning() -> None:
