@@ -13,6 +13,7 @@ from statistics import fmean
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from interval_coverage import coverage
 
 from tbench.scores.intervals import (
     SMALL,
@@ -70,17 +71,39 @@ def test_all_solved_is_no_certainty() -> None:
         assert none is not None and (none.low, none.high) == (0.0, pytest.approx(1 - 0.025 ** (1 / tasks)))
 
 
-def test_means_that_differ_little_are_certain() -> None:
-    narrow = korn_graubard_95([0.5, 0.5, 0.6, 0.4, 0.5, 0.5])
-    wide = korn_graubard_95([0.0, 1.0, 1.0, 0.0, 1.0, 0.0])
-    assert 0.4 < narrow.low < 0.5 < narrow.high < 0.6
-    assert wide.high - wide.low > 0.7
+def test_means_that_differ_little_are_certain_only_where_they_are_many() -> None:
+    alike, apart = [0.5, 0.5, 0.6, 0.4, 0.5, 0.5], [0.0, 1.0, 1.0, 0.0, 1.0, 0.0]
+    for times, most in ((1, 0.6), (15, 0.06)):
+        narrow, wide = korn_graubard_95(alike * times), korn_graubard_95(apart * times)
+        assert narrow.low < 0.5 < narrow.high and narrow.high - narrow.low < most
+        assert narrow.high - narrow.low < 0.75 * (wide.high - wide.low)
+
+
+@pytest.mark.parametrize("tasks", [2, 20, 20_000])
+def test_means_that_differ_by_the_noise_of_floats_are_equal(tasks: int) -> None:
+    noisy, equal = korn_graubard_95([0.3, 0.1 + 0.2] * (tasks // 2)), korn_graubard_95([0.3] * tasks)
+    assert (noisy.low, noisy.high) == pytest.approx((equal.low, equal.high), abs=1e-9)
+
+
+@pytest.mark.parametrize(
+    ("kind", "mean", "tasks", "seeds"),
+    [
+        ("as in Terminal-Bench (Beta, ρ = 0.45)", 0.024, 89, 5),
+        ("a few certain ones, the rest 1 in 200", 0.024, 50, 10),
+        ("a few certain ones, the rest 1 in 200", 0.976, 20, 10),
+        ("partial rewards (Beta, ρ = 0.3), any number of seeds", 0.01, 30, 1),
+    ],
+)
+def test_what_is_promised_of_weak_and_strong_models_is_kept(kind: str, mean: float, tasks: int, seeds: int) -> None:
+    """Where a bootstrap covers 50 to 90 %; `interval_coverage` has more of them."""
+    assert coverage(kind, mean, tasks, seeds, draws=300) >= 0.93 - 2 * math.sqrt(0.93 * 0.07 / 300)
 
 
 def test_there_is_none_for_one_task_and_for_few_with_other_rewards() -> None:
     assert interval_95([0.5]) is None
     assert interval_95([0.5, 2.5]) is None
     assert interval_95([0.5] * 20 + [-1.0] * 20) is not None
+    assert interval_95([0.5] * 40 + [-1.0]) is None  # a single task makes all of the variance
 
 
 @given(st.lists(st.floats(0, 1), min_size=2, max_size=60))
@@ -107,9 +130,9 @@ def test_the_beta_function_gives_the_tail_of_the_binomial(n: int, k: int, chance
 # -- many tasks ----------------------------------------------------------------------------------
 
 
-def test_many_tasks_are_resampled() -> None:
+def test_rewards_above_1_are_resampled_where_tasks_are_many() -> None:
     rng = random.Random(3)
-    means = [rng.random() for _ in range(SMALL)]
+    means = [2 * rng.random() for _ in range(SMALL)]
     interval, resampled = interval_95(means), bootstrap_mean(means)  # as fine as floats are: nothing to count out
     assert interval is not None and interval.method == "bootstrap"
     assert (interval.low, interval.high) == (resampled.low, resampled.high)

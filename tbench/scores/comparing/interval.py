@@ -3,16 +3,12 @@
 from __future__ import annotations
 
 import math
-from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Literal
 
-from tbench.scores.intervals import SMALL, bootstrap, student_t_975
-
-FEW_DIFFERING = 10
-"""Tasks off the commonest difference below which a bootstrap has too little to draw from."""
+from tbench.scores.intervals import bootstrap, can_be_resampled, student_t_975
 
 Method = Literal["bootstrap", "bonett-price"]
 
@@ -30,13 +26,12 @@ class DifferenceInterval:
 def difference_interval_95(differences: tuple[float, ...]) -> DifferenceInterval | None:
     """The 95 % interval of the mean of differences, one per task, for other tasks of the same kind.
 
-    A bootstrap over tasks where there are 30 and 10 of them are off the commonest difference; else `bonett_price_95`,
-    which has no width of 0 where all are equal. None for a single task, and where few tasks differ by more than 1.
+    A bootstrap over tasks where it has enough to draw from; else `bonett_price_95`, which has no width of 0 where all
+    are equal. None for a single task, and where a bootstrap has too little and some task differs by more than 1.
     """
     if len(differences) < 2:
         return None
-    off = len(differences) - max(Counter(differences).values())
-    if len(differences) >= SMALL and off >= FEW_DIFFERING:
+    if can_be_resampled(differences):
         drawn = bootstrap(differences)
         return DifferenceInterval(drawn.low, drawn.high, "bootstrap")
     if max(map(abs, differences)) > 1.0:

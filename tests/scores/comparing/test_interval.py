@@ -59,12 +59,15 @@ def test_equal_runs_are_no_certainty() -> None:
     ("differences", "method"),
     [
         ((1.0,) * 10 + (0.0,) * 20, "bootstrap"),
-        ((1.0,) * 9 + (0.0,) * 80, "bonett-price"),
+        ((1.0,) * 8 + (0.0,) * 81, "bonett-price"),
+        ((1.0,) * 3 + (0.1, 0.0) * 43, "bonett-price"),  # 46 differ, but the variance comes of three
         ((1.0,) * 14 + (0.0,) * 15, "bonett-price"),
         ((5.0, -3.0) * 20, "bootstrap"),
     ],
 )
-def test_a_bootstrap_needs_tasks_and_tasks_that_differ(differences: tuple[float, ...], method: str) -> None:
+def test_a_bootstrap_needs_tasks_and_some_that_the_variance_comes_of(
+    differences: tuple[float, ...], method: str
+) -> None:
     found = difference_interval_95(differences)
     assert found is not None and found.method == method and found.low < fmean(differences) < found.high
 
