@@ -5,8 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 
 from tbench.scores.summary import Summary
-from tbench.storage.read_run import StoredRun, read_run
-from tbench.storage.summaries import summary_of
+from tbench.storage.read_run import StoredRun
+from tbench.storage.summaries import read_summary, summary_of
 
 
 def summarise(run: StoredRun | Path | str) -> Summary:
@@ -14,5 +14,4 @@ def summarise(run: StoredRun | Path | str) -> Summary:
 
     Raises RunUnreadable, a ValueError.
     """
-    stored = run if isinstance(run, StoredRun) else read_run(Path(run))
-    return summary_of(stored)
+    return summary_of(run) if isinstance(run, StoredRun) else read_summary(Path(run))[1]

@@ -284,11 +284,9 @@ def print_summary(directory: Path, form: SummaryForm = "text", *, population: bo
     import json
 
     from tbench.scores.tables import render
-    from tbench.storage.read_run import read_run
-    from tbench.storage.summaries import summary_of
+    from tbench.storage.summaries import read_summary
 
-    stored = read_run(directory)
-    summary = summary_of(stored, population=population)
+    stored, summary = read_summary(directory, population=population)
     for note in stored.notes:
         print_line(f"note: {note}", err=True)
     if form == "json":

@@ -24,8 +24,7 @@ from tbench.nightly.process import PYTHON
 from tbench.nightly.reading import Benchmark
 from tbench.nightly.server import ModelServer, serving
 from tbench.nightly.stages import after_the_runs
-from tbench.storage.read_run import read_run
-from tbench.storage.summaries import summary_of
+from tbench.storage.summaries import read_summary
 
 TBENCH = (*PYTHON, "tbench")
 """The command that runs and proxies are started with."""
@@ -193,8 +192,8 @@ class _Runs:
         if ended.code not in (0, exit_codes.UNCOVERED):
             code = ended.code if ended.code in _CODES else exit_codes.USAGE
             return StageEnd(f"{ended.words} (exit code {ended.code}; log: {night.log})", code, "failed")
-        words = summary_of(read_run(directory), intervals=False).score_line
-        return StageEnd(words, ended.code, "failed" if ended.code else "done")
+        _, summary = read_summary(directory, intervals=False)
+        return StageEnd(summary.score_line, ended.code, "failed" if ended.code else "done")
 
     async def _proxies(self, record: CheckpointRecord, server: ModelServer | None) -> StageEnd:
         night, ends = self._night, list[StageEnd]()

@@ -12,8 +12,7 @@ from tbench.errors import TbenchError
 from tbench.nightly.journal import CheckpointRecord, NightRecord, Nights
 from tbench.nightly.open_night import exit_code
 from tbench.scores.summary import percent
-from tbench.storage.read_run import read_run
-from tbench.storage.summaries import summary_of
+from tbench.storage.summaries import read_summary
 from tbench.text import visible_line
 
 NEWS_VERSION = 1
@@ -94,7 +93,7 @@ def _table(nights: Nights, record: NightRecord) -> Iterator[str]:
 
 def _cells(run: Path) -> list[str]:
     try:
-        found = summary_of(read_run(run), intervals=False)
+        _, found = read_summary(run, intervals=False)
     except TbenchError:  # never begun, or damaged: the failures say more
         return ["–"] * 6
     score, counts = found.score, found.counts

@@ -24,6 +24,8 @@ _FINEST = 1000
 """Steps of rewards down to 1/1000 are looked for."""
 _MOST_PRODUCTS = 2_000_000
 """Products of an exact bootstrap, some 0.2 s, beyond which drawing is as fast."""
+_MANY = 2000
+"""Values from which on a bootstrap is taken from its limit, which is nearer to it than 20,000 draws are."""
 _NORMAL_975 = 1.959963984540054
 _HALVINGS = 50
 _MOST_TERMS = 10_000
@@ -100,8 +102,19 @@ def bootstrap(values: Sequence[float]) -> Bootstrap:
     Rewards that are multiples of a step, such as shares of a few seeds, have sums of few values, whose probabilities
     are counted out.
     """
+    if len(values) >= _MANY:
+        return _limit_of_bootstrap(values)
     steps = _as_steps(values)
     return bootstrap_mean(values) if steps is None else _exact_bootstrap(*steps)
+
+
+def _limit_of_bootstrap(values: Sequence[float]) -> Bootstrap:
+    """The normal distribution that the bootstrap of many values comes to, with its skewness (Cornish-Fisher)."""
+    count, mean = len(values), fmean(values)
+    se = math.sqrt(math.fsum((value - mean) ** 2 for value in values)) / count
+    skewed = 0.0 if se == 0.0 else math.fsum((value - mean) ** 3 for value in values) / (count * se) ** 3
+    middle = mean + se * skewed * (_NORMAL_975**2 - 1.0) / 6.0
+    return Bootstrap(se, middle - se * _NORMAL_975, middle + se * _NORMAL_975)
 
 
 class _Steps(NamedTuple):

@@ -5,13 +5,14 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Collection, Iterable, Sequence
 from datetime import UTC, datetime
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from harness.trajectory import Usage
 from tbench.errors import UsageError
 from tbench.origin import DatasetOrigin
 from tbench.results import UNKNOWN_AGENT, UNKNOWN_TIME, Blame, ErrorInfo, Stage, TrialResult, is_tool_failure, is_weak
 from tbench.reward import canonical, exact_sum
+from tbench.scores.finals import Ended, Finals, counted_as
 from tbench.scores.intervals import Interval, interval_95
 from tbench.scores.pressure import pressure_of
 from tbench.scores.statistics import (
@@ -50,13 +51,8 @@ from tbench.scores.summary import (
 )
 
 _NAMES_SHOWN = 5
-_CELL_FIELDS = set(Cell.model_fields)
 NO_VERDICT = "NoVerdict"
 """The error type shown for a result that has neither a reward nor an error (imported results)."""
-
-
-HUMAN_TOUCHED = "human_touched"
-"""The error type shown for a result in which a person had a hand."""
 
 
 class ShardTrials(NamedTuple):
@@ -73,7 +69,7 @@ class MixedResults(UsageError, ValueError):
 
 
 def summarise(
-    results: Iterable[TrialResult],
+    results: Iterable[TrialResult] | Finals,
     planned_tasks: Sequence[str],
     planned_seeds: Sequence[int],
     *,
@@ -95,9 +91,9 @@ def summarise(
     Raises MixedResults, and ValueError for a plan that names a task or a
     seed twice.
     """
-    everything = list(results)
-    model, agent = refuse_mixed(everything)
-    finals = final_results(everything)
+    taken = results if isinstance(results, Finals) else Finals(results)
+    _, model, agent = (_only(what, names) for what, names in taken.names.items())
+    finals = taken.by_trial
     planned = {(task, seed) for task in planned_tasks for seed in planned_seeds}
     if len(planned) < len(planned_tasks) * len(planned_seeds):
         raise ValueError("a task or a seed is planned twice")
@@ -105,8 +101,9 @@ def summarise(
     whole = len(planned)
     if shard is not None:
         planned &= set(shard.trials)
-    rows = tuple(_task_row(task, planned_seeds, counted) for task in planned_tasks)
     ended = tuple(counted.values())
+    score = None if shard else _score(ended, planned_tasks, planned_seeds, population, intervals, is_bounded)
+    rows = tuple(_task_row(task, planned_seeds, counted) for task in planned_tasks)
     flags = _flags(ended)
     return Summary(
         model=model,
@@ -114,18 +111,16 @@ def summarise(
         started_at=_started_at(ended),
         seeds=tuple(planned_seeds),
         overrides=tuple(overrides),
-        counts=_counts(rows, len(planned), len(everything) - len(finals), len(finals) - len(counted), ended, flags),
-        score=None
-        if shard is not None
-        else _score(ended, planned_tasks, planned_seeds, population, intervals, is_bounded),
+        counts=_counts(rows, len(planned), taken.results - len(finals), len(finals) - len(counted), ended, flags),
+        score=score,
         tasks=rows,
         errors=_error_groups(ended),
         outcomes=_outcomes(ended),
-        usage=sum((result.usage for result in ended), Usage()),
+        usage=_usage(ended),
         replies_from=dict(sorted(sum((Counter(result.replies_from) for result in ended), Counter()).items())),
         time=time_split(ended),
         pressure=pressure_of(ended),
-        repeated=_repeated(everything),
+        repeated=taken.repeated,
         flags=flags,
         dataset=dataset,
         broken_rules=tuple(broken_rules),
@@ -151,11 +146,11 @@ def reward_table(
 
 def refuse_mixed(results: Sequence[TrialResult]) -> tuple[str | None, str | None]:
     """The model and the agent that all results are of, None where none says. Raises MixedResults for several."""
-    _only("run", results)
-    return _only("model", results), _only("agent", results)
+    _, model, agent = (_only(what, {getattr(result, what) for result in results}) for what in ("run", "model", "agent"))
+    return model, agent
 
 
-def time_split(results: Iterable[TrialResult]) -> TimeSplit:
+def time_split(results: Iterable[TrialResult | Ended]) -> TimeSplit:
     """Seconds of all results by what they were spent on.
 
     Other is the agent's time outside model and commands, and wall time outside sandbox, agent, verifier and
@@ -192,64 +187,36 @@ def final_results(results: Iterable[TrialResult]) -> dict[tuple[str, int], Trial
         trial = (result.task, result.seed)
         if result.final and (trial not in finals or result.attempt >= finals[trial].attempt):
             finals[trial] = result
-    return {trial: _without_noise(_without_a_hand_s_reward(result)) for trial, result in finals.items()}
+    return {trial: counted_as(result) for trial, result in finals.items()}
 
 
-def _without_noise(result: TrialResult) -> TrialResult:
-    if result.reward is None:
-        return result
-    all_steps = result.reward_all_steps
-    told: dict[str, Any] = {
-        "reward": canonical(result.reward),
-        "reward_all_steps": None if all_steps is None else canonical(all_steps),
-        "metrics": {name: canonical(value) for name, value in result.metrics.items()},
-    }
-    return (
-        result
-        if all(getattr(result, name) == value for name, value in told.items())
-        else result.model_copy(update=told)
-    )
-
-
-def _without_a_hand_s_reward(result: TrialResult) -> TrialResult:
-    if not result.human_touched or result.reward is None:
-        return result
-    message = f"a person had a hand in it, so its reward {result.reward:g} does not count"
-    error = ErrorInfo(stage=Stage.AGENT, type=HUMAN_TOUCHED, blame=Blame.USER, retryable=False, message=message)
-    without: dict[str, Any] = {"reward": None, "reward_all_steps": None, "metrics": {}, "error": error}
-    return result.model_copy(update=without)
-
-
-def _repeated(results: Iterable[TrialResult]) -> tuple[str, ...]:
-    """Trials with more than one final result, which nothing that tbench does leaves behind."""
-    rewards: dict[tuple[str, int], list[float | None]] = {}
-    for result in results:
-        if result.final:
-            rewards.setdefault((result.task, result.seed), []).append(result.reward)
-    return tuple(
-        f"{task} seed {seed}: {', '.join('no verdict' if each is None else f'{each:g}' for each in found)}"
-        for (task, seed), found in rewards.items()
-        if len(found) > 1
-    )
-
-
-def _only(what: str, results: Iterable[TrialResult]) -> str | None:
+def _only(what: str, names: Collection[str | None]) -> str | None:
     """The model, agent or run that all results are of; None where none says. Raises MixedResults for several."""
-    found = sorted({getattr(result, what) for result in results} - {None, UNKNOWN_AGENT})
+    found = sorted({name for name in names if name is not None} - {UNKNOWN_AGENT})
     if len(found) > 1:
         shown = ", ".join(found[:_NAMES_SHOWN]) + (", …" if len(found) > _NAMES_SHOWN else "")
         raise MixedResults(f"results of {len(found)} {what}s ({shown}); keep the results of each in a file of its own")
     return found[0] if found else None
 
 
-def _started_at(results: Iterable[TrialResult]) -> datetime | None:
+def _usage(results: Sequence[Ended]) -> Usage:
+    if not results:
+        return Usage()
+    prompt, completion, cached = zip(*(result.tokens for result in results), strict=True)
+    known = [tokens for tokens in cached if tokens is not None]
+    return Usage(
+        prompt_tokens=sum(prompt), completion_tokens=sum(completion), cached_tokens=sum(known) if known else None
+    )
+
+
+def _started_at(results: Iterable[Ended]) -> datetime | None:
     times = (result.started_at for result in results)
     aware = (time if time.tzinfo is not None else time.replace(tzinfo=UTC) for time in times)
     return min((time for time in aware if time != UNKNOWN_TIME), default=None)
 
 
 def _score(
-    results: Iterable[TrialResult],
+    results: Iterable[Ended],
     tasks: Sequence[str],
     seeds: Sequence[int],
     population: bool,
@@ -291,7 +258,7 @@ def _score(
 
 
 def _metrics(
-    results: Sequence[TrialResult], tasks: Sequence[str], seeds: Sequence[int], population: bool
+    results: Sequence[Ended], tasks: Sequence[str], seeds: Sequence[int], population: bool
 ) -> tuple[Metric, ...]:
     """Every metric that is not the reward itself, over the tasks of which some trial told it."""
     names = sorted({name for each in results for name, value in each.metrics.items() if value != each.reward})
@@ -299,7 +266,7 @@ def _metrics(
 
 
 def _metric(
-    name: str, results: Sequence[TrialResult], tasks: Sequence[str], seeds: Sequence[int], population: bool
+    name: str, results: Sequence[Ended], tasks: Sequence[str], seeds: Sequence[int], population: bool
 ) -> Metric:
     told = [TrialReward(result.task, result.seed, result.metrics[name]) for result in results if name in result.metrics]
     having = {each.task for each in told}
@@ -308,7 +275,7 @@ def _metric(
     return Metric(name=name, mean=over_seeds.mean, std=over_seeds.std, tasks=len(having), trials=len(told))
 
 
-def _unreached(results: Iterable[TrialResult], planned: int) -> UnreachedSteps | None:
+def _unreached(results: Iterable[Ended], planned: int) -> UnreachedSteps | None:
     scored = [result for result in results if result.reward is not None]
     never = [sum(not step.begun for step in result.task_steps) for result in scored]
     if not any(never):
@@ -331,7 +298,7 @@ def _ends(interval: Interval | None) -> tuple[float, float] | None:
     return None if interval is None else (interval.low, interval.high)
 
 
-def _task_row(task: str, seeds: Sequence[int], counted: dict[tuple[str, int], TrialResult]) -> TaskRow:
+def _task_row(task: str, seeds: Sequence[int], counted: dict[tuple[str, int], Ended]) -> TaskRow:
     cells = tuple(_cell(seed, counted.get((task, seed))) for seed in seeds)
     ended = [counted[task, seed] for seed in seeds if (task, seed) in counted]
     rewards = [cell.reward for cell in cells if cell.reward is not None]
@@ -348,12 +315,10 @@ def _task_row(task: str, seeds: Sequence[int], counted: dict[tuple[str, int], Tr
     )
 
 
-def _cell(seed: int, result: TrialResult | None) -> Cell:
+def _cell(seed: int, result: Ended | None) -> Cell:
     if result is None:
         return Cell(seed=seed, status=Status.MISSING)
-    # There are as many of them as trials: built without a set of its own for each, which says what was given.
-    return Cell.model_construct(
-        _CELL_FIELDS,
+    return Cell(
         seed=seed,
         status=status_of(result),
         reward=result.reward,
@@ -368,7 +333,7 @@ def _cell(seed: int, result: TrialResult | None) -> Cell:
     )
 
 
-def status_of(result: TrialResult) -> Status:
+def status_of(result: TrialResult | Ended) -> Status:
     """What became of a trial that has a result."""
     if result.reward is None:
         return Status.ERROR
@@ -377,11 +342,11 @@ def status_of(result: TrialResult) -> Status:
     return Status.PARTIAL if canonical(result.reward) > 0 else Status.FAIL
 
 
-def _error_type(result: TrialResult) -> str:
+def _error_type(result: Ended) -> str:
     return result.error.type if result.error else NO_VERDICT
 
 
-def _flags(results: Iterable[TrialResult]) -> tuple[Flag, ...]:
+def _flags(results: Iterable[Ended]) -> tuple[Flag, ...]:
     flags = [
         Flag(
             trial=f"{result.task} seed {result.seed}",
@@ -400,7 +365,7 @@ def _counts(
     planned: int,
     other_attempts: int,
     unplanned: int,
-    results: Sequence[TrialResult],
+    results: Sequence[Ended],
     flags: Sequence[Flag],
 ) -> Counts:
     cells = [cell for row in rows for cell in row.cells]
@@ -422,9 +387,9 @@ def _counts(
     )
 
 
-def _error_groups(results: Iterable[TrialResult]) -> tuple[ErrorGroup, ...]:
+def _error_groups(results: Iterable[Ended]) -> tuple[ErrorGroup, ...]:
     """Group the trials without a verdict by what went wrong, the largest group first."""
-    groups: dict[tuple[Stage | None, str, Blame | None], list[TrialResult]] = {}
+    groups: dict[tuple[Stage | None, str, Blame | None], list[Ended]] = {}
     for result in results:
         if result.reward is None:
             error = result.error
@@ -434,7 +399,7 @@ def _error_groups(results: Iterable[TrialResult]) -> tuple[ErrorGroup, ...]:
     return tuple(sorted(made, key=lambda group: (-group.count, group.stage or "", group.type)))
 
 
-def _error_group(key: tuple[Stage | None, str, Blame | None], members: list[TrialResult]) -> ErrorGroup:
+def _error_group(key: tuple[Stage | None, str, Blame | None], members: list[Ended]) -> ErrorGroup:
     stage, type_, blame = key
     errors: list[ErrorInfo] = [member.error for member in members if member.error]
     return ErrorGroup(
@@ -448,7 +413,7 @@ def _error_group(key: tuple[Stage | None, str, Blame | None], members: list[Tria
     )
 
 
-def _outcomes(results: Iterable[TrialResult]) -> dict[str, int]:
+def _outcomes(results: Iterable[Ended]) -> dict[str, int]:
     counts = Counter(str(result.outcome) for result in results if result.outcome is not None)
     return dict(sorted(counts.items(), key=lambda item: (-item[1], item[0])))
 

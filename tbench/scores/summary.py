@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from datetime import datetime
 from enum import StrEnum
 from typing import Any, Literal
@@ -138,8 +139,9 @@ class UnreachedSteps(Frozen):
     score: float
 
 
-class Cell(Frozen):
-    """One planned trial in the task x seed grid."""
+@dataclass(frozen=True, slots=True)
+class Cell:
+    """One planned trial in the task x seed grid; no model, as there are many, and a model takes four times as much."""
 
     seed: int
     status: Status

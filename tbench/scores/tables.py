@@ -8,10 +8,12 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from datetime import UTC
 from io import StringIO
+from itertools import zip_longest
 
 from rich.box import Box
+from rich.cells import cell_len
 from rich.console import Console
-from rich.table import Table
+from rich.table import Column, Table
 from rich.text import Text
 
 from harness.trajectory import Usage
@@ -38,6 +40,8 @@ PIPED_WIDTH = 100
 
 HEAD_RULE = Box("    \n    \n -- \n    \n    \n    \n    \n    \n", ascii=True)
 """A line under the head, and none elsewhere."""
+_MARKED_RULE = Box("    \n    \n -+ \n    \n    \n    \n    \n    \n", ascii=True)
+"""The same, from which one can see where columns end."""
 
 _STYLES = {
     Status.PASS: "green",
@@ -86,11 +90,49 @@ def print_table(table_for: Callable[[int], Table], console: Console) -> None:
         return
     # A console clips to its own width, which is 80 in a pipe: lay out on a wider one, then print the lines.
     width = max(console.width, PIPED_WIDTH)
-    wide = Console(width=width, file=StringIO(), color_system=None, force_terminal=False)
-    with wide.capture() as captured:
-        wide.print(table_for(width))
-    for line in captured.get().splitlines():
-        print_line(line.rstrip(), console)
+    lines = _lines(table_for(width), Console(width=width, file=StringIO(), color_system=None, force_terminal=False))
+    print_line("\n".join(lines), console)
+
+
+def _lines(table: Table, console: Console) -> Iterator[str]:
+    """The lines of a table as the console has them, which is asked for widths and for folds, and not for every cell."""
+    rows = list(zip(*(map(str, column.cells) for column in table.columns), strict=True))
+    heads = (column.copy() for column in table.columns)
+    sample = Table(*heads, box=_MARKED_RULE, show_edge=False, padding=(0, 1, 0, 0))
+    for at in range(len(table.columns) if rows else 0):
+        sample.add_row(*map(Text, max(rows, key=lambda row: cell_len(row[at]))))
+    # Not captured, which would cut what is too wide.
+    head = [line.rstrip() for line in "".join(segment.text for segment in console.render(sample)).splitlines()]
+    rule = next(line for line in head if "-" in line and not line.strip("-+"))
+    widths = [len(part) - 1 for part in rule.split("+")]
+    if len(widths) < len(table.columns) or min(widths) < 1 or len(rule) > console.width:  # no room for all of them
+        yield from _captured(table, console)
+        return
+    yield from (*head[: head.index(rule)], "-" * len(rule))
+    laid_out = list(zip(table.columns, widths, strict=True))
+    for row in rows:
+        folded = [
+            [cell]
+            if cell_len(cell) <= width
+            else Text(cell).wrap(console, width, overflow=column.overflow, no_wrap=column.no_wrap)
+            for cell, (column, width) in zip(row, laid_out, strict=True)
+        ]
+        for parts in zip_longest(*folded, fillvalue=""):
+            cells = (_aligned(str(part), *each) for part, each in zip(parts, laid_out, strict=True))
+            yield "  ".join(cells).rstrip()
+
+
+def _aligned(cell: str, column: Column, width: int) -> str:
+    if column.justify == "right":
+        cell = cell.rstrip()
+        return " " * (width - cell_len(cell)) + cell
+    return cell + " " * (width - cell_len(cell))
+
+
+def _captured(table: Table, console: Console) -> list[str]:
+    with console.capture() as captured:
+        console.print(table)
+    return [line.rstrip() for line in captured.get().splitlines()]
 
 
 def _task_table(summary: Summary, width: int) -> Table:

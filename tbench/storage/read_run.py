@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import sys
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from datetime import datetime
 from functools import cache, lru_cache
 from pathlib import Path
@@ -105,6 +105,7 @@ class StoredRun(Frozen):
 
 
 FrozenT = TypeVar("FrozenT", bound=Frozen)
+TakeResult = Callable[[TrialResult], None]
 
 
 class JsonLine(NamedTuple):
@@ -114,23 +115,32 @@ class JsonLine(NamedTuple):
     data: dict[str, Any]
 
 
-def read_run(run_dir: Path) -> StoredRun:
-    """Read a run directory, or a single .jsonl file of results. Raises RunUnreadable."""
+def read_run(run_dir: Path, each: TakeResult | None = None) -> StoredRun:
+    """Read a run directory, or a single .jsonl file of results. Raises RunUnreadable.
+
+    With `each`, the results are handed over one by one, and none is held.
+    """
+    held: list[TrialResult] = []
+    stored = _read(run_dir, each or (lambda result: held.append(_slim(result))))
+    return stored.model_copy(update={"results": held})
+
+
+def _read(run_dir: Path, each: TakeResult) -> StoredRun:
     if run_dir.is_file():
-        return _read_import(run_dir, run_dir.parent, run_dir.stem)
+        return _read_import(run_dir, run_dir.parent, run_dir.stem, each)
     if not run_dir.is_dir():
         raise RunUnreadable(f"{run_dir}: no such run directory; check the path")
     config_file, results_file = run_dir / CONFIG_NAME, run_dir / RESULTS_NAME
     if config_file.is_file():
-        return _read_own(run_dir, config_file, results_file)
+        return _read_own(run_dir, config_file, results_file, each)
     if results_file.is_file():
-        return _read_import(results_file, run_dir, run_dir.resolve().name)
+        return _read_import(results_file, run_dir, run_dir.resolve().name, each)
     raise RunUnreadable(f"{run_dir}: neither {CONFIG_NAME} nor {RESULTS_NAME} is in it; give the directory of one run")
 
 
 def read_results(file: Path) -> list[TrialResult]:
     """The results in a results.jsonl of tbench's own. Raises RunUnreadable."""
-    return [_own_result(line) for line in json_lines(file, [])]
+    return [_slim(_own_result(line)) for line in json_lines(file, [])]
 
 
 def read_steps(trial_dir: Path) -> list[Step]:
@@ -164,18 +174,19 @@ def read_trajectory(trial_dir: Path) -> Trajectory | None:
         raise _unreadable(file, error) from None
 
 
-def _read_own(run_dir: Path, config_file: Path, results_file: Path) -> StoredRun:
+def _read_own(run_dir: Path, config_file: Path, results_file: Path, each: TakeResult) -> StoredRun:
     notes: list[str] = []
     plan = _read_plan(config_file)
     document, imported = _document(config_file, plan), _imported_plan(config_file, plan)
     name = str(plan.get("run") or run_dir.resolve().name)
-    lines = json_lines(results_file, notes) if results_file.exists() else ()
+    for result in _each_result(json_lines(results_file, notes) if results_file.exists() else (), name, notes):
+        each(result)
     return StoredRun(
         path=run_dir,
         name=name,
         planned_tasks=[task["name"] for task in plan["tasks"]],
         planned_seeds=plan["seeds"],
-        results=results_in(lines, name, notes),
+        results=[],
         document=document,
         model=document.locked.model if document is not None else _text_or_none(plan.get("model")),
         plan=imported,
@@ -184,19 +195,23 @@ def _read_own(run_dir: Path, config_file: Path, results_file: Path) -> StoredRun
     )
 
 
-def _read_import(results_file: Path, run_dir: Path, name: str) -> StoredRun:
+def _read_import(results_file: Path, run_dir: Path, name: str, each: TakeResult) -> StoredRun:
     notes: list[str] = []
-    results = results_in(json_lines(results_file, notes), name, notes)
-    if not results:
+    tasks, seeds, models = set[str](), set[int](), set[str | None]()
+    for result in _each_result(json_lines(results_file, notes), name, notes):
+        tasks.add(result.task)
+        seeds.add(result.seed)
+        models.add(result.model)
+        each(result)
+    if not tasks:
         raise RunUnreadable(f"{results_file}: holds no result; each line needs task, seed and reward")
-    models = {result.model for result in results}
     notes.append(f"no {CONFIG_NAME}: the plan is taken from the results, so trials that never ran are not seen")
     return StoredRun(
         path=run_dir,
         name=name,
-        planned_tasks=sorted({result.task for result in results}),
-        planned_seeds=sorted({result.seed for result in results}),
-        results=results,
+        planned_tasks=sorted(tasks),
+        planned_seeds=sorted(seeds),
+        results=[],
         model=models.pop() if len(models) == 1 else None,
         imported=True,
         notes=tuple(notes),
@@ -296,18 +311,20 @@ def results_in(lines: Iterable[JsonLine], run: str, notes: list[str]) -> list[Tr
 
     Raises RunUnreadable.
     """
+    return [_slim(result) for result in _each_result(lines, run, notes)]
+
+
+def _each_result(lines: Iterable[JsonLine], run: str, notes: list[str]) -> Iterator[TrialResult]:
     left_out: Counter[str] = Counter()
     seen: dict[tuple[object, ...], str] = {}
-    results = []
     for line in lines:
         if "schema_version" in line.data:
-            results.append(_own_result(line))
+            yield _own_result(line)
             continue
         result = _imported_result(line, run, left_out)
         _refuse_repeat(result, line.where, seen)
-        results.append(result)
+        yield result
     notes.extend(f"{what} left out of {count} imported lines" for what, count in sorted(left_out.items()))
-    return results
 
 
 def _own_result(line: JsonLine) -> TrialResult:
@@ -370,7 +387,7 @@ def _refuse_repeat(result: TrialResult, where: str, seen: dict[tuple[object, ...
 
 def _validated(data: dict[str, Any], where: str) -> TrialResult:
     try:
-        return _slim(TrialResult.model_validate(data))
+        return TrialResult.model_validate(data)
     except ValidationError as error:
         raise RunUnreadable(f"{where}: {first_problem(error)}; remove or repair this line") from None
 
@@ -380,7 +397,7 @@ def _all_fields(kind: type[Frozen]) -> set[str]:
     return set(kind.model_fields)
 
 
-@lru_cache(maxsize=4096)
+@lru_cache(maxsize=1 << 17)  # results go seed by seed: with less room than tasks, none would be found again
 def _one_of_a_kind(origin: ImageOrigin) -> ImageOrigin:
     """The first origin that is equal to this one."""
     return origin

@@ -2,19 +2,31 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
+from tbench.scores.finals import Finals
 from tbench.scores.statistics import RewardTable
 from tbench.scores.summarise import ShardTrials, reward_table, summarise
 from tbench.scores.summary import Summary
-from tbench.storage.read_run import StoredRun
+from tbench.storage.read_run import StoredRun, read_run
 
 
-def summary_of(run: StoredRun, *, population: bool = False, intervals: bool = True) -> Summary:
+def read_summary(run_dir: Path, *, population: bool = False, intervals: bool = True) -> tuple[StoredRun, Summary]:
+    """The run in a directory, whose results are not held, and its summary. Raises RunUnreadable and MixedResults."""
+    finals = Finals()
+    run = read_run(run_dir, finals.add)
+    return run, summary_of(run, finals, population=population, intervals=intervals)
+
+
+def summary_of(
+    run: StoredRun, finals: Finals | None = None, *, population: bool = False, intervals: bool = True
+) -> Summary:
     """The summary of a stored run; `population` makes the +- a population std, without `intervals` there are none.
 
-    Raises MixedResults for results of several models, agents or runs.
+    `finals` are taken in place of its results. Raises MixedResults for results of several models, agents or runs.
     """
     return summarise(
-        run.results,
+        run.results if finals is None else finals,
         run.planned_tasks,
         run.planned_seeds,
         population=population,

@@ -190,3 +190,12 @@ def test_the_error_by_resampling_agrees_with_the_formula() -> None:
 
 def test_a_quantile_is_interpolated() -> None:
     assert [quantile([0.0, 1.0, 4.0], q) for q in (0.0, 0.25, 0.5, 0.75, 1.0)] == [0.0, 0.5, 1.0, 2.5, 4.0]
+
+
+def test_of_thousands_of_values_a_bootstrap_is_taken_from_its_limit_which_is_where_draws_come_to() -> None:
+    rng = random.Random(3)
+    values = [rng.betavariate(0.1, 1.0) for _ in range(2000)]
+    drawn, limit = bootstrap_mean(values, resamples=3000), bootstrap(values)
+    assert abs(limit.low - drawn.low) < 0.1 * drawn.se
+    assert abs(limit.high - drawn.high) < 0.1 * drawn.se
+    assert bootstrap([1.0] * 20_000).se == 0.0

@@ -1,0 +1,155 @@
+"""The final results of a run's trials, taken in one by one: what a summary needs of them, and no more."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any, NamedTuple, Self
+
+from harness.trajectory import Outcome
+from tbench.results import (
+    NOTHING_SEEN,
+    Blame,
+    ErrorInfo,
+    HostSample,
+    Integrity,
+    Stage,
+    TaskStepResult,
+    Timings,
+    TrialResult,
+)
+from tbench.reward import canonical
+from tbench.scores.pressure import is_pressing
+
+HUMAN_TOUCHED = "human_touched"
+"""The error type shown for a result in which a person had a hand."""
+_NO_NUMBERS: Mapping[str, Any] = {}
+
+
+class Seconds(NamedTuple):
+    """The numbers of `Timings`, in a third of the memory."""
+
+    queue_sec: float
+    sandbox_sec: float
+    agent_sec: float
+    model_sec: float
+    waited_sec: float
+    command_sec: float
+    verifier_sec: float
+    teardown_sec: float
+    wall_sec: float
+
+    @classmethod
+    def of(cls, timings: Timings) -> Self:
+        return cls(*(getattr(timings, name) for name in cls._fields))
+
+
+@dataclass(frozen=True, slots=True)
+class Ended:
+    """What a summary needs of a result that counts, under the same names."""
+
+    task: str
+    seed: int
+    attempt: int
+    reward: float | None
+    told: float | None
+    """The reward as its line has it, also where it does not count."""
+    passed: bool
+    metrics: Mapping[str, float]
+    outcome: Outcome | None
+    error: ErrorInfo | None
+    steps: int
+    tokens: tuple[int, int, int | None]
+    replies_from: Mapping[str, int]
+    timings: Seconds
+    started_at: datetime
+    human_touched: bool
+    integrity: Integrity
+    host: HostSample | None
+    task_steps: tuple[TaskStepResult, ...]
+    reward_all_steps: float | None
+
+    @classmethod
+    def of(cls, result: TrialResult, told: float | None) -> Self:
+        usage = result.usage
+        return cls(
+            task=result.task,
+            seed=result.seed,
+            attempt=result.attempt,
+            reward=result.reward,
+            told=told,
+            passed=result.passed,
+            metrics=result.metrics or _NO_NUMBERS,
+            outcome=result.outcome,
+            error=result.error,
+            steps=result.steps,
+            tokens=(usage.prompt_tokens, usage.completion_tokens, usage.cached_tokens),
+            replies_from=result.replies_from or _NO_NUMBERS,
+            timings=Seconds.of(result.timings),
+            started_at=result.started_at,
+            human_touched=result.human_touched,
+            integrity=NOTHING_SEEN if result.integrity == NOTHING_SEEN else result.integrity,
+            host=result.host if result.host is not None and is_pressing(result.host) else None,
+            task_steps=result.task_steps,
+            reward_all_steps=result.reward_all_steps,
+        )
+
+
+class Finals:
+    """All results of a run, taken in one by one; only what counts of them is held."""
+
+    def __init__(self, results: Iterable[TrialResult] = ()) -> None:
+        self.by_trial: dict[tuple[str, int], Ended] = {}
+        """What counts for each task and seed: of several final results the highest attempt, then the last line."""
+        self.results = 0
+        """The number of all results, final or not."""
+        self.names: dict[str, set[str | None]] = {"run": set(), "model": set(), "agent": set()}
+        """Of which runs, models and agents the results are."""
+        self._repeated: dict[tuple[str, int], list[float | None]] = {}
+        for result in results:
+            self.add(result)
+
+    def add(self, result: TrialResult) -> None:
+        self.results += 1
+        for what, found in self.names.items():
+            found.add(getattr(result, what))
+        if not result.final:
+            return
+        trial = (result.task, result.seed)
+        if (before := self.by_trial.get(trial)) is not None:
+            self._repeated.setdefault(trial, [before.told]).append(result.reward)
+        if before is None or result.attempt >= before.attempt:
+            self.by_trial[trial] = Ended.of(counted_as(result), told=result.reward)
+
+    @property
+    def repeated(self) -> tuple[str, ...]:
+        """Trials with more than one final result, which nothing that tbench does leaves behind."""
+        return tuple(
+            f"{task} seed {seed}: {', '.join('no verdict' if each is None else f'{each:g}' for each in found)}"
+            for task, seed in self.by_trial
+            if (found := self._repeated.get((task, seed)))
+        )
+
+
+def counted_as(result: TrialResult) -> TrialResult:
+    """A final result as it counts: its rewards without float noise; without a verdict where a person had a hand in it."""
+    if result.reward is None:
+        return result
+    if result.human_touched:
+        # It says nothing of the model.
+        message = f"a person had a hand in it, so its reward {result.reward:g} does not count"
+        error = ErrorInfo(stage=Stage.AGENT, type=HUMAN_TOUCHED, blame=Blame.USER, retryable=False, message=message)
+        without: dict[str, Any] = {"reward": None, "reward_all_steps": None, "metrics": {}, "error": error}
+        return result.model_copy(update=without)
+    all_steps = result.reward_all_steps
+    told: dict[str, Any] = {
+        "reward": canonical(result.reward),
+        "reward_all_steps": None if all_steps is None else canonical(all_steps),
+        "metrics": {name: canonical(value) for name, value in result.metrics.items()},
+    }
+    return (
+        result
+        if all(getattr(result, name) == value for name, value in told.items())
+        else result.model_copy(update=told)
+    )
