@@ -12,23 +12,39 @@ from markupsafe import Markup
 from reports.look import HERE, page
 from reports.run.links import FilesBeside
 from reports.run.view import page_summary, run_view
+from tbench.errors import UsageError
 from tbench.files import write_atomically
 from tbench.storage.read_run import StoredRun, read_run
 
 REPORT_NAME = "report.html"
+_OURS = b'<meta name="generator" content="tbench">'
+"""What every page says near its beginning."""
 _STYLES = ("site.css", "run.css")
 
 
 def write_report(run_dir: Path, out_path: Path | None = None) -> Path:
     """Write the page about a run and return its path; `report.html` in the run directory by default.
 
-    Raises RunUnreadable for what is not a run, MixedResults for results of several models.
+    Raises RunUnreadable for what is not a run, MixedResults for results of several models, UsageError where a file that
+    is no such page is at `out_path`.
     """
     run = read_run(run_dir)
     out = out_path or run.path / REPORT_NAME
+    if out_path is not None and not _is_ours(out_path):
+        raise UsageError(
+            f"{out_path}: is there already, and no page of tbench's; name a new file (nothing is overwritten)"
+        )
     out.parent.mkdir(parents=True, exist_ok=True)
     write_atomically(out, render_report(run, out.parent).encode("utf-8", "replace"))
     return out
+
+
+def _is_ours(file: Path) -> bool:
+    try:
+        with file.open("rb") as page:
+            return _OURS in page.read(1000)
+    except FileNotFoundError:
+        return True
 
 
 def render_report(run: StoredRun, page_dir: Path) -> str:

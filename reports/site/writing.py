@@ -29,7 +29,7 @@ from reports.run.view import page_summary
 from reports.site.content import Lane, Site, SiteRun, gather
 from reports.trial.page import trial_files
 from tbench.errors import UsageError
-from tbench.files import write_atomically
+from tbench.files import is_unused, write_atomically
 from tbench.history.database import index_of
 from tbench.history.directories import stamp
 from tbench.history.index import RunHistory
@@ -39,9 +39,13 @@ from tbench.storage.run_files import CONFIG_NAME, RESULTS_NAME
 Progress = Callable[[str, int, int], None]
 """Hears what is being written, how many of these there are before it, and how many in all."""
 _STAMP_NAME, _COMPARED_NAME = ".written", ".compared"
+MARKER_NAME = ".tbench-site"
+"""The first file of every site: no folder that holds anything else is written to without it."""
+_MARKER = b"tbench writes its pages into this folder, and into no other that is not empty.\n"
 _MADE_OF = (CONFIG_NAME, RESULTS_NAME, "trials")
 """What of a run tells that its trials are others than before; the folder is touched where recordings are removed."""
 _ASSETS = ("assets",)
+_FOLDERS = (*_ASSETS, *(str(Path(page).parent) for page in (NIGHTS, SERIES, TASKS, COMPARE)), "runs")
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,8 +72,8 @@ def write_site(
     """Write the pages about all runs at or below `roots` into `out`, which may hold an earlier version of them.
 
     `index` is the history's file, in the first root by default. A run that cannot be read costs its own pages and is
-    named in the notes. Raises UsageError for a root that is no directory and for `out` where it cannot be written, and
-    what RunHistory raises.
+    named in the notes. Raises UsageError for a root that is no directory and for `out` where it cannot be written, is
+    no site's, or lies among the runs, and what RunHistory raises.
     """
     for root in roots:
         if not root.is_dir():
@@ -77,10 +81,29 @@ def write_site(
     with RunHistory.open(index or index_of(roots)) as history:
         changes = history.update(*roots)
         site = gather(history, roots, lanes, (*history.notes, *changes.notes))
+        _refuse_a_mixture(out, roots, [each.row.path for each in site.runs])
         try:
+            if not (out / MARKER_NAME).is_file():
+                write_atomically(out / MARKER_NAME, _MARKER)
             return _Writing(site, out, progress).write()
         except OSError as error:
             raise UsageError(f"{error.filename or out}: cannot be written: {error.strerror or error}") from None
+
+
+def _refuse_a_mixture(out: Path, roots: Iterable[Path], runs: Iterable[Path]) -> None:
+    """Check that pages overwrite nothing but pages. Raises UsageError."""
+    place = out.resolve()
+    above = next((each for each in (*roots, *runs) if each.resolve().is_relative_to(place)), None)
+    within = next((each for each in runs if place.is_relative_to(each.resolve())), None)
+    if (run := above or within) is not None:
+        raise UsageError(f"{out}: lies among the runs that the pages are about ({run}); name a folder of its own")
+    if not is_unused(out) and not (out / MARKER_NAME).is_file():
+        raise UsageError(
+            f"{out}: is not empty and no site of tbench's (nothing is overwritten); name a new folder, or remove it "
+            f"where an earlier tbench has written it"
+        )
+    if (link := next((out / name for name in _FOLDERS if (out / name).is_symlink()), None)) is not None:
+        raise UsageError(f"{link}: is a link, so pages would be written elsewhere; remove it, or name another folder")
 
 
 class _Writing:

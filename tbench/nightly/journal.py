@@ -109,6 +109,11 @@ class Nights:
         self.proxies = path / "proxies"
         self.index = path / "history.sqlite"
 
+    @property
+    def has_begun(self) -> bool:
+        """Whether there is a night; a folder of another kind may have one that is called `nights`, too."""
+        return any(self.path.glob(f"nights/*/{RECORD_NAME}"))
+
     def of(self, name: str) -> Path:
         """The directory of one night. Raises UsageError for a name that cannot be a file's."""
         if not _NAME.fullmatch(name):
@@ -120,7 +125,7 @@ class Nights:
         file = self.of(name) / RECORD_NAME
         try:
             return NightRecord.model_validate_json(file.read_bytes())
-        except FileNotFoundError:
+        except (FileNotFoundError, NotADirectoryError):
             return None
         except OSError as error:
             raise UsageError(f"{file}: cannot be read: {error.strerror or error}") from None

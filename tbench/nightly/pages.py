@@ -16,7 +16,7 @@ def write_pages(
     folders: Sequence[Path], out: Path, index: Path | None = None, progress: Progress | None = None
 ) -> WrittenSite:
     """Write the pages about all runs of `folders` into `out`. Raises UsageError."""
-    nightly = {folder: Nights(folder) for folder in folders if (folder / "nights").is_dir()}
+    nightly = {folder: Nights(folder) for folder in folders if Nights(folder).has_begun}
     if index is None and len(folders) == len(nightly) == 1:
         index = nightly[folders[0]].index
     roots = [nightly[folder].runs if folder in nightly else folder for folder in folders]
