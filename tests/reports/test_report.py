@@ -14,6 +14,7 @@ from shown_runs import failure, mixed, read, store, trial
 
 from harness.trajectory import Outcome
 from reports.report import write_report
+from tbench.errors import UsageError
 from tbench.results import TaskStepResult
 from tbench.storage.read_run import RunUnreadable
 
@@ -208,3 +209,14 @@ def test_nothing_is_left_behind_when_a_page_is_replaced(tmp_path: Path) -> None:
     run = mixed(tmp_path)
     assert write_report(run) == write_report(run) == run / "report.html"
     assert sorted(file.name for file in run.iterdir()) == ["report.html", "results.jsonl", "run.json"]
+
+
+def test_a_page_replaces_a_page_and_nothing_else(tmp_path: Path) -> None:
+    run, page, other = mixed(tmp_path / "run"), tmp_path / "page.html", tmp_path / "other.html"
+    assert write_report(run, page) == write_report(run, page) == page
+    other.write_text("<!doctype html>\n<p>mine</p>\n")
+    for file in (other, run / "run.json"):
+        before = file.read_bytes()
+        with pytest.raises(UsageError, match="nothing is overwritten"):
+            write_report(run, file)
+        assert file.read_bytes() == before

@@ -6,10 +6,13 @@ import os
 from datetime import timedelta
 from pathlib import Path
 
+import pytest
 from run_trees import FIRST_NIGHT, a_result, write_run
 from written_trials import WrittenTrial, write_files_of
 
-from reports.site.writing import write_site
+from reports.site.writing import MARKER_NAME, write_site
+from tbench.errors import UsageError
+from tbench.nightly.pages import write_pages
 
 
 def a_night(folder: Path, number: int) -> Path:
@@ -56,3 +59,37 @@ def test_trials_whose_recordings_were_removed_are_written_anew(tmp_path: Path) -
     os.utime(run / "trials")
     assert write_site([tmp_path / "runs"], site).unchanged == 0
     assert 'class="session"' not in page.read_text()
+
+
+def all_of(folder: Path) -> dict[Path, bytes]:
+    """Every file but the index of the history, which is made anew at any time."""
+    files = (file for file in folder.rglob("*") if file.is_file() and not file.name.startswith(".tbench-history"))
+    return {file: file.read_bytes() for file in files}
+
+
+@pytest.mark.parametrize(
+    "out", ["runs", "runs/night-1", "runs/night-1/pages", ".", "to-run/pages", "home", "home/index.html", "site"]
+)
+def test_pages_are_written_neither_among_runs_nor_over_what_is_no_site(tmp_path: Path, out: str) -> None:
+    run = a_night(tmp_path / "runs", 1)
+    (tmp_path / "home").mkdir()
+    (tmp_path / "home" / "index.html").write_text("my own page")
+    (tmp_path / "to-run").symlink_to(run)
+    (tmp_path / "site").mkdir()
+    (tmp_path / "site" / MARKER_NAME).touch()
+    (tmp_path / "site" / "runs").symlink_to(tmp_path / "runs")
+    before = all_of(tmp_path)
+    with pytest.raises(UsageError, match=r"^[^\n]+$"):
+        write_site([tmp_path / "runs"], tmp_path / out)
+    assert all_of(tmp_path) == before
+
+
+def test_a_site_among_the_folders_of_runs_is_none_of_them(tmp_path: Path) -> None:
+    a_night(tmp_path / "runs", 1)
+    for _ in range(2):
+        written = write_pages([tmp_path / "runs"], tmp_path / "runs" / "site")
+        assert [each.row.name for each in written.site.runs] == ["night-1"]
+    # What looks like the folder of a nightly benchmark is one where it has a night.
+    (tmp_path / "runs" / "nights").mkdir()
+    (tmp_path / "runs" / "nights" / "2026-11-25.html").write_text("no night")
+    assert len(write_pages([tmp_path / "runs"], tmp_path / "out").site.runs) == 1
