@@ -133,7 +133,7 @@ class Finals:
 
 
 def counted_as(result: TrialResult) -> TrialResult:
-    """A final result as it counts: its rewards without float noise; without a verdict where a person had a hand in it."""
+    """A final result as it counts: rewards without float noise, and no verdict where a person had a hand in it."""
     if result.reward is None:
         return result
     if result.human_touched:

@@ -100,7 +100,8 @@ def _lines(table: Table, console: Console) -> Iterator[str]:
     heads = (column.copy() for column in table.columns)
     sample = Table(*heads, box=_MARKED_RULE, show_edge=False, padding=(0, 1, 0, 0))
     for at in range(len(table.columns) if rows else 0):
-        sample.add_row(*map(Text, max(rows, key=lambda row: cell_len(row[at]))))
+        widest = max(rows, key=lambda row: cell_len(row[at]))
+        sample.add_row(*map(Text, widest))
     # Not captured, which would cut what is too wide.
     head = [line.rstrip() for line in "".join(segment.text for segment in console.render(sample)).splitlines()]
     rule = next(line for line in head if "-" in line and not line.strip("-+"))
