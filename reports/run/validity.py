@@ -58,7 +58,7 @@ def checks_of(run: StoredRun, summary: Summary, trial_links: dict[str, str]) -> 
         _tampering(summary, trial_links),
         _tasks(run, summary),
         *_leaderboard(run, summary),
-        _overrides(run, summary),
+        _limits(run, summary),
         _pressure(run, summary),
         *_humans(summary),
         *_repeated(summary),
@@ -123,12 +123,15 @@ def _leaderboard(run: StoredRun, summary: Summary) -> Iterator[ValidityCheck]:
         yield ValidityCheck(Standing.GOOD, "Leaderboard", "by the rules of its leaderboard")
 
 
-def _overrides(run: StoredRun, summary: Summary) -> ValidityCheck:
-    if summary.overrides:
-        return ValidityCheck(Standing.DOUBT, "Limits", f"Overridden: {', '.join(summary.overrides)}")
+def _limits(run: StoredRun, summary: Summary) -> ValidityCheck:
+    details = tuple(words for words in run.lacking_limits_and_disks if words not in summary.lacking_limits)
+    wrong = [f"Overridden: {', '.join(summary.overrides)}"] if summary.overrides else []
+    wrong += [f"{words}: trials may have used more than their tasks allow" for words in summary.lacking_limits]
+    if wrong:
+        return ValidityCheck(Standing.DOUBT, "Limits", "; ".join(wrong), details=details)
     if run.document is None:
         return ValidityCheck(Standing.UNKNOWN, "Limits", "not recorded whether they were as the tasks say")
-    return ValidityCheck(Standing.GOOD, "Limits", "timeouts, cpus and memory as the tasks say")
+    return ValidityCheck(Standing.GOOD, "Limits", "timeouts, cpus and memory as the tasks say", details=details)
 
 
 def _pressure(run: StoredRun, summary: Summary) -> ValidityCheck:

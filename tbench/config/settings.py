@@ -282,6 +282,8 @@ class SandboxConfig(Frozen, use_attribute_docstrings=True):
     """Trials and builds cannot reach the engine's host and the endpoint."""
     pin_cpus: bool = False
     """Each trial has cpus of its own, by number. Then nproc tells the task's cpus, not the machine's."""
+    require_limits: Annotated[bool, Option(measured=False)] = False
+    """Refuse an engine on which limits of memory, swap, cpus or processes are not in force."""
     no_new_privileges: Annotated[bool, Option(off="--new-privileges")] = False
     """sudo, su and other setuid programs have no effect in trials."""
     allow_env: Annotated[tuple[str, ...], AfterValidator(_variable_names), Option(metavar="VAR")] = ()

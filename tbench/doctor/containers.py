@@ -6,12 +6,15 @@ import socket
 from collections.abc import Mapping
 from functools import partial
 
+from tbench.config.limits_in_force import LimitState
 from tbench.doctor import Check, CheckResult, fail, in_thread, ok, skipped, warn
 from tbench.doctor.connection import Surroundings, cannot_start
 from tbench.doctor.probe import ProbeOutput, probe_image, run_probe
 from tbench.sandbox.backend import TOOLS
+from tbench.sandbox.docker.create import ContainerLimits, host_config_of
 from tbench.sandbox.docker.engine import Engine, EngineError
 from tbench.sandbox.docker.labels import NETWORK
+from tbench.sandbox.docker.limits import SCRIPT, limit_states, read_limits
 from tbench.sandbox.docker.tools import tools_volume_name
 from tbench.text import one_line
 
@@ -19,17 +22,14 @@ REACHED = ("deb.debian.org", 80)
 """The host and port that containers have to reach: verifiers download from there most often."""
 _SETUP = "run 'tbench setup'"
 _MEMORY_MB, _PIDS, _CPUS = 64, 40, 0.5
+_ASKED = ContainerLimits(_CPUS, _MEMORY_MB, _PIDS)
 _SLOW_DRIVERS = {
     "vfs": "it copies the whole image for every container: slow, and it fills the disk",
     "devicemapper": "it is deprecated and slow",
     "aufs": "it is deprecated",
 }
-# Version 1 and 2 by the same names; then what really happens beyond each limit.
-LIMITS_SCRIPT = f"""
-cd /sys/fs/cgroup
-echo memory $(cat memory.max memory/memory.limit_in_bytes 2>/dev/null)
-echo pids $(cat pids.max pids/pids.max 2>/dev/null)
-echo cpu $(cat cpu.max 2>/dev/null || cat cpu/cpu.cfs_quota_us cpu/cpu.cfs_period_us 2>/dev/null)
+# What the limits are said to be, then what really happens beyond each.
+LIMITS_SCRIPT = f"""{SCRIPT}
 echo hog $(head -c {3 * _MEMORY_MB}M /dev/zero | tail -c {3 * _MEMORY_MB - 8}M 2>/dev/null | wc -c)
 echo forks $( (i=0; while [ $i -lt {3 * _PIDS} ]; do sleep 30 & i=$((i+1)); done >/dev/null; echo all) 2>/dev/null)
 """
@@ -75,41 +75,29 @@ async def look_at_storage(engine: Engine) -> CheckResult:
 
 
 async def look_at_limits(engine: Engine) -> CheckResult:
-    memory = _MEMORY_MB << 20
-    output = await run_probe(
-        engine, LIMITS_SCRIPT, limit_sec=30, mem_limit=memory, memswap_limit=memory, pids_limit=_PIDS,
-        nano_cpus=int(_CPUS * 1e9),
-    )  # fmt: skip
-    lines = (line.partition(" ") for line in output.text.splitlines())
-    return judge_limits({name: value.strip() for name, _, value in lines}, engine.info.cgroup_version)
+    output = await run_probe(engine, LIMITS_SCRIPT, limit_sec=30, **host_config_of(_ASKED, engine))
+    return judge_limits(read_limits(output.text), engine.info.cgroup_version)
 
 
 def judge_limits(seen: Mapping[str, str], version: str) -> CheckResult:
     """Judge what a container found in its cgroup, and what became of a memory hog and of many processes."""
-    wrong = []
-    if seen.get("memory") != str(_MEMORY_MB << 20):
+    states, wrong = limit_states(seen, _ASKED), []
+    if states["memory"] != LimitState.IN_FORCE:
         wrong.append(f"memory is {seen.get('memory') or 'unknown'} bytes instead of {_MEMORY_MB << 20}")
     if seen.get("hog") == str((3 * _MEMORY_MB - 8) << 20):
         wrong.append(f"{3 * _MEMORY_MB} MB were used where {_MEMORY_MB} were allowed")
-    if seen.get("pids") != str(_PIDS):
+    if states["swap"] == LimitState.NOT_IN_FORCE:
+        wrong.append("swap is used beyond the memory that is allowed")
+    if states["pids"] != LimitState.IN_FORCE:
         wrong.append(f"pids is {seen.get('pids') or 'unknown'} instead of {_PIDS}")
     if seen.get("forks") == "all":
         wrong.append(f"{3 * _PIDS} processes ran where {_PIDS} were allowed")
-    if not _is_share(seen.get("cpu", ""), _CPUS):
+    if states["cpus"] != LimitState.IN_FORCE:
         wrong.append(f"cpu is {seen.get('cpu') or 'unknown'} instead of {_CPUS:g}")
     if wrong:
         advice = "enable these cgroup controllers for the engine (rootless: have systemd delegate them)"
         return fail(f"cgroup v{version}: limits are not in force: {'; '.join(wrong)}", advice)
     return ok(f"cgroup v{version}: memory, pids and cpus are limited, and a memory hog and a fork bomb ended")
-
-
-def _is_share(text: str, cpus: float) -> bool:
-    """Whether `quota period`, in the form of both versions of cgroups, comes to so many cpus."""
-    try:
-        quota, period = map(int, text.split())
-    except ValueError:
-        return False
-    return abs(quota / period - cpus) < 0.01
 
 
 async def look_at_tools(engine: Engine, name: str | None = None) -> CheckResult:

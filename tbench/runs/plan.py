@@ -133,6 +133,7 @@ def sandbox_settings(plan: RunPlan, image_logs: Path | None = None) -> SandboxSe
         cap_add=sandbox.cap_add,
         network_pool=sandbox.network_pool,
         pin_cpus=sandbox.pin_cpus,
+        require_limits=sandbox.require_limits,
         endpoints=plan.locked.endpoints or ((plan.locked.base_url,) if plan.locked.base_url else ()),
         image_logs=image_logs,
     )

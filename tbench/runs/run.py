@@ -11,10 +11,12 @@ from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
 from types import MappingProxyType
+from typing import Any
 
 from tbench import __version__
 from tbench.agents.trial_agent import TrialAgent
 from tbench.config.document import PlannedTask, RunDocument, RunPlan, Status
+from tbench.config.limits_in_force import EARLIER, lacking_limits
 from tbench.config.settings import RunConfig, Verify
 from tbench.control.server import controlled
 from tbench.errors import REWOUND, TrialError, UsageError
@@ -271,10 +273,16 @@ def run_document(plan: RunPlan, tasks: TaskSet, backend: Backend, earlier: RunDo
         resumed_at=(*earlier.resumed_at, now) if earlier else (),
         tbench_version=__version__,
         python_version=platform.python_version(),
-        engine=backend.describe(),
+        engine=_described(backend, earlier),
         dataset=tasks.origin,
         tasks=planned_tasks(tasks, backend, earlier),
     )
+
+
+def _described(backend: Backend, earlier: RunDocument | None) -> dict[str, Any]:
+    """The engine as run.json stores it; limits that did not hold for trials of an `earlier` start stay known."""
+    lacking = lacking_limits(earlier.engine) if earlier is not None else ()
+    return {**backend.describe(), **({EARLIER: list(lacking)} if lacking else {})}
 
 
 def planned_tasks(tasks: TaskSet, backend: Backend, earlier: RunDocument | None = None) -> tuple[PlannedTask, ...]:
@@ -373,7 +381,7 @@ async def execute_run(
         ending = {
             "status": status,
             "stopped": outcome.stopped,
-            "engine": backend.describe(),
+            "engine": _described(backend, earlier.document if earlier else None),
             "paced": pace.recorded if pace is not None else None,
             "tasks": planned_tasks(tasks, backend, document),
         }

@@ -314,6 +314,14 @@ class HoldsImages(Protocol):
         """
 
 
+@runtime_checkable
+class Doubts(Protocol):
+    """A backend that keeps something for all sandboxes, which may break under a run."""
+
+    def doubt(self) -> None:
+        """Have it look, before the next sandbox, whether that is whole: an attempt has failed by the infrastructure."""
+
+
 @dataclass(frozen=True)
 class SandboxSettings:
     """How the sandboxes of one run are made."""
@@ -336,6 +344,8 @@ class SandboxSettings:
     """Addresses for the networks of trials that have services."""
     pin_cpus: bool = False
     """Whether each sandbox has cpus of its own, by number."""
+    require_limits: bool = False
+    """Whether a backend on which limits do not hold is refused."""
     endpoints: tuple[str, ...] = ()
     """URLs of the endpoint's servers, which `block_host` closes."""
     image_logs: Path | None = None

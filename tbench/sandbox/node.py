@@ -9,7 +9,7 @@ from typing import Protocol, runtime_checkable
 
 from tbench.errors import TbenchError, TrialError
 from tbench.results import Blame, ErrorInfo, Stage
-from tbench.sandbox.backend import Backend
+from tbench.sandbox.backend import Backend, Doubts
 
 _ITS_OWN = (Stage.IMAGE, Stage.SANDBOX)
 """Stages whose errors of the infrastructure are a machine's: nothing has begun to work in a sandbox of it."""
@@ -94,6 +94,9 @@ class Node:
 
     def attempted(self, error: ErrorInfo | None) -> None:
         """Notice how an attempt on it has ended."""
+        is_in_sandbox = error is not None and error.blame is Blame.INFRA and error.stage is not Stage.IMAGE
+        if is_in_sandbox and isinstance(self.backend, Doubts):
+            self.backend.doubt()
         if error is None or error.stage not in (Stage.PLAN, *_ITS_OWN):
             self.failures = 0
         elif is_of_machine(error) and self.is_up:

@@ -75,6 +75,7 @@ def summarise(
     *,
     population: bool = False,
     overrides: Sequence[str] = (),
+    lacking_limits: Sequence[str] = (),
     dataset: DatasetOrigin | None = None,
     broken_rules: Sequence[str] = (),
     shard: ShardTrials | None = None,
@@ -83,7 +84,8 @@ def summarise(
 ) -> Summary:
     """Sum up the final results of a run over its plan. `population` makes the +- a population std.
 
-    `overrides` says in words what the run did otherwise than its tasks say; it is passed on.
+    `overrides` says in words what the run did otherwise than its tasks say, and `lacking_limits` what of their limits
+    did not hold; both are passed on.
     Of several final results of one trial (a resumed or regraded run) the highest attempt counts, then the
     last line. `dataset` and the `broken_rules` of its leaderboard are taken over. Without `intervals` the summary has
     none: they take longer than all the rest. Without `is_bounded`, for tasks whose rewards may be other than 0 to 1, it
@@ -111,6 +113,7 @@ def summarise(
         started_at=_started_at(ended),
         seeds=tuple(planned_seeds),
         overrides=tuple(overrides),
+        lacking_limits=tuple(lacking_limits),
         counts=_counts(rows, len(planned), taken.results - len(finals), len(finals) - len(counted), ended, flags),
         score=score,
         tasks=rows,

@@ -217,6 +217,8 @@ class Summary(Frozen):
     seeds: tuple[int, ...]
     overrides: tuple[str, ...] = ()
     """What the run did otherwise than its tasks say, a few words each."""
+    lacking_limits: tuple[str, ...] = ()
+    """Limits of the tasks that were not in force, or could not be seen, a few words for each machine."""
     counts: Counts
     score: Score | None
     """None when no trial was scored, and for a shard."""
@@ -335,7 +337,8 @@ class Summary(Frozen):
     def as_json(self) -> dict[str, Any]:
         """A plain dict for `--json`. Scores and rewards are fractions; keys stay the same over releases.
 
-        schema_version, model, agent, started_at, seeds, overrides [text], score_line, score_lines, coverage;
+        schema_version, model, agent, started_at, seeds, overrides [text], lacking_limits [text], score_line,
+        score_lines, coverage;
         counts {planned, scored, solved, errors, missing, other_attempts, unplanned, human_touched,
             flagged, weakly_flagged, repaired, regraded, remarked};
         score null or {mean, std, std_kind, per_seed, scored_per_seed, completed null or {seeds, mean, std},

@@ -19,6 +19,7 @@ from pydantic import ValidationError
 
 from harness.trajectory import Frozen, Step, Trajectory
 from tbench.config.document import NotOurs, PlannedShard, RunDocument, read_document
+from tbench.config.limits_in_force import lacking_limits
 from tbench.config.overrides import override_words
 from tbench.config.rules import broken_rules
 from tbench.errors import UsageError
@@ -70,6 +71,16 @@ class StoredRun(Frozen):
         if self.plan is not None:
             return self.plan.overrides
         return () if self.document is None else override_words(self.document.config)
+
+    @property
+    def lacking_limits(self) -> tuple[str, ...]:
+        """The limits of tasks that did not hold on its machines, a few words each; empty where that is not known."""
+        return lacking_limits(self.document.engine) if self.document is not None else ()
+
+    @property
+    def lacking_limits_and_disks(self) -> tuple[str, ...]:
+        """The same with limits of disks, which many engines lack and which hardly decide a verdict."""
+        return lacking_limits(self.document.engine, disk=True) if self.document is not None else ()
 
     @property
     def dataset(self) -> DatasetOrigin | None:

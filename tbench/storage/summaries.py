@@ -31,6 +31,7 @@ def summary_of(
         run.planned_seeds,
         population=population,
         overrides=run.overrides,
+        lacking_limits=run.lacking_limits,
         dataset=run.dataset,
         broken_rules=run.broken_rules,
         shard=ShardTrials(run.shard.name, run.shard.trials) if run.shard is not None else None,

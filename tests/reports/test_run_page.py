@@ -115,6 +115,24 @@ def test_what_speaks_against_a_score_stands_beside_it(tmp_path: Path) -> None:
     assert len([attrs for _, attrs in page.of_class("check") if "bad" in attrs["class"]]) == 2
 
 
+@pytest.mark.parametrize(
+    ("limits", "said"),
+    [
+        (
+            {"memory": "in force", "disk": "not in force"},
+            "Limits (good) timeouts, cpus and memory as the tasks say disk",
+        ),
+        ({"memory": "not in force"}, "Limits (doubt) memory not in force"),
+        ({"memory": "cannot be seen"}, "Limits (doubt) memory cannot be seen"),
+    ],
+)
+def test_limits_that_an_engine_did_not_keep_speak_against_a_score(
+    tmp_path: Path, limits: dict[str, str], said: str
+) -> None:
+    planned(tmp_path / "run", [trial("a", 0, 1.0)], "finished", ["a"], engine={"limits": limits})
+    assert said in site_page(tmp_path).words()
+
+
 def test_a_run_of_which_little_is_known_says_what_is_not_known(tmp_path: Path) -> None:
     (tmp_path / "results.jsonl").write_text('{"task": "a", "seed": 0, "reward": 1}\n{"task": "b", "se')
     words = read(write_report(tmp_path)).words()

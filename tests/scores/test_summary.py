@@ -338,6 +338,12 @@ def test_what_was_overridden_stands_under_the_score_lines() -> None:
     assert "overridden" not in printed(summarise(results, SIX, [0, 1, 2]))
 
 
+def test_limits_that_did_not_hold_stand_beside_the_score() -> None:
+    summary = summarise(eighteen([4, 4, 3]), SIX, [0, 1, 2], lacking_limits=["a: memory not in force"])
+    assert any("a: memory not in force" in line for line in printed(summary).splitlines())
+    assert summary.as_json()["lacking_limits"] == ["a: memory not in force"]
+
+
 def test_the_json_form_survives_json() -> None:
     results = [*eighteen([4, 4, 3]), trial("late", 0, None, error=failure())]
     data = summarise(results, [*SIX, "late"], [0, 1, 2]).as_json()

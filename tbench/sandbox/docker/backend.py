@@ -11,17 +11,19 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from tbench.compose.project import MAIN, Project, Service
+from tbench.config.limits_in_force import DISK, LimitState, limit_words
 from tbench.config.settings import PAST_CLOSED_ADDRESSES
 from tbench.errors import TrialError, UsageError
 from tbench.events import Phase
 from tbench.results import ImageOrigin
-from tbench.sandbox.backend import BUSYBOX, Capacity, SandboxSettings, Say
+from tbench.sandbox.backend import Capacity, SandboxSettings, Say
 from tbench.sandbox.docker.cleaning import reap, remove_own
 from tbench.sandbox.docker.container import Container, ContainerLimits, Recipe
 from tbench.sandbox.docker.create import lacks_quota, run_helper
 from tbench.sandbox.docker.engine import Engine, EngineError
 from tbench.sandbox.docker.image import Image, Images
 from tbench.sandbox.docker.labels import LABEL_OWNER, LABEL_PROJECT, LABEL_RUN
+from tbench.sandbox.docker.limits import SCRIPT, SMALL, limit_states, read_limits
 from tbench.sandbox.docker.memory_watch import MemoryWatch
 from tbench.sandbox.docker.networking.bridge import endpoint_addresses, ensure_network, host_addresses, networks_of
 from tbench.sandbox.docker.networking.closed import closed_network
@@ -29,7 +31,7 @@ from tbench.sandbox.docker.nothing import ensure_nothing
 from tbench.sandbox.docker.originals import Originals
 from tbench.sandbox.docker.pulling.forecast import about_pulls
 from tbench.sandbox.docker.pulling.pulls import Pulls
-from tbench.sandbox.docker.tools import base_images, ensure_tools
+from tbench.sandbox.docker.tools import base_images, whole_tools
 from tbench.sandbox.loose_files import loose_files
 from tbench.sandbox.pinning import Lease, Shares, parse_ranges
 from tbench.tasks.environment import Environment
@@ -75,6 +77,11 @@ class DockerBackend:
         """Names of environments with services whose files are those that the task's hash names."""
         self._cpus, self._gpus = Shares(()), Shares(())
         self._limits_disk = engine.info.may_limit_disk
+        self._limits: dict[str, LimitState] = {}
+        """Whether limits hold, by name, as far as that is known."""
+        self._looking = asyncio.Lock()
+        self._times_filled = 0
+        self._is_in_doubt = False
         self._say: Say = lambda _: None
 
     @classmethod
@@ -99,18 +106,33 @@ class DockerBackend:
             closed_network=self._closed_network if settings.block_host else None,
         )
         try:
-            self._tools_volume, _, reaped = await asyncio.gather(
-                ensure_tools(engine, say), ensure_network(engine), reap(engine)
-            )
+            tools, _, reaped = await asyncio.gather(whole_tools(engine, say), ensure_network(engine), reap(engine))
         except EngineError as error:
             raise UsageError(f"{self.name} cannot be made ready: {error}; 'tbench doctor' may say more") from error
         for line in reaped:
             say(line)
-        self._memory_watch = MemoryWatch(engine, settings.run)
+        self._tools_volume = tools.volume
         self._say = say
+        states = limit_states(tools.limits, SMALL)
         if settings.pin_cpus:
-            self._cpus = Shares(await self._numbers_of_cpus())
+            numbers, states["pinned cpus"] = await self._numbers_of_cpus(tools.limits.get("cpuset", ""))
+            self._cpus = Shares(numbers)
+        self._note_limits(states)
+        self._memory_watch = MemoryWatch(engine, settings.run)
         self._gpus = Shares(range(self.capacity().gpus or 0))
+
+    def _note_limits(self, seen: Mapping[str, LimitState]) -> None:
+        """Say which limits do not hold, where that is news. Raises UsageError where that is no run.
+
+        What once did not hold stays noted: trials have run without it.
+        """
+        before = limit_words(self._limits)
+        held = {name for name, state in self._limits.items() if state == LimitState.IN_FORCE}
+        self._limits |= {name: state for name, state in seen.items() if name not in self._limits or name in held}
+        if (words := limit_words(self._limits)) and self._settings.require_limits:
+            raise UsageError(f"--require-limits: {self.name}'s containers have {words}; 'tbench doctor' says more")
+        if words != before:
+            self._say(f"limits: {words}: trials may use more than their tasks allow (--require-limits refuses that)")
 
     async def recover(self) -> int:
         """Get ready again after the engine was away, when no trial is on it; returns how many containers were left.
@@ -118,8 +140,21 @@ class DockerBackend:
         Raises UsageError, or EngineError and TrialError where the engine goes away again.
         """
         left = await remove_own(self._engine, self._settings.run)
-        await asyncio.gather(ensure_tools(self._engine, self._say), ensure_network(self._engine))
+        tools, _ = await asyncio.gather(whole_tools(self._engine, self._say), ensure_network(self._engine))
+        self._note_limits(limit_states(tools.limits, SMALL))
         return left
+
+    def doubt(self) -> None:
+        self._is_in_doubt = True
+
+    async def _look_at_tools(self) -> None:
+        """Look whether the tools volume is whole, and fill it again where it is not. Raises TrialError."""
+        try:
+            tools = await whole_tools(self._engine, self._say)
+        except (UsageError, EngineError) as error:
+            raise TrialError("sandbox_failed", str(error)) from error
+        self._is_in_doubt = False
+        self._times_filled += tools.was_filled
 
     async def close(self) -> None:
         await self._originals.close()
@@ -133,17 +168,22 @@ class DockerBackend:
         gpus = _count_gpus(self._engine) if info.has_gpus else 0
         return Capacity(info.cpus, info.memory_mb, is_this_machine=self._engine.shares_kernel, gpus=gpus)
 
-    async def _numbers_of_cpus(self) -> list[int]:
-        """Numbers of the cpus that containers may use, which need not be all. Raises UsageError."""
+    async def _numbers_of_cpus(self, told: str) -> tuple[list[int], LimitState]:
+        """Numbers of the cpus that containers may use, as one has told, and whether one keeps to what it is given.
+
+        Raises UsageError.
+        """
         try:
+            numbers = parse_ranges(told)
             nothing = await ensure_nothing(self._engine)
-            script = f"{BUSYBOX} grep ^Cpus_allowed_list /proc/self/status"
-            told = await run_helper(
-                self._engine, nothing, self._tools_volume, script, labels=self._labels, network_mode="none"
-            )
-            return parse_ranges(told.partition(":")[2])
-        except (EngineError, ValueError) as error:
+            seen = await run_helper(
+                self._engine, nothing, self._tools_volume, SCRIPT, labels=self._labels, network_mode="none",
+                cpuset_cpus=str(numbers[0]),
+            )  # fmt: skip
+        except (EngineError, ValueError, LookupError) as error:
             raise UsageError(f"--pin-cpus: the cpus of {self.name} cannot be told: {error}") from error
+        is_pinned = read_limits(seen).get("cpuset") == str(numbers[0])
+        return numbers, LimitState.IN_FORCE if is_pinned else LimitState.NOT_IN_FORCE
 
     def describe(self) -> dict[str, Any]:
         info = self._engine.info
@@ -155,6 +195,7 @@ class DockerBackend:
             "storage_driver": info.storage_driver,
             "cgroup_version": info.cgroup_version,
             "architecture": info.architecture,
+            **({"limits": dict(self._limits)} if self._limits else {}),
         }
 
     async def sandbox(
@@ -311,18 +352,46 @@ class DockerBackend:
         return Lease(cpus, gpus if len(gpus) == recipe.gpus else (), release)
 
     async def _start_with_quota(self, recipe: Recipe) -> Container:
-        if not self._limits_disk:
+        if recipe.storage_mb is not None and not self._limits_disk:
+            self._leave_disk_unlimited(f"the engine's {self._engine.info.storage_driver} cannot, on this file system")
             recipe = dataclasses.replace(recipe, storage_mb=None)
         try:
-            return await Container.start(self._engine, recipe, self._memory_watch, self._originals)
+            container = await self._start_with_tools(recipe)
         except TrialError as error:
             if recipe.storage_mb is None or not lacks_quota(error):
                 raise
             self._limits_disk = False
-            self._say(f"storage_mb is not enforced: {error}")
-        return await self._start_with_quota(recipe)
+            self._leave_disk_unlimited(str(error))
+            return await self._start_with_quota(recipe)
+        if recipe.storage_mb is not None:
+            self._limits.setdefault(DISK, LimitState.IN_FORCE)
+        return container
+
+    def _leave_disk_unlimited(self, why: str) -> None:
+        if self._limits.get(DISK) != LimitState.NOT_IN_FORCE:
+            self._limits[DISK] = LimitState.NOT_IN_FORCE
+            self._say(f"storage_mb is not enforced: {why}")
+
+    async def _start_with_tools(self, recipe: Recipe) -> Container:
+        """Start a container, again where the tools volume had gone or was damaged. Raises TrialError."""
+        times_filled = self._times_filled
+        try:
+            return await Container.start(self._engine, recipe, self._memory_watch, self._originals)
+        except TrialError as error:
+            if error.type != "sandbox_failed" or lacks_quota(error):
+                raise
+            async with self._looking:
+                if self._times_filled == times_filled:
+                    await self._look_at_tools()
+            if self._times_filled == times_filled:
+                raise
+        return await Container.start(self._engine, recipe, self._memory_watch, self._originals)
 
     async def _recipe(self, environment: Environment, trial: str, image: Image, variables: Mapping[str, str]) -> Recipe:
+        if self._is_in_doubt:
+            async with self._looking:
+                if self._is_in_doubt:
+                    await self._look_at_tools()
         asked, settings = environment.settings, self._settings
         networks = networks_of(settings.network, environment.networks)
         return Recipe(

@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 import re
 import uuid
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -120,15 +120,22 @@ class Recipe:
         }
 
 
+def host_config_of(limits: ContainerLimits, engine: Engine) -> dict[str, Any]:
+    """The part of a host configuration that sets limits."""
+    memory = int(limits.memory_mb * (1 << 20))
+    return {
+        # Never more than the machine has: the engine refuses that.
+        "nano_cpus": int(min(limits.cpus, engine.info.cpus) * 1e9),
+        "mem_limit": memory,
+        "memswap_limit": memory,
+        "pids_limit": limits.pids,
+    }
+
+
 def create_arguments(engine: Engine, recipe: Recipe) -> dict[str, Any]:
     """Arguments for the SDK's `create_container`."""
-    memory = int(recipe.limits.memory_mb * (1 << 20))
     host_config = engine.api.create_host_config(
-        # Never more than the machine has: the engine refuses that.
-        nano_cpus=int(min(recipe.limits.cpus, engine.info.cpus) * 1e9),
-        mem_limit=memory,
-        memswap_limit=memory,
-        pids_limit=recipe.limits.pids,
+        **host_config_of(recipe.limits, engine),
         network_mode=_network_mode(recipe),
         # What lies in volumes is not in the image of a copy.
         volumes_from=[recipe.beside] if recipe.beside else None,
@@ -287,19 +294,23 @@ async def run_helper(
     script: str,
     *,
     labels: Mapping[str, str],
+    shell: Sequence[str] = (BUSYBOX, "sh"),
+    binds: Sequence[str] = (),
     **host_config: Any,
 ) -> str:
     """Run `script` with the tools volume's shell as root in a container with `host_config`; returns its output.
 
-    Nothing of the image is run; it is only what a container must have. Raises EngineError, also where the script fails.
+    Nothing of the image is run; it is only what a container must have. With another `shell` and `binds` in place of the
+    volume's it may be. Raises EngineError, also where the script fails.
     """
+    binds = binds or [f"{tools_volume}:{TOOLS}:ro"]
     arguments: dict[str, Any] = {
         "image": image_id,
-        "entrypoint": [BUSYBOX, "sh", "-c", script],
+        "entrypoint": [*shell, "-c", script],
         "command": [],
         "user": "0",
         "labels": dict(labels),
-        "host_config": engine.api.create_host_config(binds=[f"{tools_volume}:{TOOLS}:ro"], **host_config),
+        "host_config": engine.api.create_host_config(binds=list(binds), **host_config),
     }
 
     def once() -> str:

@@ -10,14 +10,19 @@ import contextlib
 import hashlib
 import subprocess
 import tempfile
+from collections.abc import Mapping
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
 from tbench.errors import UsageError
 from tbench.sandbox.backend import TOOLS, Say
 from tbench.sandbox.docker.build import BuildFailed, build, last_lines
-from tbench.sandbox.docker.engine import Engine, EngineError
+from tbench.sandbox.docker.create import host_config_of, run_helper
+from tbench.sandbox.docker.engine import Engine, EngineError, EngineUnreachable
 from tbench.sandbox.docker.labels import LABEL_OWNER, LABEL_SHARED
+from tbench.sandbox.docker.limits import SCRIPT, SMALL, read_limits
+from tbench.sandbox.docker.nothing import ensure_nothing
 from tbench.sandbox.docker.pulling.name import ImageName
 from tbench.sandbox.docker.pulling.pulls import Patience, Pulls
 from tbench.sandbox.docker.pulling.trouble import PullFailed
@@ -28,7 +33,50 @@ _PULL_SEC = 600.0
 _BUILD_SEC = 1800.0
 _LITTLE_PATIENCE = Patience(attempts=2, total_sec=20.0)
 """There is another way to a base image."""
-_FILLED = "-filled"
+_VOLUME = "/v"
+"""Where the tools volume is in the container that looks at it."""
+# Files by their sums, and every entry by its kind, mode and owner. What a volume should have says its image; where that
+# is gone, what was written down when the volume was filled.
+_LOOK = """
+list() (
+    cd "$1" && $b find . -name '.tbench-*' -prune -o -exec $b stat -c '%f %u %g %n' {} + &&
+        $b find . -name '.tbench-*' -prune -o -type f -exec $b sha256sum {} +
+)
+is_whole() { list $v >/have || return 1; $b grep -vxFf /have /want >/missing; [ $? = 1 ]; }
+if [ "$image" ]; then list $image >/want; else $b cat $v/.tbench-files >/want; fi
+[ -s /want ] || { echo it does not say what belongs there; exit 1; }
+"""
+# Every file comes to its place whole, so that others may use the volume meanwhile, or fill it, too: what fails because
+# of them is done again.
+_FILL = """
+fill() {
+    new=$(mktemp -d $v/.tbench-new-XXXXXX) && cp -a $image/. "$new" && cd "$new" || return
+    find . -type d | while read -r each; do
+        [ -d "$v/$each" ] && [ ! -L "$v/$each" ] || { rm -f "$v/$each"; mkdir "$v/$each"; }
+        chown --reference="$each" "$v/$each"
+        chmod --reference="$each" "$v/$each"
+    done
+    find . ! -type d | while read -r each; do
+        [ ! -d "$v/$each" ] || [ -L "$v/$each" ] || rm -r "$v/$each"
+        mv -fT "$each" "$v/$each"
+    done
+    cd /
+    rm -r "$new"
+    find $v -maxdepth 1 -name '.tbench-new-*' -mmin +60 -exec rm -r {} +  # of those that were killed
+}
+for turn in 1 2 3; do
+    is_whole && break
+    fill
+    echo filled
+done
+"""
+_END = """
+is_whole || { echo "it lacks $($b head -n 1 /missing)"; exit 1; }
+LOCPATH=$v/share/locale LC_ALL=C.UTF-8 $v/bin/tmux -V >/dev/null || { echo "tmux in the volume ended with $?"; exit 1; }
+if [ "$image" ] && ! cmp -s /want $v/.tbench-files; then
+    new=$(mktemp $v/.tbench-XXXXXX) && cat /want >"$new" && mv -f "$new" $v/.tbench-files || exit 1
+fi
+"""
 
 
 def ensure_engine_runs(say: Say) -> None:
@@ -98,16 +146,37 @@ async def _bootstrap(engine: Engine, image: str, suite: str, say: Say) -> None:
         say(f"base: {image} is ready")
 
 
+@dataclass(frozen=True)
+class Tools:
+    """The tools volume of an engine, after it was looked at."""
+
+    volume: str
+    was_filled: bool
+    """Whether something was missing or another, and was put there."""
+    limits: Mapping[str, str]
+    """What the container that looked at it has seen of its own limits, which were SMALL."""
+
+
 async def ensure_tools(engine: Engine, say: Say, recipe: Path | None = None) -> str:
-    """The name of the tools volume, built and filled where the engine lacks it. Raises UsageError."""
+    """The name of the tools volume, which is whole then. Raises UsageError."""
+    return (await whole_tools(engine, say, recipe)).volume
+
+
+async def whole_tools(engine: Engine, say: Say, recipe: Path | None = None) -> Tools:
+    """Make sure that the tools volume has all its files, as they should be; whoever uses it meanwhile is not disturbed.
+
+    Raises UsageError.
+    """
     recipe = recipe or images_dir() / "tools"
     name = tools_volume_name(recipe)
-    if await _is_filled(engine, name):
-        return name
     tag = f"tbench/tools:{name.rpartition('-')[2]}"
     log: list[str] = []
     try:
+        is_new = not await _has_volume(engine, name)
         if not await _has_image(engine, tag):
+            # Whoever makes room may remove it, and to build it takes a mirror and a minute.
+            if not is_new and (printed := await _look_without_image(engine, name)) is not None:
+                return Tools(name, False, read_limits(printed))
             await ensure_base_images(engine, say)
             say("tools: building static tmux and terminfo (once, about a minute)")
             await engine.call(
@@ -117,24 +186,63 @@ async def ensure_tools(engine: Engine, say: Say, recipe: Path | None = None) -> 
                 tag,
                 deadline_sec=_BUILD_SEC + 30,
             )
-        await _fill(engine, name, tag)
+        printed = await _look_and_fill(engine, name, tag, is_new=is_new)
     except (BuildFailed, EngineError, TimeoutError) as error:
-        why = f"{one_line(str(error), 300)}; {last_lines(log)}"
+        why = f"{one_line(str(error), 300)}{f'; {last_lines(log)}' if log else ''}"
         raise UsageError(f"building the tools volume from {recipe} failed: {why}") from error
-    say(f"tools: volume {name} is ready")
-    return name
+    was_filled = "filled" in printed.splitlines()
+    if was_filled:
+        say(f"tools: volume {name} {'is ready' if is_new else 'was not whole; it is filled again'}")
+    return Tools(name, was_filled, read_limits(printed))
 
 
-async def _is_filled(engine: Engine, name: str) -> bool:
-    """Whether a volume was filled to its end. A second, empty volume says so, as labels cannot be set afterwards."""
+async def _has_volume(engine: Engine, name: str) -> bool:
     try:
-        for volume in (name, f"{name}{_FILLED}"):
-            await engine.call(engine.api.inspect_volume, volume)
+        await engine.call(engine.api.inspect_volume, name)
     except EngineError as error:
         if error.status != 404:
             raise UsageError(f"the engine cannot say whether volume {name} exists: {error}") from error
         return False
     return True
+
+
+async def _look_and_fill(engine: Engine, name: str, tag: str, *, is_new: bool) -> str:
+    """Compare a volume with its image, and bring what is missing; what that prints. Raises EngineError."""
+    if is_new:
+        await engine.call(engine.api.create_volume, name, labels={LABEL_SHARED: "tools"})
+    try:
+        return await _look(engine, tag, name, f"v={_VOLUME} image={TOOLS} b=\n{_LOOK}{_FILL}{_END}", "sh")
+    except EngineError:
+        if is_new:
+            with contextlib.suppress(EngineError):  # one in use stays, and is looked at by the next who starts
+                await engine.call(engine.api.remove_volume, name)
+        raise
+
+
+async def _look_without_image(engine: Engine, name: str) -> str | None:
+    """Look at a volume with its own busybox; what that prints, None where it is not whole. Raises EngineError."""
+    busybox = f"{_VOLUME}/bin/busybox"
+    nothing = await ensure_nothing(engine)
+    try:
+        return await _look(engine, nothing, name, f"v={_VOLUME} image= b={busybox}\n{_LOOK}{_END}", busybox, "sh")
+    except EngineError as error:
+        if isinstance(error, EngineUnreachable):
+            raise
+        return None
+
+
+async def _look(engine: Engine, image: str, name: str, script: str, *shell: str) -> str:
+    return await run_helper(
+        engine,
+        image,
+        name,
+        f"{script}{SCRIPT}",
+        labels={LABEL_SHARED: "tools", LABEL_OWNER: engine.owner},
+        shell=shell,
+        binds=[f"{name}:{_VOLUME}"],
+        network_mode="none",
+        **host_config_of(SMALL, engine),
+    )
 
 
 def tools_volume_name(recipe: Path | None = None) -> str:
@@ -146,34 +254,3 @@ def recipe_hash(recipe: Path) -> str:
     for path in sorted(path for path in recipe.rglob("*") if path.is_file()):
         digest.update(path.relative_to(recipe).as_posix().encode() + b"\0" + path.read_bytes() + b"\0")
     return digest.hexdigest()[:12]
-
-
-async def _fill(engine: Engine, name: str, tag: str) -> None:
-    """Fill a volume: the engine copies an image's files into an empty one when a container first mounts it there."""
-    api = engine.api
-    # A process that was killed while it filled the volume may have left it; one in use stays.
-    with contextlib.suppress(EngineError):
-        await engine.call(api.remove_volume, name)
-    await engine.call(api.create_volume, name, labels={LABEL_SHARED: "tools"})
-    filled = False
-    try:
-        # Not --rm: the exit code has to be read, and it is the proof that the volume was filled.
-        created = await engine.call(
-            api.create_container,
-            tag,
-            entrypoint=[f"{TOOLS}/bin/tmux", "-V"],
-            labels={LABEL_SHARED: "tools", LABEL_OWNER: engine.owner},
-            host_config=api.create_host_config(binds=[f"{name}:{TOOLS}"], network_mode="none"),
-        )
-        try:
-            await engine.call(api.start, created["Id"])
-            ended = await engine.call(api.wait, created["Id"])
-            if ended["StatusCode"] != 0:
-                raise EngineError(f"tmux in the volume ended with {ended['StatusCode']}")
-        finally:
-            await engine.call(api.remove_container, created["Id"], force=True)
-        await engine.call(api.create_volume, f"{name}{_FILLED}", labels={LABEL_SHARED: "tools"})
-        filled = True
-    finally:
-        if not filled:
-            await engine.call(api.remove_volume, name, force=True)

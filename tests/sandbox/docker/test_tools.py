@@ -1,7 +1,10 @@
-"""The tools volume: what is said where it cannot be built, and that nothing half-made stays."""
+"""The tools volume: what is said where it cannot be built, and that one that is not whole is filled again."""
 
 from __future__ import annotations
 
+import asyncio
+import uuid
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -9,7 +12,7 @@ import pytest
 from tbench.errors import UsageError
 from tbench.sandbox.docker.engine import Engine
 from tbench.sandbox.docker.labels import LABEL_SHARED
-from tbench.sandbox.docker.tools import ensure_tools, tools_volume_name
+from tbench.sandbox.docker.tools import ensure_tools, tools_volume_name, whole_tools
 
 pytestmark = pytest.mark.engine
 BASE = "FROM debian:bookworm-slim\n"
@@ -36,26 +39,73 @@ async def test_a_recipe_that_fails_shows_the_last_words_and_leaves_no_volume(
         remove_image(engine, name)
 
 
-async def test_a_volume_that_was_never_filled_is_filled(engine: Engine, tmp_path: Path) -> None:
-    """A process killed in between leaves it empty."""
-    (tmp_path / "Dockerfile").write_text(f"{BASE}RUN mkdir -p /opt/tbench/bin && cp /bin/true /opt/tbench/bin/tmux\n")
+@pytest.fixture
+def own(engine: Engine, tools_volume: str, tmp_path: Path) -> Iterator[tuple[str, Path]]:
+    """The name of a volume of the test's own with the real tools, and their recipe."""
+    (tmp_path / "Dockerfile").write_text(f"FROM tbench/tools:{tools_volume.rpartition('-')[2]}\n# {uuid.uuid4()}\n")
     name = tools_volume_name(tmp_path)
-    engine.api.create_volume(name, labels={LABEL_SHARED: "tools"})
+    engine.api.tag(f"tbench/tools:{tools_volume.rpartition('-')[2]}", "tbench/tools", name.rpartition("-")[2])
+    yield name, tmp_path
+    for volume in volumes(engine, name):
+        engine.api.remove_volume(volume)
+    remove_image(engine, name)
+
+
+DAMAGE = {
+    "empty": "rm -r /v/*",
+    "filled by something else": "rm -r /v/*; mkdir /v/bin; cp /bin/ls /v/bin/tmux; touch /v/share",
+    "cut off": "truncate -s 5000 /v/bin/busybox",
+    "one byte is another": "printf x | dd of=/v/bin/tmux bs=1 seek=200000 conv=notrunc",
+    "not executable": "chmod 644 /v/bin/init",
+    "a directory in place of a file": "rm /v/bin/limit; mkdir -p /v/bin/limit/x",
+}
+
+
+@pytest.mark.parametrize("damage", DAMAGE)
+async def test_a_volume_that_is_not_whole_is_filled_again_under_whoever_uses_it(
+    engine: Engine, own: tuple[str, Path], damage: str
+) -> None:
+    name, recipe = own
+    assert await ensure_tools(engine, print, recipe) == name
+    host_config = engine.api.create_host_config(binds=[f"{name}:/opt/tbench:ro"], network_mode="none")
+    user = engine.api.create_container("debian:bookworm-slim", ["sleep", "600"], host_config=host_config)["Id"]
     try:
-        assert await ensure_tools(engine, print, tmp_path) == name
-        host_config = engine.api.create_host_config(binds=[f"{name}:/v:ro"], network_mode="none")
-        looking = engine.api.create_container("debian:bookworm-slim", ["/v/bin/tmux"], host_config=host_config)["Id"]
-        try:
-            engine.api.start(looking)
-            assert engine.api.wait(looking)["StatusCode"] == 0
-        finally:
-            engine.api.remove_container(looking, force=True)
-        said: list[str] = []
-        assert (await ensure_tools(engine, said.append, tmp_path), said) == (name, [])
+        engine.api.start(user)
+        in_volume(engine, name, DAMAGE[damage])
+        # Two runs that begin at the same time, and a third one later.
+        first, second = await asyncio.gather(*(whole_tools(engine, print, recipe) for _ in range(2)))
+        assert first.was_filled or second.was_filled
+        assert not (await whole_tools(engine, print, recipe)).was_filled
+        running = engine.api.exec_create(user, ["/opt/tbench/bin/busybox", "ls", "/opt/tbench/bin/limit"])["Id"]
+        engine.api.exec_start(running)
+        assert engine.api.exec_inspect(running)["ExitCode"] == 0
     finally:
-        for volume in volumes(engine, name):
-            engine.api.remove_volume(volume)
-        remove_image(engine, name)
+        engine.api.remove_container(user, force=True)
+
+
+async def test_a_whole_volume_needs_no_image_and_a_damaged_one_has_it_built(
+    engine: Engine, own: tuple[str, Path]
+) -> None:
+    name, recipe = own
+    await ensure_tools(engine, print, recipe)
+    remove_image(engine, name)
+    said: list[str] = []
+    tools = await whole_tools(engine, said.append, recipe)
+    assert (tools.was_filled, said, "memory" in tools.limits) == (False, [], True)
+    in_volume(engine, name, DAMAGE["one byte is another"])
+    assert (await whole_tools(engine, said.append, recipe)).was_filled
+    assert said
+
+
+def in_volume(engine: Engine, name: str, script: str) -> None:
+    """Run a script that finds the volume at /v."""
+    host_config = engine.api.create_host_config(binds=[f"{name}:/v"], network_mode="none")
+    made = engine.api.create_container("debian:bookworm-slim", ["sh", "-c", script], host_config=host_config)["Id"]
+    try:
+        engine.api.start(made)
+        assert engine.api.wait(made)["StatusCode"] == 0
+    finally:
+        engine.api.remove_container(made, force=True)
 
 
 def volumes(engine: Engine, name: str) -> list[str]:

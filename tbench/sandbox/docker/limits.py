@@ -1,0 +1,104 @@
+"""Finds out which limits hold in a container, from inside it: by its own cgroup, of any version and wherever it lies.
+
+What an engine says of itself is no help: it may take a limit and not be able to set it, as rootless ones under version
+1 do.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+
+from tbench.config.limits_in_force import LimitState
+from tbench.sandbox.docker.create import ContainerLimits
+
+SMALL = ContainerLimits(cpus=1.0, memory_mb=64.0, pids=64)
+"""What a container is limited to that only looks whether limits hold."""
+SCRIPT = r"""
+own() {  # the path of this process in the hierarchy of a controller; that of version 2 has no name
+    while IFS=: read -r _ names path; do
+        case ",$names," in *",$1,"*) echo "$path"; return ;; esac
+    done </proc/self/cgroup
+}
+place() {  # sets here to the directory of this process for a controller, point to where that hierarchy begins
+    names=$1 here='' path=$(own "$1")
+    [ -n "$path" ] || { names='' path=$(own ''); }
+    [ -n "$path" ] || return
+    while read -r _ _ _ root point rest; do
+        case "$names:${rest##* - }" in
+            :cgroup2\ *) ;;
+            ?*:cgroup\ *) case ",${rest##* }," in *",$names,"*) ;; *) continue ;; esac ;;
+            *) continue ;;
+        esac
+        root=${root%/} path=${path%/}
+        case "$path/" in */../*) continue ;; "$root"/*) ;; *) continue ;; esac
+        [ -d "$point${path#"$root"}" ] && here=$point${path#"$root"} && return
+    done </proc/self/mountinfo
+}
+limit() {  # prints a name with max, and with what its files say, from its own cgroup up; nothing where none is seen
+    place "$2"
+    [ -n "$here" ] || return
+    echo "$1 max"
+    while :; do
+        for file in $3; do
+            [ -r "$here/$file" ] && read -r value <"$here/$file" || continue
+            [ "$file" != cpu.cfs_quota_us ] || { read -r period <"$here/cpu.cfs_period_us"; value="$value $period"; }
+            echo "$1 $value"
+        done
+        [ "$here" != "$point" ] || break
+        here=${here%/*}
+    done
+}
+limit memory memory 'memory.max memory.limit_in_bytes'
+limit swap memory memory.swap.max
+limit memsw memory memory.memsw.limit_in_bytes
+limit pids pids pids.max
+limit cpu cpu 'cpu.max cpu.cfs_quota_us'
+while read -r name value _; do [ "$name" != SwapTotal: ] || echo "swap_total $value"; done </proc/meminfo
+while read -r name value; do [ "$name" != Cpus_allowed_list: ] || echo "cpuset $value"; done </proc/self/status
+"""
+"""Prints what a container sees of its limits. For any POSIX shell: nothing but the shell itself is needed."""
+
+
+def read_limits(printed: str) -> dict[str, str]:
+    """What SCRIPT has printed, by name; of the values at several levels the smallest, which is the one that holds."""
+    seen: dict[str, str] = {}
+    for name, _, value in (line.partition(" ") for line in printed.splitlines()):
+        value = value.strip()
+        if name not in seen or _number(value) < _number(seen[name]):
+            seen[name] = value
+    return seen
+
+
+def limit_states(seen: Mapping[str, str], asked: ContainerLimits) -> dict[str, LimitState]:
+    """Which of the limits that were asked for hold, by what a container has seen."""
+    bytes_ = asked.memory_mb * (1 << 20)
+    memory = _state(seen.get("memory"), bytes_)
+    # By version 1 together with the memory, by version 2 on top of it.
+    swap = _state(seen.get("memsw"), bytes_)
+    if _state(seen.get("swap"), 0) == LimitState.IN_FORCE or seen.get("swap_total") == "0":
+        swap = memory
+    return {
+        "memory": memory,
+        "swap": swap,
+        "cpus": _state(seen.get("cpu"), asked.cpus),
+        "pids": _state(seen.get("pids"), asked.pids),
+    }
+
+
+def _state(seen: str | None, asked: float) -> LimitState:
+    if not seen:
+        return LimitState.UNSEEN
+    # Kernels round memory to pages, and quotas to microseconds.
+    return LimitState.IN_FORCE if _number(seen) <= asked * 1.01 else LimitState.NOT_IN_FORCE
+
+
+def _number(value: str) -> float:
+    """A limit as a number: `quota period` as cpus, and none as infinity, however a file says it."""
+    try:
+        first, *rest = map(int, value.split())
+    except ValueError:
+        return math.inf
+    if first < 0:
+        return math.inf
+    return first / rest[0] if rest and rest[0] > 0 else first
