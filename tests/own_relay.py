@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import re
 import socket
 import tempfile
@@ -12,22 +13,33 @@ from pathlib import Path
 
 ENGINE = "/var/run/docker.sock"
 _BOUND_SEC = 60.0
-_REQUEST = re.compile(rb"(?:GET|HEAD|POST|PUT|DELETE) (\S+) HTTP/1\.1\r\n")
+_REQUEST = re.compile(rb"((?:GET|HEAD|POST|PUT|DELETE) \S+) HTTP/1\.1\r\n")
 CUT = b""
-FAILS = b'{"message": "failed to create shim task: fork/exec: resource temporarily unavailable"}'
-FAILS = b"HTTP/1.1 500 Failed\r\nContent-Type: application/json\r\nContent-Length: %d\r\n\r\n%b" % (len(FAILS), FAILS)
+
+
+def refused_with(status: int, message: str) -> bytes:
+    """The answer of an engine that refuses a request."""
+    body = json.dumps({"message": message}).encode()
+    head = f"HTTP/1.1 {status} Refused\r\nContent-Type: application/json\r\nContent-Length: {len(body)}\r\n\r\n"
+    return head.encode() + body
+
+
+FAILS = refused_with(500, "failed to create shim task: fork/exec: resource temporarily unavailable")
 """What an engine answers whose machine has no room for another process."""
+
+
+Answers = Callable[[str], bytes | None]
 
 
 class OwnRelay:
     """Connections to its socket are led to the engine, until they are cut.
 
-    `answers` is asked about the path of each request: what it returns is sent instead of the engine's answer, and the
+    `answers` is asked about each request, `GET /path`: what it returns is sent instead of the engine's answer, and the
     connection ends.
     """
 
-    def __init__(self, directory: Path) -> None:
-        self.answers: Callable[[str], bytes | None] = lambda _: None
+    def __init__(self, directory: Path, answers: Answers = lambda _: None) -> None:
+        self.answers = answers
         self._path = str(directory / "relay.sock")
         self._ends: list[socket.socket] = []
         self._copying: list[threading.Thread] = []
@@ -93,9 +105,9 @@ class OwnRelay:
 
 
 @contextlib.contextmanager
-def own_relay() -> Iterator[OwnRelay]:
+def own_relay(answers: Answers = lambda _: None) -> Iterator[OwnRelay]:
     with (
         tempfile.TemporaryDirectory(prefix="tbr-") as directory,
-        contextlib.closing(OwnRelay(Path(directory))) as relay,
+        contextlib.closing(OwnRelay(Path(directory), answers)) as relay,
     ):
         yield relay

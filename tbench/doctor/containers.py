@@ -118,7 +118,7 @@ async def look_at_tools(engine: Engine, name: str | None = None) -> CheckResult:
     if output.exit_code != 0:
         return fail(
             f"tmux in volume {name} does not start: {output.text[-_WORDS:]}",
-            f"remove it ('docker volume rm {name}') and {_SETUP}",
+            f"{_SETUP}, which fills it again",
         )
     return ok(f"volume {name}, tmux {output.text} starts")
 

@@ -42,9 +42,9 @@ def refusing(pattern: str, first: int, answer: bytes) -> Callable[[str], bytes |
     """Answers such calls from the `first` on, each second one, so that a second try fails where a control does not."""
     count = 0
 
-    def answers(path: str) -> bytes | None:
+    def answers(request: str) -> bytes | None:
         nonlocal count
-        count += bool(found := re.search(pattern, path))
+        count += bool(found := re.search(pattern, request))
         return answer if found and count >= first and (count - first) % 2 == 0 else None
 
     return answers

@@ -31,6 +31,7 @@ from tbench.sandbox.docker.nothing import ensure_nothing
 from tbench.sandbox.docker.originals import Originals
 from tbench.sandbox.docker.pulling.forecast import about_pulls
 from tbench.sandbox.docker.pulling.pulls import Pulls
+from tbench.sandbox.docker.removing import remove_refused
 from tbench.sandbox.docker.tools import base_images, whole_tools
 from tbench.sandbox.loose_files import loose_files
 from tbench.sandbox.pinning import Lease, Shares, parse_ranges
@@ -158,6 +159,8 @@ class DockerBackend:
 
     async def close(self) -> None:
         await self._originals.close()
+        if words := await remove_refused(self._engine):
+            self._say(words)
         if self._memory_watch is not None:
             self._memory_watch.close()
         if self._owns_engine:
@@ -196,6 +199,7 @@ class DockerBackend:
             "cgroup_version": info.cgroup_version,
             "architecture": info.architecture,
             **({"limits": dict(self._limits)} if self._limits else {}),
+            **({"left": left} if (left := [" ".join(each) for each in self._engine.refused]) else {}),
         }
 
     async def sandbox(

@@ -10,12 +10,11 @@ failure is reported with the rest.
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import subprocess
 import sys
 from collections.abc import Awaitable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any, Literal
+from typing import Any
 
 from tbench.sandbox.docker.engine import Engine, EngineError
 from tbench.sandbox.docker.labels import (
@@ -28,16 +27,12 @@ from tbench.sandbox.docker.labels import (
     SNAPSHOT_VERIFYING,
 )
 from tbench.sandbox.docker.owner import Life, life_of, owner
-from tbench.text import one_line
+from tbench.sandbox.docker.removing import Kind, force_remove, remove, remove_unless_in_use
 
-Kind = Literal["container", "network", "volume", "image"]
 _AT_ONCE = 4
-_REMOVE_SEC = 60.0
 _REAP_SEC = 120.0
 _SEARCHES, _BETWEEN_SEARCHES_SEC = 10, 0.5
 """How often a gone process's containers are searched for: the engine may still be creating some for it."""
-_GOING_AWAY = (404, 409)
-"""Statuses of a removal that say that the container is gone, or that another removal of it is under way."""
 
 
 @dataclass(frozen=True)
@@ -246,21 +241,14 @@ async def _remove(engine: Engine, items: list[Leftover], cleaned: Cleaned, *, dr
 
 async def _try_to_remove(engine: Engine, item: Leftover) -> str:
     """Remove one thing; returns why it is still there, or an empty text."""
-    api = engine.api
-    try:
-        if item.kind == "container":
-            await engine.call(api.remove_container, item.identity, force=True, v=True, deadline_sec=_REMOVE_SEC)
-        else:
-            # Below a snapshot lies a task's image, nameless or not; below that, only what its build left.
-            more: dict[str, Any] = {"noprune": bool(item.run)} if item.kind == "image" else {}
-            await engine.call(getattr(api, f"remove_{item.kind}"), item.identity, deadline_sec=_REMOVE_SEC, **more)
-    except EngineError as error:
-        if error.status == 404 or (item.kind == "container" and error.status in _GOING_AWAY):
-            return ""
-        # Docker says 403 of a network with containers on it.
-        used = error.status == 409 or "active endpoints" in str(error)
-        return f"{'in use: ' if used else ''}{one_line(str(error), 200)}"
-    return ""
+    if item.kind == "container":
+        # Nothing but another removal is in the way of one by force.
+        left = await remove(engine, "container", item.identity, force=True, v=True)
+        return left.words if left is not None else ""
+    # Below a snapshot lies a task's image, nameless or not; below that, only what its build left.
+    more: dict[str, Any] = {"noprune": bool(item.run)} if item.kind == "image" else {}
+    left = await remove(engine, item.kind, item.identity, going_sec=0, **more)
+    return f"{'in use: ' if left.is_in_use else ''}{left.words}" if left is not None else ""
 
 
 def _tags(image: dict[str, Any]) -> list[str]:
@@ -298,7 +286,7 @@ async def remove_containers_of(of: str, engine: Engine) -> None:
     owned = {"label": f"{LABEL_OWNER}={of}"}
     for _ in range(_SEARCHES):
         found = await engine.call(engine.api.containers, all=True, filters=owned)
-        await asyncio.gather(*(_force_remove(engine, each["Id"]) for each in found if not is_kept(each)))
+        await asyncio.gather(*(force_remove(engine, each["Id"]) for each in found if not is_kept(each)))
         await _remove_networks_and_volumes(engine, owned)
         await asyncio.sleep(_BETWEEN_SEARCHES_SEC)
 
@@ -311,27 +299,18 @@ async def remove_own(engine: Engine, run: str) -> int:
     own = {"label": [f"{LABEL_OWNER}={engine.owner}", f"{LABEL_RUN}={run}"]}
     listed = await engine.call(engine.api.containers, all=True, filters=own)
     found = [each["Id"] for each in listed if not is_kept(each)]
-    await asyncio.gather(*(_force_remove(engine, each) for each in found))
+    await asyncio.gather(*(force_remove(engine, each) for each in found))
     await _remove_networks_and_volumes(engine, own)
-    return len(found)
+    return sum(("container", each) not in engine.refused for each in found)
 
 
 async def _remove_networks_and_volumes(engine: Engine, owned: Mapping[str, Any]) -> None:
-    api = engine.api
-    networks = await engine.call(api.networks, filters=owned)
-    volumes = (await engine.call(api.volumes, filters=owned))["Volumes"] or []
-    for remove, names in (
-        (api.remove_network, [network["Id"] for network in networks]),
-        (api.remove_volume, [volume["Name"] for volume in volumes]),
-    ):
-        for name in names:
-            with contextlib.suppress(EngineError):  # what kept containers use stays
-                await engine.call(remove, name)
-
-
-async def _force_remove(engine: Engine, container_id: str) -> None:
-    with contextlib.suppress(EngineError):  # it may be going already; else the next search finds it again
-        await engine.call(engine.api.remove_container, container_id, force=True, v=True)
+    networks = await engine.call(engine.api.networks, filters=owned)
+    volumes = (await engine.call(engine.api.volumes, filters=owned))["Volumes"] or []
+    for network in networks:
+        await remove_unless_in_use(engine, "network", network["Id"])  # what kept containers use stays
+    for volume in volumes:
+        await remove_unless_in_use(engine, "volume", volume["Name"])
 
 
 if __name__ == "__main__":

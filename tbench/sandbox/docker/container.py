@@ -20,7 +20,6 @@ from tbench.sandbox.archive import ChunkReader, FileEntry, pack, unpack
 from tbench.sandbox.backend import BUSYBOX, LOG_DIRECTORIES, ChangeKind, ExecResult, GivenNames, Sandbox, TtyStream
 from tbench.sandbox.docker.compose.preparing import prepare
 from tbench.sandbox.docker.create import (
-    REMOVE_SEC,
     ROUTER,
     ContainerLimits,
     Recipe,
@@ -28,7 +27,6 @@ from tbench.sandbox.docker.create import (
     container_error,
     create,
     create_arguments,
-    force_remove,
     last_output,
     run_helper,
     unreachable,
@@ -51,6 +49,7 @@ from tbench.sandbox.docker.networking.bridge import closing_script
 from tbench.sandbox.docker.networking.given import given_names
 from tbench.sandbox.docker.networking.router import Router
 from tbench.sandbox.docker.originals import Originals, compare
+from tbench.sandbox.docker.removing import force_remove, remove_or_remember
 from tbench.sandbox.health import wait_until_healthy
 from tbench.sandbox.loose_files import pack_folder
 from tbench.sandbox.pinning import Lease
@@ -371,9 +370,9 @@ class Container:
         try:
             committed = await asyncio.shield(committing)
         except asyncio.CancelledError:
-            # The engine goes on: wait for its answer, or the image would be nobody's.
+            # The engine goes on: wait for its answer, or the image would be nobody's. Its parent stays.
             with contextlib.suppress(EngineError):
-                await _remove_image(self._engine, (await committing)["Id"])
+                await remove_or_remember(self._engine, "image", (await committing)["Id"], noprune=True)
             raise
         except EngineError as error:
             kind = "sandbox_lost" if error.status in (404, 409) else "verifier_failed"
@@ -430,12 +429,6 @@ async def _all_of(*doing: Awaitable[None]) -> None:
     for failed in await asyncio.gather(*doing, return_exceptions=True):
         if isinstance(failed, BaseException):
             raise failed
-
-
-async def _remove_image(engine: Engine, image_id: str) -> None:
-    """Remove an image, in bounded time; its parent stays, also one without a name. Never raises."""
-    with contextlib.suppress(EngineError):
-        await engine.call(engine.api.remove_image, image_id, noprune=True, deadline_sec=REMOVE_SEC)
 
 
 async def _is_running(sandbox: Sandbox) -> bool:

@@ -14,17 +14,17 @@ from typing import TYPE_CHECKING, Any
 from tbench.errors import Origin, TrialError
 from tbench.results import Stage
 from tbench.sandbox.backend import BUSYBOX, TOOLS
-from tbench.sandbox.docker.engine import Engine, EngineError, EngineUnreachable, is_disk_full
+from tbench.sandbox.docker.engine import Engine, EngineError, is_disk_full
 from tbench.sandbox.docker.image import Image
 from tbench.sandbox.docker.labels import LABEL_OWNER, LABEL_RUN, LABEL_TRIAL, NETWORK
 from tbench.sandbox.docker.owner import owner
+from tbench.sandbox.docker.removing import force_remove
 from tbench.sandbox.startup import NOTHING, Startup
 from tbench.tasks.network import NetworkPolicy
 
 if TYPE_CHECKING:
     from tbench.sandbox.docker.compose.options import ServiceOptions
 
-REMOVE_SEC = 60.0
 ROUTER, TRIAL = "192.0.0.1", "192.0.0.2"
 """Addresses of a router and of the trial behind it: of a range for such links, which is never routed (RFC 7335)."""
 _HELPER_SEC = 60.0
@@ -264,20 +264,6 @@ def unreachable(error: Exception) -> TrialError:
     return TrialError("engine_unreachable", str(error) or "the engine did not answer in time")
 
 
-async def force_remove(engine: Engine, container: str) -> None:
-    """Remove a container, trying twice: an engine under load sometimes says that a removal is already under way.
-
-    Bounded. An engine that is away is waited for; if it does not come back, a later run removes the container.
-    """
-    for _ in range(2):
-        try:
-            await engine.call(engine.api.remove_container, container, force=True, v=True, deadline_sec=REMOVE_SEC)
-            return
-        except EngineError as error:
-            if error.status in (404, 409) or isinstance(error, EngineUnreachable):
-                return
-
-
 async def last_output(engine: Engine, container: str) -> bytes:
     """The last that a container has printed, at most 10,000 lines and a megabyte; empty if the engine cannot tell."""
     try:
@@ -321,17 +307,27 @@ async def run_helper(
             code = api.wait(created, timeout=int(_HELPER_SEC))["StatusCode"]
             said: str = api.logs(created).decode("utf-8", "replace").strip()
         finally:
-            with contextlib.suppress(Exception):
+            try:
                 api.remove_container(created, force=True, v=True)
+            except Exception:  # noqa: BLE001 - whatever it was, it is done again, where an error is no reason to fail
+                left.append(created)
         if code != 0:
             raise EngineError(f"a helper ended with {code}: {said[-200:]}")
         return said
 
-    running = asyncio.ensure_future(engine.call(once, deadline_sec=2 * _HELPER_SEC))
+    async def running() -> str:
+        try:
+            return await engine.call(once, deadline_sec=2 * _HELPER_SEC)
+        finally:
+            for container in left:
+                await force_remove(engine, container)
+
+    left: list[str] = []
+    helping = asyncio.ensure_future(running())
     try:
-        return await asyncio.shield(running)
+        return await asyncio.shield(helping)
     except asyncio.CancelledError:
         # Its thread cannot be stopped, and what it works on must not be removed under it.
         with contextlib.suppress(EngineError):
-            await running
+            await helping
         raise

@@ -16,7 +16,7 @@ import socket
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import Executor, Future
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from threading import Thread
 from typing import Any, TypeVar
@@ -41,6 +41,8 @@ _CALL_SEC = 120.0
 OUTAGE_SEC = 120.0
 """How long an engine that does not answer is waited for; as long as a terminal waits for its session."""
 _LONGEST_PAUSE_SEC = 2.0
+_AGAIN_SEC = 30.0
+"""How long something is left alone that the engine has refused to remove."""
 _ARCHITECTURES = {"x86_64": "amd64", "aarch64": "arm64"}
 """What kernels and images call the same."""
 _DISK_FULL = re.compile(r"no space left on device|disk quota exceeded", re.IGNORECASE)
@@ -92,6 +94,22 @@ class EngineInfo:
     """What tells it from every other engine, whatever its address; empty where it does not say."""
     may_limit_disk: bool = False
     """Whether its storage driver can limit a container's disk, if the file system below is set up for it."""
+
+
+@dataclass(frozen=True)
+class RefusedRemoval:
+    """Something that the engine has refused to remove."""
+
+    words: str
+    """The engine's."""
+    options: dict[str, Any]
+    """Those of its removal."""
+    at: float = field(default_factory=time.monotonic)
+
+    @property
+    def is_due(self) -> bool:
+        """Whether it is time to try again."""
+        return time.monotonic() - self.at > _AGAIN_SEC
 
 
 @dataclass(frozen=True)
@@ -148,6 +166,8 @@ class Engine:
         self.outage_sec = outage_sec
         """How long the engine is waited for when it does not answer."""
         self.owner = owner or owner_of_this_process()
+        self.refused: dict[tuple[str, str], RefusedRemoval] = {}
+        """What could not be removed yet, by kind and name."""
         self._executor = executor
         self._is_forwarded = is_forwarded
         self._is_given_up = False

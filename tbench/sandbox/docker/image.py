@@ -37,6 +37,7 @@ from tbench.sandbox.docker.pulling.forecast import free_bytes
 from tbench.sandbox.docker.pulling.name import ImageName
 from tbench.sandbox.docker.pulling.pulls import Pulls
 from tbench.sandbox.docker.pulling.trouble import PullFailed
+from tbench.sandbox.docker.removing import remove_unless_in_use
 from tbench.sandbox.startup import NOTHING, Startup
 from tbench.tasks.environment import Environment
 from tbench.text import one_line
@@ -359,10 +360,10 @@ class Images:
     async def drop(self, environment: Environment, image: Image) -> int:
         """Remove an image unless a container or another name needs it; its bytes where it is gone. Raises nothing."""
         self._forget(_key(environment), image)
+        await remove_unless_in_use(self._engine, "image", ImageName.parse(image.reference).wanted)
         try:
-            await self._engine.call(self._engine.api.remove_image, ImageName.parse(image.reference).wanted)
             return image.size if await self.find(image.id) is None else 0
-        except (EngineError, TrialError):
+        except TrialError:
             return 0
 
     async def _build(self, environment: Environment, tag: str) -> Image:

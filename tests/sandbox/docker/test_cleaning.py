@@ -114,7 +114,17 @@ def image(identity: str, *tags: str, **labels: str) -> dict[str, Any]:
 
 
 async def test_what_vanishes_meanwhile_or_is_being_removed_is_as_good_as_removed() -> None:
-    api = FakeApi(containers=[container(name, DEAD) for name in ("gone", "going", "there")])
+    class Going(FakeApi):
+        """Another removal of a container ends after the second look."""
+
+        def _remove(self, identity: str) -> None:
+            looks.append(identity)
+            if looks.count("going") == 3:
+                self.broken["going"] = 404
+            super()._remove(identity)
+
+    looks: list[str] = []
+    api = Going(containers=[container(name, DEAD) for name in ("gone", "going", "there")])
     api.broken = {"gone": 404, "going": 409}
     cleaned = await clean(over(api), Scope())
     assert (sorted(cleaned.removed), cleaned.failed) == (

@@ -7,6 +7,7 @@ import gc
 import os
 import shutil
 import signal
+import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -20,9 +21,13 @@ from harness.trajectory import Outcome
 from tbench.agents.trial_agent import NopAgent, TrialAgent, Workplace
 from tbench.errors import TrialError, UsageError
 from tbench.events import Event, TrialPhase
+from tbench.results import Blame
+from tbench.sandbox.backend import SandboxSettings, opened
+from tbench.sandbox.docker.backend import DockerBackend
 from tbench.sandbox.docker.engine import Engine, EngineUnreachable
 from tbench.sandbox.docker.image import Images
 from tbench.sandbox.docker.tools import ensure_tools, recipe_hash
+from tbench.sandbox.node import Node
 from tbench.tasks.bundled import images_dir
 from tbench.tasks.environment import agent_environment
 from tbench.tasks.task import Task
@@ -101,6 +106,34 @@ def agents(begun: asyncio.Event) -> TrialAgent:
             return await agent.work(place)
 
     return Both()
+
+
+@pytest.mark.parametrize(
+    ("damage", "starts"),
+    [("rm -r /v/*", False), ("truncate -s 99 /v/bin/init", True), ("rm -r /v/bin/limit /v/bin/tmux", True)],
+)
+async def test_tools_that_go_under_a_run_are_there_for_the_next_container(
+    plain: Own, tmp_path: Path, make_task: Any, damage: str, starts: bool
+) -> None:
+    own, engine, volume = plain
+    bench, said = bench_on(plain, tmp_path, make_task), list[str]()
+    environment = agent_environment(bench.task("small"))
+    async with opened(DockerBackend(engine, SandboxSettings(bench.run)), said.append) as backend:
+        await backend.prepare(environment)
+        host = ["docker", "-H", own.host, "run", "--rm", "--network=none", f"--volume={volume}:/v"]
+        done = await asyncio.to_thread(subprocess.run, [*host, "debian:bookworm-slim", "sh", "-c", damage], timeout=60)
+        assert done.returncode == 0
+        if starts:
+            sandbox = await backend.sandbox(environment, "t.s0")
+            with pytest.raises(TrialError) as failed:
+                await sandbox.shell("true", timeout_sec=20)
+            await sandbox.remove()
+            assert failed.value.info().blame is Blame.INFRA
+            Node("", backend).attempted(failed.value.info())
+        sandbox = await backend.sandbox(environment, "t.s1")
+        assert (await sandbox.shell("true", timeout_sec=20)).exit_code == 0
+        await sandbox.remove()
+    assert [line for line in said if volume in line and "filled again" in line]
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL])

@@ -6,7 +6,6 @@ so that it cannot be reached either.
 
 from __future__ import annotations
 
-import asyncio
 import ipaddress
 import random
 import uuid
@@ -21,7 +20,6 @@ _LONGEST_PREFIX = 28
 _SPARE = 6
 """Addresses of a network that no service has: its own two, the gateway's, and those of copies for a verifier."""
 _TRIES = 30
-_REMOVALS, _BETWEEN_REMOVALS_SEC = 20, 0.25
 _TAKEN = ("overlap", "is already used", "already in use")
 
 
@@ -101,16 +99,3 @@ def _free(pool: str, containers: int, used: Iterable[ipaddress.IPv4Network]) -> 
     free = (subnet for subnet in subnets if not any(subnet.overlaps(other) for other in known))
     for _, subnet in zip(range(_TRIES), free, strict=False):
         yield str(subnet)
-
-
-async def remove_network(engine: Engine, name: str) -> None:
-    """Remove a network, in bounded time. Never raises: what is left has its labels."""
-    for _ in range(_REMOVALS):
-        try:
-            await engine.call(engine.api.remove_network, name)
-            return
-        except EngineError as error:
-            if "active endpoints" not in str(error):
-                return
-            # A container that was removed while it started has its place there a little longer.
-            await asyncio.sleep(_BETWEEN_REMOVALS_SEC)

@@ -14,10 +14,10 @@ from tbench.compose.project import MAIN, Condition, Project, Service
 from tbench.errors import TrialError
 from tbench.sandbox.docker.cleaning import is_kept
 from tbench.sandbox.docker.compose.conditions import wait_until_completed, wait_until_healthy
-from tbench.sandbox.docker.compose.networks import EngineNetwork, create_network, remove_network
+from tbench.sandbox.docker.compose.networks import EngineNetwork, create_network
 from tbench.sandbox.docker.compose.options import ServiceEndpoint, ServiceOptions, service_options
 from tbench.sandbox.docker.compose.preparing import prepare
-from tbench.sandbox.docker.compose.volumes import create_volume, fill, remove_volume, single_files, volumes_wanted
+from tbench.sandbox.docker.compose.volumes import create_volume, fill, single_files, volumes_wanted
 from tbench.sandbox.docker.compose.way_out import (
     addresses,
     behind_router,
@@ -32,7 +32,6 @@ from tbench.sandbox.docker.create import (
     container_error,
     create,
     create_arguments,
-    force_remove,
     last_output,
     run_helper,
 )
@@ -41,6 +40,7 @@ from tbench.sandbox.docker.labels import LABEL_HOLDS, LABEL_PROJECT, LABEL_ROUTE
 from tbench.sandbox.docker.networking.bridge import closing_script
 from tbench.sandbox.docker.networking.router import Router
 from tbench.sandbox.docker.nothing import ensure_nothing
+from tbench.sandbox.docker.removing import force_remove, remove_or_remember
 
 T = TypeVar("T")
 StartMain = Callable[[Recipe], Awaitable[str]]
@@ -69,8 +69,8 @@ class Made:
             removing.append(self.router.remove())
         await asyncio.gather(*removing)
         await asyncio.gather(
-            *(remove_network(engine, name) for name in self.networks),
-            *(remove_volume(engine, name) for name in self.volumes),
+            *(remove_or_remember(engine, "network", name) for name in self.networks),
+            *(remove_or_remember(engine, "volume", name, force=True) for name in self.volumes),
         )
 
     async def logs(self, engine: Engine) -> dict[str, bytes]:

@@ -11,9 +11,10 @@ from pathlib import Path
 
 from tbench.compose.project import Project, Service
 from tbench.sandbox.docker.compose.preparing import put
-from tbench.sandbox.docker.create import container_error, create, force_remove
+from tbench.sandbox.docker.create import container_error, create
 from tbench.sandbox.docker.engine import Engine, EngineError
 from tbench.sandbox.docker.nothing import ensure_nothing
+from tbench.sandbox.docker.removing import force_remove
 
 
 def volumes_wanted(project: Project, folder: Path) -> dict[str, str]:
@@ -59,11 +60,3 @@ def single_files(service: Service, volumes: Mapping[str, str], folder: Path) -> 
     """Paths in a container, and the single files of the task that are put there."""
     copies = (mount for mount in service.mounts if mount.kind == "copy" and f"copy:{mount.source}" not in volumes)
     return tuple((mount.target, folder / mount.source) for mount in copies)
-
-
-async def remove_volume(engine: Engine, name: str) -> None:
-    """Remove a volume, in bounded time. Never raises: what is left has its labels."""
-    try:
-        await engine.call(engine.api.remove_volume, name, force=True)
-    except EngineError:
-        return

@@ -20,11 +20,12 @@ from typing import Any
 from tbench.errors import TrialError
 from tbench.results import Stage
 from tbench.sandbox.backend import BUSYBOX, TOOLS
-from tbench.sandbox.docker.create import create, force_remove, run_helper
+from tbench.sandbox.docker.create import create, run_helper
 from tbench.sandbox.docker.engine import Engine, EngineError
 from tbench.sandbox.docker.labels import NETWORK
 from tbench.sandbox.docker.networking.bridge import closing_script
 from tbench.sandbox.docker.nothing import ensure_nothing
+from tbench.sandbox.docker.removing import force_remove
 
 _ROUTER, _ROUTER_OUTSIDE = "169.254.77.1", "169.254.77.2"
 """The router's own addresses: of a range that nobody routes, known within these two namespaces only."""

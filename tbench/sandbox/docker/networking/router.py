@@ -19,11 +19,12 @@ from typing import Any
 
 from tbench.errors import TrialError
 from tbench.sandbox.backend import BUSYBOX, TOOLS
-from tbench.sandbox.docker.create import ROUTER, TRIAL, container_error, create, force_remove, run_helper
+from tbench.sandbox.docker.create import ROUTER, TRIAL, container_error, create, run_helper
 from tbench.sandbox.docker.engine import Engine, EngineError
 from tbench.sandbox.docker.labels import LABEL_ROUTER, NETWORK
 from tbench.sandbox.docker.networking.bridge import closing_script
 from tbench.sandbox.docker.nothing import ensure_nothing
+from tbench.sandbox.docker.removing import force_remove
 from tbench.tasks.network import NetworkPolicy
 
 _PREFIX = "29"
