@@ -13,6 +13,8 @@ from tbench.tasks.ignores import HarborIgnore, digest_ignores, resolved
 
 _SINGLE = ("task.toml", "instruction.md", "README.md", "trajectory.json")
 _FOLDERS = ("environment", "tests", "solution", "steps")
+_FOLLOWED = ("tests", "solution", "steps")
+"""Folders that go into containers with what their links lead to; a build context has the links themselves."""
 
 
 @dataclass(frozen=True)
@@ -37,18 +39,26 @@ class TaskFiles:
     def digests(self, folder: str | None = None) -> dict[str, str]:
         """sha256 of each file that counts for the task's digest, or of those in `folder`, by relative path in order."""
         names = sorted(path.relative_to(self._root).as_posix() for path in self._candidates(folder))
-        return {name: _sha256(self._root / name) for name in names if self._counts(name)}
+        return {name: _sha256(self._root / name) for name in names if self.counts(name)}
 
     def tree(self, folder: str) -> dict[str, TreeEntry]:
-        """Entries of `folder` for a container, by path below it: modes kept, links followed. Empty if it is missing."""
+        """Entries of `folder` for a container, by path below it, links followed. Empty if it is missing.
+
+        Its files are those that count for the digest, by their own path or, behind a linked folder, by the real one.
+        """
         root = self._root / folder
-        paths = (path for path in self._followed(root) if path.is_dir() or path.is_file())
+        paths = (path for path in self._sent(root) if path.is_dir() or path.is_file())
         return {path.relative_to(root).as_posix(): _entry(path) for path in paths}
+
+    def context(self, folder: str) -> list[Path]:
+        """What a build of `folder` gets, in order: the files that count for the digest, folders, and links as such."""
+        paths = sorted(filter(self._is_named, self._below(self._root / folder)))
+        return [path for path in paths if path.is_symlink() or path.is_dir() or path.is_file()]
 
     def excess(self, folder: str) -> str | None:
         """What `tree` would find in `folder`, in words, where that is too much to be read; found without reading."""
         size, linked = 0, set[Path]()
-        for number, path in enumerate(self._followed(self._root / folder), start=1):
+        for number, path in enumerate(self._sent(self._root / folder), start=1):
             if path.is_symlink() or path.parent in linked:
                 linked.add(path)
             if len(linked) > LINKED_ENTRIES:
@@ -58,10 +68,18 @@ class TaskFiles:
             size += path.stat().st_size if path.is_file() else 0
         return f"{in_mb(size)} of files, and at most {in_mb(FOLDER_BYTES)} are read" if size > FOLDER_BYTES else None
 
+    def counts(self, name: str) -> bool:
+        """Whether the file at this relative path is there and no ignore of the digest takes it out."""
+        return not self._not_hashed.match_file(name) and (self._root / name).is_file()
+
     def is_hashed(self, name: str) -> bool:
         """Whether the file at this relative path is part of the digest, which does not follow linked folders."""
-        folder = (self._root / name).parent
-        return self._counts(name) and resolved(folder) == folder
+        return self.counts(name) and self.real_name(name) == name
+
+    def real_name(self, name: str) -> str:
+        """The relative path without linked folders, under which the digest has a file."""
+        path = self._root / name
+        return (resolved(path.parent) / path.name).relative_to(self._root).as_posix()
 
     def is_ignored(self, path: Path) -> bool:
         """Whether a .harborignore takes a file out of the task."""
@@ -73,8 +91,25 @@ class TaskFiles:
             if path.is_symlink() and not resolved(path).is_relative_to(self._root):
                 yield path
 
-    def _counts(self, name: str) -> bool:
-        return not self._not_hashed.match_file(name) and (self._root / name).is_file()
+    def links_to_unhashed(self) -> Iterator[Path]:
+        """Links that would bring a folder into a container whose files the digest does not have."""
+        hashed = [self._root / name for name in _FOLDERS]
+        for folder in filter(Path.is_dir, (self._root / name for name in _FOLLOWED)):
+            for path in self._below(folder):
+                if path.is_symlink() and path.is_dir() and not any(map(resolved(path).is_relative_to, hashed)):
+                    yield path
+
+    def _is_named(self, path: Path) -> bool:
+        """Whether the digest's ignores leave a path in; a folder of which they take all out is not left in either."""
+        slash = "/" if path.is_dir() and not path.is_symlink() else ""
+        return not self._not_hashed.match_file(path.relative_to(self._root).as_posix() + slash)
+
+    def _sent(self, folder: Path) -> Iterator[Path]:
+        """All paths of `folder` that go into a container, by way of links as well."""
+        for path in self._followed(folder):
+            real = resolved(path.parent) / path.name
+            if self._is_named(path) and (real == path or self._is_named(real)):
+                yield path
 
     def _candidates(self, folder: str | None) -> Iterator[Path]:
         if folder is None:
@@ -110,4 +145,9 @@ def _sha256(path: Path) -> str:
 
 
 def _entry(path: Path) -> TreeEntry:
-    return TreeEntry(None, 0o755) if path.is_dir() else TreeEntry(path.read_bytes(), path.stat().st_mode & 0o777)
+    return TreeEntry(None, 0o755) if path.is_dir() else TreeEntry(path.read_bytes(), mode_of(path))
+
+
+def mode_of(path: Path) -> int:
+    """The mode that a file has in containers: as in git, it is executable or not, whatever the umask of a checkout."""
+    return 0o755 if path.stat().st_mode & 0o100 else 0o644

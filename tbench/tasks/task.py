@@ -107,6 +107,8 @@ class Task:
     def _check_files(self) -> None:
         for link in self._files.links_outside():
             raise TaskInvalid(f"{link}: symlink leaves the task directory; copy the file in")
+        for link in self._files.links_to_unhashed():
+            raise TaskInvalid(f"{link}: symlink leads to a folder that is not in the task's hash; copy the folder in")
         self._check_sizes()
         # Compose tasks and the like have their files elsewhere: they are unsupported, not malformed.
         if not self.unsupported:
@@ -408,7 +410,8 @@ class Task:
         """Whether there is a solve.sh for the oracle, in each step; one that goes away afterwards has changed."""
         if self.steps:
             return all(step.has_oracle for step in self.steps)
-        return self.solve_script.is_file() and not self._files.is_ignored(self.solve_script)
+        script = self.solve_script
+        return self._files.counts(script.relative_to(self.path).as_posix()) and not self._files.is_ignored(script)
 
     def require_unchanged(self, folder: str) -> None:
         """Compare the files of a folder that is used in place with the hash. Raises TrialError(task_changed)."""
@@ -426,8 +429,7 @@ class Task:
         except OSError as error:
             raise self._unreadable(error, folder) from error
         contents = {f"{folder}/{name}": entry.data for name, entry in tree.items() if entry.data is not None}
-        hashed = {name: _sha256(data) for name, data in contents.items() if self._files.is_hashed(name)}
-        self._require_same(folder, hashed)
+        self._require_same(folder, {self._files.real_name(name): _sha256(data) for name, data in contents.items()})
         return tree
 
     def _require_same(self, part: str, now: Mapping[str, str]) -> None:
@@ -436,8 +438,12 @@ class Task:
         for name in sorted(then.keys() | now.keys()):
             if name not in now:
                 raise self._changed(name, "is gone")
-            if then.get(name) != now[name]:
-                raise self._changed(name, "has changed" if name in then else "is new")
+            if (known := self._digests.get(name)) != now[name]:
+                raise self._changed(name, "has changed" if known else "is new")
+
+    def context(self, folder: str) -> list[Path]:
+        """The paths of a folder that an image is built of: those that the hash has, folders, and links as such."""
+        return self._files.context(folder)
 
     def _unreadable(self, error: OSError, folder: str) -> TrialError:
         name = Path(error.filename).relative_to(self.path).as_posix() if error.filename else folder
@@ -452,7 +458,14 @@ class Task:
         """Features that this task needs and tbench does not have; empty for a task that can run."""
         files = self.compose_files.items()
         lacking = [f"{key} in {folder}/{COMPOSE_FILE}" for folder, each in files for key in each.unsupported]
-        return [*missing_features(self.file, self.path), *lacking]
+        return [*missing_features(self.file, self.path), *lacking, *self._unhashed()]
+
+    def _unhashed(self) -> Iterator[str]:
+        """Files that it cannot run without, but that its .gitignore keeps out of the hash, and so out of containers."""
+        names = [f"{part._folder}{name}" for part in self.parts for name in ("instruction.md", "tests/test.sh")]
+        for name in dict.fromkeys((f"environment/{COMPOSE_FILE}", "tests/test.sh", *names)):
+            if (self.path / name).is_file() and not self._files.counts(name):
+                yield f"{name} outside of its hash (.gitignore)"
 
     @cached_property
     def unknown_keys(self) -> list[str]:

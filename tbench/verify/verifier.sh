@@ -416,6 +416,27 @@ run() {
     [ $((${now%.*}${now#*.} - began_ticks)) -lt $((limit_sec * 100)) ] || late=1
 }
 
+# Passes on the paths that were sent as tests; with $1 = 0 those that were not.
+sent() {
+    # shellcheck disable=SC2016 # awk's variables
+    { printf '%s\n' "$sums" | $busybox sed 's/^[^/]*//'; echo; $busybox cat; } | $busybox awk -v wanted="${1:-1}" '
+        !told { if ($0 == "") told = 1; else sent[$0]; next }
+        ($0 in sent) == wanted'
+}
+
+# Bytecode that came beside the tests that were sent, where a file keeps Python from writing any: somebody made way for
+# it. What Python compiles elsewhere is of sources that came while the tests ran, and those are seen.
+caches_of_tests() {
+    local name
+    printf '%s\n' "$sums" | $busybox sed -n 's,^[^/]*\(/.*\)/[^/]*\.py$,\1/__pycache__,p' | $busybox sort -u |
+        while read -r name; do
+            case "$sums" in
+                *"  $name/"*) $busybox find "$name" ! -type d ;;
+                *) [ ! -d "$name" ] || echo "$name" ;;
+            esac
+        done | sent 0
+}
+
 # Notes rewards that are no plain files of their own, and files of tests that are other than what was sent, or new.
 note_oddities() {
     local name IFS="$newline"
@@ -425,11 +446,13 @@ note_oddities() {
     done
     [ -n "$sums" ] && [ -z "$is_forged" ] || return
     if [ "$left" != 0 ] && [ -n "$began_at" ]; then
-        report="$report$(/opt/tbench/bin/changed "$began_at" /tests | $busybox sed -n "s/^/touched$tab/p" |
-            $busybox grep -v /__pycache__/ | first 20 touched)$newline"
-        report="$report$($busybox find /tests -name __pycache__ -type d | $busybox sed "s/^/new$tab/")$newline"
+        report="$report$(/opt/tbench/bin/changed "$began_at" /tests | $busybox grep -v /__pycache__/ | sent |
+            $busybox sed "s/^/touched$tab/" | first 20 touched)$newline"
+        report="$report$(caches_of_tests | $busybox sed "s/^/new$tab/" | first 20 new)$newline"
     fi
     [ "$(sum_up ! -path '*/__pycache__*')" != "$sums" ] || return
+    # Python itself brings bytecode up to date; with nobody left it is no one else's.
+    [ "$left" != 0 ] || sums=$(printf '%s\n' "$sums" | $busybox grep -v /__pycache__/)
     report="$report$(printf '%s\n' "$sums" | $busybox sha256sum -c 2>/dev/null |
         $busybox sed -n "s/: FAILED.*//;ta;d;:a;s/^/changed$tab/p" | first 20 changed)$newline"
     report="$report$({

@@ -147,7 +147,7 @@ def test_toml_that_is_nested_too_deeply_is_named(make_task: MakeTask) -> None:
     ("name", "use"),
     [
         ("tests/test.sh", lambda task: task.tests),
-        ("tests/new.pyc", lambda task: task.tests),
+        ("tests/new.bin", lambda task: task.tests),
         ("solution/solve.sh", lambda task: task.solution),
         ("instruction.md", lambda task: task.instruction),
     ],

@@ -27,11 +27,17 @@ def test_what_is_excluded_does_not_go_into_containers(make_task: MakeTask) -> No
     assert set(task.solution) == {"solve.sh"}
 
 
-def test_what_only_the_digest_ignores_goes_into_containers(make_task: MakeTask) -> None:
+def test_what_the_digest_ignores_does_not_go_into_containers(make_task: MakeTask) -> None:
     path = write_task(
         make_task(), {".gitignore": "*.log\n", "tests/a.log": "", "tests/b.pyc": "", "tests/.gitignore": ""}
     )
-    assert {"a.log", "b.pyc", ".gitignore"} < set(Task.read(path).tests)
+    assert set(Task.read(path).tests) == {"test.sh", "b.pyc", ".gitignore"}
+
+
+@pytest.mark.parametrize("name", ["tests/test.sh", "instruction.md"])
+def test_a_task_whose_own_files_its_gitignore_leaves_out_is_not_run(make_task: MakeTask, name: str) -> None:
+    task = Task.read(write_task(make_task(), {".gitignore": f"/{name}\n"}))
+    assert task.unsupported == [f"{name} outside of its hash (.gitignore)"]
 
 
 def test_a_link_to_what_is_excluded_is_excluded(make_task: MakeTask) -> None:

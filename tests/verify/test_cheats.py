@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -41,9 +41,13 @@ LATER = "sleep 1.1\n"
 def verified(make_task: MakeTask, start_sandbox: Start) -> Callable[..., Coroutine[Any, Any, Verdict]]:
     """Lets an agent's script work in a new sandbox, then verifies."""
 
-    async def run(agent: str, test: str = FAILS, large_bytes: int = 0, **parts: Any) -> Verdict:
+    async def run(
+        agent: str, test: str = FAILS, large_bytes: int = 0, files: Mapping[str, str] = {}, **parts: Any
+    ) -> Verdict:
         path = make_task(test=test, **parts)
-        (path / "tests" / "expected").write_text("secret answer\n")
+        for name, text in {"tests/expected": "secret answer\n", **files}.items():
+            (path / name).parent.mkdir(exist_ok=True)
+            (path / name).write_text(text)
         if large_bytes:
             (path / "tests" / "large").write_bytes(bytes(large_bytes))
         sandbox = await start_sandbox(path)
@@ -217,6 +221,41 @@ async def test_servers_are_no_sign_of_cheating_and_still_answer(verified: Verifi
         "grep -qs daemon /proc/[0-9]*/cmdline && echo 1 > /logs/verifier/reward.txt",
     )
     assert (verdict.reward, verdict.integrity.tamper) == (1.0, ())
+
+
+SENT = {"tests/helper.py": "", "tests/__pycache__/helper.pyc": "stale", "tests/.DS_Store": ""}
+COUNTED = {**SENT, ".gitignore": "*.log\n"}
+"""With an own .gitignore the compiled file is a part of the task, and goes into the container."""
+SLEEPS = daemon("while :; do sleep 100; done")
+
+
+@pytest.mark.parametrize(("files", "there"), [(SENT, "__pycache__"), (COUNTED, "__pycache__/helper.pyc")])
+async def test_what_lay_beside_the_tests_or_comes_of_them_is_no_sign_of_cheating(
+    verified: Verified, files: dict[str, str], there: str
+) -> None:
+    caches = "cd /tests; mkdir -p .pytest_cache made/__pycache__; touch .pytest_cache/x made/__pycache__/y.pyc"
+    verdict = await verified(SLEEPS, f"{caches}; [ -f {there} ] && echo 1 > /logs/verifier/reward.txt", files=files)
+    assert (verdict.reward, verdict.integrity.tamper) == (1.0, ())
+    verdict = await verified("", f"{caches}; echo >>{there}; echo 1 > /logs/verifier/reward.txt", files=files)
+    assert (verdict.reward, verdict.integrity.tamper) == (1.0, ())
+
+
+@pytest.mark.parametrize(
+    ("files", "plants"),
+    [
+        (SENT, "rm -f /tests/__pycache__; mkdir /tests/__pycache__; echo > /tests/__pycache__/helper.pyc"),
+        (SENT, "mkdir /opt/c; echo > /opt/c/helper.pyc; rm -f /tests/__pycache__; ln -s /opt/c /tests/__pycache__"),
+        (COUNTED, "echo other > /tests/__pycache__/helper.pyc"),
+        (COUNTED, "echo other > /tests/__pycache__/test.pyc"),
+    ],
+)
+async def test_bytecode_that_is_planted_beside_the_tests_is_flagged(
+    verified: Verified, files: dict[str, str], plants: str
+) -> None:
+    waits = "until [ -e /logs/verifier/stdout.txt ]; do sleep 0.05; done"
+    test = "until [ -e /done ]; do sleep 0.05; done; echo 1 > /logs/verifier/reward.txt"
+    verdict = await verified(daemon(f"{waits}; {plants}; touch /done"), test, files=files)
+    assert kinds(verdict) == {"tests-changed"} and "/tests/__pycache__" in verdict.integrity.tamper[0]
 
 
 # -- tools ---------------------------------------------------------------------------------------
