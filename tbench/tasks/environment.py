@@ -64,6 +64,12 @@ class Environment:
         folder = self.task.path / self.folder
         return folder if self.build is None else folder / self.build.context
 
+    def context_paths(self) -> list[Path]:
+        """What a build gets of the context, in order: what the task's hash names of it; all of a context elsewhere."""
+        if not self.path.is_relative_to(self.task.path / self.folder):
+            return sorted(self.path.rglob("*"))
+        return self.task.context(self.path.relative_to(self.task.path).as_posix())
+
     @property
     def dockerfile(self) -> Path:
         """Path of its Dockerfile, which need not exist where an image is named."""

@@ -1,28 +1,35 @@
-"""Builds an image of a directory, by the engine's own builder or by BuildKit, and names it by what it is built of."""
+"""Builds an image of a build context, by BuildKit or the engine's own builder, and names it by what it is built of."""
 
 from __future__ import annotations
 
 import hashlib
-import os
 import re
-import shutil
-import subprocess
 import tempfile
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
-from pathlib import Path
-from typing import Any
+from base64 import b64decode
+from collections.abc import Iterator, Mapping
+from contextlib import suppress
+from typing import IO, Any
 
 from tenacity import Retrying, retry_if_exception_type, stop_after_attempt
 
 from tbench.compose.project import ImageBuild
-from tbench.sandbox.docker.labels import LABEL_IMAGE
+from tbench.sandbox.docker.context import BuildContext
+from tbench.sandbox.docker.dockerfile import directive
+from tbench.sandbox.docker.engine import Engine
+from tbench.sandbox.docker.sdk import asking_always
 from tbench.tasks.environment import Environment
+from tbench.tasks.files import mode_of
 from tbench.text import one_line
 
 _TRIES = 3
 """How often an image is built whose cached steps are removed meanwhile."""
+_TRACE = "moby.buildkit.trace"
+_VERTEX, _LOG = 1, 3
+_STEP = re.compile(rb"\[(?!internal\])")
+_SECRET = 8
+"""How long a value of a build argument is at least that is not shown: a shorter one is no secret, and may be in any
+word."""
 _IMAGE_GONE = re.compile(r"(?<!@)sha256:[0-9a-f]{64}|layer does not exist")
 """In an error: an id that no Dockerfile names, so one that the builder had of the engine a moment before."""
 
@@ -35,112 +42,132 @@ class CacheGone(BuildFailed):
     """A build went on from an image of the cache that somebody else removed under it, such as another run."""
 
 
+def has_buildkit(engine: Engine) -> bool:
+    """Whether the engine brings BuildKit, which is Docker's own; Podman's builder knows of itself what it does."""
+    return not engine.info.is_podman and tuple(map(int, engine.api.api_version.split("."))) >= (1, 39)
+
+
 def build(
     api: Any,
-    context: Path,
+    context: BuildContext,
     tag: str,
     *,
     limit_sec: float,
     labels: dict[str, str],
     log: list[str],
+    args: Mapping[str, str] | None = None,
+    target: str | None = None,
     network: str | None = None,
     no_cache: bool = False,
-    wanted: ImageBuild | None = None,
+    uses_buildkit: bool = False,
 ) -> None:
-    """Build with the engine's own builder, through the SDK; output goes to `log`. Raises BuildFailed, TimeoutError.
+    """Build through the SDK, with BuildKit or else the engine's own builder. Raises BuildFailed, TimeoutError.
 
-    Its steps are on `network`, by default on the engine's own bridge; with `no_cache` every one is done. `wanted` names
-    the Dockerfile, its arguments and its stage. What the builder lost of its cache under it is built again, within the
-    same limit.
+    Output goes to `log`. Steps are on `network`, by default on the engine's own bridge; with `no_cache` every one is
+    done. What the builder lost of its cache under it is built again, within the same limit.
     """
     ends = time.monotonic() + limit_sec
-    retrying = Retrying(retry=retry_if_exception_type(CacheGone), stop=stop_after_attempt(_TRIES), reraise=True)
-    with _dockerfile(context, wanted) as dockerfile:
-        retrying(
-            _build,
-            api,
-            limit_sec,
-            ends,
-            log,
-            path=str(context),
-            tag=tag,
-            labels=labels,
-            network_mode=network,
-            nocache=no_cache,
-            dockerfile=dockerfile,
-            buildargs=dict(wanted.args) if wanted else None,
-            target=wanted.target if wanted else None,
-        )
+    client = asking_always(api, version="2") if uses_buildkit else api
+    options = {"tag": tag, "labels": labels, "network_mode": network, "nocache": no_cache, "target": target}
+
+    def attempt(context: BuildContext) -> None:
+        retrying = Retrying(retry=retry_if_exception_type(CacheGone), stop=stop_after_attempt(_TRIES), reraise=True)
+        with tempfile.TemporaryFile() as packed:
+            context.pack(packed, uses_buildkit=uses_buildkit)
+            named = {**options, "dockerfile": context.dockerfile, "buildargs": dict(args or {})}
+            retrying(_build, client, packed, limit_sec, ends, log, **named)
+
+    try:
+        attempt(context)
+    except BuildFailed as error:
+        if not uses_buildkit or not _lacks_frontend(context.text, str(error)):
+            raise
+        log.append(f"{error}; the engine's own frontend builds instead\n")
+        attempt(context.without_syntax())
 
 
-@contextmanager
-def _dockerfile(context: Path, wanted: ImageBuild | None) -> Iterator[str | None]:
-    """Path of the Dockerfile, relative to the context or absolute; None for `Dockerfile`."""
-    if wanted is None or wanted.inline is None:
-        yield str((context / wanted.dockerfile).resolve()) if wanted and wanted.dockerfile else None
-        return
-    with tempfile.TemporaryDirectory() as directory:
-        path = Path(directory) / "Dockerfile"
-        path.write_text(wanted.inline, encoding="utf-8")
-        yield str(path)
+def _lacks_frontend(dockerfile: str, error: str) -> bool:
+    """Whether a build failed as Docker's own frontend, which the Dockerfile names, cannot be pulled."""
+    name = (directive(dockerfile, "syntax") or "").partition("@")[0].partition(":")[0]
+    is_docker = name in ("docker/dockerfile", "docker.io/docker/dockerfile")
+    return is_docker and "docker/dockerfile" in error and "parse error" not in error
 
 
-def _build(api: Any, limit_sec: float, ends: float, log: list[str], **options: Any) -> None:
+def _build(client: Any, packed: IO[bytes], limit_sec: float, ends: float, log: list[str], **options: Any) -> None:
+    packed.seek(0)
     # The request's timeout bounds a silent step; a client that goes away makes the engine stop.
     left_sec = max(int(ends - time.monotonic()), 0) + 1
-    stream = api.build(rm=True, forcerm=True, decode=True, timeout=left_sec, **options)
+    stream = client.build(
+        fileobj=packed, custom_context=True, rm=True, forcerm=True, decode=True, timeout=left_sec, **options
+    )
+    trace = _Trace([value for value in options["buildargs"].values() if len(value) >= _SECRET])
     try:
         for message in stream:
-            log.append(message.get("stream") or f"{message.get('status', '')}\n")
-            if "error" in message:
-                raise (CacheGone if _IMAGE_GONE.search(message["error"]) else BuildFailed)(message["error"])
+            if message.get("id") == _TRACE:
+                with suppress(IndexError, KeyError, ValueError):  # of one that cannot be read there are no words
+                    log += trace.lines(b64decode(message["aux"]))
+            else:
+                log.append(message.get("stream") or f"{message.get('status', '')}\n")
+            # Without a build there is but a message.
+            if (failed := message.get("error") or message.get("message")) is not None:
+                raise (CacheGone if _IMAGE_GONE.search(failed) else BuildFailed)(failed)
             if time.monotonic() > ends:
                 raise TimeoutError(f"longer than {limit_sec:.0f} s")
     finally:
         stream.close()
 
 
-def build_with_buildkit(
-    api: Any,
-    context: Path,
-    tag: str,
-    *,
-    limit_sec: float,
-    log: list[str],
-    no_cache: bool = False,
-    wanted: ImageBuild | None = None,
-) -> None:
-    """Build a Dockerfile with heredocs, mounts or modes by the docker client, which alone drives BuildKit."""
-    client = shutil.which("docker")
-    if client is None:
-        raise BuildFailed(
-            "this Dockerfile needs BuildKit (heredoc, --mount or --chmod): install the docker client with buildx"
-        )
-    options = ["--progress=plain", "-t", tag, "--label", f"{LABEL_IMAGE}=task", *(["--no-cache"] if no_cache else [])]
-    for name, value in (wanted.args if wanted else {}).items():
-        options += ["--build-arg", f"{name}={value}"]
-    options += ["--target", wanted.target] if wanted and wanted.target else []
-    with _dockerfile(context, wanted) as dockerfile:
-        done = subprocess.run(
-            [client, "build", *options, *(["-f", dockerfile] if dockerfile else []), str(context)],
-            env={**os.environ, "DOCKER_BUILDKIT": "1"},
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            timeout=limit_sec,
-            check=False,
-        )
-    text = done.stdout.decode("utf-8", "replace")
-    log.append(text)
-    if done.returncode:
-        hint = "; it needs BuildKit: install docker-buildx" if "buildx" in text else ""
-        raise BuildFailed(f"docker build ended with {done.returncode}{hint}")
+class _Trace:
+    """Reads what BuildKit tells of a build, messages of its protocol: the steps that begin, and what they print."""
+
+    def __init__(self, secrets: list[str]) -> None:
+        """`secrets` are values that the names of steps show, but that are not to be seen."""
+        self._begun: set[bytes] = set()
+        self._secrets = secrets
+
+    def lines(self, message: bytes) -> Iterator[str]:
+        for kind, data in _fields(message):
+            fields = dict(_fields(data)) if kind in (_VERTEX, _LOG) else {}
+            if kind == _LOG:
+                yield fields.get(4, b"").decode("utf-8", "replace")
+            elif _STEP.match(fields.get(3, b"")) and 5 in fields and fields[1] not in self._begun:
+                self._begun.add(fields[1])
+                yield f"{self._shown(fields[3].decode('utf-8', 'replace'))}\n"
+
+    def _shown(self, name: str) -> str:
+        for secret in self._secrets:
+            name = name.replace(secret, "...")
+        return name
+
+
+def _fields(message: bytes) -> Iterator[tuple[int, bytes]]:
+    """The fields of a message in the encoding of Protocol Buffers, but for plain numbers: their numbers and bytes."""
+    at = 0
+
+    def number() -> int:
+        nonlocal at
+        value = shift = 0
+        while True:
+            value |= (message[at] & 0x7F) << shift
+            at, shift = at + 1, shift + 7
+            if message[at - 1] < 0x80:
+                return value
+
+    while at < len(message):
+        key = number()
+        if key & 7 == 0:
+            number()
+        else:
+            length = {1: 8, 5: 4}.get(key & 7) or number()
+            yield key >> 3, message[at : at + length]
+            at += length
 
 
 def last_lines(log: list[str]) -> str:
-    """The builder's last words, for a message."""
+    """The builder's last words, to go at the end of a message; empty where there are none."""
     chatter = (" --->", "Removing intermediate container")
     last = [line for line in "".join(log).splitlines() if line.strip() and not line.startswith(chatter)][-2:]
-    return f"last lines: {one_line(' | '.join(last), 200)}"
+    return f"; last lines: {one_line(' | '.join(last), 200)}" if last else ""
 
 
 def tag_of_unchanged(environment: Environment) -> str:
@@ -154,12 +181,12 @@ def build_tag(environment: Environment) -> str:
     """The tag `tbench/<task>:<hash>` of paths, modes and bytes of environment/: the same content is built once."""
     digest = hashlib.sha256()
     root = environment.path
-    for path in sorted(root.rglob("*")):
+    for path in environment.context_paths():
         relative = path.relative_to(root).as_posix()
-        executable = path.is_file() and os.access(path, os.X_OK)
-        digest.update(f"{relative}\0{'x' if executable else '-'}\0".encode())
+        executable = path.is_file() and mode_of(path) & 0o100
+        digest.update(f"{relative}\0{'x' if executable else '-'}\0".encode("utf-8", "surrogateescape"))
         if path.is_symlink():
-            digest.update(str(path.readlink()).encode())
+            digest.update(str(path.readlink()).encode("utf-8", "surrogateescape"))
         elif path.is_file():
             with path.open("rb") as file:  # of any size: only its digest is held
                 digest.update(hashlib.file_digest(file, "sha256").digest())

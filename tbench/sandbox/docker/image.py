@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-import subprocess
+import re
 import time
 from collections.abc import Callable, Iterable
 from contextlib import AbstractAsyncContextManager, nullcontext
@@ -20,20 +20,24 @@ from tbench.sandbox.docker.build import (
     CacheGone,
     build,
     build_tag,
-    build_with_buildkit,
+    has_buildkit,
     last_lines,
     tag_of_unchanged,
 )
+from tbench.sandbox.docker.context import BuildContext
 from tbench.sandbox.docker.dockerfile import (
     base_images,
     fetches_by_itself,
+    heredoc_around,
     needs_buildkit,
+    platform_args,
     read_dockerfile,
     why_not_closed,
 )
 from tbench.sandbox.docker.engine import Engine, EngineError, EngineUnreachable, is_disk_full
 from tbench.sandbox.docker.labels import LABEL_IMAGE, LABEL_ORIGINAL
 from tbench.sandbox.docker.pulling.forecast import free_bytes
+from tbench.sandbox.docker.pulling.login import find_login
 from tbench.sandbox.docker.pulling.name import ImageName
 from tbench.sandbox.docker.pulling.pulls import Pulls
 from tbench.sandbox.docker.pulling.trouble import PullFailed
@@ -202,9 +206,9 @@ class Images:
 
     async def _require_closable(self, environment: Environment) -> None:
         """Check that nothing in the task's build goes round the network that it gets. Raises TrialError."""
-        dockerfile = _dockerfile(environment)
-        why = why_not_closed(dockerfile)
-        for name in sorted(filter(None, base_images(dockerfile))) if why is None else ():
+        dockerfile, args = _dockerfile(environment), environment.build.args if environment.build else {}
+        why = why_not_closed(dockerfile, args)
+        for name in sorted(filter(None, base_images(dockerfile, args))) if why is None else ():
             if (base := await self.find(name)) is None:
                 await self._pull_base(name, environment)
                 base = await self.find(name)
@@ -376,29 +380,87 @@ class Images:
 
     async def _build_on(self, network: str | None, environment: Environment, tag: str) -> None:
         limit_sec = environment.settings.build_timeout_sec
-        if network is None and needs_buildkit(_dockerfile(environment)):
-            builder: Callable[..., None] = build_with_buildkit
-        else:
-            builder = partial(build, labels={LABEL_IMAGE: "task"}, network=network)
-        builder = partial(builder, no_cache=self._no_cache, wanted=environment.build)
         log: list[str] = []
         started = time.monotonic()
         try:
+            context = await asyncio.to_thread(BuildContext.of, environment)
+            uses_buildkit = network is None and self._uses_buildkit(environment, context)
+            if uses_buildkit:
+                network = await self._network_of_buildkit()
+                await self._pull_with_login(environment, context)
+            args = environment.build.args if environment.build else {}
+            builder = partial(
+                build,
+                labels={LABEL_IMAGE: "task"},
+                network=network,
+                no_cache=self._no_cache,
+                target=environment.build.target if environment.build else None,
+                args=args if uses_buildkit else {**self._platform_args(context), **args},
+                uses_buildkit=uses_buildkit,
+            )
             await self._engine.call(
                 partial(builder, limit_sec=limit_sec, log=log),
                 self._engine.api,
-                environment.path,
+                context,
                 tag,
                 deadline_sec=limit_sec + 30,
             )
-        except (BuildFailed, EngineError, subprocess.SubprocessError, TimeoutError) as error:
+        except (BuildFailed, EngineError, OSError) as error:
             if time.monotonic() - started >= limit_sec:
-                why = f"{environment.dockerfile}: the build took longer than {limit_sec:.0f} s; {last_lines(log)}"
+                why = f"{environment.dockerfile}: the build took longer than {limit_sec:.0f} s{last_lines(log)}"
                 raise TrialError("image_build_timeout", why) from error
-            why = f"{environment.dockerfile}: {one_line(str(error), 300)}; {last_lines(log)}"
+            why = f"{environment.dockerfile}: {self._words(error, context.text)}{last_lines(log)}"
             raise TrialError(_why_not_built(error, log), why, stage=Stage.IMAGE) from error
         finally:
             self._keep_log(environment, log)
+
+    def _uses_buildkit(self, environment: Environment, context: BuildContext) -> bool:
+        """Whether BuildKit builds, as it does where the engine has it. Raises TrialError where it must, but cannot."""
+        if not has_buildkit(self._engine) or not context.may_show_dockerfile:
+            return has_buildkit(self._engine)
+        if what := needs_buildkit(context.text):
+            why = (
+                f"it needs BuildKit ({what}), which cannot keep the Dockerfile out of what COPY or a mount of it takes"
+            )
+            advice = "name the files that are to be taken, or let .dockerignore leave the Dockerfile in"
+            raise TrialError("image_build_failed", f"{environment.dockerfile}: {why}; {advice}")
+        return False
+
+    async def _network_of_buildkit(self) -> str | None:
+        """None for the engine's own bridge; without one its steps have no network, as with the engine's own builder."""
+        found = await self._engine.call(self._engine.api.networks, names=["bridge"])
+        return None if any(each["Name"] == "bridge" for each in found) else "none"
+
+    async def _pull_with_login(self, environment: Environment, context: BuildContext) -> None:
+        """Pull what stages begin from and registries may give to us alone: BuildKit would pull it as nobody."""
+        args = environment.build.args if environment.build else {}
+        for name in sorted(filter(None, base_images(context.text, args))):
+            registry = ImageName.parse(name).registry
+            if await asyncio.to_thread(find_login, registry) is not None and await self.find(name) is None:
+                await self._pull_base(name, environment)
+
+    def _platform_args(self, context: BuildContext) -> dict[str, str]:
+        """Arguments that Docker's own builder lacks, and that BuildKit and Podman's give by themselves."""
+        info = self._engine.info
+        asked = set[str]() if info.is_podman else platform_args(context.text)
+        values = {"PLATFORM": f"linux/{info.architecture}", "OS": "linux", "ARCH": info.architecture}
+        known = {f"{role}{kind}": value for kind, value in values.items() for role in ("TARGET", "BUILD")}
+        return {name: value for name, value in known.items() if name in asked}
+
+    def _words(self, error: Exception, dockerfile: str) -> str:
+        """What a builder says; of a heredoc that it takes for instructions, what it is."""
+        said = one_line(str(error), 300)
+        line = re.search(r"parse error (?:on )?line (\d+)", said)
+        if line is None and "unknown instruction" not in said.lower() and "<<" not in said:
+            return said
+        if (heredoc := heredoc_around(dockerfile, int(line[1]) if line else None)) is None:
+            return said
+        info = self._engine.info
+        builder = f"{'Podman' if info.is_podman else 'Docker'} {info.version}"
+        advice = "Docker 23 and Podman 4.8 do, with a blank after << Docker 28.2"
+        if not info.is_podman:
+            advice += "; so does '# syntax=docker/dockerfile:1' in the first line, where that image can be pulled"
+        return f"{heredoc}: this engine's builder ({builder}) does not know it ({advice}): {said}"
 
     def _keep_log(self, environment: Environment, log: list[str]) -> None:
         if self._log_dir is not None:

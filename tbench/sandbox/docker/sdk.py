@@ -48,3 +48,10 @@ def release_stream(stream: Any) -> None:
 def release(raw: Any) -> None:
     """Close the HTTP response that holds the socket's descriptor; the number may be another's from then on."""
     getattr(raw, "_response", raw).close()
+
+
+def asking_always(api: Any, **parameters: str) -> Any:
+    """The same client, over the same connections, with parameters in each call that the SDK has no argument for."""
+    client = object.__new__(type(api))
+    client.__dict__ = {**vars(api), "params": parameters}
+    return client

@@ -18,6 +18,7 @@ from pathlib import Path
 from tbench.errors import UsageError
 from tbench.sandbox.backend import TOOLS, Say
 from tbench.sandbox.docker.build import BuildFailed, build, last_lines
+from tbench.sandbox.docker.context import BuildContext
 from tbench.sandbox.docker.create import host_config_of, run_helper
 from tbench.sandbox.docker.engine import Engine, EngineError, EngineUnreachable
 from tbench.sandbox.docker.labels import LABEL_OWNER, LABEL_SHARED
@@ -182,13 +183,13 @@ async def whole_tools(engine: Engine, say: Say, recipe: Path | None = None) -> T
             await engine.call(
                 partial(build, limit_sec=_BUILD_SEC, labels={LABEL_SHARED: "tools"}, log=log),
                 engine.api,
-                recipe,
+                BuildContext.of_folder(recipe),
                 tag,
                 deadline_sec=_BUILD_SEC + 30,
             )
         printed = await _look_and_fill(engine, name, tag, is_new=is_new)
     except (BuildFailed, EngineError, TimeoutError) as error:
-        why = f"{one_line(str(error), 300)}{f'; {last_lines(log)}' if log else ''}"
+        why = f"{one_line(str(error), 300)}{last_lines(log)}"
         raise UsageError(f"building the tools volume from {recipe} failed: {why}") from error
     was_filled = "filled" in printed.splitlines()
     if was_filled:

@@ -4,7 +4,16 @@ from __future__ import annotations
 
 import pytest
 
-from tbench.sandbox.docker.dockerfile import base_images, fetches_by_itself, needs_buildkit, why_not_closed
+from tbench.sandbox.docker.dockerfile import (
+    base_images,
+    directive,
+    fetches_by_itself,
+    heredoc_around,
+    needs_buildkit,
+    platform_args,
+    why_not_closed,
+    without_syntax,
+)
 
 BASE = "FROM debian\n"
 
@@ -18,11 +27,73 @@ BASE = "FROM debian\n"
         "COPY --from=x --chmod=755 a /\n",
         "COPY --from=a --chmod=755 x /x\n",
         "ADD --link x /x\n",
+        "RUN cat << 'EOF' > /x\n$y\nEOF\n",
+        "RUN one && \\\n  # a comment\n  cat <<-EOF >/x && \\\n  two\n\tEOF\n",
+        "ONBUILD RUN 3<<E'O'F cat\nx\nEOF\n",
+        'RUN <<A <<"B C" cat\n1\nA\n2\nB C\n',
+        "RUN echo $(cat <<EOF)\nx\nEOF)\n",
     ],
 )
 def test_heredocs_mounts_and_modes_need_buildkit(steps: str) -> None:
     assert needs_buildkit(BASE + steps)
     assert "BuildKit" in str(why_not_closed(BASE + steps))
+
+
+@pytest.mark.parametrize(
+    "steps",
+    [
+        "RUN echo $((1<<2)) $(( 1 << 2 ))\n",
+        "RUN cat <<<word\nword\n",
+        "RUN bash -c 'cat <<EOF'\nEOF\n",
+        'RUN echo "<<EOF" \\<<EOF\nEOF\n',
+        'RUN ["cat", "<<EOF"]\nEOF\n',
+        "ENV A=<<EOF\nEOF\n",
+        "RUN cat <<EOF\n  EOF\n EOF \n",
+        "RUN # <<EOF \\\nEOF\n",
+    ],
+)
+def test_what_is_no_heredoc_to_docker_needs_nothing(steps: str) -> None:
+    assert needs_buildkit(BASE + steps) is None
+
+
+def test_what_needs_buildkit_is_named_with_its_line() -> None:
+    assert needs_buildkit("# one\nFROM a\n\nRUN a && \\\n cat << EOF\nEOF\n") == "the heredoc EOF in line 4"
+    assert needs_buildkit("FROM a\nRUN --network=none --mount=type=tmpfs,target=/x ls\n") == "--mount in line 2"
+    assert needs_buildkit("FROM --platform=$BUILDPLATFORM a\n") == "$BUILDPLATFORM without ARG in line 1"
+    assert needs_buildkit("ARG BUILDPLATFORM\nFROM --platform=$BUILDPLATFORM a\n") is None
+
+
+def test_the_heredoc_around_a_line_is_found() -> None:
+    dockerfile = "# escape=`\nFROM a\nRUN x `\n <<ONE\n1\nFROM b\nONE\nRUN <<TWO\n2\nTWO\n"
+    found = {line: heredoc_around(dockerfile, line) for line in (3, 4, 5, 7, 8, 9, None)}
+    one, two = "the heredoc ONE in line 3", "the heredoc TWO in line 8"
+    assert found == {3: None, 4: None, 5: one, 7: one, 8: None, 9: two, None: one}
+    assert base_images(dockerfile) == {"a"}, "what a heredoc holds is no instruction"
+
+
+@pytest.mark.parametrize(
+    ("dockerfile", "names"),
+    [
+        ("ARG TARGETARCH\nFROM a\narg TARGETOS BUILDPLATFORM\n", {"TARGETARCH", "TARGETOS", "BUILDPLATFORM"}),
+        ("FROM a\nARG TARGETARCH=mips OTHER\nRUN echo ARG TARGETOS $TARGETPLATFORM\n", set()),
+    ],
+)
+def test_variables_of_the_platform_are_those_that_are_declared_without_a_value(
+    dockerfile: str, names: set[str]
+) -> None:
+    assert platform_args(dockerfile) == names
+
+
+def test_directives_are_those_at_the_very_top() -> None:
+    dockerfile = "\ufeff# syntax = docker/dockerfile:1 \n#escape=`\nFROM a\n# syntax=b\n"
+    assert (directive(dockerfile, "syntax"), directive(dockerfile, "escape")) == ("docker/dockerfile:1", "`")
+    assert without_syntax(dockerfile) == "#escape=`\n\nFROM a\n# syntax=b\n"
+    for other in ("\n# syntax=b\n", "# about\n# syntax=b\n", "FROM a\n# syntax=b"):
+        assert (directive(other, "syntax"), without_syntax(other)) == (None, other)
+
+
+def test_a_build_may_give_the_image_that_it_begins_from() -> None:
+    assert base_images("ARG BASE\nARG TAG=1\nFROM $BASE:$TAG\n", {"BASE": "a/b", "TAG": "2"}) == {"a/b:2"}
 
 
 @pytest.mark.parametrize(

@@ -8,20 +8,24 @@ import subprocess
 import sys
 import uuid
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
+from digest_cases import write_task
 from run_plans import a_config
 
+from tbench.compose.project import ImageBuild
 from tbench.errors import TrialError
 from tbench.results import ImageOrigin
 from tbench.runs.overrides import as_configured
+from tbench.sandbox.docker import image as image_module
 from tbench.sandbox.docker.build import build_tag
 from tbench.sandbox.docker.engine import Engine
 from tbench.sandbox.docker.image import Image, Images
 from tbench.sandbox.docker.pulling.pulls import Pulls
-from tbench.tasks.environment import agent_environment
+from tbench.tasks.environment import Environment, agent_environment
 from tbench.tasks.task import Task
 
 needs_engine = pytest.mark.engine
@@ -31,8 +35,12 @@ NOWHERE = "localhost:1/nobody/nothing:1"
 
 
 async def failure(images: Images, task: Task) -> TrialError:
+    return await failure_of(images, agent_environment(task))
+
+
+async def failure_of(images: Images, environment: Environment) -> TrialError:
     with pytest.raises(TrialError) as caught:
-        await images.get(agent_environment(task))
+        await images.get(environment)
     return caught.value
 
 
@@ -199,6 +207,85 @@ async def test_a_dockerfile_that_cannot_be_parsed_is_named(engine: Engine, fresh
     assert failed.type == "image_build_failed"
     assert str(task.dockerfile) in str(failed)
     assert "BUILD" in str(failed)
+
+
+BUILDS = {
+    "platform": (
+        "ARG TARGETARCH\nARG TARGETOS\nARG BUILDPLATFORM=mine\n"
+        'RUN test "$TARGETOS/$TARGETARCH $BUILDPLATFORM" = "linux/{architecture} mine"\n',
+        {},
+    ),
+    "what is ignored": (
+        "COPY . /all\nRUN cd /all && test \"$(echo $(find . ! -type d | sort))\" = './a ./d/b'\n",
+        {
+            "a": "",
+            "d/b": "",
+            "d/c": "",
+            "a~": "",
+            "d/__pycache__/x.pyc": "",
+            ".dockerignore": "d/*\n!d/b\n.*\nDocker*\n",
+        },
+    ),
+    "modes and links": (
+        'COPY . /all\nRUN cd /all && test "$(echo $(stat -c %a:%U a d d/b))" = "644:root 755:root 755:root"\n'
+        'RUN test "$(readlink /all/link)" = a\n',
+        {"a": "", "d/b": "#!", "link": "-> a"},
+    ),
+    "no heredocs": ("RUN test \"$(bash -c 'cat <<<one')$((1<<2))\" = one4 && echo '<<EOF' >/x\n", {}),
+    "a frontend that no registry has": ("COPY Dockerfile /\nRUN test -e /Dockerfile\n", {}),
+}
+
+
+@needs_engine
+@pytest.mark.parametrize("builder", ["BuildKit", "the engine's own"])
+@pytest.mark.parametrize("what", BUILDS)
+async def test_each_builder_makes_of_a_dockerfile_what_its_users_get(
+    engine: Engine, fresh: Callable[..., Task], monkeypatch: pytest.MonkeyPatch, builder: str, what: str
+) -> None:
+    steps, files = BUILDS[what]
+    task = fresh(steps.replace("{architecture}", engine.info.architecture))
+    write_task(task.path, {f"environment/{name}": text for name, text in files.items()})
+    for path in task.path.glob("environment/**/*"):
+        path.chmod(0o700 if path.is_dir() or path.name == "b" else 0o600)
+    if what == "a frontend that no registry has":
+        text = task.dockerfile.read_text()
+        task.dockerfile.write_text(f"# syntax=docker.io/docker/dockerfile:9-{uuid.uuid4().hex}\n{text}")
+    if builder != "BuildKit":
+        monkeypatch.setattr(image_module, "has_buildkit", lambda _: False)
+    assert await Images(engine).get(agent_environment(Task.read(task.path)))
+
+
+@needs_engine
+@pytest.mark.parametrize("steps", ["RUN cat << 'EOF' >/x\ntext\nEOF\n", "COPY <<-EOF /x\n\ttext\n\tEOF\n"])
+async def test_a_heredoc_is_built_or_refused_by_name(engine: Engine, fresh: Callable[..., Task], steps: str) -> None:
+    task = fresh(steps)
+    try:
+        await Images(engine).get(agent_environment(task))
+    except TrialError as error:
+        assert error.type == "image_build_failed"
+        assert str(error).startswith(f"{task.dockerfile}: the heredoc EOF in line 3: ") and engine.info.version in str(
+            error
+        )
+
+
+@needs_engine
+async def test_what_buildkit_alone_builds_is_refused_where_a_copy_would_see_the_dockerfile(
+    engine: Engine, fresh: Callable[..., Task]
+) -> None:
+    task = fresh("COPY . /all\nCOPY --chmod=700 Dockerfil[e] /x/\n")
+    (task.path / "environment" / ".dockerignore").write_text("Dockerfile\n")
+    failed = await failure(Images(engine), Task.read(task.path))
+    assert failed.type == "image_build_failed" and "(--chmod in line 4)" in str(failed)
+
+
+@needs_engine
+async def test_values_of_a_build_are_not_shown(engine: Engine, fresh: Callable[..., Task], tmp_path: Path) -> None:
+    secret, task = uuid.uuid4().hex, fresh("ARG TOKEN\nRUN echo $TOKEN >/dev/null; exit 3\n")
+    build = ImageBuild(".", args={"TOKEN": secret})
+    environment = replace(agent_environment(task), build=build)
+    failed = await failure_of(Images(engine, log_dir=tmp_path / "logs"), environment)
+    log = (tmp_path / "logs" / f"{task.name}.log").read_text()
+    assert "RUN echo" in log and secret not in str(failed) + log
 
 
 @needs_engine
@@ -369,7 +456,7 @@ import asyncio, sys
 from pathlib import Path
 from tbench.sandbox.docker.engine import Engine
 from tbench.sandbox.docker.image import Images
-from tbench.tasks.environment import agent_environment
+from tbench.tasks.environment import Environment, agent_environment
 from tbench.tasks.task import Task
 
 async def main():

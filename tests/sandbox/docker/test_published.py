@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
-from own_registry import HTML, TOO_MANY, Front, OwnRegistry, answering, cut_after
+from own_registry import HTML, LOGIN, TOO_MANY, Front, OwnRegistry, answering, cut_after, own_registry
 
 from tbench.errors import TrialError
 from tbench.results import ImageOrigin
@@ -325,3 +326,14 @@ async def test_a_backend_tells_what_is_to_be_pulled_and_what_could_not_be(
         assert set(backend.image_ids) == {"good"} and backend.image_origins["good"].how == "pulled"
         (line,) = await backend.about_pulls([good, bad], ask=False)
         assert line.startswith("1 image to be pulled; size unknown")
+
+
+async def test_an_image_is_built_of_one_that_a_registry_gives_to_us_alone(
+    engine: Engine, fresh: Callable[..., Task], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    with own_registry(login=True) as registry:
+        base = registry.push().at(registry)
+        (tmp_path / "config.json").write_text(json.dumps({"auths": {registry.address: {"auth": LOGIN}}}))
+        monkeypatch.setenv("DOCKER_CONFIG", str(tmp_path))
+        task = fresh(f"FROM {base}\nCOPY Dockerfile /\n")
+        assert (await Images(engine).get(agent_environment(task))).reference == build_tag(agent_environment(task))

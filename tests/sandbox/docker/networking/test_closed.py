@@ -181,7 +181,7 @@ async def test_what_only_buildkit_builds_is_refused_in_one_line(fresh: Fresh, bu
 async def test_what_the_engine_itself_would_fetch_is_refused(fresh: Fresh, build: Build, host_port: int) -> None:
     """The engine asks over its host's network, whatever network the steps are on."""
     url = f"http://127.0.0.1:{host_port}/x"
-    said = await build(fresh(f"ADD {url} /x\nRUN cat /x\n"), block_host=False)
+    said = await build(fresh(f"ADD {url} /x\nRUN cat /x && : {uuid.uuid4()}\n"), block_host=False)
     assert "reached" in said
     assert url in await refusal(build, fresh(f"ADD {url} /x\n"))
 
