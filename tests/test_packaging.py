@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import json
 import re
 import runpy
 import shutil
 import subprocess
 import sys
+import sysconfig
 import tomllib
 import zipfile
 from collections.abc import Callable
@@ -94,6 +96,28 @@ def test_the_remote_is_that_of_the_checkout_itself(tmp_path: Path) -> None:
     origin: Callable[[Path], str] = runpy.run_path(str(ROOT / "hatch_build.py"))["origin"]
     assert origin(tmp_path) == "https://example.com/outer"
     assert origin(tmp_path / "inner") == ""
+
+
+@pytest.mark.slow
+@pytest.mark.engine
+def test_the_demo_of_an_installed_wheel_shows_no_signs_of_tampering(tmp_path: Path, tools_volume: str) -> None:
+    """pip compiles the bundled tasks, too: what that leaves beside tests and solutions is no part of them."""
+    build = [sys.executable, "-m", "hatchling", "build", "--target", "wheel", "--directory", str(tmp_path)]
+    subprocess.run(build, cwd=ROOT, check=True, capture_output=True)
+    subprocess.run([sys.executable, "-m", "venv", str(tmp_path / "venv")], check=True)
+    python = tmp_path / "venv" / "bin" / "python"
+    install = [str(python), "-m", "pip", "install", "--quiet", "--no-deps", "--no-index", "--compile"]
+    subprocess.run([*install, str(next(tmp_path.glob("*.whl")))], check=True)
+    site = next((tmp_path / "venv").glob("lib/python*/site-packages"))
+    assert list(site.glob("tbench/bundled/tasks/*/tests/__pycache__")), "nothing was compiled, so nothing is tried"
+    # What it needs is taken from where these tests run; its own files come before.
+    (site / "dependencies.pth").write_text(f"{sysconfig.get_path('purelib')}\n{Path(pytest.__file__).parents[1]}\n")
+    demo = [str(python.with_name("tbench")), "demo", "-k", "1", "-o", str(tmp_path / "run")]
+    done = subprocess.run(demo, cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-2000:]
+    results = [json.loads(line) for line in (tmp_path / "run" / "results.jsonl").read_text().splitlines()]
+    assert len(results) >= 6
+    assert {result["task"]: result["integrity"]["tamper"] for result in results if result["integrity"]["tamper"]} == {}
 
 
 @pytest.mark.slow

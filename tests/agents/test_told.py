@@ -27,7 +27,7 @@ workdir = "/work/here"
 memory_mb = 256
 allow_internet = false
 skills_dir = "{folder}"
-healthcheck = {{ command = "test -x run.sh", retries = 1 }}
+healthcheck = {{ command = "chmod 600 skills/hidden/SKILL.md && test -x run.sh", retries = 1 }}
 """
 SKILL = "---\nname: {name}\ndescription: d\n---\n"
 Start = Callable[[Path], Coroutine[Any, Any, Sandbox]]
@@ -49,7 +49,6 @@ def loose(make_task: MakeTask, folder: str = "/work/here/skills") -> Path:
         file.parent.mkdir(parents=True, exist_ok=True)
         file.write_text(text)
     (path / "environment" / "run.sh").chmod(0o755)
-    (path / "environment" / "skills" / "hidden" / "SKILL.md").chmod(0o600)
     return path
 
 

@@ -11,7 +11,6 @@ import tempfile
 import uuid
 from collections.abc import Awaitable, Collection, Mapping, Sequence
 from functools import partial
-from pathlib import Path
 from typing import IO, Any
 
 from harness.stream import ByteStream
@@ -51,7 +50,7 @@ from tbench.sandbox.docker.networking.router import Router
 from tbench.sandbox.docker.originals import Originals, compare
 from tbench.sandbox.docker.removing import force_remove, remove_or_remember
 from tbench.sandbox.health import wait_until_healthy
-from tbench.sandbox.loose_files import pack_folder
+from tbench.sandbox.loose_files import LooseFiles
 from tbench.sandbox.pinning import Lease
 from tbench.tasks.format import Healthcheck
 from tbench.tasks.network import NetworkPolicy
@@ -275,10 +274,10 @@ class Container:
         with asking("put_archive", self.is_fresh, "copying files into the container", "sandbox_failed"):
             await self._engine.call(self._engine.api.put_archive, self.container_id, "/", pack(files))
 
-    async def _put_loose(self, folder: Path) -> None:
+    async def _put_loose(self, loose: LooseFiles) -> None:
         def copying() -> None:
             with tempfile.TemporaryFile() as file:
-                pack_folder(folder, file)
+                loose.pack(file)
                 file.seek(0)
                 self._engine.api.put_archive(self.container_id, self.workdir, file)
 

@@ -15,9 +15,9 @@ from typing import IO
 from tbench.compose.project import ImageBuild
 from tbench.errors import TrialError
 from tbench.sandbox.docker.dockerfile import without_syntax
+from tbench.sandbox.loose_files import add_path
 from tbench.tasks.dockerfile import copied_paths, takes
 from tbench.tasks.environment import Environment
-from tbench.tasks.files import mode_of
 
 _IGNORE = ".dockerignore"
 _NOTHING = re.compile(r"(?!)")
@@ -95,7 +95,7 @@ class BuildContext:
         with tarfile.open(fileobj=file, mode="w", format=tarfile.GNU_FORMAT) as archive:
             for path in self.paths:
                 if (name := path.relative_to(self.root).as_posix()) not in added:
-                    _add(archive, name, path)
+                    add_path(archive, name, path)
             for name, content in added.items():
                 data = content.encode("utf-8", "surrogateescape")
                 member = tarfile.TarInfo(name)
@@ -105,21 +105,6 @@ class BuildContext:
 
 def _text(path: Path) -> str:
     return path.read_bytes().decode("utf-8", "surrogateescape")
-
-
-def _add(archive: tarfile.TarFile, name: str, path: Path) -> None:
-    member = tarfile.TarInfo(name)
-    member.mtime = int(path.lstat().st_mtime)
-    if path.is_symlink():
-        member.type, member.linkname = tarfile.SYMTYPE, str(path.readlink())
-        archive.addfile(member)
-    elif path.is_dir():
-        member.type, member.mode = tarfile.DIRTYPE, 0o755
-        archive.addfile(member)
-    elif path.is_file():
-        with path.open("rb") as content:
-            member.mode, member.size = mode_of(path), os.fstat(content.fileno()).st_size
-            archive.addfile(member, content)
 
 
 def _matcher(ignored: str) -> Callable[[str], bool]:

@@ -8,7 +8,6 @@ import re
 import uuid
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from tbench.errors import Origin, TrialError
@@ -19,6 +18,7 @@ from tbench.sandbox.docker.image import Image
 from tbench.sandbox.docker.labels import LABEL_OWNER, LABEL_RUN, LABEL_TRIAL, NETWORK
 from tbench.sandbox.docker.owner import owner
 from tbench.sandbox.docker.removing import force_remove
+from tbench.sandbox.loose_files import LooseFiles
 from tbench.sandbox.startup import NOTHING, Startup
 from tbench.tasks.network import NetworkPolicy
 
@@ -70,8 +70,8 @@ class Recipe:
     """The task's own image, where `image` is a snapshot of a sandbox that was made of it."""
     beside: str | None = None
     """Id of the container whose network and volumes this one shares."""
-    loose: Path | None = None
-    """A folder whose files are copied into the working directory."""
+    loose: LooseFiles | None = None
+    """Files that are copied into the working directory."""
     cpuset: tuple[int, ...] = ()
     """Numbers of the cpus to run on; empty for any."""
     gpus: int = 0
