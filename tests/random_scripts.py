@@ -114,6 +114,21 @@ SIMPLE = one_of_these(r"""
     echo $"loc" ¦ echo a\ ¦ caller ¦ suspend -x ¦ test -t 0; echo $? ¦ test -t 1; echo $?
     [ -p /dev/stdin ] ¦ logout ¦ enable -n no ¦ help no-such >/dev/null
     bind -p 2>/dev/null | head -n 0 ¦ command
+    shopt -s extglob⏎echo !(f*) +(d|e)
+    shopt -s extglob⏎x=$(echo a)⏎case $x in @(a|b)) echo ab ;; esac⏎shopt -u extglob
+    shopt -s extglob⏎: ${x:?no x}⏎y=${x//+([a-z])/-}; echo $y @(q) ¦ f() { shopt -s extglob; }; f⏎echo ${x/#?(a)} ?(q)
+    echo 'shopt -s extglob; f() { echo lib f; }; umask 077' >lib; . ./lib⏎x=$(f)⏎echo *(q) $x; touch f2; f
+    set -u⏎shopt -s extglob⏎echo ${x-none} @(q)⏎echo $z !(q) after
+    shopt -s extglob⏎set -e⏎x=$(echo @(a))⏎[[ $x == @(b) ]]
+    shopt -s extglob⏎x=$(echo @(a)) y=b⏎return 3⏎break⏎echo $? @(c) ¦ umask 027; touch f1
+    f() { y=$(umask); echo $y; }⏎f ¦ PROMPT_COMMAND=; return 4; echo on ¦ unset PROMPT_COMMAND; break; echo on
+    PS1= PS0= PS2=; return ¦ TMOUT=1; echo $TMOUT ¦ TMOUT=1; export TMOUT; bash -c 'echo $TMOUT'
+    trap 'echo usr1' USR1; kill -USR1 $BASHPID; echo on ¦ trap 'echo int' INT; kill -INT $BASHPID; echo on
+    set -T; f() { echo $1; }; f a ¦ trap 'echo ret' RETURN; . ./lib; trap - RETURN
+    ulimit -S -f 0; echo out; (trap '' XFSZ; cat lib >f9) 2>/dev/null ¦ ulimit -S -c 0; echo on
+    exec 5>&1; echo five >&5
+    coproc { read x; echo "<$x>"; }; echo in >&"${COPROC[1]}"; read y <&"${COPROC[0]}"; echo $y; wait
+    exec 5<f1 6>&1; read x <&5; echo $x >&6; exec 5<&- 6>&- ¦ exec 4>f4; echo four >&4; exec 4>&-; cat f4
 """)
 BROKEN = one_of_these(r"""
     echo "abc ¦ echo 'abc ¦ echo `echo ¦ echo $(echo ¦ echo ${x ¦ echo $((1 + ¦ cat <<E⏎body $x ¦ cat <<'E F'⏎body⏎⏎

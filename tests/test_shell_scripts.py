@@ -20,6 +20,8 @@ TOOLS = {
     "bashrc": ("bash", "SC1003,SC1090,SC2016,SC2089,SC2090,SC2128,SC2154,SC2178"),
     # Sourced by deliver.sh, whose variables it reads; a number in a glob.
     "await-substitutions": ("bash", "SC2154,SC2231"),
+    # The same; what is for eval.
+    "in-pieces": ("bash", "SC2016,SC2034,SC2154"),
     "tell-of-signals": ("dash", ""),
     "no-editor": ("dash", ""),
     "witness": ("bash", ""),

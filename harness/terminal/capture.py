@@ -20,6 +20,10 @@ class Capture:
         self.ended: Mark | None = None
         """The command's own mark D; None until it comes."""
         self.shell_ended: Mark | None = None
+        """The mark X of the shell that the command ended; None where it has not."""
+        self.shell_lost = False
+        """Whether a shell has ended between the command before and this one."""
+        self._ended_between = False
         self.background = ""
         """The text that background processes printed between the command before and this one."""
         self._output = PlainText()
@@ -90,7 +94,10 @@ class Capture:
         elif not self._follows:
             return
         elif mark.kind == "X":
-            self.shell_ended = mark
+            if self._is_running:
+                self.shell_ended = mark
+            else:
+                self._ended_between = True
             self.append = _forget
         elif not self._is_running:
             # Of the shell's own: what the set-up shows (S), a typed command (C to D), the prompt (D to B).
@@ -111,6 +118,7 @@ class Capture:
     def _take_own(self, mark: Mark) -> None:
         if mark.kind == "C":
             self.begun = True
+            self.shell_lost, self._ended_between = self._ended_between, False
             self.background = self._between.take_text()
             self.append = self._append_output
         elif mark.kind == "D":

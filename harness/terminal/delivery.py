@@ -32,6 +32,13 @@ _SCRIPT = "".join(
     for line in Path(__file__).with_name("deliver.sh").read_text().splitlines(keepends=True)
     if not line.lstrip().startswith("#")
 )
+_IN_HOOK = """{ case ${BASH_SOURCE-} in PATH)
+__tbench_status=$? __tbench_x=$- __tbench_hook=${PROMPT_COMMAND+x$PROMPT_COMMAND}
+PROMPT_COMMAND='\\builtin eval "$(<PATH)"'; __tbench_hooked=1
+esac; } 2>/dev/null; case ${BASH_SOURCE-} in PATH) ;; *)
+"""
+"""Sourced by bash, a script waits for the prompt's hook: only there bash reads it as in a script, and a `return` of the
+text's finds no file to end."""
 _BEFORE = (
     "{ __tbench_code=${__tbench_status-$?} __tbench_options=${__tbench_x-$-} __tbench_do=${BASH_VERSION:+builtin}; "
     '"${__tbench_do:=command}" set +axve; } 2>/dev/null;'
@@ -53,6 +60,19 @@ _NEW_SHELL_SEC = 10.0
 _SHELL_HUNG = "shell_restarted: The command did not react, so its shell was ended."
 _SHELL_REFUSES = "shell_restarted: The shell did not take commands any more, so it was ended before this one."
 _SHELL_ENDED = "shell_ended: The command ended its shell; what was left of it did not run."
+_SHELL_LOST = (
+    "shell_lost: The shell had ended before this command, which ran in a new one, with the exported variables as the "
+    "command before left them; other variables, functions, aliases and options were gone."
+)
+_IN_COPY = (
+    "ran_in_copy: The command's text is broken: what could be run of its last part ran in a copy of the shell. Files "
+    "are written, but variables, functions, options and the directory are as they were."
+)
+_LIMITED = (
+    "shell_limited: The shell may not open what the terminal needs (ulimit -n, set -r): messages about that may be the "
+    "terminal's own."
+)
+_NOTES = {"copy": _IN_COPY, "limited": _LIMITED}
 _ESCALATION = (("C-c", b"^C", 0.8), ("C-\\", b"^\\", 0.4))
 _KILLED_SEC = 1.0
 
@@ -123,7 +143,10 @@ class Delivery:
             if end is _CommandEnd.LIMIT:
                 await self._stop(started_at)
             result = self._result(end)
+            self._note_of_shells()
             await self._after(end)
+            if end is _CommandEnd.ABANDONED and result.exit_code is None and not self._has_missed:
+                result = await self._with_last_code(result)
         except ConnectionError as error:
             self.session_ended = isinstance(error, KeysLost) or await self._link.reattach()
             self._note("terminal_cut: The way to the terminal was cut, and how the command ended is unknown.")
@@ -133,6 +156,22 @@ class Delivery:
     def _note(self, note: str) -> None:
         if note not in self._notes:
             self._notes.append(note)
+
+    async def _with_last_code(self, result: CommandResult) -> CommandResult:
+        """The result of an abandoned command with the exit code that the shell knows, if it is of use."""
+        is_usable, capture = await self._is_usable("(exit $?)"), self._watch.capture
+        background = result.background + capture.background
+        code = capture.ended.exit_code if is_usable and capture.ended is not None else None
+        # Behind no mark of its own, the prompt is the last line.
+        output = result.output[: result.output.rfind("\n") + 1]
+        return dataclasses.replace(result, output=output, exit_code=code, background=background)
+
+    def _note_of_shells(self) -> None:
+        capture = self._watch.capture
+        if capture.shell_lost:
+            self._note(_SHELL_LOST)
+        if capture.ended is not None and capture.ended.note in _NOTES:
+            self._note(_NOTES[capture.ended.note])
 
     def _result(self, end: _CommandEnd) -> CommandResult:
         capture = self._watch.capture
@@ -197,8 +236,10 @@ class Delivery:
         """Have the shell read the script: by its prompt's hook, else by a line that says so."""
         shell = self._watch.shell
         has_hook = asked == 0 and shell.pid is not None
+        # What cannot be put into the hook (`readonly PROMPT_COMMAND`) is not sourced, either.
+        typed = f" . {self._at}" if asked < 2 or shell.pid is None else f' \\builtin eval "$(<{self._at})"'
         # C-u: what stands there already, such as the terminal's answer to a program that has ended, is no command.
-        line = "\x15\n" if has_hook else f"\x15 . {self._at}\n"
+        line = "\x15\n" if has_hook else f"\x15{typed}\n"
         if asked > 1:
             # Something else may have read what was typed.
             await self._watcher.clear(math.inf)
@@ -210,7 +251,8 @@ class Delivery:
     def _script(self, command: str, how: str) -> bytes:
         values = {"at": self._at, "id": str(self._id), "how": how, "shown": _shown(command)}
         assignments = " ".join(f"__tbench_{name}={shlex.quote(value)}" for name, value in values.items())
-        return f"{_BEFORE} {assignments}\n{_SCRIPT}".encode("utf-8", "replace")
+        in_hook = _IN_HOOK.replace("PATH", self._at)
+        return f"{in_hook}{_BEFORE} {assignments}\n{_SCRIPT};; esac\n".encode("utf-8", "replace")
 
     async def _until_begun(self, ends_at: float) -> bool:
         """Wait until the command begins; False where the shell is at its prompt again without having taken it."""
@@ -298,8 +340,9 @@ class Delivery:
         if not (await self._is_back() and await self._is_usable()):
             await self._start_anew(_SHELL_HUNG)
 
-    async def _is_usable(self) -> bool:
-        end = await self._ask_and_wait(_PROBE, _now() + _PROBE_SEC, "line")
+    async def _is_usable(self, probe: str = _PROBE) -> bool:
+        """Whether the shell takes and ends a command."""
+        end = await self._ask_and_wait(probe, _now() + _PROBE_SEC, "line")
         await self._settled(_AFTER_END_SEC)
         return end is _CommandEnd.REPORTED
 

@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 _MARK = re.compile(
     rb"\x1b\]133;([BCDPSX])(?:;(-?\d+))?;aid=tbench(?:;id=(\d+))?(?:;line=(\d*))?(?:;pid=(\d+))?(?:;number=(\d+))?(?:;pending=(\w+))?"
-    rb"(?:\x1b\\|\x07)"
+    rb"(?:;note=(\w+))?(?:\x1b\\|\x07)"
 )
 _OPENING = b"\x1b]133;"
 _LONGEST_MARK = 128
@@ -35,6 +35,8 @@ class Mark(NamedTuple):
     """The delivered command's id."""
     number: int | None = None
     """The prompt's number (bash, on B): one higher behind each command."""
+    note: str | None = None
+    """The kind of note that a delivered command's end (D) comes with."""
 
 
 class MarkScanner:
@@ -65,7 +67,7 @@ class MarkScanner:
 
 
 def _mark(match: re.Match[bytes]) -> Mark:
-    kind, code, identity, line, pid, number, pending = match.groups()
+    kind, code, identity, line, pid, number, pending, note = match.groups()
     return Mark(
         kind.decode(),
         int(code) if code else None,
@@ -74,6 +76,7 @@ def _mark(match: re.Match[bytes]) -> Mark:
         int(pid) if pid else None,
         int(identity) if identity else None,
         int(number) if number else None,
+        note.decode() if note else None,
     )
 
 

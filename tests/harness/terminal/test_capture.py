@@ -260,6 +260,17 @@ def test_a_shell_that_ends_ends_the_command() -> None:
     assert (pane.capture.is_over, pane.capture.output().text) == (True, "last words\n")
 
 
+def test_a_shell_that_ends_before_a_command_has_begun_does_not_end_it() -> None:
+    pane = Pane()
+    pane.draw_prompt()
+    pane.run()
+    pane.capture.expect(2)
+    pane.capture.take(Mark("X", exit_code=3))
+    assert not pane.capture.is_over
+    pane.capture.take(Mark("C", id=2))
+    assert (pane.capture.begun, pane.capture.shell_lost, pane.capture.is_over) == (True, True, False)
+
+
 def test_what_was_seen_on_the_screen_is_not_told_again() -> None:
     pane = Pane()
     pane.draw_prompt()

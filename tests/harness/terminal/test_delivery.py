@@ -20,6 +20,14 @@ pytestmark = [pytest.mark.engine, pytest.mark.asyncio(loop_scope="module")]
 
 CONTROLS = "".join(map(chr, range(1, 32))) + "\x7f"
 TABBED = "".join(f"\tkey {number}\tvalue {number}\n" for number in range(40)) * 3
+HOOKS = [
+    ":",
+    "unset PROMPT_COMMAND",
+    "PROMPT_COMMAND='true'",
+    "PROMPT_COMMAND=([1]=true)",
+    "readonly PROMPT_COMMAND=true",
+]
+"""Commands that leave the prompt's hook alone, or take it away."""
 AT_ONCE = 5.0
 """Far above what an answer takes, far below the limit that such a command once waited for."""
 
@@ -137,10 +145,31 @@ async def test_an_unfinished_substitution_does_the_shell_no_harm(shell: Terminal
         assert await run(shell, "f; pwd", AT_ONCE) == CommandResult(output="kept\n/tmp\n", exit_code=0)
 
 
-async def test_what_ran_before_an_unfinished_substitution_is_kept(shell: Terminal) -> None:
-    result = await run(shell, "cd /usr/lib\nexport NAME=kept\necho one\necho $(date")
-    assert (result.exit_code, result.output.startswith("one\n")) == (2, True)
-    assert await output_of(shell, "pwd; echo $NAME") == "/usr/lib\nkept\n"
+@pytest.mark.parametrize(
+    ("last", "exit_code", "prints", "notes"),
+    [
+        ("echo $(date", 2, "one\nbash: eval: line 6: unexpected EOF", []),
+        ("echo $(date\necho two\nv=2", 2, "one\nbash: eval: line 8: unexpected EOF", []),
+        ("echo )\nv=2", 2, "one\nbash: eval: line 5: syntax error", []),
+        (": ${v:?}\necho 'two\nv=2", 2, "one\nbash: eval: line 6: unexpected EOF", []),
+        # Broken from so early on that not every line is tried: what could be lost is told.
+        ("read v <<E\n$(echo 2)\n" * 20, 0, "one\nbash: warning: here-document", ["ran_in_copy"]),
+        ("shopt -s extglob\necho @(two) $(echo two)\nv=1", 0, "one\n@(two) two\n", []),
+        ("shopt -s extglob; cat <(echo @(two))\nx=!(y)", 2, "one\nbash: eval: line 5: syntax error", []),
+        ("shopt -s extglob\nset -u\necho @(two)\nset +u", 0, "one\n@(two)\n", []),
+        ("shopt -s extglob\n: ${v:?}\necho @(two) $?\necho ${w:?none}\nv=2", 127, "one\n@(two) 0\nbash: w: none\n", []),
+        ("echo shopt -s extglob >lib; . ./lib\necho @(two)$(echo 2)", 0, "one\n@(two)2\n", []),
+        ("shopt -s extglob\nx=$(echo @(2))\nbreak; return 3\necho $x $LINENO", 0, "one\nbash: break: only", []),
+        ("v=1; echo ${v:?}\\", 0, "one\n1\\\n", []),
+        ("shopt -s extglob\n" + "v=$(echo 1)\n" * 300 + "echo @(two)", 0, "one\n@(two)\n", []),
+    ],
+)
+async def test_what_a_text_has_done_is_kept_though_it_cannot_be_read_at_once(
+    shell: Terminal, last: str, exit_code: int, prints: str, notes: list[str]
+) -> None:
+    result = await run(shell, f"cd /usr/lib; v=1; umask 027\nf() {{ echo f; }}\nexport NAME=kept\necho one\n{last}")
+    assert (result.exit_code, result.output.startswith(prints), kinds(result)) == (exit_code, True, notes), result
+    assert await output_of(shell, "pwd; umask; echo $NAME $v; f") == "/usr/lib\n0027\nkept 1\nf\n"
 
 
 async def test_lines_before_an_error_have_run_as_in_a_script(shell: Terminal) -> None:
@@ -200,9 +229,43 @@ async def test_a_new_shell_says_where_it_is_when_the_directory_is_gone(shell: Te
     assert f"started in {(await output_of(shell, 'pwd')).strip()}, with" in result.notes[0]
 
 
-async def test_return_outside_of_a_function_is_an_error_and_nothing_more(shell: Terminal) -> None:
-    result = await run(shell, "return 4; echo rest")
-    assert (result.exit_code, result.output.endswith("sourced script\nrest\n")) == (0, True)
+@pytest.mark.parametrize(
+    "text", ["return 4; echo rest", "return 4; echo $(echo rest)", "eval 'return 4'; echo ${PWD:+rest}"]
+)
+@pytest.mark.parametrize("hook", HOOKS)
+async def test_return_outside_of_a_function_is_an_error_and_nothing_more(shell: Terminal, hook: str, text: str) -> None:
+    await run(shell, hook)
+    result = await run(shell, text, AT_ONCE)
+    assert (result.exit_code, result.output.endswith("sourced script\nrest\n")) == (0, True), result
+
+
+@pytest.mark.parametrize("hook", HOOKS[:-1])
+async def test_what_ends_a_command_early_has_its_code_whatever_hook_there_is(shell: Terminal, hook: str) -> None:
+    await run(shell, hook)
+    for text, code in [("echo a; kill -INT $$; echo b", 130), ("echo a; exec ./none; echo b", 127)]:
+        result = await run(shell, text, AT_ONCE)
+        assert (result.exit_code, result.output[:2], "\nb\n" in result.output) == (code, "a\n", False), result
+
+
+@pytest.mark.parametrize("ends", ["kill -9 $$", "exit", "kill -HUP $$"])
+async def test_a_shell_that_ends_between_two_commands_takes_none_with_it(shell: Terminal, ends: str) -> None:
+    await run(shell, f"cd /srv; export KEPT=1; lost=2; rm -f /tmp/runs; PROMPT_COMMAND='{ends}'")
+    result = await run(shell, 'echo run >>/tmp/runs; echo "$PWD|$KEPT|$lost"; (exit 3)')
+    assert (result.output, result.exit_code, kinds(result)) == ("/srv|1|\n", 3, ["shell_lost"])
+    assert await run(shell, "cat /tmp/runs") == CommandResult(output="run\n", exit_code=0)
+
+
+@pytest.mark.parametrize("kind", ["", "export", "readonly"])
+async def test_a_timeout_for_idle_shells_ends_no_command(shell: Terminal, kind: str) -> None:
+    await run(shell, f"{kind} TMOUT=1; kept=2")
+    assert await run(shell, "sleep 1.2; echo $TMOUT $kept; (exit 4)") == CommandResult(output="1 2\n", exit_code=4)
+
+
+async def test_a_limit_on_files_costs_neither_the_shell_nor_what_a_new_one_begins_with(shell: Terminal) -> None:
+    assert await run(shell, "kept=1; ulimit -f 0; cd /srv; export NAME='a; b'") == CommandResult(output="", exit_code=0)
+    assert await run(shell, "echo $kept; (exit 3)") == CommandResult(output="1\n", exit_code=3)
+    assert (await run(shell, "exit 4")).exit_code == 4
+    assert await output_of(shell, "pwd; echo $NAME") == "/srv\na; b\n"
 
 
 async def test_shells_that_end_again_and_again_are_followed_by_new_ones(shell: Terminal) -> None:
@@ -243,6 +306,14 @@ async def test_shells_that_end_again_and_again_are_followed_by_new_ones(shell: T
         "set -o vi",
         "HISTFILE=/dev/null; set +o history",
         "ulimit -n 20",
+        "ulimit -n 9",
+        "ulimit -S -f 0",
+        "set -r 2>/dev/null",
+        "PROMPT_COMMAND='exit 3'",
+        "PROMPT_COMMAND='return 3'",
+        "readonly PROMPT_COMMAND='echo prompting'",
+        "TMOUT=1",
+        "set -T; trap 'true' RETURN",
         "umask 777",
         "set -- a b c",
         "readonly PROMPT_COMMAND PS1",

@@ -38,11 +38,14 @@ TRIES = 5
 """So often a script is tried that does not always do the same, or crashes bash."""
 CRASHED = {134, 139}
 RESET = f"""wait
-exec >/dev/tty 2>&1 3>&- 4>&- 10>&-
+exec >/dev/tty 2>&1 3>&- 4>&- 5>&- 6>&- 10>&-
+ulimit -S -f unlimited
+unset -v TMOUT COPROC
+PROMPT_COMMAND=$HOOK
 [[ -z ${{word-}} || $word == *[!0-9]* ]] || exec {{word}}>&-
-set +euafC +o pipefail
+set +euafCT +o pipefail
 shopt -u nullglob extglob dotglob failglob globstar
-trap - ERR USR1
+trap - ERR USR1 INT RETURN
 unset -v {" ".join(NAMES)} job OPTIND
 unset -f {" ".join(FUNCTIONS)}
 IFS=$' \\t\\n'
@@ -253,7 +256,7 @@ async def twins(box: Container, **options: Any) -> AsyncIterator[Twins]:
     async with opened(box, attended=False, environment=environment, **options) as terminal:
         go = f"cd {directory}; cd {directory}"
         await (terminal.send(Keys(f"{go}\n", LIMIT_SEC)) if is_fresh else terminal.run(go, LIMIT_SEC))
-        await terminal.run(f"export -p >{place}/environment", LIMIT_SEC)
+        await terminal.run(f"export HOOK=$PROMPT_COMMAND; export -p >{place}/environment", LIMIT_SEC)
         bash = await PlainBash.start(box, directory, f"{place}/environment", on_a_pty=not is_fresh)
         try:
             yield Twins(terminal, bash, directory, is_fresh)
@@ -316,6 +319,19 @@ async def test_a_script_that_is_delivered_in_pieces_does_what_the_whole_does(
     persistent: Twins, pieces: list[str]
 ) -> None:
     assert (difference := await persistent.difference("".join(pieces), pieces)) is None, difference
+
+
+TELL = f"""declare -p {" ".join(NAMES)} 2>/dev/null; declare -f {" ".join(FUNCTIONS)} h; umask
+trap -p USR1 ERR INT RETURN; set +o | grep -E 'noglob|errexit|nounset|pipefail|noclobber|allexport|functrace'
+shopt -p extglob nullglob dotglob failglob
+"""
+"""Says what a script has left in the shell."""
+
+
+@given(script=WELL_FORMED.filter(is_whole))
+@examples(100)
+async def test_a_script_leaves_in_the_shell_what_it_leaves_in_bash(persistent: Twins, script: str) -> None:
+    assert (difference := await persistent.difference(script + TELL, [script, TELL])) is None, difference
 
 
 # -- many ----------------------------------------------------------------------------------------
