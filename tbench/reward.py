@@ -13,6 +13,8 @@ from functools import lru_cache
 
 _FINEST = 10**6
 """Parts of 1 that a reward is rounded to where it is no simple fraction."""
+_LARGEST = 1e15
+"""The largest amount that has digits for noise to be in; what is larger, or no number, is no reward either."""
 _DOUBLE = 1e-12
 """How far computing in double precision may have moved a number; relative to it where that is above 1."""
 _NOISE = ((100, 2.5e-7), (1_000, 6e-8), (10_000, _DOUBLE))
@@ -58,7 +60,7 @@ def _convergents(number: float) -> Iterator[tuple[int, int]]:
 @lru_cache(maxsize=1 << 16)
 def canonical(reward: float) -> float:
     """A reward without float noise: the same number for all rewards that stand for the same."""
-    return float(as_fraction(reward))
+    return float(as_fraction(reward)) if abs(reward) <= _LARGEST else reward
 
 
 def is_solved(reward: float) -> bool:

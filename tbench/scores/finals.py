@@ -19,7 +19,6 @@ from tbench.results import (
     Timings,
     TrialResult,
 )
-from tbench.reward import canonical
 from tbench.scores.pressure import is_pressing
 
 HUMAN_TOUCHED = "human_touched"
@@ -133,23 +132,10 @@ class Finals:
 
 
 def counted_as(result: TrialResult) -> TrialResult:
-    """A final result as it counts: rewards without float noise, and no verdict where a person had a hand in it."""
-    if result.reward is None:
+    """A final result as it counts: with a person's hand in it there is no verdict, as it says nothing of the model."""
+    if not result.human_touched or result.reward is None:
         return result
-    if result.human_touched:
-        # It says nothing of the model.
-        message = f"a person had a hand in it, so its reward {result.reward:g} does not count"
-        error = ErrorInfo(stage=Stage.AGENT, type=HUMAN_TOUCHED, blame=Blame.USER, retryable=False, message=message)
-        without: dict[str, Any] = {"reward": None, "reward_all_steps": None, "metrics": {}, "error": error}
-        return result.model_copy(update=without)
-    all_steps = result.reward_all_steps
-    told: dict[str, Any] = {
-        "reward": canonical(result.reward),
-        "reward_all_steps": None if all_steps is None else canonical(all_steps),
-        "metrics": {name: canonical(value) for name, value in result.metrics.items()},
-    }
-    return (
-        result
-        if all(getattr(result, name) == value for name, value in told.items())
-        else result.model_copy(update=told)
-    )
+    message = f"a person had a hand in it, so its reward {result.reward:g} does not count"
+    error = ErrorInfo(stage=Stage.AGENT, type=HUMAN_TOUCHED, blame=Blame.USER, retryable=False, message=message)
+    without: dict[str, Any] = {"reward": None, "reward_all_steps": None, "metrics": {}, "error": error}
+    return result.model_copy(update=without)

@@ -183,7 +183,7 @@ def time_split(results: Iterable[TrialResult | Ended]) -> TimeSplit:
 def final_results(results: Iterable[TrialResult]) -> dict[tuple[str, int], TrialResult]:
     """The result that counts for each task and seed: of several final ones the highest attempt, then the last line.
 
-    Rewards are without float noise. One in which a person had a hand has no verdict: it says nothing about the model.
+    One in which a person had a hand has no verdict: it says nothing about the model.
     """
     finals: dict[tuple[str, int], TrialResult] = {}
     for result in results:
@@ -264,7 +264,8 @@ def _metrics(
     results: Sequence[Ended], tasks: Sequence[str], seeds: Sequence[int], population: bool
 ) -> tuple[Metric, ...]:
     """Every metric that is not the reward itself, over the tasks of which some trial told it."""
-    names = sorted({name for each in results for name, value in each.metrics.items() if value != each.reward})
+    told = [(name, value, each.reward) for each in results for name, value in each.metrics.items()]
+    names = sorted({name for name, value, reward in told if canonical(value) != _canonical(reward)})
     return tuple(_metric(name, results, tasks, seeds, population) for name in names)
 
 
@@ -324,16 +325,20 @@ def _cell(seed: int, result: Ended | None) -> Cell:
     return Cell(
         seed=seed,
         status=status_of(result),
-        reward=result.reward,
+        reward=_canonical(result.reward),
         error=_error_type(result) if result.reward is None else None,
         outcome=result.outcome,
         steps=result.steps,
         wall_sec=result.timings.wall_sec,
         attempt=result.attempt,
         human_touched=result.human_touched,
-        reward_all_steps=result.reward_all_steps,
+        reward_all_steps=_canonical(result.reward_all_steps),
         task_steps=result.task_steps,
     )
+
+
+def _canonical(reward: float | None) -> float | None:
+    return None if reward is None else canonical(reward)
 
 
 def status_of(result: TrialResult | Ended) -> Status:

@@ -144,7 +144,7 @@ def test_anything_else_in_reward_json_is_no_verdict_even_with_a_reward_txt(text:
     assert failure({"reward.json": text.encode(), "reward.txt": b"1"}).type == type_
 
 
-@pytest.mark.parametrize("text", ["2.5", "-1", "1e308", "1e400", "-0.0001", "1.0000001"])
+@pytest.mark.parametrize("text", ["2.5", "-1", "1e308", "1e400", "-0.0001", "1.000001"])
 @pytest.mark.parametrize("form", ["reward.txt", "reward.json"])
 def test_a_number_outside_of_the_range_is_named_with_it(text: str, form: str) -> None:
     content = text if form == "reward.txt" else f'{{"score": {text}}}'
