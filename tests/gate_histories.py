@@ -45,6 +45,8 @@ class Setting:
     draw: Draw = terminal_bench
     weather: float = 0.0
     """Standard deviation of what moves all tasks of a night at once, in log odds."""
+    sticky: float = 0.0
+    """Correlation of that with the night before, and chance of a trial to end as it did the night before."""
     alarms: Alarms = field(default_factory=lambda: by_gate)
     broken: bool = False
     """Whether some tasks are lost altogether, instead of all being solved less often."""
@@ -89,10 +91,19 @@ def history(setting: Setting, rng: random.Random) -> list[Night]:
     names, seeds = tuple(f"task-{t}" for t in range(setting.tasks)), tuple(range(setting.seeds))
     before = [setting.draw(rng) for _ in names]
     after = lowered(before, setting.points, rng, broken=setting.broken)
-    nights = []
+    nights: list[Night] = []
+    weather, fresh = rng.gauss(0.0, 1.0), math.sqrt(1.0 - setting.sticky**2)
+    last: tuple[tuple[float, ...], ...] = ()
     for number in range(setting.nights):
-        chances = moved(before if number < setting.dropped_at else after, rng.gauss(0.0, 1.0) * setting.weather)
+        weather = setting.sticky * weather + fresh * rng.gauss(0.0, 1.0)
+        chances = moved(before if number < setting.dropped_at else after, weather * setting.weather)
         rows = tuple(tuple(float(rng.random() < chance) for _ in seeds) for chance in chances)
+        if setting.sticky and not setting.weather and number not in (0, setting.dropped_at):
+            rows = tuple(
+                tuple(old if rng.random() < setting.sticky else new for old, new in zip(*both, strict=True))
+                for both in zip(last, rows, strict=True)
+            )
+        last = rows
         nights.append(Night(f"night-{number}", f"2026-01-01T{number:05}", RewardTable(names, seeds, rows), {}))
     return nights
 
@@ -171,6 +182,10 @@ def rows() -> dict[str, dict[str, Any]]:
         "89 tasks, 1 seed, a year": {"nights": 365, "dropped_at": 335},
         "not the gate: 5 % below the night before": {"alarms": by_ratio},
         "89 tasks, 1 seed, nights differ 1.4 times as much": {"weather": 0.29},
+        "the same, each like the night before by 0.5": {"weather": 0.29, "sticky": 0.5},
+        "89 tasks, 1 seed, 3 trials in 10 end as the night before": {"sticky": 0.3},
+        "89 tasks, 1 seed, 5 trials in 10 end as the night before": {"sticky": 0.5},
+        "89 tasks, 1 seed, 7 trials in 10 end as the night before": {"sticky": 0.7},
     }
 
 

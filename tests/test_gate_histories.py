@@ -13,6 +13,10 @@ def test_a_drop_of_six_points_is_seen_within_six_nights_and_hardly_one_is_where_
     assert found.false_alarms_per_100 <= 1
 
 
+def test_nights_that_resemble_the_one_before_raise_no_more_alarms() -> None:
+    assert seen(Setting(sticky=0.5, nights=45), 40).false_alarms_per_100 <= 0.5
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize(("seeds", "most"), [(1, (17, 6, 3)), (3, (7, 3, 2))])
 def test_drops_are_seen_as_soon_as_the_page_says(seeds: int, most: tuple[int, int, int]) -> None:
@@ -23,8 +27,9 @@ def test_drops_are_seen_as_soon_as_the_page_says(seeds: int, most: tuple[int, in
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", [name for name in rows() if "the gate" not in name])
+@pytest.mark.parametrize("name", [name for name in rows() if "the gate" not in name and "the same" not in name])
 def test_no_way_of_running_it_has_more_than_one_false_alarm_in_100_nights(name: str) -> None:
+    """Other than where all tasks are worse together for some nights, of which few nights tell nothing."""
     assert seen(Setting(**{**rows()[name], "nights": 60, "dropped_at": 30}), 200).false_alarms_per_100 <= 1
 
 

@@ -11,6 +11,7 @@ from tbench.scores.gate.tally import Tally
 _PRIOR_FLIPS = 3.0
 """Flips that are added to those of the baseline nights: as many as there may be, at 95 %, where none was seen."""
 _NORMAL_99 = 2.3263478740408408
+_NORMAL_95 = 1.6448536269514722
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,6 +40,10 @@ class Baseline:
     These variances know nothing of what moves all tasks of a night at once, such as a busy machine. Where the nights
     differ by more than they allow, at 1 in 100, all standard errors are `unrest` times as large (after Laney 2002,
     "Improved control charts for attributes").
+
+    Where nights resemble the one before, several say less than as many that are independent. `autocorrelation` is that
+    of the tasks' means, of which few nights tell much, or that of the scores, whichever is larger. Where it is more
+    than chance, at 1 in 20, all standard errors are 1 + r times as large, as is that of a mean over some five nights.
     """
 
     def __init__(self, nights: Sequence[Tally]) -> None:
@@ -51,32 +56,45 @@ class Baseline:
         self._nights, self._trials, self._totals, self._squares = ([*zeros] for _ in range(4))
         self.size = 0
         self.unrest = 1.0
+        self.autocorrelation = 0.0
+        """Of a night with the one before; 0 where it may be chance."""
         self._errors_squared, self._degrees = 0.0, 0
+        self._of_tasks, self._of_scores = _Steps(), _Steps()
         own = [night.at(self.places) for night in nights]
         self._add(own)
         # One of the n nights of a mean differs from it with 1 - 1/n of its own variance; `against` says 1 + 1/n.
         wider = (len(own) + 1) / (len(own) - 1)
-        squares = [found.errors**2 * wider for night in own if (found := self.against(night)) is not None]
-        self._test(sum(squares), len(squares) - 1)
+        errors = [found.errors * math.sqrt(wider) for night in own if (found := self.against(night)) is not None]
+        self._test(errors, len(errors) - 1)
 
     def grow(self, nights: Sequence[Tally], errors: Sequence[float]) -> None:
         """Take in further nights, over the tasks that are compared, with what `against` had to say of each."""
         self._add(nights)
-        self._test(sum(each**2 for each in errors), len(errors))
+        self._test(errors, len(errors))
 
-    def _test(self, errors_squared: float, degrees: int) -> None:
+    @property
+    def wider(self) -> float:
+        """How many times as large standard errors are for what their tasks do not explain."""
+        return self.unrest * (1.0 + self.autocorrelation)
+
+    def _test(self, errors: Sequence[float], degrees: int) -> None:
         """Hold the nights' differences so far against chi squared (the cube root of which Wilson and Hilferty 1931)."""
-        self._errors_squared += errors_squared
+        for each in errors:
+            self._of_scores.add(Tally([1], [1], [each]))
+        self._errors_squared += sum(each**2 for each in errors)
         self._degrees += degrees
         if self._degrees < 1:
             return
         ratio, spread = self._errors_squared / self._degrees, 2.0 / (9.0 * self._degrees)
         exceeds = (ratio ** (1.0 / 3.0) - (1.0 - spread)) / math.sqrt(spread) > _NORMAL_99
         self.unrest = math.sqrt(ratio) if exceeds else 1.0
+        varying = sum(self._variances) ** 2 / sum(each * each for each in self._variances)
+        self.autocorrelation = max(self._of_tasks.correlation(varying), self._of_scores.correlation(1.0))
 
     def _add(self, nights: Sequence[Tally]) -> None:
         self.size += len(nights)
         for night in nights:
+            self._of_tasks.add(night)
             for at, (trials, total) in enumerate(zip(night.trials, night.totals, strict=True)):
                 if trials:
                     self._nights[at] += 1
@@ -105,7 +123,7 @@ class Baseline:
                 score += total / trials
                 base += mean
                 spread += variance / trials + of_mean
-        return Difference(score / tasks, base / tasks, self.unrest * math.sqrt(spread) / tasks) if tasks else None
+        return Difference(score / tasks, base / tasks, self.wider * math.sqrt(spread) / tasks) if tasks else None
 
     def if_solved(self, night: Tally, found: Difference) -> float:
         """The night's difference in standard errors if every trial without a verdict had been solved."""
@@ -115,3 +133,34 @@ class Baseline:
             if planned > trials:
                 gain += (total + planned - trials) / planned - (total / trials if trials else mean)
         return found.errors + gain / (tasks * found.se)
+
+
+class _Steps:
+    """How far one step and two steps lead in a series of nights: the squared changes of its tasks' means.
+
+    With r the correlation of a night with the one before, they come to 1 - r and 1 - r^2. Unlike products of
+    deviations from a mean, they are hardly larger where the level has changed on the way.
+    """
+
+    def __init__(self) -> None:
+        self._nights = 0
+        self._latest: list[Tally] = []
+        self._squares = [0.0, 0.0]
+
+    def add(self, night: Tally) -> None:
+        """Take in a night."""
+        self._nights += 1
+        for lag, before in enumerate(self._latest):
+            columns = zip(night.trials, night.totals, before.trials, before.totals, strict=True)
+            self._squares[lag] += sum(
+                (total / trials - total_before / trials_before) ** 2 / (1.0 / trials + 1.0 / trials_before)
+                for trials, total, trials_before, total_before in columns
+                if trials and trials_before
+            )
+        self._latest = [night, *self._latest[:1]]
+
+    def correlation(self, varying: float) -> float:
+        """r, with so many tasks that vary; 0 where that may be chance. What hardly varies has no say."""
+        one, two = self._squares[0], self._squares[1] * (self._nights - 1) / max(1, self._nights - 2)
+        found = (two + _PRIOR_FLIPS) / (one + _PRIOR_FLIPS) - 1.0
+        return min(found, 1.0) if found > _NORMAL_95 * math.sqrt(2.0 / (self._nights * varying)) else 0.0

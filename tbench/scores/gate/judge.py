@@ -14,6 +14,8 @@ from tbench.scores.gate.tally import Tally, together
 from tbench.scores.gate.verdict import GateVerdict, JudgedNight, Role, Shift, State
 from tbench.text import counted, names_shown
 
+_NOTABLE = 0.1
+"""Autocorrelation from which on a note tells of it."""
 _SAME_SE = 2.0
 """Standard errors below which as many nights as the baseline has are not different from it."""
 
@@ -134,7 +136,7 @@ class _Walk:
         self._base = list(base)
         """The nights of the baseline, which grows."""
         self._judged: dict[int, float] = {}
-        """What each night's difference was in standard errors, were there no unrest."""
+        """What each night's difference was in standard errors that are not widened."""
         self._down, self._up = (_Direction(rule, sign) for sign in (1.0, -1.0))
         self._notes: list[str] = []
         self._last = len(tallies) - 1
@@ -154,6 +156,7 @@ class _Walk:
             z=night.z,
             c=self._down.cusum.value,
             below_se=self._down.errors,
+            autocorrelation=self._baseline.autocorrelation,
             tasks=len(self._places),
             drop=self._shift(self._down, downwards=True),
             rise=self._shift(self._up, downwards=False),
@@ -171,7 +174,7 @@ class _Walk:
         z: float | None = None
         if found is not None and role == "judged":
             z = self._z(at, found, tally)
-            self._judged[at] = found.errors * self._baseline.unrest
+            self._judged[at] = found.errors * self._baseline.wider
             self._up.add(at, z, self._tallies, self._baseline)
             if joining := self._down.add(at, z, self._tallies, self._baseline):
                 self._baseline.grow([self._tallies[at] for at in joining], [self._judged[at] for at in joining])
@@ -236,9 +239,16 @@ class _Walk:
         return [f"{counted(len(names), 'task')} not compared, {why}: {names_shown(names)}"]
 
     def _restless(self) -> list[str]:
-        unrest = self._baseline.unrest
-        if unrest == 1.0:
-            return []
-        return [
-            f"the baseline's nights differ {unrest:.1f} times as much as their tasks explain; standard errors say so"
-        ]
+        unrest, r = self._baseline.unrest, self._baseline.autocorrelation
+        notes = []
+        if unrest > 1.0:
+            notes.append(
+                f"the baseline's nights differ {unrest:.1f} times as much as their tasks explain; "
+                "standard errors say so"
+            )
+        if r >= _NOTABLE:
+            notes.append(
+                f"nights resemble the one before (autocorrelation {r:.2f}), so several say less; standard errors are "
+                f"{1.0 + r:.1f} times as large for it, and drops are seen later"
+            )
+        return notes

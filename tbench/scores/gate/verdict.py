@@ -90,6 +90,8 @@ class GateVerdict:
     c: float = 0.0
     below_se: float = 0.0
     """Standard errors by which the nights since C was 0 are below the baseline, where C is beyond its limit."""
+    autocorrelation: float = 0.0
+    """Of the baseline's nights with the one before; 0 where it may be chance."""
     tasks: int = 0
     """Tasks that are compared."""
     drop: Shift | None = None
@@ -126,6 +128,7 @@ class GateVerdict:
             "z": self.z,
             "c": self.c,
             "below_se": self.below_se,
+            "autocorrelation": self.autocorrelation,
             "tasks": self.tasks,
             "drop": _shift_json(self.drop),
             "rise": _shift_json(self.rise),

@@ -227,6 +227,22 @@ def test_fractional_rewards_are_judged_by_their_means() -> None:
     assert "mean 0.10 of 4, baseline 0.3" in verdict.lines()[2]
 
 
+@pytest.mark.parametrize(("sticky", "least", "most"), [(0.0, 0.0, 0.1), (0.3, 0.2, 0.4), (0.7, 0.55, 0.8)])
+def test_nights_that_resemble_the_one_before_widen_the_standard_errors(
+    sticky: float, least: float, most: float
+) -> None:
+    verdict = judge(history(Setting(sticky=sticky, nights=30), random.Random(1)), RULE)
+    assert least <= verdict.autocorrelation <= most
+    assert verdict.as_json()["autocorrelation"] == verdict.autocorrelation
+    assert any("autocorrelation" in note for note in verdict.notes) == (sticky > 0.0)
+
+
+def test_a_rise_that_lasts_is_no_resemblance() -> None:
+    series = [a_night(n, {t: (1.0,) if n >= 14 and at < 10 else row for at, (t, row) in enumerate(rewards(n).items())})
+              for n in range(30)]  # fmt: skip
+    assert judge(series, RULE).autocorrelation == 0.0
+
+
 def test_nights_that_differ_as_a_whole_widen_the_standard_errors() -> None:
     def weather(number: int) -> Night:
         good = number % 2 == 0
