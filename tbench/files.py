@@ -16,17 +16,36 @@ Made = TypeVar("Made")
 _BESIDE = ".writing-"
 
 
-def write_atomically(path: Path, data: bytes) -> None:
-    """Write a file beside `path`, then rename it: a reader sees the old content or the new one. Raises OSError."""
+def write_atomically(path: Path, data: bytes, *, durable: bool = False) -> None:
+    """Write a file beside `path`, then rename it: a reader sees the old content or the new one. Raises OSError.
+
+    With `durable` that is so after a power cut, too, which else may leave the new name and none of the content.
+    """
     # Not derived from the name: names out of a container may already be as long as a file system allows.
     beside = path.with_name(f"{_BESIDE}{os.getpid()}")
     try:
-        in_directory(path.parent, lambda: beside.write_bytes(data))
+        with in_directory(path.parent, lambda: beside.open("wb")) as file:
+            file.write(data)
+            if durable:
+                file.flush()
+                os.fsync(file.fileno())
         beside.replace(path)
+        if durable:
+            _sync_directory(path.parent)
     except OSError:
         with contextlib.suppress(OSError):
             beside.unlink(missing_ok=True)
         raise
+
+
+def _sync_directory(directory: Path) -> None:
+    """Let the names in a directory outlast a power cut, where its file system can do that at all."""
+    with contextlib.suppress(OSError):
+        descriptor = os.open(directory, os.O_RDONLY)
+        try:
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)
 
 
 def in_directory(directory: Path, make: Callable[[], Made]) -> Made:
@@ -44,9 +63,9 @@ def is_beside(path: Path) -> bool:
 
 
 def write_json(path: Path, value: Any) -> None:
-    """Write `value` as indented JSON, with escapes for what is not visible. Raises OSError."""
+    """Write `value` as indented JSON, with escapes for what is not visible, to last. Raises OSError."""
     text = visible(json.dumps(value, indent=2, ensure_ascii=False))
-    write_atomically(path, f"{text}\n".encode("utf-8", "replace"))
+    write_atomically(path, f"{text}\n".encode("utf-8", "replace"), durable=True)
 
 
 def is_unused(path: Path) -> bool:

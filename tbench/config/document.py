@@ -124,17 +124,23 @@ def read_document(content: Mapping[str, Any]) -> RunDocument:
     version = content.get("schema_version")
     if version is None:
         raise NotOurs("without a schema_version")
-    if type(version) is int and version > RUN_SCHEMA_VERSION:
-        raise ValueError(
-            f"schema_version {version} was written by a newer tbench (this one reads up to {RUN_SCHEMA_VERSION}); "
-            "upgrade tbench"
-        )
+    refuse_newer(content)
     try:
         return RunDocument.model_validate(_as_now(content))
     except ValidationError as error:
         problem = error.errors(include_url=False, include_input=False)[0]
         words = problem["msg"].removeprefix("Value error, ")
         raise ValueError(f"{'.'.join(map(str, problem['loc']))}: {words}") from None
+
+
+def refuse_newer(content: Mapping[str, Any]) -> None:
+    """Check that the content of a run.json is not of a later version. Raises ValueError with a line."""
+    version = content.get("schema_version")
+    if type(version) is int and version > RUN_SCHEMA_VERSION:
+        raise ValueError(
+            f"schema_version {version} was written by a newer tbench (this one reads up to {RUN_SCHEMA_VERSION}); "
+            "upgrade tbench"
+        )
 
 
 def _as_now(content: Mapping[str, Any]) -> Mapping[str, Any]:

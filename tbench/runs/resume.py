@@ -17,7 +17,7 @@ from tbench.errors import KINDS, UsageError
 from tbench.results import ErrorInfo, TrialResult
 from tbench.runs.trial_progress import TrialPlan
 from tbench.storage.read_run import read_results, read_run_document
-from tbench.storage.run_files import CONFIG_NAME, RESULTS_NAME, attempts
+from tbench.storage.run_files import CONFIG_NAME, RESULTS_NAME, attempts, is_run
 from tbench.storage.run_store import RunStore
 
 
@@ -54,7 +54,7 @@ class EarlierRun:
     @classmethod
     def read(cls, directory: Path) -> EarlierRun:
         """Read run.json in `directory`. Raises UsageError where there is no run to go on with."""
-        if not (directory / CONFIG_NAME).is_file():
+        if not is_run(directory):
             raise UsageError(f"{directory}: no {CONFIG_NAME} in it, so there is no run to go on with; check the path")
         return cls(directory, read_run_document(directory / CONFIG_NAME))
 

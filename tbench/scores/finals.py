@@ -19,7 +19,6 @@ from tbench.results import (
     Timings,
     TrialResult,
 )
-from tbench.scores.pressure import is_pressing
 
 HUMAN_TOUCHED = "human_touched"
 """The error type shown for a result in which a person had a hand."""
@@ -45,7 +44,7 @@ class Seconds(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class Ended:
+class FinalResult:
     """What a summary needs of a result that counts, under the same names."""
 
     task: str
@@ -66,6 +65,7 @@ class Ended:
     human_touched: bool
     integrity: Integrity
     host: HostSample | None
+    """None for a trial that was solved: nothing is asked of it there."""
     task_steps: tuple[TaskStepResult, ...]
     reward_all_steps: float | None
 
@@ -89,7 +89,7 @@ class Ended:
             started_at=result.started_at,
             human_touched=result.human_touched,
             integrity=NOTHING_SEEN if result.integrity == NOTHING_SEEN else result.integrity,
-            host=result.host if result.host is not None and is_pressing(result.host) else None,
+            host=None if result.passed else result.host,
             task_steps=result.task_steps,
             reward_all_steps=result.reward_all_steps,
         )
@@ -99,7 +99,7 @@ class Finals:
     """All results of a run, taken in one by one; only what counts of them is held."""
 
     def __init__(self, results: Iterable[TrialResult] = ()) -> None:
-        self.by_trial: dict[tuple[str, int], Ended] = {}
+        self.by_trial: dict[tuple[str, int], FinalResult] = {}
         """What counts for each task and seed: of several final results the highest attempt, then the last line."""
         self.results = 0
         """The number of all results, final or not."""
@@ -119,7 +119,7 @@ class Finals:
         if (before := self.by_trial.get(trial)) is not None:
             self._repeated.setdefault(trial, [before.told]).append(result.reward)
         if before is None or result.attempt >= before.attempt:
-            self.by_trial[trial] = Ended.of(counted_as(result), told=result.reward)
+            self.by_trial[trial] = FinalResult.of(counted_as(result), told=result.reward)
 
     @property
     def repeated(self) -> tuple[str, ...]:

@@ -3,14 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import TYPE_CHECKING
 
 from harness.trajectory import Frozen, Outcome
 from tbench.results import HostSample
+from tbench.scores.finals import FinalResult
 from tbench.text import counted
-
-if TYPE_CHECKING:
-    from tbench.scores.finals import Ended
 
 PRESSING_LOAD = 2.0
 """Load average per cpu above which a trial counts as one under pressure: everything took twice as long."""
@@ -56,7 +53,7 @@ class Pressure(Frozen):
         return f"{' and '.join(happened)} happened under pressure: {', '.join(signs)}"
 
 
-def pressure_of(results: Iterable[Ended]) -> Pressure | None:
+def pressure_of(results: Iterable[FinalResult]) -> Pressure | None:
     """What failed under pressure among `results`; None where nothing did."""
     unsolved = [result for result in results if not result.passed]
     timeouts = [result for result in unsolved if _hit_a_time_limit(result)]
@@ -78,17 +75,16 @@ def pressure_of(results: Iterable[Ended]) -> Pressure | None:
     )
 
 
-def _hit_a_time_limit(result: Ended) -> bool:
+def _hit_a_time_limit(result: FinalResult) -> bool:
     in_verifier = result.error is not None and result.error.type == "verifier_timeout"
     return in_verifier or result.outcome is Outcome.AGENT_TIMEOUT
 
 
-def _pressed(results: Iterable[Ended]) -> list[HostSample]:
-    return [result.host for result in results if result.host is not None and is_pressing(result.host)]
+def _pressed(results: Iterable[FinalResult]) -> list[HostSample]:
+    return [result.host for result in results if result.host is not None and _is_pressing(result.host)]
 
 
-def is_pressing(host: HostSample) -> bool:
-    """Whether the machine was under pressure."""
+def _is_pressing(host: HostSample) -> bool:
     return (
         (host.load_max or 0) > PRESSING_LOAD
         or (host.memory_stall_max or 0) > PRESSING_STALL

@@ -12,7 +12,7 @@ from tbench.errors import UsageError
 from tbench.origin import DatasetOrigin
 from tbench.results import UNKNOWN_AGENT, UNKNOWN_TIME, Blame, ErrorInfo, Stage, TrialResult, is_tool_failure, is_weak
 from tbench.reward import canonical, exact_sum
-from tbench.scores.finals import Ended, Finals, counted_as
+from tbench.scores.finals import FinalResult, Finals, counted_as
 from tbench.scores.intervals import Interval, interval_95
 from tbench.scores.pressure import pressure_of
 from tbench.scores.statistics import (
@@ -153,7 +153,7 @@ def refuse_mixed(results: Sequence[TrialResult]) -> tuple[str | None, str | None
     return model, agent
 
 
-def time_split(results: Iterable[TrialResult | Ended]) -> TimeSplit:
+def time_split(results: Iterable[TrialResult | FinalResult]) -> TimeSplit:
     """Seconds of all results by what they were spent on.
 
     Other is the agent's time outside model and commands, and wall time outside sandbox, agent, verifier and
@@ -202,7 +202,7 @@ def _only(what: str, names: Collection[str | None]) -> str | None:
     return found[0] if found else None
 
 
-def _usage(results: Sequence[Ended]) -> Usage:
+def _usage(results: Sequence[FinalResult]) -> Usage:
     if not results:
         return Usage()
     prompt, completion, cached = zip(*(result.tokens for result in results), strict=True)
@@ -212,14 +212,14 @@ def _usage(results: Sequence[Ended]) -> Usage:
     )
 
 
-def _started_at(results: Iterable[Ended]) -> datetime | None:
+def _started_at(results: Iterable[FinalResult]) -> datetime | None:
     times = (result.started_at for result in results)
     aware = (time if time.tzinfo is not None else time.replace(tzinfo=UTC) for time in times)
     return min((time for time in aware if time != UNKNOWN_TIME), default=None)
 
 
 def _score(
-    results: Iterable[Ended],
+    results: Iterable[FinalResult],
     tasks: Sequence[str],
     seeds: Sequence[int],
     population: bool,
@@ -261,7 +261,7 @@ def _score(
 
 
 def _metrics(
-    results: Sequence[Ended], tasks: Sequence[str], seeds: Sequence[int], population: bool
+    results: Sequence[FinalResult], tasks: Sequence[str], seeds: Sequence[int], population: bool
 ) -> tuple[Metric, ...]:
     """Every metric that is not the reward itself, over the tasks of which some trial told it."""
     told = [(name, value, each.reward) for each in results for name, value in each.metrics.items()]
@@ -270,7 +270,7 @@ def _metrics(
 
 
 def _metric(
-    name: str, results: Sequence[Ended], tasks: Sequence[str], seeds: Sequence[int], population: bool
+    name: str, results: Sequence[FinalResult], tasks: Sequence[str], seeds: Sequence[int], population: bool
 ) -> Metric:
     told = [TrialReward(result.task, result.seed, result.metrics[name]) for result in results if name in result.metrics]
     having = {each.task for each in told}
@@ -279,7 +279,7 @@ def _metric(
     return Metric(name=name, mean=over_seeds.mean, std=over_seeds.std, tasks=len(having), trials=len(told))
 
 
-def _unreached(results: Iterable[Ended], planned: int) -> UnreachedSteps | None:
+def _unreached(results: Iterable[FinalResult], planned: int) -> UnreachedSteps | None:
     scored = [result for result in results if result.reward is not None]
     never = [sum(not step.begun for step in result.task_steps) for result in scored]
     if not any(never):
@@ -302,7 +302,7 @@ def _ends(interval: Interval | None) -> tuple[float, float] | None:
     return None if interval is None else (interval.low, interval.high)
 
 
-def _task_row(task: str, seeds: Sequence[int], counted: dict[tuple[str, int], Ended]) -> TaskRow:
+def _task_row(task: str, seeds: Sequence[int], counted: dict[tuple[str, int], FinalResult]) -> TaskRow:
     cells = tuple(_cell(seed, counted.get((task, seed))) for seed in seeds)
     ended = [counted[task, seed] for seed in seeds if (task, seed) in counted]
     rewards = [cell.reward for cell in cells if cell.reward is not None]
@@ -319,7 +319,7 @@ def _task_row(task: str, seeds: Sequence[int], counted: dict[tuple[str, int], En
     )
 
 
-def _cell(seed: int, result: Ended | None) -> Cell:
+def _cell(seed: int, result: FinalResult | None) -> Cell:
     if result is None:
         return Cell(seed=seed, status=Status.MISSING)
     return Cell(
@@ -341,7 +341,7 @@ def _canonical(reward: float | None) -> float | None:
     return None if reward is None else canonical(reward)
 
 
-def status_of(result: TrialResult | Ended) -> Status:
+def status_of(result: TrialResult | FinalResult) -> Status:
     """What became of a trial that has a result."""
     if result.reward is None:
         return Status.ERROR
@@ -350,11 +350,11 @@ def status_of(result: TrialResult | Ended) -> Status:
     return Status.PARTIAL if canonical(result.reward) > 0 else Status.FAIL
 
 
-def _error_type(result: Ended) -> str:
+def _error_type(result: FinalResult) -> str:
     return result.error.type if result.error else NO_VERDICT
 
 
-def _flags(results: Iterable[Ended]) -> tuple[Flag, ...]:
+def _flags(results: Iterable[FinalResult]) -> tuple[Flag, ...]:
     flags = [
         Flag(
             trial=f"{result.task} seed {result.seed}",
@@ -373,7 +373,7 @@ def _counts(
     planned: int,
     other_attempts: int,
     unplanned: int,
-    results: Sequence[Ended],
+    results: Sequence[FinalResult],
     flags: Sequence[Flag],
 ) -> Counts:
     cells = [cell for row in rows for cell in row.cells]
@@ -395,9 +395,9 @@ def _counts(
     )
 
 
-def _error_groups(results: Iterable[Ended]) -> tuple[ErrorGroup, ...]:
+def _error_groups(results: Iterable[FinalResult]) -> tuple[ErrorGroup, ...]:
     """Group the trials without a verdict by what went wrong, the largest group first."""
-    groups: dict[tuple[Stage | None, str, Blame | None], list[Ended]] = {}
+    groups: dict[tuple[Stage | None, str, Blame | None], list[FinalResult]] = {}
     for result in results:
         if result.reward is None:
             error = result.error
@@ -407,7 +407,7 @@ def _error_groups(results: Iterable[Ended]) -> tuple[ErrorGroup, ...]:
     return tuple(sorted(made, key=lambda group: (-group.count, group.stage or "", group.type)))
 
 
-def _error_group(key: tuple[Stage | None, str, Blame | None], members: list[Ended]) -> ErrorGroup:
+def _error_group(key: tuple[Stage | None, str, Blame | None], members: list[FinalResult]) -> ErrorGroup:
     stage, type_, blame = key
     errors: list[ErrorInfo] = [member.error for member in members if member.error]
     return ErrorGroup(
@@ -421,7 +421,7 @@ def _error_group(key: tuple[Stage | None, str, Blame | None], members: list[Ende
     )
 
 
-def _outcomes(results: Iterable[Ended]) -> dict[str, int]:
+def _outcomes(results: Iterable[FinalResult]) -> dict[str, int]:
     counts = Counter(str(result.outcome) for result in results if result.outcome is not None)
     return dict(sorted(counts.items(), key=lambda item: (-item[1], item[0])))
 

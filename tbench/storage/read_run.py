@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import sys
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from datetime import datetime
 from functools import cache, lru_cache
 from pathlib import Path
@@ -18,7 +18,7 @@ from typing import Any, NamedTuple, TypeVar
 from pydantic import ValidationError
 
 from harness.trajectory import Frozen, Step, Trajectory
-from tbench.config.document import NotOurs, PlannedShard, RunDocument, read_document
+from tbench.config.document import NotOurs, PlannedShard, RunDocument, read_document, refuse_newer
 from tbench.config.limits_in_force import lacking_limits
 from tbench.config.overrides import override_words
 from tbench.config.rules import broken_rules
@@ -34,8 +34,18 @@ from tbench.results import (
 )
 from tbench.storage.imported_plan import ImportedPlan, imported_plan
 from tbench.storage.lines import first_problem, read_lines
-from tbench.storage.run_files import CONFIG_NAME, RESULTS_NAME, STEPS_NAME, TRAJECTORY_NAME, is_abandoned
-from tbench.text import one_line
+from tbench.storage.run_files import (
+    BEGUN_NAME,
+    CONFIG_NAME,
+    RESULTS_NAME,
+    STEPS_NAME,
+    TRAJECTORY_NAME,
+    TRIAL_RESULT_NAME,
+    attempts,
+    is_abandoned,
+    is_run,
+)
+from tbench.text import counted, one_line
 
 _IMPORT_KEYS = frozenset({"task", "seed", "reward"})
 _MOSTLY_ALIKE = ("run", "task", "agent", "model", "image_id")
@@ -142,7 +152,7 @@ def _read(run_dir: Path, each: TakeResult) -> StoredRun:
     if not run_dir.is_dir():
         raise RunUnreadable(f"{run_dir}: no such run directory; check the path")
     config_file, results_file = run_dir / CONFIG_NAME, run_dir / RESULTS_NAME
-    if config_file.is_file():
+    if is_run(run_dir):
         return _read_own(run_dir, config_file, results_file, each)
     if results_file.is_file():
         return _read_import(results_file, run_dir, run_dir.resolve().name, each)
@@ -187,15 +197,25 @@ def read_trajectory(trial_dir: Path) -> Trajectory | None:
 
 def _read_own(run_dir: Path, config_file: Path, results_file: Path, each: TakeResult) -> StoredRun:
     notes: list[str] = []
-    plan = _read_plan(config_file)
+    plan = _read_plan(config_file, notes)
     document, imported = _document(config_file, plan), _imported_plan(config_file, plan)
     name = str(plan.get("run") or run_dir.resolve().name)
+    names = [task["name"] for task in plan["tasks"]]
+    shard = document.shard if document is not None else None
+    own = shard.trials if shard is not None else ((task, seed) for task in names for seed in plan["seeds"])
+    missing: dict[tuple[str, int], tuple[int, ...]] = dict.fromkeys(own, ())
     for result in _each_result(json_lines(results_file, notes) if results_file.exists() else (), name, notes):
+        if result.final:
+            missing.pop((result.task, result.seed), None)
+        elif (trial := (result.task, result.seed)) in missing:
+            missing[trial] += (result.attempt,)
+        each(result)
+    for result in _results_without_a_line(run_dir, missing, notes) if document is not None else ():
         each(result)
     return StoredRun(
         path=run_dir,
         name=name,
-        planned_tasks=[task["name"] for task in plan["tasks"]],
+        planned_tasks=names,
         planned_seeds=plan["seeds"],
         results=[],
         document=document,
@@ -204,6 +224,33 @@ def _read_own(run_dir: Path, config_file: Path, results_file: Path, each: TakeRe
         imported=imported is not None,
         notes=tuple(notes),
     )
+
+
+def _results_without_a_line(
+    run_dir: Path, missing: Mapping[tuple[str, int], Collection[int]], notes: list[str]
+) -> Iterator[TrialResult]:
+    """The results in files of their own of trials whose line was lost with the process or the machine.
+
+    `missing` are trials without a final line, with the attempts that have one. What is found is noted.
+    """
+    if not (run_dir / "trials").is_dir():
+        return
+    found = 0
+    for (task, seed), tried in missing.items():
+        for attempt, directory in sorted(attempts(run_dir, task, seed).items()):
+            file = directory / TRIAL_RESULT_NAME
+            if attempt in tried or not file.exists():
+                continue
+            try:
+                result = TrialResult.model_validate_json(_read_bytes(file))
+            except ValidationError as error:
+                notes.append(f"{file}: {first_problem(error, 'file')}; its trial has no result")
+                continue
+            if (result.task, result.seed, result.attempt) == (task, seed, attempt):
+                found += 1
+                yield result
+    if found:
+        notes.append(f"{counted(found, 'result')} had no line in {RESULTS_NAME} and came from {TRIAL_RESULT_NAME}")
 
 
 def _read_import(results_file: Path, run_dir: Path, name: str, each: TakeResult) -> StoredRun:
@@ -263,14 +310,24 @@ def _text_or_none(value: object) -> str | None:
     return value if isinstance(value, str) and value else None
 
 
-def _read_plan(file: Path) -> dict[str, Any]:
-    """The content of run.json as it is, with its plan checked. Raises RunUnreadable."""
+def _read_plan(file: Path, notes: list[str] | None = None) -> dict[str, Any]:
+    """The content of run.json as it is, with its plan checked. Raises RunUnreadable.
+
+    Where it was lost or torn, it is what the run began with, which is noted.
+    """
     try:
-        config = json.loads(_read_bytes(file))
-    except ValueError as error:  # JSONDecodeError and UnicodeDecodeError alike
-        raise RunUnreadable(f"{file}: not JSON ({one_line(str(error))}); restore it or delete the run") from None
-    if not isinstance(config, dict):
-        raise RunUnreadable(f"{file}: not a JSON object; restore it or delete the run")
+        config = _json_object(file)
+    except RunUnreadable as damage:
+        try:
+            config = _json_object(file.with_name(BEGUN_NAME))
+        except RunUnreadable:
+            raise damage from None
+        if notes is not None:
+            notes.append(f"{str(damage).partition(';')[0]}; it is read as {BEGUN_NAME} has it, from when the run began")
+    try:
+        refuse_newer(config)
+    except ValueError as error:
+        raise RunUnreadable(f"{file}: {error}") from None
     tasks, seeds = config.get("tasks"), config.get("seeds")
     if not isinstance(tasks, list) or not all(_names_a_task(task) for task in tasks):
         raise RunUnreadable(f"{file}: `tasks` is not a list of objects with a name; restore it or delete the run")
@@ -279,6 +336,18 @@ def _read_plan(file: Path) -> dict[str, Any]:
     if len({task["name"] for task in tasks}) < len(tasks) or len(set(seeds)) < len(seeds):
         raise RunUnreadable(f"{file}: a task or a seed is planned twice; remove the repetition")
     return config
+
+
+def _json_object(file: Path) -> dict[str, Any]:
+    data = _read_bytes(file)
+    try:
+        content = json.loads(data)
+    except (ValueError, RecursionError) as error:  # JSONDecodeError and UnicodeDecodeError alike
+        what = f"not JSON ({one_line(str(error))})" if data.strip(b"\0 \t\r\n") else "is empty, as after a power cut"
+        raise RunUnreadable(f"{file}: {what}; restore it, or move it away to see its results alone") from None
+    if not isinstance(content, dict):
+        raise RunUnreadable(f"{file}: not a JSON object; restore it or delete the run")
+    return content
 
 
 def _names_a_task(task: object) -> bool:

@@ -108,7 +108,8 @@ class RecordDirectory:
     def rewrite(self, name: str, lines: Iterable[str]) -> None:
         """Replace all lines of a file that is not the locked one. Raises OSError."""
         assert name != self._layout.lines[0], "another process could lock the new file"
-        write_atomically(self.path / name, "".join(f"{visible(line)}\n" for line in lines).encode("utf-8", "replace"))
+        data = "".join(f"{visible(line)}\n" for line in lines).encode("utf-8", "replace")
+        write_atomically(self.path / name, data, durable=True)
         before = self._files[name]
         self._open(name)
         before.close()

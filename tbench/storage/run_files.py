@@ -7,10 +7,17 @@ from pathlib import Path
 from tbench.storage.record_directory import Layout
 
 CONFIG_NAME, RESULTS_NAME, JOURNAL_NAME, LOG_NAME = "run.json", "results.jsonl", "journal.jsonl", "run.log"
+BEGUN_NAME = "begun.json"
+"""run.json as the run began. It is never written again, so that it is whole where run.json was lost."""
 TRIAL_RESULT_NAME, TRAJECTORY_NAME, STEPS_NAME = "result.json", "trajectory.json", "steps.jsonl"
 REPLAYED_NAME = "replayed.json"
 """What a trial has done again of another one: `steps`, how many, and `differs`, the first difference in words."""
 RUN = Layout("run", CONFIG_NAME, (JOURNAL_NAME, RESULTS_NAME))
+
+
+def is_run(path: Path) -> bool:
+    """Whether a directory is a run's, be it one that has lost its run.json."""
+    return any((path / name).is_file() for name in (CONFIG_NAME, BEGUN_NAME))
 
 
 def is_abandoned(run: Path) -> bool:

@@ -9,9 +9,10 @@ from pathlib import Path
 
 from tbench.config.document import RunDocument
 from tbench.events import Event, Note, TrialFinished
+from tbench.files import write_json
 from tbench.results import TrialResult
 from tbench.storage.record_directory import RecordDirectory
-from tbench.storage.run_files import JOURNAL_NAME, RESULTS_NAME, RUN, attempts, trial_directory
+from tbench.storage.run_files import BEGUN_NAME, JOURNAL_NAME, RESULTS_NAME, RUN, attempts, trial_directory
 
 
 class RunStore:
@@ -28,7 +29,11 @@ class RunStore:
     @classmethod
     def create(cls, path: Path, document: RunDocument, hide: Callable[[str], str] = str) -> RunStore:
         """Begin a run. Raises UsageError when the directory holds anything, or cannot be written."""
-        return cls(RecordDirectory.create(path, RUN, document.model_dump(mode="json")), hide)
+        content = document.model_dump(mode="json")
+        store = cls(RecordDirectory.create(path, RUN, content), hide)
+        with contextlib.suppress(OSError):  # a full disk, which the run will notice
+            write_json(path / BEGUN_NAME, content)
+        return store
 
     @classmethod
     def open(cls, path: Path, hide: Callable[[str], str] = str) -> RunStore:

@@ -15,7 +15,7 @@ from tbench.config.document import RunDocument
 from tbench.results import TrialResult
 from tbench.storage.lines import first_problem
 from tbench.storage.read_run import RunUnreadable, read_run_document, read_steps, read_trajectory
-from tbench.storage.run_files import CONFIG_NAME, TRIAL_RESULT_NAME, attempts
+from tbench.storage.run_files import CONFIG_NAME, TRIAL_RESULT_NAME, attempts, is_run
 from tbench.text import plain
 
 _NAMED = re.compile(r"(?P<run>.+?)/(?:trials/)?(?P<task>[^/]+)/(?:seed-)?(?P<seed>\d+)(?:/attempt-(?P<attempt>\d+))?/?")
@@ -75,7 +75,7 @@ def find_trial(name: str) -> StoredTrial:
     if found is None:
         raise RunUnreadable(f"{plain(name)}: no trial is called so; name one as RUN/TASK/SEED")
     run, task, seed = Path(found["run"]), found["task"], int(found["seed"])
-    if not (run / CONFIG_NAME).is_file():
+    if not is_run(run):
         raise RunUnreadable(f"{run}: no run directory{_like(str(run), _runs_beside(run))}")
     there = attempts(run, task, seed)
     if not there:

@@ -53,7 +53,8 @@ def write_trial(
 ) -> None:
     """Write the trial's files; result.json comes last, so its presence says that the rest is there. Raises OSError."""
     write_files(directory, trajectory, files)
-    write_atomically(directory / TRIAL_RESULT_NAME, (visible(result.model_dump_json(indent=2)) + "\n").encode())
+    data = (visible(result.model_dump_json(indent=2)) + "\n").encode()
+    write_atomically(directory / TRIAL_RESULT_NAME, data, durable=True)
 
 
 def write_files(directory: Path, trajectory: Trajectory | None, files: Mapping[str, bytes]) -> None:

@@ -23,6 +23,7 @@ from tbench.runs.run import execute_run
 from tbench.sandbox.fake import FakeBackend
 from tbench.shards.merging import merge
 from tbench.storage.read_run import read_run
+from tbench.storage.run_files import trial_directory
 from tbench.storage.run_store import RunStore
 from tbench.storage.summaries import summary_of
 from tbench.tasks.sources import TaskSet, read_tasks
@@ -140,6 +141,7 @@ def test_a_trial_without_a_result_is_named(tmp_path: Path, shards: list[Path]) -
     lines = (shards[0] / "results.jsonl").read_text().splitlines(keepends=True)
     lost = json.loads(lines[0])
     (shards[0] / "results.jsonl").write_text("".join(lines[1:]))
+    (trial_directory(shards[0], lost["task"], lost["seed"]) / "result.json").unlink()
     with pytest.raises(
         UsageError, match=f"1 trial of shard 0/3 without a result: {lost['task']} seed {lost['seed']}; "
     ):

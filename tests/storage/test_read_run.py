@@ -8,12 +8,16 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from run_plans import a_document, a_plan
 
 from harness.trajectory import Outcome
+from tbench.config.document import PlannedTask
 from tbench.results import TrialResult
+from tbench.runs.resume import EarlierRun
 from tbench.scores.summarise import summarise
-from tbench.storage.read_run import RunUnreadable, read_run, read_steps
+from tbench.storage.read_run import RunUnreadable, read_run, read_run_document, read_steps
 from tbench.storage.run_files import trial_directory
+from tbench.storage.run_store import RunStore
 
 EARLIER = Path(__file__).parents[1] / "data" / "earlier-run" / "run"
 CONFIG = {"schema_version": 1, "run": "nightly", "tasks": [{"name": "t", "hash": "x"}], "seeds": [0, 1]}
@@ -162,3 +166,48 @@ def test_an_import_without_a_seed_or_with_a_repeat_is_refused(tmp_path: Path) ->
     twice = '{"task": "a", "seed": 0, "reward": 1}\n' * 2
     assert "results.jsonl:2: task 'a' seed 0 is already in" in complaint(store(tmp_path, twice, config=None))
     assert "holds no result" in complaint(store(tmp_path, "", config=None))
+
+
+LOST = [b"", b"\0" * 4096, b'{"schema_version": 3, "run": "ni', None]
+
+
+@pytest.mark.parametrize("left", LOST, ids=["emptied", "NULs", "half", "gone"])
+def test_a_run_json_that_a_power_cut_took_is_read_as_it_was_when_the_run_began(
+    tmp_path: Path, left: bytes | None
+) -> None:
+    whole = a_document(a_plan("nightly", seeds=(0, 1))).model_copy(update={"tasks": (PlannedTask(name="t"),)})
+    RunStore.create(tmp_path / "nightly", whole).close()
+    run = store(tmp_path / "nightly", f"{line(0)}\n", config=None)
+    if left is None:
+        (run / "run.json").unlink()
+    else:
+        (run / "run.json").write_bytes(left)
+    found = read_run(run)
+    assert found.document == whole
+    assert (found.planned_tasks, found.planned_seeds, len(found.results)) == (["t"], [0, 1], 1)
+    [note] = found.notes
+    assert note.startswith(f"{run / 'run.json'}: ") and "begun.json" in note
+    assert read_run_document(run / "run.json") == EarlierRun.read(run).document == whole
+
+
+def test_without_a_copy_a_lost_run_json_is_named_and_a_newer_one_asks_for_an_upgrade(tmp_path: Path) -> None:
+    for left in LOST[:3]:
+        assert f"{tmp_path / 'run.json'}: " in complaint(store(tmp_path, line(), (left or b"").decode()))
+    newer = complaint(store(tmp_path, line(), {"schema_version": 4, "of another shape": True}))
+    assert newer.endswith("upgrade tbench")
+
+
+def test_a_trial_whose_line_was_lost_has_the_result_of_its_own_file(tmp_path: Path) -> None:
+    run = store(tmp_path, f"{line(0, final=False)}\n")
+    for seed, attempt in ((0, 1), (0, 2), (1, 1)):
+        place = trial_directory(run, "t", seed, attempt)
+        place.mkdir(parents=True)
+        (place / "result.json").write_text(line(seed, attempt=attempt))
+    assert [(each.seed, each.attempt, each.final) for each in read_run(run).results] == [
+        (0, 1, False),
+        (0, 2, True),
+        (1, 1, True),
+    ]
+    (trial_directory(run, "t", 1) / "result.json").write_text("")
+    torn, found = read_run(run).notes
+    assert str(trial_directory(run, "t", 1) / "result.json") in torn and found.startswith("1 result ")
