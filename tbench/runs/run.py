@@ -333,7 +333,8 @@ async def execute_run(
         events.emit(Note(text=text))
 
     require_capabilities(plan.config, backend)
-    document = run_document(plan, tasks, backend, earlier.document if earlier else None)
+    before = earlier.document if earlier is not None else None
+    document = run_document(plan, tasks, backend, before)
     hide = hiding(tasks.tasks)
     store = RunStore.create(directory, document, hide) if earlier is None else RunStore.open(directory, hide)
     events.subscribe(store.on_event)
@@ -354,6 +355,8 @@ async def execute_run(
     status: Status = "failed"
     try:
         async with opened(backend, say):
+            with contextlib.suppress(OSError):  # it is written again at the end, unless this process is killed before
+                store.write_document(document.model_copy(update={"engine": _described(backend, before)}))
             if words := size_words(able, plan.config, [node.backend.capacity() for node in nodes_of(backend)]):
                 say(words)
             to_do = {plan.task_name for plan in plans}
@@ -381,7 +384,7 @@ async def execute_run(
         ending = {
             "status": status,
             "stopped": outcome.stopped,
-            "engine": _described(backend, earlier.document if earlier else None),
+            "engine": _described(backend, before),
             "paced": pace.recorded if pace is not None else None,
             "tasks": planned_tasks(tasks, backend, document),
         }

@@ -21,13 +21,14 @@ from tbench.events import Events
 from tbench.results import TrialResult
 from tbench.runs.plan import check_same_run, plan_trials
 from tbench.runs.resume import EarlierRun, RetryErrors, resume
-from tbench.runs.run import Run, RunOutcome
+from tbench.runs.run import Run, RunOutcome, execute_run
 from tbench.sandbox.fake import FakeBackend, FakeSandbox
 from tbench.scores.summarise import summarise
 from tbench.scores.summary import Status
 from tbench.storage.read_run import read_run
 from tbench.storage.run_store import RESULTS_NAME, RunStore
 from tbench.tasks.sources import TaskSet, read_tasks
+from tbench.tasks.task import Task
 
 MakeTask = Any
 TIME = datetime(2026, 1, 2, tzinfo=UTC)
@@ -309,3 +310,30 @@ def test_changed_and_missing_tasks_are_named(earlier: EarlierRun, tasks: TaskSet
 def test_a_directory_without_a_run_is_named(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match=f"{tmp_path}: no run.json in it"):
         EarlierRun.read(tmp_path)
+
+
+async def test_limits_that_did_not_hold_are_known_during_the_run_and_when_it_goes_on_elsewhere(
+    make_task: MakeTask, tmp_path: Path
+) -> None:
+    class Engine(FakeBackend):
+        """Says of its limits, once it is open."""
+
+        memory = "not in force"
+
+        def describe(self) -> dict[str, Any]:
+            return {**super().describe(), **({"limits": {"memory": self.memory}} if self.is_open or self.made else {})}
+
+    class Elsewhere(Engine):
+        memory = "in force"
+
+    def make(_: Task) -> FakeSandbox:
+        during.append(read_run(directory).lacking_limits)
+        return FakeSandbox()
+
+    directory, during = tmp_path / "run", list[tuple[str, ...]]()
+    tasks = read_tasks(str(make_task().parent))
+    await execute_run(a_plan(), tasks, directory, NopAgent, Events(), backend=Engine(make))
+    earlier = EarlierRun.read(directory)
+    await execute_run(a_plan(), tasks, directory, NopAgent, Events(), backend=Elsewhere(make), earlier=earlier)
+    assert during == [("memory not in force",)]
+    assert read_run(directory).lacking_limits == ("memory not in force",)
