@@ -234,7 +234,7 @@ class Runner:
             plan = TrialPlan(trial_id(task.name, task.hash, seed, at.plan), task.name, seed, task)
             await stack.enter_async_context(self._noted_as_under_way())
             await stack.enter_async_context(self._places)
-            tries, made = Tries(1 + self.config.schedule.retries), list[TrialAgent]()
+            tries, made = Tries(1 + self.config.schedule.retries, self.config.schedule.retry_choice), list[TrialAgent]()
             while not (result := await self._unrecorded(at, plan, made, tries)).final:
                 made.clear()
         if result.reward is None:
@@ -288,7 +288,7 @@ class Runner:
         before = max(at.store.attempts(task.name, seed), default=0)
         if before:
             at.store.supersede({plan.trial})
-        tries = Tries(1 + self.config.schedule.retries)
+        tries = Tries(1 + self.config.schedule.retries, self.config.schedule.retry_choice)
         for attempt in itertools.count(before + 1):
             result = await self._attempt(at, replace(plan, attempt=attempt), tries)
             if result.final:

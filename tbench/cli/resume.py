@@ -23,8 +23,8 @@ _MAY_CHANGE = {
     *(each.path for each in settings_of(RunConfig) if each.section == "schedule" and each.name not in _OF_A_SHARD),
     *("model.base_url", "model.request_timeout_sec", "model.retry_budget_sec", "model.max_outage_sec"),
     *("overrides.build_timeout_multiplier", "overrides.healthcheck_timeout_multiplier"),
-    *("sandbox.pull", "sandbox.pull_concurrency", "sandbox.prefetch", "sandbox.drop_images"),
-    *_MACHINES,
+    *("sandbox.pull", "sandbox.pull_concurrency", "sandbox.pull_timeout_sec", "sandbox.prefetch"),
+    "sandbox.drop_images",
     *("output.min_coverage", "output.log_level", "output.verbosity", "output.json_lines"),
 }
 """Settings that say where and how fast a run goes on."""
@@ -40,11 +40,12 @@ def resume(run: Path, given: Given[RunConfig], retry_errors: str | None) -> None
     from tbench.runs.resume import EarlierRun, RetryErrors
 
     refuse_what_is_no_run(run)
-    earlier, wanted = EarlierRun.read(run), RetryErrors.parse(retry_errors)
+    earlier = EarlierRun.read(run)
     before = earlier.document.config
     config = given.resolve(_without_machines(before) if _names_machines(given) else before).config
     _refuse_changes(before, stored_config(config), given)
     config = config.with_values(output={"directory": str(run)})
+    wanted = RetryErrors.parse(retry_errors, config.schedule.retry_choice)
     finish(execute(config, earlier, wanted), config.output.min_coverage)
 
 

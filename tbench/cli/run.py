@@ -34,7 +34,8 @@ def run(given: Given[RunConfig], resume: bool, retry_errors: str | None, dry_run
     """Run tasks against a model and print the score."""
     from tbench.runs.resume import RetryErrors
 
-    resolved, wanted = given.resolve(), RetryErrors.parse(retry_errors)
+    resolved = given.resolve()
+    wanted = RetryErrors.parse(retry_errors, resolved.config.schedule.retry_choice)
     if retry_errors is not None and not resume:
         raise UsageError("--retry-errors: belongs to --resume; a new run tries again by itself (--retries)")
     _refuse_what_nobody_uses(resolved)
@@ -52,10 +53,14 @@ def run(given: Given[RunConfig], resume: bool, retry_errors: str | None, dry_run
 
 
 def _refuse_what_nobody_uses(resolved: Resolved[RunConfig]) -> None:
-    """Refuse options of a model where none works. Raises UsageError.
+    """Refuse options of a model where none works, and of attempts where there is one. Raises UsageError.
 
     A file or the environment may say them: those serve other runs, too.
     """
+    if not resolved.config.schedule.retries:
+        origins = (resolved.origins.get(path, "") for path in ("schedule.retry_only", "schedule.retry_never"))
+        if idle := [origin for origin in origins if origin.startswith("--")]:
+            raise UsageError(f"{', '.join(idle)}: without effect, as --retries is 0; leave out one or the other")
     name = resolved.config.agent.name
     if name not in ("oracle", "nop"):
         return

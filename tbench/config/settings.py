@@ -24,6 +24,7 @@ from harness.model import Rendering, SamplingSettings
 from harness.trajectory import Frozen
 from tbench.config.capabilities import checked_capabilities
 from tbench.config.presets import PRESETS, from_preset, given_values, preset
+from tbench.config.retrying import RetryChoice, known_types, retryable_types
 from tbench.config.setting import Option
 from tbench.config.shard import checked_shard
 
@@ -223,7 +224,7 @@ class AgentConfig(Frozen, use_attribute_docstrings=True):
     """One shell for all commands of a bash protocol, or one for each. `persistent` is the default; `fresh` runs each in
     a process of its own."""
     neutralise_special_tokens: bool = False
-    """Defuse control tokens in all that the model is told, with a space."""
+    """Defuse control tokens in all that the model is told. A space is put into each."""
     approve: Annotated[
         str | None, AfterValidator(_approval), Option(metavar="ask|allowlist=FILE", words=lambda: ("ask",))
     ] = None
@@ -268,6 +269,8 @@ class SandboxConfig(Frozen, use_attribute_docstrings=True):
     unless a digest pins the image; with `never` what is missing is built."""
     pull_concurrency: Annotated[int, _NOT_MEASURED] = Field(default=3, ge=1)
     """Images pulled at once."""
+    pull_timeout_sec: Annotated[float, _NOT_MEASURED] = Field(default=1800.0, ge=1)
+    """Seconds for an attempt to pull an image. One that is under way then is too slow, and is not begun again."""
     prefetch: Annotated[bool, _NOT_MEASURED] = False
     """Get the images of all tasks before anything else."""
     drop_images: Annotated[bool, Option(measured=False, off="--leave-images")] = False
@@ -368,11 +371,26 @@ class ScheduleConfig(Frozen, use_attribute_docstrings=True):
     """Runs that say how long trials take; repeatable. They decide --order longest and what is in a --shard."""
     retries: int = Field(default=1, ge=0)
     """Further attempts at a trial whose error another one may heal."""
+    retry_only: Annotated[tuple[str, ...], AfterValidator(retryable_types), Option(metavar="TYPE")] = ()
+    """Only such errors are tried again; repeatable. Or with commas; one that stands by its kind is none of them."""
+    retry_never: Annotated[tuple[str, ...], AfterValidator(known_types), Option(metavar="TYPE")] = ()
+    """Such errors are not tried again; repeatable. Or with commas; nor does `tbench resume` try them."""
     cpu_overcommit: float = Field(default=1.0, ge=0.1)
     """The cpus that trials may use, as a multiple of the machine's. Above 1, load may decide timed tests
     and timeouts; where trials mostly wait for the model that is a fair price. Memory is never overcommitted."""
     max_load: float | None = Field(default=None, ge=0.1)
     """Load per cpu above which no trial starts beside others. It is the average over one minute."""
+
+    @model_validator(mode="after")
+    def _retries_agree(self) -> ScheduleConfig:
+        if both := sorted(set(self.retry_only) & set(self.retry_never)):
+            raise ValueError(f"retry_only and retry_never: both name {both[0]}; leave it out of one")
+        return self
+
+    @property
+    def retry_choice(self) -> RetryChoice:
+        """Which errors are tried again."""
+        return RetryChoice(frozenset(self.retry_only), frozenset(self.retry_never))
 
     @property
     def is_auto(self) -> bool:

@@ -127,6 +127,7 @@ def sandbox_settings(plan: RunPlan, image_logs: Path | None = None) -> SandboxSe
         no_build_cache=sandbox.no_build_cache,
         pull=sandbox.pull,
         pull_concurrency=sandbox.pull_concurrency,
+        pull_timeout_sec=sandbox.pull_timeout_sec,
         network=sandbox.network,
         block_host=sandbox.block_host,
         no_new_privileges=sandbox.no_new_privileges,

@@ -13,6 +13,7 @@ from pathlib import Path
 from pydantic import ValidationError
 
 from tbench.config.document import RunDocument
+from tbench.config.retrying import ALL_THAT_MAY_HEAL, RetryChoice
 from tbench.errors import KINDS, UsageError
 from tbench.results import ErrorInfo, TrialResult
 from tbench.runs.trial_progress import TrialPlan
@@ -27,21 +28,25 @@ class RetryErrors:
 
     types: frozenset[str] = frozenset()
     everything: bool = False
+    choice: RetryChoice = ALL_THAT_MAY_HEAL
+    """What the run has chosen of those that another attempt may heal."""
 
     @classmethod
-    def parse(cls, text: str | None) -> RetryErrors:
-        """Read `all`, or types separated by commas. Raises UsageError for a type that does not exist."""
+    def parse(cls, text: str | None, choice: RetryChoice = ALL_THAT_MAY_HEAL) -> RetryErrors:
+        """Read `all`, or types separated by commas. Raises UsageError for one that does not exist, or is not wanted."""
         if text is None:
-            return cls()
+            return cls(choice=choice)
         types = frozenset(filter(None, (word.strip() for word in text.split(","))))
         if types == {"all"} or not types:
-            return cls(everything=True)
+            return cls(everything=True, choice=choice)
         if unknown := sorted(types - KINDS.keys()):
             raise UsageError(f"--retry-errors {unknown[0]}: no such type of error; known: {', '.join(KINDS)}")
-        return cls(types)
+        if both := sorted(types & choice.never):
+            raise UsageError(f"--retry-errors {both[0]}: --retry-never names it, too; leave out one or the other")
+        return cls(types, choice=choice)
 
     def wants(self, error: ErrorInfo) -> bool:
-        return self.everything or error.retryable or error.type in self.types
+        return self.everything or self.choice.wants(error) or error.type in self.types
 
 
 @dataclass(frozen=True)

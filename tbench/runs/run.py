@@ -147,7 +147,7 @@ class Run:
 
     async def _run_trial(self, plan: TrialPlan) -> None:
         """Attempt one trial until a result is final."""
-        tries = Tries(1 + self._config.schedule.retries)
+        tries = Tries(1 + self._config.schedule.retries, self._config.schedule.retry_choice)
         while True:
             result = await self._attempt(plan, tries)
             if result is None or result.final:
@@ -348,7 +348,7 @@ async def execute_run(
         say(words)
     plans, standing = plan_trials(tasks, plan, expected_sec), list[TrialResult]()
     if earlier is not None:
-        plans, standing = resume(store, plans, retry_errors or RetryErrors())
+        plans, standing = resume(store, plans, retry_errors or RetryErrors(choice=plan.config.schedule.retry_choice))
         say(f"{directory}: {len(standing)} of {len(plans) + len(standing)} trials stand, {len(plans)} are left")
         store.write_document(document)
     outcome = RunOutcome([], interrupted=True)

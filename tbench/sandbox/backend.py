@@ -333,6 +333,8 @@ class SandboxSettings:
     """Whether what is built at all is built anew, step by step."""
     pull: PullChoice = "missing"
     pull_concurrency: int = 3
+    pull_timeout_sec: float = 1800.0
+    """How long one attempt to pull an image may take."""
     network: NetworkChoice = "task"
     block_host: bool = False
     """Whether the backend's host and the endpoint are closed to the sandboxes."""

@@ -114,6 +114,10 @@ def another(setting: Any) -> Any:
         return ("tcp://a:2376",)
     if setting.path == "sandbox.network_pool":
         return "10.0.0.0/16"
+    if setting.path in ("schedule.retry_only", "schedule.retry_never"):
+        return ("sandbox_lost",)
+    if setting.path == "sandbox.container_proxy":
+        return "none"
     if setting.path == "model.rename_fields":
         return {"top_p": None}
     values: dict[type, Any] = {bool: not setting.default, str: "other", tuple: ("other",), dict: {"other": 1}}

@@ -12,10 +12,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from pydantic import ValidationError
 from run_plans import A_MODEL, a_document, a_plan
 
 from tbench.agents.trial_agent import AgentReport, NopAgent, Workplace
 from tbench.config.document import RunPlan
+from tbench.config.settings import RunConfig
 from tbench.errors import TrialError, UsageError
 from tbench.events import Events
 from tbench.results import TrialResult
@@ -187,6 +189,36 @@ async def test_other_errors_stand_until_they_are_named(bench: Bench) -> None:
     everything = await bench.run(seeds=(0,), retry_errors=RetryErrors.parse("all"))
     assert [(result.attempt, result.reward) for result in everything.results] == [(3, 1.0), (3, 1.0)]
     assert {line.attempt for line in bench.finals.values()} == {3}
+
+
+async def test_what_is_never_tried_again_is_not_by_a_resume_either_unless_it_is_named(bench: Bench) -> None:
+    never = {"retries": 1, "retry_never": ["sandbox_lost"]}
+    choice = plan_of(**never).config.schedule.retry_choice
+    await bench.run(agent=lambda: Failing([lost()]), seeds=(0,), **never)
+    assert {(line.attempt, line.final) for line in bench.lines} == {(1, True)}
+    assert (await bench.run(seeds=(0,), retry_errors=RetryErrors.parse(None, choice), **never)).results == []
+    with pytest.raises(UsageError, match="sandbox_lost"):
+        RetryErrors.parse("sandbox_lost", choice)
+    again = await bench.run(seeds=(0,), retry_errors=RetryErrors.parse("all", choice), **never)
+    assert [result.reward for result in again.results] == [1.0, 1.0]
+
+
+@pytest.mark.parametrize(
+    ("schedule", "said"),
+    [
+        ({"retry_only": ["sandbox_lots"]}, "did you mean sandbox_lost"),
+        ({"retry_never": ["nonsense"]}, "these may be tried again: "),
+        ({"retry_only": ["verifier_timeout"]}, "stands"),
+        ({"retry_only": ["rewound"]}, "is no failure"),
+        (
+            {"retry_only": ["sandbox_lost,terminal_failed"], "retry_never": ["terminal_failed"]},
+            "both name",
+        ),
+    ],
+)
+def test_a_choice_that_cannot_be_obeyed_is_refused(schedule: dict[str, Any], said: str) -> None:
+    with pytest.raises(ValidationError, match=said):
+        RunConfig.model_validate({"schedule": schedule})
 
 
 def test_a_type_of_error_that_does_not_exist_is_named() -> None:

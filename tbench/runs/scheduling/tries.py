@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from tbench.config.retrying import ALL_THAT_MAY_HEAL, RetryChoice
 from tbench.results import ErrorInfo
 from tbench.runs.scheduling.admission import Likes, NodeBudget
 from tbench.sandbox.node import Node, is_of_machine
@@ -15,7 +16,9 @@ _OTHER_MACHINE, _ITS_IMAGE = 2.0, 0.2
 class Tries:
     """The attempts at one trial."""
 
-    def __init__(self, most: int) -> None:
+    def __init__(self, most: int, choice: RetryChoice = ALL_THAT_MAY_HEAL) -> None:
+        """`choice` says of which errors others follow at all."""
+        self._choice = choice
         self.most = most
         """How many there may be."""
         self.node: Node | None = None
@@ -51,7 +54,7 @@ class Tries:
         # One of several that does not answer is soon known to be lost, or is there again.
         if not self.node.is_up or (self.node.name and error.type == "engine_unreachable"):
             self._lost.add(self._made)
-        return self._made >= self.most + min(len(self._lost), MOST_LOSSES)
+        return not self._choice.wants(error) or self._made >= self.most + min(len(self._lost), MOST_LOSSES)
 
     def ended(self, error: ErrorInfo | None) -> None:
         """Notice how the newest attempt has ended."""

@@ -101,7 +101,7 @@ class DockerBackend:
             build=settings.build,
             no_build_cache=settings.no_build_cache,
             pull=settings.pull,
-            pulls=Pulls(engine, at_once=settings.pull_concurrency, say=say),
+            pulls=Pulls(engine, at_once=settings.pull_concurrency, pull_sec=settings.pull_timeout_sec, say=say),
             log_dir=settings.image_logs,
             say=say,
             closed_network=self._closed_network if settings.block_host else None,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from tbench.config.retrying import RetryChoice
 from tbench.errors import TrialError
 from tbench.results import ErrorInfo
 from tbench.runs.scheduling.admission import NodeBudget
@@ -76,3 +77,30 @@ def test_another_machine_is_liked_more_than_an_image_that_is_there() -> None:
     assert tries.likes("task")(first) > tries.likes("task")(second)
     tries.begins_on(node)
     assert tries.likes("task")(first) + 1 < tries.likes("task")(second)
+
+
+@pytest.mark.parametrize(
+    ("only", "never", "again"),
+    [
+        ((), (), ["sandbox_failed", "terminal_failed"]),
+        (("sandbox_failed",), (), ["sandbox_failed"]),
+        ((), ("sandbox_failed",), ["terminal_failed"]),
+        (("sandbox_failed",), ("terminal_failed",), ["sandbox_failed"]),
+    ],
+)
+def test_only_errors_of_the_chosen_types_have_another_attempt(
+    only: tuple[str, ...], never: tuple[str, ...], again: list[str]
+) -> None:
+    found = []
+    for type_ in ("sandbox_failed", "terminal_failed", "verifier_timeout"):
+        tries = Tries(2, RetryChoice(frozenset(only), frozenset(never)))
+        tries.begins_on(a_node())
+        if not tries.is_last(an_error(type_)):
+            found.append(type_)
+    assert found == again
+
+
+def test_what_was_rewound_goes_on_whatever_is_tried_again() -> None:
+    tries = Tries(2, RetryChoice(frozenset({"sandbox_failed"})))
+    tries.begins_on(a_node())
+    assert not tries.is_last(an_error("rewound"))

@@ -258,9 +258,13 @@ def _message(kind: TroubleKind, said: str, name: ImageName, login: Login | None)
         case "passing":
             return f"{host} or the way to it fails {words}; try again later"
         case "slow":
-            return f"{host} or the way to it is too slow {words}; pull it by hand once, or take a mirror"
-        case "away" | "silent":
+            more = "allow more with --pull-timeout, or pull it by hand once"
+            return f"{host} or the way to it is too slow {words}; {more}"
+        case "away":
             return f"{host} cannot be reached {words}; check its name and the network"
+        case "silent":
+            more = "or allow more with --pull-timeout"
+            return f"{host} cannot be reached {words}; check its name and the network, {more}"
         case "no-space":
             return f"the engine's disk is full {words}; 'tbench clean --all' and 'docker system prune' make room"
         case _:
