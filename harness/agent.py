@@ -68,9 +68,9 @@ class Agent:
     """One conversation about one task. `trajectory` is valid at any time, also after an exception.
 
     `neutralise_special_tokens` defuses control tokens in all that the model is told but the prompts; they are recorded
-    as warnings in any case. `on_step` is told the number of each step that begins, `on_step_done` gets each
-    step of the trajectory once, in order, when nothing of it will change any more; it must not raise. With `approval`
-    nothing is done that neither a rule nor whoever watches has said yes to.
+    as warnings in any case. `hide` takes secrets out of it. `on_step` is told the number of each step that begins,
+    `on_step_done` gets each step of the trajectory once, in order, when nothing of it will change any more; it must not
+    raise. With `approval` nothing is done that neither a rule nor whoever watches has said yes to.
     """
 
     def __init__(
@@ -82,6 +82,7 @@ class Agent:
         *,
         seeds: Seeds | None = None,
         neutralise_special_tokens: bool = False,
+        hide: Callable[[str], str] = str,
         on_step: Callable[[int], None] = lambda _: None,
         on_step_done: Callable[[Step], None] = lambda _: None,
         oversight: Oversight | None = None,
@@ -89,7 +90,7 @@ class Agent:
     ) -> None:
         self._model = model
         self._terminal = terminal
-        self._gate = TokenGate(defuses=neutralise_special_tokens)
+        self._gate = TokenGate(defuses=neutralise_special_tokens, hide=hide)
         self._protocol = protocol.through(self._gate) if isinstance(protocol, Gated) else protocol
         self._limits = limits
         self._seeds = seeds

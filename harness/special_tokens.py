@@ -9,7 +9,7 @@ one token (`<thinking>`, `<response>`) are not.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 
 # Every pattern begins with `<` or `[`, has neither anywhere else, and no white space: so the space that `neutralise`
 # puts behind the first character ends the match and cannot begin another.
@@ -51,16 +51,21 @@ class Admitted(str):
 
 
 class TokenGate:
-    """The one way for text from outside into a conversation: its control tokens are noted, and defused if wished."""
+    """The one way for text from outside into a conversation: its control tokens are noted, and defused if wished.
 
-    def __init__(self, *, defuses: bool = False) -> None:
+    `hide` takes secrets out of it.
+    """
+
+    def __init__(self, *, defuses: bool = False, hide: Callable[[str], str] = str) -> None:
         self._defuses = defuses
+        self._hide = hide
         self._found: dict[str, None] = {}
 
     def admit(self, text: str) -> Admitted:
         """`text` as it may be told to a model."""
         if isinstance(text, Admitted):
             return text
+        text = self._hide(text)
         self._found |= dict.fromkeys(special_tokens(text))
         return Admitted(neutralise(text) if self._defuses else text)
 

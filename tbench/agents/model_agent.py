@@ -24,6 +24,7 @@ from tbench.agents.told import told_at
 from tbench.agents.trial_agent import AgentReport, Workplace, agent_user, terminal_socket
 from tbench.errors import TrialError
 from tbench.results import Stage
+from tbench.sandbox.backend import HidesSecrets
 
 
 class ModelAgent:
@@ -64,6 +65,7 @@ class ModelAgent:
             place.bounded(self._limits),
             seeds=_seeds(place, self._model),
             neutralise_special_tokens=self._neutralise,
+            hide=place.sandbox.hide if isinstance(place.sandbox, HidesSecrets) else str,
             on_step=lambda step: _begin_step(step, terminal, place),
             on_step_done=lambda step: _store_step(step, terminal, place),
             oversight=place.oversight,

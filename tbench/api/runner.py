@@ -43,6 +43,7 @@ from tbench.runs.scheduling.tries import Tries
 from tbench.runs.trial import Trial
 from tbench.runs.trial_progress import TrialPlan
 from tbench.sandbox.backend import MakeBackend
+from tbench.sandbox.container_proxy import container_proxy
 from tbench.storage.read_run import read_steps
 from tbench.storage.run_store import RunStore
 from tbench.tasks.consent import about_withheld
@@ -381,7 +382,9 @@ class Runner:
         if path is None:
             path = Path(self._stack.enter_context(tempfile.TemporaryDirectory(prefix="tbench-"))) / plan.run
         self._document = run_document(plan, TaskSet((), {}), self._backend, None)
-        self._store = RunStore.create(path, self._document, hiding([]))
+        self._store = RunStore.create(
+            path, self._document, hiding([], proxy=container_proxy(plan.config.sandbox.container_proxy))
+        )
         return self._store
 
     def _write_document(self, status: Status) -> None:

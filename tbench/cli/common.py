@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import os
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -14,7 +15,7 @@ from tbench.errors import UsageError
 
 if TYPE_CHECKING:
     from tbench.config.layers import Resolved
-    from tbench.config.settings import RunConfig
+    from tbench.config.settings import RunConfig, SandboxConfig
 
 Command = TypeVar("Command", bound=Callable[..., Any])
 task_option = click.option("--task", "-t", multiple=True, help="Only tasks whose name matches this glob (repeatable).")
@@ -31,6 +32,23 @@ engines_option = click.option(
 def runs_argument(help: str) -> Callable[[Command], Command]:
     """One or more paths of runs, as `runs`."""
     return click.argument("runs", cls=Argument, metavar="RUN...", type=A_PATH, nargs=-1, required=True, help=help)
+
+
+def sandbox_of(given: Mapping[str, Any]) -> SandboxConfig:
+    """What a sandbox by hand may have, of the options for that, and the proxy also of the environment.
+
+    Raises UsageError.
+    """
+    from tbench.config.layers import Layers
+    from tbench.config.settings import RunConfig
+
+    layers = Layers(RunConfig)
+    values = layers.environment(os.environ, {"sandbox.container_proxy"})
+    options = {name: words for name, words in given.items() if words is not None}
+    values += [
+        layers.option(f"sandbox.{name}", words, f"--{name.replace('_', '-')}") for name, words in options.items()
+    ]
+    return layers.resolve(values).config.sandbox
 
 
 def write_new(file: Path, text: str) -> None:

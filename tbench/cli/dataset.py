@@ -38,7 +38,8 @@ COMMANDS = {
 _ACCESS = {"tasks.registry", "tasks.offline"}
 _OF_PREFETCH = {
     *("tasks.include", "tasks.exclude", "tasks.limit"),
-    *("sandbox.build", "sandbox.pull", "sandbox.pull_concurrency"),
+    *("sandbox.build", "sandbox.pull", "sandbox.pull_concurrency", "sandbox.pull_timeout_sec"),
+    "sandbox.container_proxy",
 }
 """Settings that only say which images are got, and how."""
 _name = click.argument("name", cls=Argument, metavar="NAME", help="A dataset's NAME[@VERSION], or git+URL@REV#FOLDER.")
@@ -142,6 +143,7 @@ def _prefetch(name: str, config: RunConfig, entry: Entry) -> bool:
 async def _images(engine: Engine, environments: Sequence[Environment], config: RunConfig) -> bool:
     from tbench.errors import TrialError
     from tbench.runs.images import tell_prefetched
+    from tbench.sandbox.container_proxy import container_proxy
     from tbench.sandbox.docker.image import Images
     from tbench.sandbox.docker.pulling.forecast import about_pulls
     from tbench.sandbox.docker.pulling.pulls import Pulls
@@ -150,8 +152,9 @@ async def _images(engine: Engine, environments: Sequence[Environment], config: R
         print_line(line, err=True)
 
     sandbox = config.sandbox
-    pulls = Pulls(engine, at_once=sandbox.pull_concurrency, say=say)
-    images = Images(engine, build=sandbox.build, pull=sandbox.pull, pulls=pulls, say=say)
+    pulls = Pulls(engine, at_once=sandbox.pull_concurrency, pull_sec=sandbox.pull_timeout_sec, say=say)
+    proxy = container_proxy(sandbox.container_proxy)
+    images = Images(engine, build=sandbox.build, pull=sandbox.pull, pulls=pulls, say=say, proxy=proxy)
     for line in await about_pulls(engine, await images.to_pull(environments), ask=not config.tasks.offline):
         say(line)
     found = await images.get_all(environments)

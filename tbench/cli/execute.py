@@ -98,7 +98,8 @@ async def _execute(
     try:
         directory = Path(config.output.directory or _default_directory(config, served))
         plan = planned(setup, tasks, earlier, directory.name, setup.locked(chat, served))
-        hide = hiding(tasks.tasks)
+        settings = sandbox_settings(plan, directory / "images")
+        hide = hiding(tasks.tasks, proxy=settings.container_proxy)
         showing = progress(
             plan,
             tasks,
@@ -111,7 +112,7 @@ async def _execute(
             events.replace(show)
             events.subscribe(log)
             expected = expected_sec(config, tasks, directory, lambda text: events.emit(Note(text=text)))
-            backend = engines.backend(sandbox_settings(plan, directory / "images"))
+            backend = engines.backend(settings)
             outcome = await execute_run(
                 plan,
                 tasks,

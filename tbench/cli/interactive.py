@@ -41,6 +41,7 @@ from tbench.sandbox.backend import (
     require,
     use_network,
 )
+from tbench.sandbox.container_proxy import container_proxy
 from tbench.storage.read_run import read_run
 from tbench.storage.run_files import RUN
 from tbench.tasks.bundled import tasks_dir
@@ -133,7 +134,8 @@ async def _ready(make_backend: MakeBackend, name: str, sandbox: SandboxConfig) -
     task = _task(name).allowing(sandbox.allow_env, host=sandbox.trust)
     if words := about_withheld(task.wishes, sandbox.allow_env):
         _say(words)
-    backend = make_backend(SandboxSettings(f"shell-{os.getpid()}", cap_add=sandbox.cap_add))
+    proxy = container_proxy(sandbox.container_proxy)
+    backend = make_backend(SandboxSettings(f"shell-{os.getpid()}", cap_add=sandbox.cap_add, container_proxy=proxy))
     require(backend, HasTty, "tbench shell")
     try:
         async with opened(backend, _say):

@@ -25,6 +25,7 @@ _MAY_CHANGE = {
     *("overrides.build_timeout_multiplier", "overrides.healthcheck_timeout_multiplier"),
     *("sandbox.pull", "sandbox.pull_concurrency", "sandbox.pull_timeout_sec", "sandbox.prefetch"),
     "sandbox.drop_images",
+    *("sandbox.container_proxy", *_MACHINES),
     *("output.min_coverage", "output.log_level", "output.verbosity", "output.json_lines"),
 }
 """Settings that say where and how fast a run goes on."""

@@ -181,6 +181,13 @@ class Project:
         return self.services[MAIN]
 
     @property
+    def names(self) -> tuple[str, ...]:
+        """All names by which its services reach each other."""
+        aliases = (name for each in self.services.values() for own in each.networks.values() for name in own)
+        hosts = (each.hostname for each in self.services.values() if each.hostname)
+        return tuple(dict.fromkeys((*self.services, *aliases, *hosts)))
+
+    @property
     def sidecars(self) -> Iterator[Service]:
         """All services but `main`."""
         return (service for service in self.services.values() if service.name != MAIN)

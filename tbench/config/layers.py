@@ -125,8 +125,10 @@ class Layers(Generic[Config]):
             if outer.kind is not dict:
                 raise UsageError(f"{origin}: {outer.path}: has no {'.'.join(keys[2:])}; it is one value")
             return [Value(outer, _Within(tuple(keys[2:]), _json_or_text(value)), f"-c {path}")]
+        setting = self._setting(path, origin)
         # Without the value, which may hold a password.
-        return [replace(self._from_text(self._setting(path, origin), value, origin), origin=f"-c {path}")]
+        shown = f"-c {path}" if setting.option.has_password else origin
+        return [replace(self._from_text(setting, value, shown), origin=f"-c {path}")]
 
     def option(self, path: str, given: str | bool | Sequence[str], flag: str) -> Value:
         """The setting of a flag as the command line hands it over. Raises UsageError."""
@@ -222,7 +224,8 @@ def _checked(setting: Setting, value: Any, origin: str, *, strict: bool) -> Valu
     except ValidationError as error:
         problem = error.errors(include_url=False)[0]
         words = problem["msg"].removeprefix("Value error, ").partition(", unable to parse")[0]
-        words = f"{words} (got {one_line(repr(problem['input']), 100)})"
+        if not setting.option.has_password:
+            words = f"{words} (got {one_line(repr(problem['input']), 100)})"
         raise UsageError(_at(origin, setting.path, words)) from None
     return Value(setting, checked, origin)
 

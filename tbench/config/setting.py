@@ -41,6 +41,8 @@ class Option:
     """Another setting of the section, which this one replaces in the layers below it."""
     several: str | None = None
     """The setting that takes the values of an option that is given several times."""
+    has_password: bool = False
+    """Whether a value may have a password in it: then no message quotes one."""
     measured: bool = True
     """Whether another value measures something else; the others say where and how fast a run goes."""
 

@@ -24,6 +24,7 @@ from harness.model import Rendering, SamplingSettings
 from harness.trajectory import Frozen
 from tbench.config.capabilities import checked_capabilities
 from tbench.config.presets import PRESETS, from_preset, given_values, preset
+from tbench.config.proxy_choice import INHERIT, NONE, checked_proxy_choice, shown_proxy
 from tbench.config.retrying import RetryChoice, known_types, retryable_types
 from tbench.config.setting import Option
 from tbench.config.shard import checked_shard
@@ -183,15 +184,15 @@ class ModelConfig(EndpointConfig, Rendering, use_attribute_docstrings=True):
         "template": Option(("--render",), metavar="HOW"),
     }
 
-    base_url: Annotated[str | None, Option(daily=True, measured=False, instead_of="endpoints", several="endpoints")] = (
-        None
-    )
+    base_url: Annotated[
+        str | None, Option(daily=True, measured=False, instead_of="endpoints", several="endpoints", has_password=True)
+    ] = None
     """The endpoint, such as http://localhost:8000/v1; repeatable. Without it, OPENAI_BASE_URL says. Several are servers
     of one model."""
     endpoints: Annotated[
         tuple[ServerConfig, ...],
         AfterValidator(_servers),
-        Option(("--endpoint",), metavar="URL", measured=False, instead_of="base_url"),
+        Option(("--endpoint",), metavar="URL", measured=False, instead_of="base_url", has_password=True),
     ] = ()
     """Several servers of one model; repeatable. In a file each is a table [[model.endpoints]] with base_url and
     weight. A trial stays at one; a new one goes to the server with the fewest for its weight."""
@@ -297,6 +298,14 @@ class SandboxConfig(Frozen, use_attribute_docstrings=True):
         "10.213.0.0/16"
     )
     """Addresses for the networks of compose tasks. Each trial has a small one."""
+    container_proxy: Annotated[
+        str,
+        AfterValidator(checked_proxy_choice),
+        PlainSerializer(shown_proxy),
+        Option(metavar="URL", measured=False, words=lambda: (INHERIT, NONE), has_password=True),
+    ] = INHERIT
+    """The proxy of containers and builds with a network. It is a URL, `none`, or `inherit`: the one under `proxies` in
+    Docker's configuration, or else that of tbench's environment. Its password is stored nowhere."""
     cap_add: Annotated[tuple[str, ...], AfterValidator(checked_capabilities), Option(metavar="CAP")] = ()
     """Trials have this Linux capability besides Docker's own; repeatable. NET_RAW, which no trial with a network has by
     itself, is one."""
@@ -458,5 +467,6 @@ class RunConfig(Frozen):
     def with_values(self, **sections: Mapping[str, Any]) -> RunConfig:
         """Copy with other values, by section; everything is checked again. Raises ValidationError."""
         return RunConfig.model_validate(
-            {name: {**getattr(self, name).model_dump(), **sections.get(name, {})} for name in RunConfig.model_fields}
+            # As values: what is written of them does without passwords.
+            {name: {**dict(getattr(self, name)), **sections.get(name, {})} for name in RunConfig.model_fields}
         )

@@ -159,7 +159,7 @@ async def look_at_builds(engine: Engine) -> CheckResult:
     )
 
 
-_OFFLINE = "tasks that download will fail; leave them out, or give this machine a way out (proxies are not passed on)"
+_OFFLINE = "tasks that download will fail unless there is a proxy (--container-proxy); leave them out, or open one"
 _NO_ROUTE = "is net.ipv4.ip_forward 1, and does the firewall (iptables FORWARD, ufw, VPN) let the engine's bridges out?"
 
 

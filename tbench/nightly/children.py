@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from types import MappingProxyType
 
 from tbench.files import write_atomically
 from tbench.nightly.journal import CheckpointRecord
@@ -17,6 +18,7 @@ from tbench.nightly.server import ModelServer
 STOP_SEC = 90.0
 """Seconds that an interrupted run has to remove its containers."""
 _PROXY_COMMANDS = {"replay": ("replay", "run"), "extract": ("extract",)}
+_CONTAINER_PROXY = "sandbox.container_proxy"
 _ENDPOINT = ("model.base_url", "model.name")
 _EVERY_SEC = 30.0
 _PROGRESS = re.compile(r"\[(\d+/\d+)\]\s*$|(\d+/\d+) asked", re.MULTILINE)
@@ -72,7 +74,7 @@ def write_settings(folder: Path, benchmark: Benchmark) -> dict[str, Path]:
     What [run.model] says of the endpoint is in all of them: a URL may have a password, which no command line should.
     """
     endpoint = [each for each in benchmark.run_values if each.setting.path in _ENDPOINT]
-    texts = {"run": as_settings_file(benchmark.run_values)}
+    texts = {"run": as_settings_file(each for each in benchmark.run_values if each.setting.path != _CONTAINER_PROXY)}
     texts |= {f"proxy-{each.name}": as_settings_file([*endpoint, *each.values]) for each in benchmark.proxies}
     files = {name: folder / f"{name}.toml" for name in texts}
     for name, text in texts.items():
@@ -80,11 +82,21 @@ def write_settings(folder: Path, benchmark: Benchmark) -> dict[str, Path]:
     return files
 
 
+def run_variables(benchmark: Benchmark) -> dict[str, str]:
+    """Variables with settings of the run that no file is to hold."""
+    return {each.setting.variable: each.value for each in benchmark.run_values if each.setting.path == _CONTAINER_PROXY}
+
+
 async def run_child(
-    command: Sequence[str], log: Path, lock: int, server: ModelServer | None, say: Callable[[str], None]
+    command: Sequence[str],
+    log: Path,
+    lock: int,
+    server: ModelServer | None,
+    say: Callable[[str], None],
+    env: Mapping[str, str] = MappingProxyType({}),
 ) -> Ended:
     """Run a command to its end, or until the server ends under it. Raises OSError where the log cannot be written."""
-    async with await KeptProcess.start(command, log, stop_sec=STOP_SEC, lock=lock) as process:
+    async with await KeptProcess.start(command, log, stop_sec=STOP_SEC, lock=lock, env=env) as process:
         end = asyncio.create_task(process.wait())
         lost = asyncio.create_task(_lost(server))
         try:

@@ -9,7 +9,7 @@ from pathlib import Path
 from tbench import exit_codes
 from tbench.errors import UsageError
 from tbench.nightly.checkpoints import Checkpoint, due, is_glob, slugs
-from tbench.nightly.children import STOP_SEC, proxy_command, run_child, run_command, write_settings
+from tbench.nightly.children import STOP_SEC, proxy_command, run_child, run_command, run_variables, write_settings
 from tbench.nightly.journal import (
     NIGHT_STAGES,
     CheckpointRecord,
@@ -188,7 +188,8 @@ class _Runs:
             server.base_url if server else None,
         )
         night.note(f"$ tbench {' '.join(command)}")
-        ended = await run_child([*self._tbench, *command], night.log, night.lock, server, night.say)
+        env = run_variables(self._benchmark)
+        ended = await run_child([*self._tbench, *command], night.log, night.lock, server, night.say, env)
         if ended.code not in (0, exit_codes.UNCOVERED):
             code = ended.code if ended.code in _CODES else exit_codes.USAGE
             return StageEnd(f"{ended.words} (exit code {ended.code}; log: {night.log})", code, "failed")

@@ -86,6 +86,8 @@ class Live:
     """Where the tests run; `isolated`: in a second container, which nothing the completion started can reach."""
     network: NetworkChoice = "task"
     """The trials' network; `task` leaves it to each task."""
+    container_proxy: str = "inherit"
+    """The proxy of containers and builds that have a network: `inherit`, `none` or its URL."""
     block_host: bool = False
     """Whether the engine's host is closed to the trials."""
     allow_env: tuple[str, ...] = ()
@@ -195,6 +197,7 @@ async def run_trials(tasks: Sequence[Task], agent: Callable[[int], TrialAgent], 
                 "engines": live.engines,
                 "network": live.network,
                 "block_host": live.block_host,
+                "container_proxy": live.container_proxy,
                 "allow_env": live.allow_env,
                 "cap_add": live.cap_add,
             },
@@ -211,11 +214,12 @@ async def run_trials(tasks: Sequence[Task], agent: Callable[[int], TrialAgent], 
     plans, agents = _plans([named[task.name] for task in tasks], plan), {}
     for index, each in enumerate(plans):
         agents[each.task_name, each.seed] = index
+    settings = sandbox_settings(plan)
+    hide = hiding(tasks, proxy=settings.container_proxy)
     with (
         _directory(live.output, run) as directory,
-        contextlib.closing(RunStore.create(directory, document, hiding(tasks))) as store,
+        contextlib.closing(RunStore.create(directory, document, hide)) as store,
     ):
-        settings = sandbox_settings(plan)
         make_backend = live.backend or connect_backend(config.sandbox, live.concurrency)
         async with opened(make_backend(settings)) as backend:
             outcome = await Run(

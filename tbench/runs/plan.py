@@ -23,6 +23,7 @@ from tbench.runs.overrides import as_configured
 from tbench.runs.resume import EarlierRun
 from tbench.runs.trial_progress import TrialPlan
 from tbench.sandbox.backend import SandboxSettings
+from tbench.sandbox.container_proxy import container_proxy
 from tbench.shards.division import Weighed, planned_shard
 from tbench.storage.differences import differences
 from tbench.tasks.sources import TaskSet
@@ -119,7 +120,7 @@ def _without_defaults(values: dict[str, Any], defaults: dict[str, Any]) -> dict[
 
 
 def sandbox_settings(plan: RunPlan, image_logs: Path | None = None) -> SandboxSettings:
-    """Settings of the run's sandboxes; the output of builds goes into the directory `image_logs`."""
+    """Settings of the run's sandboxes; the output of builds goes into the directory `image_logs`. Raises UsageError."""
     sandbox = plan.config.sandbox
     return SandboxSettings(
         run=plan.run,
@@ -135,6 +136,7 @@ def sandbox_settings(plan: RunPlan, image_logs: Path | None = None) -> SandboxSe
         network_pool=sandbox.network_pool,
         pin_cpus=sandbox.pin_cpus,
         require_limits=sandbox.require_limits,
+        container_proxy=container_proxy(sandbox.container_proxy),
         endpoints=plan.locked.endpoints or ((plan.locked.base_url,) if plan.locked.base_url else ()),
         image_logs=image_logs,
     )

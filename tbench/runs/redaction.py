@@ -6,6 +6,7 @@ import os
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
 
+from tbench.sandbox.container_proxy import WITHOUT_PROXY, ContainerProxy
 from tbench.tasks.task import Task
 
 _SHORTEST = 8
@@ -18,14 +19,19 @@ def hide(text: str, *tasks: Task | None, host: Mapping[str, str] | None = None) 
     return hiding(tasks, host=host)(text)
 
 
-def hiding(tasks: Iterable[Task | None], *, host: Mapping[str, str] | None = None) -> Callable[[str], str]:
-    """A function that does what `hide` does, for many texts about the same tasks: the secrets are collected once."""
+def hiding(
+    tasks: Iterable[Task | None], *, host: Mapping[str, str] | None = None, proxy: ContainerProxy = WITHOUT_PROXY
+) -> Callable[[str], str]:
+    """A function that does what `hide` does, for many texts about the same tasks: the secrets are collected once.
+
+    It knows the password of the containers' `proxy`, too.
+    """
     secrets = list(_secrets(tasks, os.environ if host is None else host))
 
     def hide_in(text: str) -> str:
         for name, value in secrets:
             text = text.replace(value, f"[{name}]")
-        return _PASSWORD.sub(r"\1[password]@", text)
+        return proxy.masks.masked_text(_PASSWORD.sub(r"\1[password]@", text))
 
     return hide_in
 

@@ -42,6 +42,7 @@ from tbench.runs.scheduling.tries import Tries
 from tbench.runs.trial import Trial
 from tbench.runs.trial_progress import TrialPlan
 from tbench.sandbox.backend import Backend, Capacity, Compares, Copies, HoldsImages, Keeps, Snapshots, opened, require
+from tbench.sandbox.container_proxy import container_proxy
 from tbench.sandbox.node import nodes_of
 from tbench.storage.run_store import RunStore
 from tbench.tasks.consent import about_withheld
@@ -335,7 +336,7 @@ async def execute_run(
     require_capabilities(plan.config, backend)
     before = earlier.document if earlier is not None else None
     document = run_document(plan, tasks, backend, before)
-    hide = hiding(tasks.tasks)
+    hide = hiding(tasks.tasks, proxy=container_proxy(plan.config.sandbox.container_proxy))
     store = RunStore.create(directory, document, hide) if earlier is None else RunStore.open(directory, hide)
     events.subscribe(store.on_event)
     if tasks.origin is not None:

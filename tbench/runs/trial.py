@@ -86,8 +86,11 @@ class Trial:
         self._observed: Observation | None = None
         self._sandbox: Sandbox | None = None
         self._verifier: SeparateVerifier | None = None
-        self._hide = hiding([plan.task])
+        self._hide_own = hiding([plan.task])
         self._progress = TrialProgress(plan)
+
+    def _hide(self, text: str) -> str:
+        return self._store.hide(self._hide_own(text))
 
     async def run(self, queue_sec: float) -> Callable[[], Awaitable[TrialResult]]:
         """Work until the verdict is on disk. The returned function tears down, off the caller's concurrency slot."""

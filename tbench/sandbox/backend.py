@@ -19,6 +19,7 @@ from tbench.errors import Origin, TrialError, UsageError
 from tbench.events import Phase
 from tbench.results import ImageOrigin
 from tbench.sandbox.archive import FileEntry
+from tbench.sandbox.container_proxy import WITHOUT_PROXY, ContainerProxy
 from tbench.tasks.environment import Environment
 from tbench.tasks.network import NetworkPolicy
 
@@ -193,6 +194,14 @@ class HasLogs(Protocol):
 
 
 @runtime_checkable
+class HidesSecrets(Protocol):
+    """A sandbox that was told secrets, such as a proxy's password, which nobody else is told."""
+
+    def hide(self, text: str) -> str:
+        """A text without them, of which pieces may have come one by one."""
+
+
+@runtime_checkable
 class MakesRoom(Protocol):
     """A sandbox whose limits can be lifted from outside."""
 
@@ -348,6 +357,8 @@ class SandboxSettings:
     """Whether each sandbox has cpus of its own, by number."""
     require_limits: bool = False
     """Whether a backend on which limits do not hold is refused."""
+    container_proxy: ContainerProxy = WITHOUT_PROXY
+    """Of which proxy sandboxes and builds with a network are told."""
     endpoints: tuple[str, ...] = ()
     """URLs of the endpoint's servers, which `block_host` closes."""
     image_logs: Path | None = None

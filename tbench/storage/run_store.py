@@ -23,7 +23,7 @@ class RunStore:
         self.path = records.path
         self._records: RecordDirectory | None = records
         """The open directory; None after `close`."""
-        self._hide = hide
+        self.hide = hide
         self._unwritten: list[str] = []
 
     @classmethod
@@ -60,7 +60,7 @@ class RunStore:
         if self._records is None:
             return
         if isinstance(event, Note):
-            event = Note(text=self._hide(event.text))
+            event = Note(text=self.hide(event.text))
         with contextlib.suppress(OSError):
             self._records.append(JOURNAL_NAME, event.model_dump_json())
         if isinstance(event, TrialFinished):

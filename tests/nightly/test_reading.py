@@ -11,6 +11,7 @@ from nightly_bench import ENDPOINT, PROXIES, NightlyBench
 from tbench.config.layers import Layers
 from tbench.config.settings import RunConfig
 from tbench.errors import UsageError
+from tbench.nightly.children import run_variables, write_settings
 from tbench.nightly.reading import as_settings_file, read_benchmark
 from tbench.nightly.settings import GateSection
 from tbench.scores.gate.nights import GateRule
@@ -32,6 +33,14 @@ def test_a_run_is_told_what_the_file_says_and_the_environment_speaks_for_itself(
     layers = Layers(RunConfig)
     told = layers.resolve(layers.file(tmp_path / "run.toml")).config
     assert told == found.run.with_values(model={"temperature": 0.7})
+
+
+def test_a_run_is_told_of_its_proxy_by_no_file(bench: NightlyBench, tmp_path: Path) -> None:
+    bench.write(f'{ENDPOINT}[run.sandbox]\ncontainer_proxy = "http://me:pa%40ss-w0rd@p:1"\nkeep = "all"\n')
+    found = bench.read()
+    written = write_settings(tmp_path, found)["run"].read_text()
+    assert "all" in written and "w0rd" not in written
+    assert run_variables(found) == {"TBENCH_SANDBOX_CONTAINER_PROXY": "http://me:pa%40ss-w0rd@p:1"}
 
 
 def test_the_benchmark_has_its_files_name_unless_it_says_another(bench: NightlyBench) -> None:

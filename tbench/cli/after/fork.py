@@ -23,7 +23,8 @@ if TYPE_CHECKING:
 
 MAY_DIFFER = {
     *(setting.path for setting in settings_of(RunConfig) if setting.section in ("model", "limits", "verify")),
-    *("agent.prompt", "agent.approve", "schedule.concurrency", "schedule.cpu_overcommit", "output.directory"),
+    *("agent.prompt", "agent.approve", "sandbox.container_proxy"),
+    *("schedule.concurrency", "schedule.cpu_overcommit", "output.directory"),
 }
 """Settings in which a fork may differ from the run that it comes of."""
 _HEADS = (">seed", "reward", "outcome", ">steps", "differs")

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from tbench.tasks.sources import TaskSet
     from tbench.tasks.task import Task
 
-_USED_TO_TRY = {"sandbox.allow_env", "schedule.concurrency"}
+_USED_TO_TRY = {"sandbox.allow_env", "sandbox.container_proxy", "sandbox.pull_timeout_sec", "schedule.concurrency"}
 
 
 @click.command(cls=ConfiguredCommand, configuration=RunConfig, only=CHOOSING | _USED_TO_TRY)

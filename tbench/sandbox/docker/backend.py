@@ -105,12 +105,13 @@ class DockerBackend:
             log_dir=settings.image_logs,
             say=say,
             closed_network=self._closed_network if settings.block_host else None,
+            proxy=settings.container_proxy,
         )
         try:
             tools, _, reaped = await asyncio.gather(whole_tools(engine, say), ensure_network(engine), reap(engine))
         except EngineError as error:
             raise UsageError(f"{self.name} cannot be made ready: {error}; 'tbench doctor' may say more") from error
-        for line in reaped:
+        for line in filter(None, (*reaped, settings.container_proxy.words)):
             say(line)
         self._tools_volume = tools.volume
         self._say = say
@@ -200,6 +201,7 @@ class DockerBackend:
             "architecture": info.architecture,
             **({"limits": dict(self._limits)} if self._limits else {}),
             **({"left": left} if (left := [" ".join(each) for each in self._engine.refused]) else {}),
+            **({"container_proxy": shown} if (shown := self._settings.container_proxy.shown) else {}),
         }
 
     async def sandbox(
@@ -304,6 +306,7 @@ class DockerBackend:
             has_internet=recipe.has_internet and recipe.network is None,
             network=recipe.network if is_main else None,
             hostname=service.hostname or (recipe.hostname if is_main else None),
+            direct=environment.project.names if environment.project is not None else (),
             workdir=recipe.workdir or service.working_dir,
             cap_add=recipe.cap_add if is_main else (),
         )
@@ -408,6 +411,8 @@ class DockerBackend:
             has_internet=not networks.is_plain or networks.start.mode == "public",
             network=None if networks.is_plain else networks.start,
             name_servers=self._name_servers,
+            proxy=settings.container_proxy,
+            is_proxied=networks.is_plain and networks.start.mode == "public",
             environment=variables,
             hostname=_hostname(environment.task.name),
             workdir=asked.workdir,

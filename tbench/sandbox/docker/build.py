@@ -18,6 +18,7 @@ from tbench.sandbox.docker.context import BuildContext
 from tbench.sandbox.docker.dockerfile import directive
 from tbench.sandbox.docker.engine import Engine
 from tbench.sandbox.docker.sdk import asking_always
+from tbench.sandbox.masking import Masks
 from tbench.tasks.environment import Environment
 from tbench.tasks.files import mode_of
 from tbench.text import one_line
@@ -36,6 +37,17 @@ _IMAGE_GONE = re.compile(r"(?<!@)sha256:[0-9a-f]{64}|layer does not exist")
 
 class BuildFailed(Exception):
     """A build ended without an image; the message is the builder's last word."""
+
+
+class BuildLog(list[str]):
+    """What a builder says, piece by piece, without passwords."""
+
+    def __init__(self, masks: Masks) -> None:
+        super().__init__()
+        self._masks = masks
+
+    def append(self, text: str) -> None:
+        super().append(self._masks.masked_text(text))
 
 
 class CacheGone(BuildFailed):
@@ -105,7 +117,8 @@ def _build(client: Any, packed: IO[bytes], limit_sec: float, ends: float, log: l
         for message in stream:
             if message.get("id") == _TRACE:
                 with suppress(IndexError, KeyError, ValueError):  # of one that cannot be read there are no words
-                    log += trace.lines(b64decode(message["aux"]))
+                    for line in trace.lines(b64decode(message["aux"])):
+                        log.append(line)
             else:
                 log.append(message.get("stream") or f"{message.get('status', '')}\n")
             # Without a build there is but a message.

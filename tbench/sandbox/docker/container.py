@@ -103,7 +103,10 @@ class Container:
         self._memory_watch = memory_watch
         self._originals = originals or Originals()
         self.is_fresh = recipe.is_fresh
-        self._commands = Commands(engine, container_id, tells_end=recipe.tells_end, is_fresh=recipe.is_fresh)
+        self._masks = recipe.proxy.masks
+        self._commands = Commands(
+            engine, container_id, tells_end=recipe.tells_end, is_fresh=recipe.is_fresh, masks=self._masks
+        )
         self._router: Router | None = None
         self._network = recipe.network
         self.lease = Lease()
@@ -192,6 +195,15 @@ class Container:
             self._network = policy
 
     @property
+    def _proxy_of_phase(self) -> Mapping[str, str]:
+        """The variables about the proxy for a command that is started now, if the network is open to all.
+
+        A list of hosts is no such network: a proxy would lead past it. Services have theirs already.
+        """
+        is_open = self._recipe.is_proxied or (self._network is not None and self._network.mode == "public")
+        return self._recipe.proxy_variables() if is_open and self._recipe.starts else {}
+
+    @property
     def runs_as_root(self) -> bool:
         return self._image.user in ("", "0", "root", "0:0", "root:root")
 
@@ -201,6 +213,7 @@ class Container:
 
     async def connect(self, argv: Sequence[str], environment: Mapping[str, str], user: str | None = None) -> ByteStream:
         user = user or self._agent_user
+        environment = {**self._proxy_of_phase, **environment}
         if not self._image.has_locale:
             environment = {"LANG": "C.UTF-8", **environment}
         if self.runs_as_root and user is None:
@@ -245,7 +258,7 @@ class Container:
         sink: IO[bytes] | None = None,
         limit_bytes: int = OUTPUT_BYTES,
     ) -> ExecResult:
-        environment = dict(environment or {})
+        environment = {**self._proxy_of_phase, **(environment or {})}
         if user in ("root", "0"):
             user = _ROOT
             if not self._image.has_home:
@@ -266,6 +279,7 @@ class Container:
         self, argv: Sequence[str], environment: Mapping[str, str], rows: int, columns: int, user: str | None = None
     ) -> TtyStream:
         user = user or self._agent_user or ""
+        environment = {**self._proxy_of_phase, **environment}
         tty = await self._commands.tty(argv, environment, user=user, workdir=self.workdir)
         await tty.resize(rows, columns)
         return tty
@@ -286,7 +300,8 @@ class Container:
     async def fetch(self, directory: str, limit_bytes: int) -> dict[str, bytes]:
         def read() -> dict[str, bytes]:
             chunks, _ = self._engine.api.get_archive(self.container_id, directory, chunk_size=1 << 20)
-            return unpack(io.BufferedReader(ChunkReader(chunks), 1 << 20), limit_bytes)
+            found = unpack(io.BufferedReader(ChunkReader(chunks), 1 << 20), limit_bytes)
+            return {path: self._masks.masked(content) for path, content in found.items()}
 
         with asking("get_archive", self.is_fresh, f"reading {directory}"):
             try:
@@ -321,7 +336,8 @@ class Container:
         return await self._originals.get(self._original_recipe, partial(Container.start, self._engine), _is_running)
 
     async def copy(self, paths: Collection[str], removed: Collection[str]) -> Sandbox:
-        copy = await self._another(dataclasses.replace(self._original_recipe, beside=self.container_id))
+        recipe = dataclasses.replace(self._original_recipe, beside=self.container_id, network=self._network)
+        copy = await self._another(recipe)
         try:
             await transfer(self._open_as_root, copy._open_as_root, paths, removed)
         except BaseException:
@@ -339,7 +355,9 @@ class Container:
         return await Container.start(self._engine, recipe, self._memory_watch, self._originals)
 
     async def _open_as_root(self, script: str, limit_sec: int) -> tuple[ExecStream, EndOfOutput]:
-        return await self._commands.script(script, limit_sec=limit_sec, user=_ROOT, environment={})
+        # From one container into another files go as they are.
+        commands = Commands(self._engine, self.container_id, tells_end=self._recipe.tells_end)
+        return await commands.script(script, limit_sec=limit_sec, user=_ROOT, environment={})
 
     async def wait_until_healthy(self, check: Healthcheck) -> None:
         """Wait for a healthcheck. Raises TrialError, with what entry point and services have written."""
@@ -349,11 +367,14 @@ class Container:
             error.files = await self.logs()
             raise
 
+    def hide(self, text: str) -> str:
+        return self._masks.masked_text(text)
+
     async def logs(self) -> Mapping[str, bytes]:
         if not self._recipe.startup.entrypoint:
             return {}
         printed = await last_output(self._engine, self.container_id)
-        return {"entrypoint.log": printed} if printed else {}
+        return {"entrypoint.log": self._masks.masked(printed)} if printed else {}
 
     async def snapshot(self) -> str:
         # Processes stand still meanwhile, as files that change would be torn. The container's labels come along: run,
@@ -362,7 +383,11 @@ class Container:
             self._engine.call(
                 self._engine.api.commit,
                 self.container_id,
-                changes=[f"LABEL {LABEL_SNAPSHOT}={SNAPSHOT_KEPT} {LABEL_ORIGINAL}={self._original_recipe.image.id}"],
+                changes=[
+                    f"LABEL {LABEL_SNAPSHOT}={SNAPSHOT_KEPT} {LABEL_ORIGINAL}={self._original_recipe.image.id}",
+                    # The engine makes the container's variables the image's.
+                    *(f"ENV {name}=" for name in (self._recipe.proxy_variables() if self._recipe.starts_told else ())),
+                ],
                 deadline_sec=_COMMIT_SEC,
             )
         )

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 from tbench.errors import Origin, TrialError
 from tbench.results import Stage
 from tbench.sandbox.backend import BUSYBOX, TOOLS
+from tbench.sandbox.container_proxy import WITHOUT_PROXY, ContainerProxy
 from tbench.sandbox.docker.engine import Engine, EngineError, is_disk_full
 from tbench.sandbox.docker.image import Image
 from tbench.sandbox.docker.labels import LABEL_OWNER, LABEL_RUN, LABEL_TRIAL, NETWORK
@@ -90,6 +91,11 @@ class Recipe:
     more_labels: Mapping[str, str] = field(default_factory=dict)
     owner: str = ""
     """Owner label; empty for this process's."""
+    proxy: ContainerProxy = WITHOUT_PROXY
+    is_proxied: bool = False
+    """Whether the container is told of the proxy for life: it has a network that is open to all."""
+    direct: tuple[str, ...] = ()
+    """Names of services that are reached without it."""
     network: NetworkPolicy | None = None
     """The first of its networks, where a router stands before it; None for one network for life, or none."""
 
@@ -108,6 +114,19 @@ class Recipe:
     def has_router(self) -> bool:
         """Whether a router of its own stands between the container and the bridge; services share one."""
         return self.network is not None and self.beside is None and self.options is None
+
+    @property
+    def starts_told(self) -> bool:
+        """Whether the container itself has the variables, for what the engine starts in it.
+
+        Commands get theirs when they are started: what a container has is in every image that is made of it.
+        """
+        return self.is_proxied and (bool(self.startup.entrypoint) or self.options is not None)
+
+    def proxy_variables(self) -> dict[str, str]:
+        """The variables about the proxy in which its network is open to all."""
+        own = {**(self.original or self.image).proxies, **self.environment}
+        return self.proxy.told(own=own, direct=(self.hostname, *self.direct))
 
     @property
     def labels(self) -> dict[str, str]:
@@ -156,7 +175,7 @@ def create_arguments(engine: Engine, recipe: Recipe) -> dict[str, Any]:
         # Our own init, not the engine's: that one ends, and the container with it, when its child is killed.
         "entrypoint": [f"{TOOLS}/bin/init", *(["--held"] if recipe.is_held else [])],
         "command": list(recipe.startup.entrypoint),
-        "environment": dict(recipe.environment),
+        "environment": {**recipe.environment, **(recipe.proxy_variables() if recipe.starts_told else {})},
         # A copy has that of the container whose network it shares.
         "hostname": None if recipe.beside else recipe.hostname,
         "working_dir": recipe.workdir or recipe.image.workdir,

@@ -28,6 +28,7 @@ from docker.errors import APIError, DockerException, create_api_error_from_http_
 from docker.types import CancellableStream
 
 from tbench.errors import EngineUnavailable, TbenchError
+from tbench.sandbox.docker import sdk
 from tbench.sandbox.docker.owner import owner as owner_of_this_process
 from tbench.sandbox.docker.pulling.login import read_docker_config
 from tbench.sandbox.docker.tls import CERTIFICATES, VERIFY, TlsForward, tls_context
@@ -208,6 +209,7 @@ class Engine:
             try:
                 # from_env() is the documented way to honour DOCKER_HOST.
                 client = docker.from_env(timeout=int(FIRST_SEC), max_pool_size=connections, environment=environment)
+                sdk.forget_proxies(client.api)  # it would add them to every container, whatever network that has
                 raw = client.api.info()
                 told = client.api.version()
                 client.api.timeout = int(_CALL_SEC)

@@ -5,18 +5,21 @@ from __future__ import annotations
 import asyncio
 import re
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import AbstractAsyncContextManager, nullcontext
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from typing import Any, Literal
+from urllib.parse import urlsplit
 
 from tbench.config.settings import PullChoice
 from tbench.errors import TrialError
 from tbench.results import ImageOrigin, Stage
+from tbench.sandbox.container_proxy import PROXY_VARIABLES, WITHOUT_PROXY, ContainerProxy
 from tbench.sandbox.docker.build import (
     BuildFailed,
+    BuildLog,
     CacheGone,
     build,
     build_tag,
@@ -75,13 +78,16 @@ class Image:
     """Its names in registries, with digests: `name@sha256:…`."""
     origin: ImageOrigin | None = None
     """Where a task's image came from; None for other images."""
+    proxies: Mapping[str, str] = field(default_factory=dict)
+    """The variables about proxies that it sets itself."""
     startup: Startup = NOTHING
     """What it starts with a container; of a snapshot, that of its original counts."""
 
     @classmethod
     def from_inspection(cls, reference: str, inspection: dict[str, Any]) -> Image:
         config = inspection.get("Config") or {}
-        names = {variable.partition("=")[0] for variable in config.get("Env") or ()}
+        variables = dict(variable.partition("=")[::2] for variable in config.get("Env") or ())
+        names = variables.keys()
         return cls(
             id=inspection["Id"],
             reference=reference,
@@ -93,6 +99,7 @@ class Image:
             size=int(inspection.get("Size") or 0),
             original=(config.get("Labels") or {}).get(LABEL_ORIGINAL, ""),
             digests=tuple(inspection.get("RepoDigests") or ()),
+            proxies={name: value for name in PROXY_VARIABLES if (value := variables.get(name))},
             startup=Startup.of(config),
         )
 
@@ -132,6 +139,7 @@ class Images:
         log_dir: Path | None = None,
         say: Callable[[str], None] = lambda _: None,
         closed_network: ClosedNetwork | None = None,
+        proxy: ContainerProxy = WITHOUT_PROXY,
     ) -> None:
         """With `closed_network` all builds are on such a network, and what could not be kept to it is not built.
 
@@ -147,6 +155,7 @@ class Images:
         self._log_dir = log_dir
         self._say = say
         self._closed_network = closed_network
+        self._proxy = proxy
         self._locks: dict[_Key, asyncio.Lock] = {}
         self._ready: dict[_Key, Image] = {}
         self._failed: dict[_Key, TrialError] = {}
@@ -380,7 +389,7 @@ class Images:
 
     async def _build_on(self, network: str | None, environment: Environment, tag: str) -> None:
         limit_sec = environment.settings.build_timeout_sec
-        log: list[str] = []
+        log = BuildLog(self._proxy.masks)
         started = time.monotonic()
         try:
             context = await asyncio.to_thread(BuildContext.of, environment)
@@ -395,7 +404,7 @@ class Images:
                 network=network,
                 no_cache=self._no_cache,
                 target=environment.build.target if environment.build else None,
-                args=args if uses_buildkit else {**self._platform_args(context), **args},
+                args={**({} if uses_buildkit else self._platform_args(context)), **args, **self._proxy_args(args)},
                 uses_buildkit=uses_buildkit,
             )
             await self._engine.call(
@@ -449,7 +458,7 @@ class Images:
 
     def _words(self, error: Exception, dockerfile: str) -> str:
         """What a builder says; of a heredoc that it takes for instructions, what it is."""
-        said = one_line(str(error), 300)
+        said = one_line(self._proxy.masks.masked_text(str(error)), 300)
         line = re.search(r"parse error (?:on )?line (\d+)", said)
         if line is None and "unknown instruction" not in said.lower() and "<<" not in said:
             return said
@@ -461,6 +470,12 @@ class Images:
         if not info.is_podman:
             advice += "; so does '# syntax=docker/dockerfile:1' in the first line, where that image can be pulled"
         return f"{heredoc}: this engine's builder ({builder}) does not know it ({advice}): {said}"
+
+    def _proxy_args(self, args: Mapping[str, str]) -> dict[str, str]:
+        """Arguments about the proxy, which the engine keeps out of image and history."""
+        # By TCP the docker client itself reads the variables that it hands on.
+        engine = urlsplit(self._engine.api.base_url).hostname
+        return self._proxy.told(own=args, direct=(engine,))
 
     def _keep_log(self, environment: Environment, log: list[str]) -> None:
         if self._log_dir is not None:

@@ -13,6 +13,13 @@ class UnknownSdk(RuntimeError):
     """The installed Docker SDK, or an HTTP library below it, is not built as this module expects."""
 
 
+def forget_proxies(api: Any) -> None:
+    """Make a client add nothing to containers and builds that Docker's own configuration says about proxies."""
+    if not hasattr(api, "_proxy_configs"):
+        raise UnknownSdk(f"a {type(api).__name__} has no `_proxy_configs` any more, of which it makes variables")
+    api._proxy_configs = type(api._proxy_configs)()
+
+
 def socket_of(raw: Any) -> socket.socket:
     """The socket behind what `exec_start(socket=True)` gives: a SocketIO, or over TLS the socket itself."""
     found = getattr(raw, "_sock", raw)

@@ -59,7 +59,7 @@ class ComposeContainer(Container):
 
     async def logs(self) -> Mapping[str, bytes]:
         own, others = await asyncio.gather(super().logs(), self._made.logs(self._engine))
-        return {**own, **{f"services/{name}.log": said for name, said in others.items()}}
+        return {**own, **{f"services/{name}.log": self._masks.masked(said) for name, said in others.items()}}
 
     async def keep(self) -> str:
         kept = await super().keep()

@@ -140,7 +140,8 @@ class Starting:
             await _all(*(self._start(service) for service in self._project.services.values()))
             await _all(*(self._until(name, "service_healthy") for name in self._project.services))
         except TrialError as error:
-            files = {f"services/{name}.log": said for name, said in (await self.made.logs(self._engine)).items()}
+            said, masks = await self.made.logs(self._engine), self._recipes[MAIN].proxy.masks
+            files = {f"services/{name}.log": masks.masked(words) for name, words in said.items()}
             await asyncio.shield(self._undo())
             error.files = {**files, **error.files}
             raise
@@ -275,7 +276,7 @@ class Starting:
         """Start a container in which nothing of the task runs, and return its id. Raises TrialError, EngineError."""
         engine = self._engine
         labels = {**recipe.more_labels, LABEL_HOLDS: "network"}
-        usual = create_arguments(engine, replace(recipe, options=options, more_labels=labels))
+        usual = create_arguments(engine, replace(recipe, options=options, more_labels=labels, is_proxied=False))
         holder = await create(engine, {**usual, "image": await ensure_nothing(engine)})
         self.made.holders[service] = holder
         await prepare(engine, holder, options)
@@ -312,15 +313,21 @@ class Starting:
         if service.name == MAIN and self.made.router is not None:
             labels[LABEL_ROUTER] = self.made.project
         has_internet = recipe.has_internet and (mode == NETWORK or (mode is None and reaches_out))
-        return replace(recipe, options=options, more_labels=labels, has_internet=has_internet)
+        is_proxied = recipe.is_proxied and self._leads_out(service)
+        return replace(recipe, options=options, more_labels=labels, has_internet=has_internet, is_proxied=is_proxied)
+
+    def _leads_out(self, service: Service) -> bool:
+        """Whether the network of a service, which may be another's, leads out of the trial's own ones."""
+        holder = network_owner(self._project, service)
+        reaches_out = any(not self._project.networks[name].internal for name in holder.networks)
+        return reaches_out or holder.network_mode in ("bridge", "host")
 
     def _shares_way_out(self, service: Service) -> bool:
         """Whether its network is another's that leads out, so that raw sockets would go past what is closed there."""
         holder = network_owner(self._project, service)
         if holder.name in self._behind:
             return self.made.router is not None
-        reaches_out = any(not self._project.networks[name].internal for name in holder.networks)
-        is_out = reaches_out or holder.network_mode == "bridge"
+        is_out = self._leads_out(service) and holder.network_mode != "host"
         return holder is not service and is_out and self._recipes[holder.name].has_internet
 
     def _network_mode(self, service: Service, recipe: Recipe) -> str | None:

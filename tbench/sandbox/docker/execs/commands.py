@@ -18,6 +18,7 @@ from tbench.sandbox.docker.create import unreachable
 from tbench.sandbox.docker.engine import Engine, EngineError
 from tbench.sandbox.docker.execs.output import END, CommandOutput, EndOfOutput
 from tbench.sandbox.docker.execs.stream import ExecStream
+from tbench.sandbox.masking import Masks
 from tbench.text import one_line
 
 OUTPUT_BYTES = 64 << 20
@@ -29,11 +30,21 @@ _SIGNALLED = 128
 class Commands:
     """Starts commands in one container."""
 
-    def __init__(self, engine: Engine, container: str, *, tells_end: bool = True, is_fresh: bool = False) -> None:
+    def __init__(
+        self,
+        engine: Engine,
+        container: str,
+        *,
+        tells_end: bool = True,
+        is_fresh: bool = False,
+        masks: Masks | None = None,
+    ) -> None:
         """`tells_end` says that the container's tools tell when a command's output is whole.
 
-        `is_fresh` says that the agent never is in the container.
+        `is_fresh` says that the agent never is in the container. What `masks` hide does not come out, but on a terminal
+        for somebody.
         """
+        self._masks = masks
         self._engine = engine
         self._container = container
         self._tells_end = tells_end
@@ -130,7 +141,7 @@ class Commands:
                     deadline_sec=deadline_sec, outage_sec=outage_sec,
                 )  # fmt: skip
                 stream = await engine.call(
-                    partial(_start_exec, engine.api, created["Id"], tty),
+                    partial(_start_exec, engine.api, created["Id"], tty, self._masks),
                     deadline_sec=deadline_sec,
                     outage_sec=outage_sec,
                     dispose=ExecStream.release,
@@ -172,8 +183,8 @@ class Commands:
         return True
 
 
-def _start_exec(api: Any, exec_id: str, tty: bool) -> ExecStream:
-    return ExecStream(exec_id, api.exec_start(exec_id, socket=True, tty=tty), is_tty=tty)
+def _start_exec(api: Any, exec_id: str, tty: bool, masks: Masks | None) -> ExecStream:
+    return ExecStream(exec_id, api.exec_start(exec_id, socket=True, tty=tty), is_tty=tty, masks=masks)
 
 
 class _Tty(TtyStream):

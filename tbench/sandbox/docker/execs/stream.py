@@ -10,6 +10,7 @@ from collections.abc import AsyncIterator, Callable
 from typing import IO, Any
 
 from tbench.sandbox.docker import sdk
+from tbench.sandbox.masking import Masks
 
 _READ_AHEAD_BYTES = 1 << 20
 """Limit of unread output; above it the engine has to wait, and with it the process."""
@@ -21,8 +22,13 @@ _STDERR = 2
 class ExecStream(asyncio.Protocol):
     """The raw socket of one exec, taken apart into stdout (read) and stderr (kept for diagnosis)."""
 
-    def __init__(self, exec_id: str, raw: Any, *, is_tty: bool = False) -> None:
-        """`is_tty` says that the process has a terminal, so that its output comes without frames."""
+    def __init__(self, exec_id: str, raw: Any, *, is_tty: bool = False, masks: Masks | None = None) -> None:
+        """`is_tty` says that the process has a terminal, so that its output comes without frames.
+
+        What `masks` hide does not come out.
+        """
+        self._masks = masks or Masks(())
+        self._masked = self._masks.stream()
         self.exec_id = exec_id
         self.errors = ""
         self._raw = raw  # keeps the HTTP response alive, and with it the socket
@@ -89,7 +95,7 @@ class ExecStream(asyncio.Protocol):
         """The next piece of stdout; b"" at the end, whatever stderr said."""
         while not (out := self._take_frames()):
             if self._lost.is_set():
-                return b""
+                return self._masked.rest()
             self._news.clear()
             self._resume()
             await self._news.wait()
@@ -102,6 +108,8 @@ class ExecStream(asyncio.Protocol):
         self._resume()
         await self._lost.wait()
         self._take = None
+        if rest := self._masked.rest():
+            take(rest)
         if self._failed is not None:
             raise self._failed
         self._raise_errors()
@@ -141,12 +149,13 @@ class ExecStream(asyncio.Protocol):
                 break
             payload = bytes(buffer[position + _STREAM_HEADER.size : end])
             if kind == _STDERR:
-                self.errors = (self.errors + payload.decode("utf-8", "replace"))[-2000:]
+                said = self.errors + payload.decode("utf-8", "replace")
+                self.errors = self._masks.masked_text(said)[-2000:]
             else:
                 pieces.append(payload)
             position = end
         del buffer[:position]
-        return b"".join(pieces)
+        return self._masked.take(b"".join(pieces))
 
     async def write(self, data: bytes) -> None:
         """Write `data`; returns when the unsent rest is small enough to be buffered. Raises ConnectionError."""

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import binascii
 import json
-import os
 import shutil
 import subprocess
 from base64 import b64decode, urlsafe_b64encode
@@ -18,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from tbench.errors import UsageError
+from tbench.sandbox.container_proxy import config_file as config_file
 from tbench.sandbox.docker.pulling.name import HUB
 
 _HUB_KEY = "https://index.docker.io/v1/"
@@ -50,12 +50,6 @@ class Login:
         who = {"identitytoken": self.secret} if self.is_token else {"username": self.user, "password": self.secret}
         told = {**who, "serveraddress": _HUB_KEY if self.registry == HUB else self.registry}
         return urlsafe_b64encode(json.dumps(told).encode()).decode()
-
-
-def config_file(variables: Mapping[str, str] = os.environ) -> Path:
-    """Path of Docker's own configuration: below DOCKER_CONFIG, else below ~/.docker."""
-    directory = variables.get("DOCKER_CONFIG")
-    return (Path(directory) if directory else Path.home() / ".docker") / "config.json"
 
 
 def read_docker_config(path: Path | None = None) -> dict[str, Any]:

@@ -1,0 +1,73 @@
+"""Hides secrets in what comes out of a sandbox, byte by byte: columns of a screen and sizes of an archive stay."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+
+_BETWEEN = rb"(?:\r?\n(?:%(?:extended-)?output %\d+ (?:\d+ : )?)?)?"
+"""What may stand in the midst of a secret: a line break, as of a screen that is too narrow, and a new piece of what
+tmux passes on."""
+
+
+class Masks:
+    """The secrets that are hidden; each byte of one becomes a star."""
+
+    def __init__(self, secrets: Iterable[str]) -> None:
+        # The longest first: one may hold another.
+        found = sorted({each.encode() for each in secrets if each}, key=lambda each: -len(each))
+        self.secrets = tuple(found)
+        one = (_BETWEEN.join(re.escape(each[at : at + 1]) for at in range(len(each))) for each in found)
+        self._pattern = re.compile(b"|".join(one)) if found else None
+
+    def masked(self, data: bytes) -> bytes:
+        """`data` with all secrets hidden."""
+        return data if self._pattern is None else self._pattern.sub(_stars, data)
+
+    def masked_text(self, text: str) -> str:
+        """The same of a text."""
+        if self._pattern is None:
+            return text
+        return self.masked(text.encode("utf-8", "surrogatepass")).decode("utf-8", "surrogatepass")
+
+    def stream(self) -> MaskedStream:
+        """What hides them in output that comes in pieces."""
+        return MaskedStream(self)
+
+
+class MaskedStream:
+    """Hides secrets in one stream; what may be the beginning of one is held back until more comes."""
+
+    def __init__(self, masks: Masks) -> None:
+        self._masks = masks
+        self._held = b""
+
+    def take(self, data: bytes) -> bytes:
+        """The next piece that is to be told."""
+        data = self._masks.masked(self._held + data)
+        kept = max((_begun(data, secret) for secret in self._masks.secrets), default=0)
+        self._held = data[len(data) - kept :]
+        return data[: len(data) - kept]
+
+    def rest(self) -> bytes:
+        """What was held back, where nothing more comes."""
+        held, self._held = self._held, b""
+        return held
+
+
+_BREAK = re.compile(_BETWEEN[: -len(b"?")])
+
+
+def _stars(found: re.Match[bytes]) -> bytes:
+    if b"\n" not in found[0]:
+        return b"*" * len(found[0])
+    parts, at = [], 0
+    for between in _BREAK.finditer(found[0]):
+        parts += [b"*" * (between.start() - at), between[0]]
+        at = between.end()
+    return b"".join([*parts, b"*" * (len(found[0]) - at)])
+
+
+def _begun(data: bytes, secret: bytes) -> int:
+    """How many bytes at the end of `data` are the beginning of a secret, all of which is not there yet."""
+    return next((n for n in range(min(len(secret) - 1, len(data)), 0, -1) if data.endswith(secret[:n])), 0)
