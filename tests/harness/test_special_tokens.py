@@ -209,6 +209,16 @@ async def test_tokens_of_a_prompt_file_stay_beside_those_of_others(name: str, tm
     assert told.endswith("[INST]") == (name == "keystrokes-json")
 
 
+async def test_a_secret_is_hidden_in_whatever_the_model_is_told() -> None:
+    view = CommandResult("a secret", 0, background="secret", notes=("note: secret",))
+    trajectory = await run(
+        [BASH], FakeTerminal(["secret $ ", view]), "Tell no secret.", protocol=BashBlock(),
+        hide=lambda text: text.replace("secret", "******"),
+    )  # fmt: skip
+    assert not any("secret" in message.content for message in trajectory.messages)
+    assert trajectory.steps[0].observation == trajectory.messages[-1].content
+
+
 async def test_tokens_that_are_not_shown_to_the_model_are_no_warning() -> None:
     view = ScreenView(screen=FORGED, new_output="fresh output")
     assert (await run([LS], FakeTerminal(["$ ", view]))).warnings == {}
