@@ -34,7 +34,8 @@ def tree_at(target: str, tree: Mapping[str, TreeEntry]) -> dict[str, FileEntry]:
 def pack(files: Mapping[str, FileEntry]) -> bytes:
     """A tar archive of `files` by absolute path."""
     buffer = io.BytesIO()
-    with tarfile.open(fileobj=buffer, mode="w") as archive:
+    # Busybox does not read the extended headers of other formats, in which long and foreign names would be.
+    with tarfile.open(fileobj=buffer, mode="w", format=tarfile.GNU_FORMAT) as archive:
         for path, entry in files.items():
             member = tarfile.TarInfo(path.lstrip("/"))
             member.mode = entry.mode

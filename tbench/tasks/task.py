@@ -234,7 +234,7 @@ class Task:
     def hash(self) -> str:
         """sha256 over `rel NUL sha256(file) LF` of the files that define the task, as the official digests have it."""
         lines = (f"{name}\0{digest}\n" for name, digest in self._digests.items())
-        return hashlib.sha256("".join(lines).encode()).hexdigest()
+        return hashlib.sha256("".join(lines).encode("utf-8", "surrogateescape")).hexdigest()
 
     @cached_property
     def _digests(self) -> Mapping[str, str]:

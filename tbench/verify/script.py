@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
@@ -83,9 +84,10 @@ def _script_text() -> str:
 
 def _digest(tests: Mapping[str, FileEntry], stage: str) -> str:
     """sha256 of the sorted sums that the files below /tests have when they are those that were sent."""
-    lines = sorted(
-        f"{hashlib.sha256(entry.data).hexdigest()}  {path.removeprefix(stage)}".encode()
+    lines = b"\n".join(
+        hashlib.sha256(entry.data).hexdigest().encode() + b"  " + os.fsencode(path.removeprefix(stage))
         for path, entry in tests.items()
         if entry.data is not None
     )
-    return hashlib.sha256(b"\n".join(lines)).hexdigest()
+    # A name may have line breaks in it, and is then sorted in pieces there.
+    return hashlib.sha256(b"\n".join(sorted(lines.split(b"\n")))).hexdigest()

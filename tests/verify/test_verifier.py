@@ -173,6 +173,20 @@ async def test_tests_are_binary_nested_and_of_any_mode(make_task: MakeTask, star
         assert (await verify(Task.read(path), sandbox)).reward == 1.0
 
 
+async def test_files_of_tests_may_have_any_name(make_task: MakeTask, start_sandbox: Start) -> None:
+    odd = ("-rf", "a b", "tab\t", "q'\"$(x)`", "back\\slash", "\u00e9\u6f22", "raw\udcff", "line\nbreak")
+    names = [*odd, f"{'d' * 90}/{'e' * 200}"]
+    counts = "[ $(find /tests -type f | wc -l) = 11 ]"  # a name is two lines
+    path = make_task(test=f"{counts} && echo 1 > /logs/verifier/reward.txt\n")
+    for name in names:
+        (path / "tests" / name).parent.mkdir(exist_ok=True)
+        (path / "tests" / name).touch()
+    sandbox = await start_sandbox(path)
+    async with asyncio.timeout(BOUND_SEC):
+        verdict = await verify(task := Task.read(path), sandbox)
+    assert (verdict.reward, verdict.integrity.tamper, len(task.hash)) == (1.0, (), 64)
+
+
 @pytest.mark.slow
 async def test_much_output_and_many_files_do_not_cost_the_verdict(verified: Verified) -> None:
     agent = "mkdir -p /logs/agent; cd /logs/agent; head -c 80000000 /dev/zero > a; touch $(seq 200)"
