@@ -49,6 +49,7 @@ from tbench.tasks.consent import about_withheld
 from tbench.tasks.environment import agent_environment, verifier_environment
 from tbench.tasks.sources import TaskSet
 from tbench.tasks.task import Task
+from tbench.text import names_shown
 from tbench.verify.policy import VerifyPolicy
 
 
@@ -347,6 +348,8 @@ async def execute_run(
     able = [task for task in tasks.tasks if task.name not in refused]
     if words := about_withheld((wish for task in able for wish in task.wishes), plan.config.sandbox.allow_env):
         say(words)
+    if lacking := [task.name for task in able if task.left_out]:
+        say(f".gitignore keeps files of {names_shown(lacking)} out of containers: 'tbench task check' names them")
     plans, standing = plan_trials(tasks, plan, expected_sec), list[TrialResult]()
     if earlier is not None:
         plans, standing = resume(store, plans, retry_errors or RetryErrors(choice=plan.config.schedule.retry_choice))

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from tbench.tasks.bounds import FOLDER_BYTES, FOLDER_ENTRIES, LINKED_ENTRIES, in_mb
-from tbench.tasks.ignores import HarborIgnore, digest_ignores, resolved
+from tbench.tasks.ignores import USUAL, HarborIgnore, digest_ignores, resolved
 
 _SINGLE = ("task.toml", "instruction.md", "README.md", "trajectory.json")
 _FOLDERS = ("environment", "tests", "solution", "steps")
@@ -84,6 +84,14 @@ class TaskFiles:
     def is_ignored(self, path: Path) -> bool:
         """Whether a .harborignore takes a file out of the task."""
         return self._ignored.excludes(path)
+
+    def left_out(self) -> Iterator[str]:
+        """Files that the task's own .gitignore takes out of the digest, but for what usually is no part of a task."""
+        for name in _FOLDERS if (self._root / ".gitignore").exists() else ():
+            for path in self._below(self._root / name) if (self._root / name).is_dir() else ():
+                file = path.relative_to(self._root).as_posix()
+                if path.is_file() and not self.counts(file) and not USUAL.match_file(file):
+                    yield file
 
     def links_outside(self) -> Iterator[Path]:
         """Links that lead out of the task."""

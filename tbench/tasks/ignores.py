@@ -17,6 +17,7 @@ from tbench.errors import TaskInvalid
 from tbench.tasks.bounds import read_bounded
 
 _USUAL_IGNORES = ("__pycache__/", "*.pyc", ".DS_Store", "*.swp", "*.swo", "*~")
+USUAL = PathSpec.from_lines("gitignore", _USUAL_IGNORES)
 _HARBORIGNORE = ".harborignore"
 _SCOPES = ("tests", "solution")
 

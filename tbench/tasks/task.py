@@ -441,6 +441,11 @@ class Task:
             if (known := self._digests.get(name)) != now[name]:
                 raise self._changed(name, "has changed" if known else "is new")
 
+    @cached_property
+    def left_out(self) -> list[str]:
+        """Files that its own .gitignore keeps out of the hash, and so out of containers, by relative path in order."""
+        return sorted(self._files.left_out())
+
     def context(self, folder: str) -> list[Path]:
         """The paths of a folder that an image is built of: those that the hash has, folders, and links as such."""
         return self._files.context(folder)

@@ -34,6 +34,20 @@ def test_what_the_digest_ignores_does_not_go_into_containers(make_task: MakeTask
     assert set(Task.read(path).tests) == {"test.sh", "b.pyc", ".gitignore"}
 
 
+def test_files_that_only_the_own_gitignore_leaves_out_are_told(make_task: MakeTask) -> None:
+    files = {
+        "tests/data/a.bin": "",
+        "solution/b.bin": "",
+        "tests/x.pyc": "",
+        "environment/__pycache__/y": "",
+        "c.bin": "",
+    }
+    path = write_task(make_task(), files)
+    assert Task.read(path).left_out == []
+    (path / ".gitignore").write_text("*.bin\n*.pyc\n__pycache__/\n")
+    assert Task.read(path).left_out == ["solution/b.bin", "tests/data/a.bin"]
+
+
 @pytest.mark.parametrize("name", ["tests/test.sh", "instruction.md"])
 def test_a_task_whose_own_files_its_gitignore_leaves_out_is_not_run(make_task: MakeTask, name: str) -> None:
     task = Task.read(write_task(make_task(), {".gitignore": f"/{name}\n"}))

@@ -48,6 +48,8 @@ def findings_about(task: Task) -> Iterator[TaskFinding]:
         meant = f"; did you mean {near}?" if near else ""
         yield TaskFinding("hint" if near else "note", "ignored", f"{toml}: {key}{meant}")
     yield from _about_services(task)
+    for name in task.left_out:
+        yield TaskFinding("hint", "left out", f"{task.path / name}: .gitignore keeps it out of hash and containers")
     if not task.has_oracle:
         yield TaskFinding("note", "no oracle", f"{task.path / 'solution' / 'solve.sh'} is missing")
     try:
