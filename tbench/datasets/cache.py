@@ -7,7 +7,6 @@ that git has for them, as containers see those, and an edit of any file is notic
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import hashlib
 import os
 import re
@@ -25,6 +24,7 @@ from tbench.datasets.known import KnownDataset
 from tbench.datasets.reference import without_login
 from tbench.errors import UsageError
 from tbench.files import write_json
+from tbench.locks import FileLock, Held
 
 RECORD = ".tbench.json"
 _STAGING, _WHOLE, _REPLACED, _LOCK = ".pulling-", ".pulled-", ".replaced-", ".lock-"
@@ -151,18 +151,25 @@ class DatasetCache:
         with writable(self.root):
             self.root.mkdir(parents=True, exist_ok=True)
             file = (self.root / f"{_LOCK}{name}").open("ab")
-        with file:
-            if not _locks(file):
-                say(f"{name}: another process is pulling it; waiting for its end")
-                self._wait_for(file, name)
+        with file, contextlib.ExitStack() as stack:
+            lock = self._lock(file, name, say)
+            stack.callback(lock.release)
             yield file.fileno()
 
-    def _wait_for(self, file: IO[bytes], name: str) -> None:
-        ends_at, pause = time.monotonic() + self._wait_sec, threading.Event()
-        while not _locks(file):
-            if time.monotonic() > ends_at:
-                words = f"another process is still pulling it after {self._wait_sec:g} s"
-                raise UsageError(f"{name}: {words}; end it (it holds {file.name}), or try again later")
+    def _lock(self, file: IO[bytes], name: str, say: Callable[[str], None]) -> FileLock:
+        ends_at, pause, said = time.monotonic() + self._wait_sec, threading.Event(), False
+        while True:
+            try:
+                with writable(self.root):
+                    return FileLock(Path(file.name), file.fileno())
+            except Held as held:
+                if not said:
+                    say(f"{name}: another process is pulling it; waiting for its end")
+                said = True
+                if time.monotonic() > ends_at:
+                    words = f"another process is still pulling it after {self._wait_sec:g} s"
+                    who = str(held) or f"it holds {file.name}"
+                    raise UsageError(f"{name}: {words}; end it ({who}), or try again later") from None
             pause.wait(_BETWEEN_LOOKS_SEC)
 
     def staging(self, name: str) -> Path:
@@ -193,15 +200,6 @@ class DatasetCache:
         return Entry(target, record, is_new=True)
 
 
-def _locks(file: IO[bytes]) -> bool:
-    """Whether this process has the lock on a file now."""
-    try:
-        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return False
-    return True
-
-
 def _protect(built: Path) -> None:
     for task in built.iterdir():
         for name in _NEVER_IN_A_CONTAINER:
@@ -219,6 +217,8 @@ def writable(path: Path) -> Iterator[None]:
     """Turn an OSError of the block into a UsageError about `path`."""
     try:
         yield
+    except Held:
+        raise
     except OSError as error:
         advice = "make room there, or let TBENCH_CACHE name another directory"
         raise UsageError(f"{path}: cannot be written: {error.strerror or error}; {advice}") from None

@@ -6,7 +6,6 @@ Whatever SQLite says is raised as a UsageError of one line, but for damage, of w
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import hashlib
 import os
 import sqlite3
@@ -15,6 +14,7 @@ from functools import cache
 from pathlib import Path
 
 from tbench.errors import UsageError
+from tbench.locks import locked
 from tbench.storage.run_files import CONFIG_NAME, RESULTS_NAME
 from tbench.text import one_line
 
@@ -125,8 +125,8 @@ def _alone_in(folder: Path) -> Iterator[None]:
     """One process at a time is in such a block. Raises OSError."""
     directory = os.open(folder, os.O_RDONLY)
     try:
-        fcntl.flock(directory, fcntl.LOCK_EX)
-        yield
+        with locked(folder / INDEX_NAME, directory, _BUSY_SEC):
+            yield
     finally:
         os.close(directory)
 

@@ -19,6 +19,7 @@ from harness.trajectory import Frozen
 from tbench import exit_codes
 from tbench.errors import UsageError
 from tbench.files import write_json
+from tbench.locks import NO_LOCKS, FileLock, Held
 from tbench.nightly.checkpoints import natural
 from tbench.storage.lines import first_problem
 
@@ -161,10 +162,12 @@ class Nights:
             try:
                 self.path.mkdir(parents=True, exist_ok=True)
                 lock, processes = (_opened(self.path / name, stack) for name in (_LOCK, _PROCESSES_LOCK))
+                stack.callback(FileLock(self.path / _LOCK, lock).release)
+            except Held as held:
+                words = "a night is under way here; wait for its end, or end it first"
+                raise UsageError(f"{self.path}: {words}{f' ({held})' if held.args else ''}") from None
             except OSError as error:
                 raise UsageError(f"{self.path}: cannot be written: {error.strerror or error}") from None
-            if not _flock(lock):
-                raise UsageError(f"{self.path}: a night is under way here; wait for its end, or end it first")
             yield processes
 
 
@@ -175,7 +178,7 @@ async def wait_for_earlier_processes(processes: int, deadline_sec: float, say: C
     """
     ends_at = time.monotonic() + deadline_sec
     said = False
-    while not _flock(processes):
+    while not _is_ours(processes):
         if not said:
             say("what a night that was killed has started is still ending; waiting for it")
             said = True
@@ -192,9 +195,12 @@ def _opened(path: Path, stack: contextlib.ExitStack) -> int:
     return descriptor
 
 
-def _flock(descriptor: int) -> bool:
+def _is_ours(processes: int) -> bool:
+    """Take the lock that all processes of a night inherit. A file system without locks tells nothing of them."""
     try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        fcntl.flock(processes, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
         return False
+    except OSError as error:
+        return error.errno in NO_LOCKS
     return True

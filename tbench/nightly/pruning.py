@@ -7,12 +7,12 @@ followed, and what is being written stays.
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import json
 import os
 from collections.abc import Iterator
 from pathlib import Path
 
+from tbench.locks import FileLock
 from tbench.nightly.journal import NightRecord, Nights
 from tbench.storage.run_files import CONFIG_NAME, JOURNAL_NAME, STEPS_NAME, TRAJECTORY_NAME
 
@@ -46,17 +46,20 @@ def _unwritten(run: Path, name: str) -> Iterator[str]:
         yield "it is not the run that this night has made"
         return
     try:
-        journal = (run / JOURNAL_NAME).open("rb")
+        journal = (run / JOURNAL_NAME).open("r+b")
     except OSError as error:
         yield f"{JOURNAL_NAME}: {error.strerror or error}"
         return
     with journal:
         try:
-            fcntl.flock(journal, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError:
-            yield "it is being written"
+            lock = FileLock(run / JOURNAL_NAME, journal.fileno())
+        except OSError as error:
+            yield f"it is being written{f' ({error})' if error.args else ''}"
             return
-        yield ""
+        try:
+            yield ""
+        finally:
+            lock.release()
 
 
 def _is_called(run: Path, name: str) -> bool:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import errno
-import fcntl
 import json
 import os
 from collections.abc import Callable, Iterator
@@ -13,6 +12,7 @@ from typing import Any, BinaryIO, TypeVar
 
 from pydantic import BaseModel, ValidationError
 
+from tbench.locks import FileLock
 from tbench.text import one_line, visible
 
 Model = TypeVar("Model", bound=BaseModel)
@@ -53,16 +53,17 @@ class LineFile:
         Raises OSError, BlockingIOError where `locked` and another process has locked it.
         """
         self._file = path.open("ab", buffering=0)
+        self._lock: FileLock | None = None
         try:
             if locked:
                 # Before anything else: a torn last line may be one that a living process is just writing.
-                fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                self._lock = FileLock(path, self._file.fileno())
             if empty:
                 self._file.truncate(0)
             else:
                 _mend_last_line(path)
         except OSError:
-            self._file.close()
+            self.close()
             raise
 
     def append(self, line: str) -> None:
@@ -79,6 +80,8 @@ class LineFile:
 
     def close(self) -> None:
         """Close the file and give up its lock."""
+        if self._lock is not None:
+            self._lock.release()
         self._file.close()
 
 

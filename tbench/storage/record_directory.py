@@ -6,7 +6,6 @@ Runs, replays and extractions are such directories; each decides what its manife
 from __future__ import annotations
 
 import contextlib
-import fcntl
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,6 +13,7 @@ from typing import Any, Self
 
 from tbench.errors import UsageError
 from tbench.files import is_beside, is_unused, write_atomically, write_json
+from tbench.locks import Held, is_held, note_of
 from tbench.storage.lines import LineFile
 from tbench.text import visible
 
@@ -36,7 +36,9 @@ class Layout:
         return is_unused(path) or (path.is_dir() and all(self._is_of_a_killed_start(each) for each in path.iterdir()))
 
     def _is_of_a_killed_start(self, path: Path) -> bool:
-        return is_beside(path) or (path.name in self.lines and path.is_file() and path.stat().st_size == 0)
+        if is_beside(path) or path.name.startswith(note_of(path.with_name(self.lines[0])).name):
+            return True
+        return path.name in self.lines and path.is_file() and path.stat().st_size == 0
 
     def is_locked(self, path: Path) -> bool:
         """Whether a process adds to the directory now. Raises OSError where that cannot be seen.
@@ -44,11 +46,7 @@ class Layout:
         To see it, the lock is tried for a moment where nobody holds it.
         """
         with (path / self.lines[0]).open("rb") as file:
-            try:
-                fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
-            except BlockingIOError:
-                return True
-        return False
+            return is_held(path / self.lines[0], file.fileno())
 
     def refuse_to_overwrite(self, path: Path) -> None:
         """Check that the directory holds nothing. Raises UsageError."""
@@ -130,9 +128,9 @@ class RecordDirectory:
         try:
             with writable(self.path):
                 yield
-        except BlockingIOError:
+        except Held as held:
             words = f"this {self._layout.noun} is still going on; wait for its end, or end it first"
-            raise UsageError(f"{self.path}: {words}") from None
+            raise UsageError(f"{self.path}: {words}{f' ({held})' if held.args else ''}") from None
 
     @contextlib.contextmanager
     def _closed_on_failure(self) -> Iterator[None]:
