@@ -98,7 +98,7 @@ def print_table(table_for: Callable[[int], Table], console: Console) -> None:
 
 def _lines(table: Table, console: Console) -> Iterator[str]:
     """The lines of a table as the console has them, which is asked for widths and for folds, and not for every cell."""
-    rows = list(zip(*(map(str, column.cells) for column in table.columns), strict=True))
+    rows: list[tuple[str, ...]] = list(zip(*(map(str, column.cells) for column in table.columns), strict=True))
     heads = (column.copy() for column in table.columns)
     sample = Table(*heads, box=_MARKED_RULE, show_edge=False, padding=(0, 1, 0, 0))
     for at in range(len(table.columns) if rows else 0):

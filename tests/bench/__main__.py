@@ -56,6 +56,7 @@ GROUPS: dict[str, Callable[..., Awaitable[None]]] = {
     "site": pages.of_sites,
     "order": ordering.of_trials,
     "replay": scoring.replay,
+    "summary": scoring.summary,
     "replay_client": replay.client_speed,
 }
 WITHOUT_ENGINE = {
@@ -68,6 +69,7 @@ WITHOUT_ENGINE = {
     "history",
     "site",
     "order",
+    "summary",
     "replay",
     "replay_client",
 }

@@ -1,18 +1,22 @@
-"""Scoring a replay of the published size: 303 steps of 38 reference units each, one core, no model."""
+"""Scoring a replay of the published size: 303 steps of 38 reference units each, one core, no model; summing up runs."""
 
 from __future__ import annotations
 
 import hashlib
 import json
+import os
 import random
+import resource
 import shlex
 import statistics
+import subprocess
 import time
 from collections.abc import Callable
 from pathlib import Path
 
 from figures import Figures
 from lives import NOTHING, TBENCH, wall_sec
+from run_trees import write_nights
 from small_task import Place
 
 from tbench.proxies.replay.scoring.metric import score_units, tokens_of
@@ -96,3 +100,21 @@ async def replay(place: Place, figures: Figures, scratch: Path) -> None:
     (scratch / "one").mkdir()
     one = write_run(scratch / "one", steps[:1])
     figures.add("replay_start_sec", wall_sec([TBENCH, "replay", "score", str(one)]), "s", wall_sec(NOTHING))
+
+
+def usage_of(command: list[str]) -> resource.struct_rusage:
+    with subprocess.Popen(command, stdout=subprocess.DEVNULL) as process:
+        _, status, used = os.wait4(process.pid, 0)
+        process.returncode = os.waitstatus_to_exitcode(status)
+    assert process.returncode == 0
+    return used
+
+
+async def summary(place: Place, figures: Figures, scratch: Path) -> None:
+    """CPU seconds and peak memory of `tbench summary` over 100,000 results, of few tasks and of many."""
+    for tasks, seeds in ((1000, 100), (20_000, 5)):
+        write_nights(scratch / str(tasks), 1, tasks, seeds)
+        run = scratch / str(tasks) / "night-0000"
+        used = usage_of([TBENCH, "summary", str(run)])
+        figures.add(f"summary_{tasks}_tasks_cpu_sec", used.ru_utime + used.ru_stime, "s")
+        figures.add(f"summary_{tasks}_tasks_peak_mb", used.ru_maxrss / 1024, "MB")
