@@ -249,11 +249,12 @@ async def create(engine: Engine, config: Mapping[str, Any]) -> str:
 def asking(call: str, is_fresh: bool, doing: str = "", kind: str = "sandbox_lost") -> Iterator[None]:
     """A block that makes a call about a container, the agent's own or a fresh one: its TrialErrors name the call.
 
-    An engine's failure at `doing` that is no TrialError yet is made one of the `kind`.
+    An engine's failure at `doing` that is no TrialError yet is made one of the `kind`, unless the container is gone.
     """
     try:
         yield
     except EngineError as error:
+        kind = "sandbox_lost" if error.status in (404, 409) else kind
         failed = unreachable(error) if error.status is None else TrialError(kind, f"{doing} failed: {error}")
         failed.origin = Origin(call, is_fresh, error.status)
         raise failed from error
