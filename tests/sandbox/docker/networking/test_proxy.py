@@ -22,14 +22,13 @@ from harness.limits import Limits
 from harness.protocols import load_protocol
 from tbench.agents.model_agent import ModelAgent
 from tbench.agents.trial_agent import OracleAgent
-from tbench.compose.project import ImageBuild
 from tbench.events import Events
 from tbench.runs.plan import sandbox_settings
 from tbench.runs.run import execute_run
 from tbench.sandbox.backend import BUSYBOX, SandboxSettings, opened, use_network
-from tbench.sandbox.container_proxy import PROXY_VARIABLES, container_proxy
+from tbench.sandbox.container_proxy import container_proxy
 from tbench.sandbox.docker.backend import DockerBackend
-from tbench.sandbox.docker.build import build_tag, build_with_buildkit
+from tbench.sandbox.docker.build import build_tag
 from tbench.sandbox.docker.engine import Engine
 from tbench.tasks.environment import agent_environment
 from tbench.tasks.sources import TaskSet
@@ -196,25 +195,6 @@ async def test_a_snapshot_does_not_have_the_password(start: Start, engine: Engin
         assert "w0rd" not in json.dumps(engine.api.inspect_image(image))
     finally:
         engine.api.remove_image(image, noprune=True)
-
-
-def test_buildkit_is_told_of_this_proxy_and_of_no_other_and_no_command_line_is(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    client = tmp_path / "docker"
-    client.write_text(f"#!/bin/sh\nprintf '%s\\n' \"$@\" >{tmp_path}/words; env >{tmp_path}/env\n")
-    client.chmod(0o755)
-    monkeypatch.setenv("PATH", str(tmp_path), prepend=":")
-    monkeypatch.setenv("HTTP_PROXY", "http://of-the-client:1")
-    for choice, given in (("http://me:pa%40ss-w0rd@p:1", "HTTP_PROXY"), ("none", "HTTP_PROXY=")):
-        told = container_proxy(choice, {}).told(own={})
-        wanted = ImageBuild(".", args={"OTHER": "value", **told})
-        build_with_buildkit(None, tmp_path, "tag", limit_sec=60, log=[], wanted=wanted)
-        words, variables = (tmp_path / "words").read_text(), (tmp_path / "env").read_text().splitlines()
-        arguments = words.split("--build-arg\n")
-        assert f"{given}\n" in arguments and "OTHER=value\n" in words and "w0rd" not in words
-        assert {each.partition("=")[0].strip() for each in arguments} >= set(PROXY_VARIABLES)
-        assert f"HTTP_PROXY={told.get('HTTP_PROXY', 'http://of-the-client:1')}" in variables
 
 
 async def test_no_run_has_the_password_on_disk(
