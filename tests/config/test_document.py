@@ -203,7 +203,9 @@ def test_what_version_1_says_of_the_run_itself_is_kept() -> None:
     document = read_document(EARLIER)
     assert (document.run, document.status, document.seeds, document.schema_version) == ("run", "running", (0, 1), 3)
     assert document.created_at == EARLIER["created_at"] and document.engine == EARLIER["engine"]
-    assert [task.model_dump(exclude={"invalid", "image_origin", "reward_range"}) for task in document.tasks] == EARLIER["tasks"]
+    assert [task.model_dump(exclude={"invalid", "image_origin", "reward_range"}) for task in document.tasks] == EARLIER[
+        "tasks"
+    ]
     assert document.locked.model_dump(mode="json") == {
         **{name: EARLIER[name] for name in ("agent", "agent_sha256", "model", "base_url", "served", "prompt_hash")},
         "shell_state": None,
