@@ -38,8 +38,8 @@ MOVES_NONE = """
     sandbox.keep sandbox.snapshot sandbox.network_pool sandbox.engines sandbox.ray
     overrides.build_timeout_multiplier overrides.healthcheck_timeout_multiplier
     sandbox.require_limits sandbox.container_proxy sandbox.pull_timeout_sec verify.artifacts_mb
-    schedule.concurrency schedule.order schedule.shard schedule.durations schedule.retries schedule.retry_only schedule.retry_never
-    schedule.cpu_overcommit schedule.max_load
+    schedule.concurrency schedule.order schedule.shard schedule.durations schedule.retries schedule.retry_only
+    schedule.retry_never schedule.cpu_overcommit schedule.max_load
     output.directory output.min_coverage output.log_level output.verbosity output.json_lines
 """
 BY_LOCK = {"agent.name", "agent.prompt", "agent.shell_state", "agent.approve"}
