@@ -31,9 +31,9 @@ def as_fraction(reward: float) -> Fraction:
     0.1 + 0.2 is 3/10, a third in single precision is 1/3, and 0.99999994 is 1, but 0.999999 is not.
     """
     # Rounded twice, so that noise cannot tip what lies in the middle of two steps.
-    found, scale = Fraction(round(round(reward, 12) * _FINEST), _FINEST), max(1.0, abs(reward))
-    if abs(float(found) - reward) <= _DOUBLE * scale:
-        return found
+    steps, scale = round(round(reward, 12) * _FINEST), max(1.0, abs(reward))
+    if abs(steps / _FINEST - reward) <= _DOUBLE * scale:
+        return Fraction(steps, _FINEST)
     near: Fraction | None = None
     for number, denominator in _convergents(reward):
         limit = next((limit for most, limit in _NOISE if denominator <= most), None)
@@ -43,7 +43,7 @@ def as_fraction(reward: float) -> Fraction:
             return Fraction(number, denominator)
         if near is None and off <= limit:
             near = Fraction(number, denominator)
-    return found if near is None else near
+    return Fraction(steps, _FINEST) if near is None else near
 
 
 def _convergents(number: float) -> Iterator[tuple[int, int]]:
@@ -65,12 +65,16 @@ def canonical(reward: float) -> float:
 
 def is_solved(reward: float) -> bool:
     """Whether a trial with this reward is solved: the reward is 1 or more, but for float noise."""
-    return canonical(reward) >= 1.0
+    return reward >= 1.0 or (reward > 0.999 and canonical(reward) >= 1.0)
 
 
 def exact_sum(rewards: Iterable[float | Fraction]) -> Fraction:
     """The sum of the numbers that rewards stand for."""
-    parts = [each if isinstance(each, Fraction) else as_fraction(each) for each in rewards]
+    given = list(rewards)
+    steps = [round(each * _FINEST) for each in given]
+    if all(step / _FINEST == each for step, each in zip(steps, given, strict=True)):
+        return Fraction(sum(steps), _FINEST)
+    parts = [each if isinstance(each, Fraction) else as_fraction(each) for each in given]
     common = math.lcm(*(part.denominator for part in parts))  # far faster than one after the other
     return Fraction(sum(part.numerator * (common // part.denominator) for part in parts), common)
 
