@@ -59,7 +59,7 @@ class Baseline:
         self.autocorrelation = 0.0
         """Of a night with the one before; 0 where it may be chance."""
         self._errors_squared, self._degrees = 0.0, 0
-        self._of_tasks, self._of_scores = _Increments(), _Increments()
+        self._of_tasks, self._of_scores = _Strides(), _Strides()
         own = [night.at(self.places) for night in nights]
         self._add(own)
         # One of the n nights of a mean differs from it with 1 - 1/n of its own variance; `against` says 1 + 1/n.
@@ -135,7 +135,7 @@ class Baseline:
         return found.errors + gain / (tasks * found.se)
 
 
-class _Increments:
+class _Strides:
     """How far one step and two steps lead in a series of nights: the squared changes of its tasks' means.
 
     With r the correlation of a night with the one before, they come to 1 - r and 1 - r^2. Unlike products of
