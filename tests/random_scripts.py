@@ -125,8 +125,8 @@ SIMPLE = one_of_these(r"""
     PS1= PS0= PS2=; return ¦ TMOUT=1; echo $TMOUT ¦ TMOUT=1; export TMOUT; bash -c 'echo $TMOUT'
     trap 'echo usr1' USR1; kill -USR1 $BASHPID; echo on ¦ trap 'echo int' INT; kill -INT $BASHPID; echo on
     set -T; f() { echo $1; }; f a ¦ trap 'echo ret' RETURN; . ./lib; trap - RETURN
-    ulimit -S -f 0; echo out; (trap '' XFSZ; cat lib >f9) 2>/dev/null ¦ ulimit -S -c 0; echo on
-    exec 5>&1; echo five >&5
+    ulimit -S -f 0; echo out; (trap '' XFSZ; cat lib >f9) 2>/dev/null; ulimit -S -f unlimited
+    ulimit -S -c 0; echo on ¦ exec 5>&1; echo five >&5
     coproc { read x; echo "<$x>"; }; echo in >&"${COPROC[1]}"; read y <&"${COPROC[0]}"; echo $y; wait
     exec 5<f1 6>&1; read x <&5; echo $x >&6; exec 5<&- 6>&- ¦ exec 4>f4; echo four >&4; exec 4>&-; cat f4
 """)

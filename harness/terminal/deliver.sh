@@ -25,9 +25,8 @@
         1,) "$__tbench_do" unset 'PROMPT_COMMAND[0]' ;;
     esac
     "$__tbench_do" unset __tbench_hooked __tbench_hook
-    # Under a limit on files (ulimit -f), what is written beyond it would end the shell: tmux writes then, and no state.
-    { "$__tbench_do" read -r __tbench_limit; "$__tbench_do" read -r __tbench_limit; "$__tbench_do" read -r __tbench_limit; } 2>/dev/null </proc/$$/limits
-    # Whoever is cut off finds in a file what became of it: its number, then its exit code.
+    # Whoever is cut off finds in a file what became of it: its number, then its exit code. Under a limit on files, see
+    # below, nothing.
     case ${__tbench_limit-unlimited unlimited} in *unlimited*unlimited*) "$__tbench_do" printf '%s\n' "$__tbench_id" 2>/dev/null >|"$__tbench_at.state" ;; esac
     __tbench_note=
     # Emptied first: it runs once, however often it is asked for. Where it cannot be, or nobody be told, not at all.
@@ -35,7 +34,7 @@
         "$__tbench_do" printf '\033]133;S;aid=tbench\033\\\r\033[A\033[K$ %s\n\033]133;C;aid=tbench;id=%s\033\\' "$__tbench_shown" "$__tbench_id" >/dev/tty
 } && {
     # After the hook, $? is what it was before; so after another delivered command it is that one's own code.
-    case $__tbench_code in "${__tbench_seen-}") __tbench_code=$__tbench_last ;; esac
+    case $__tbench_code in "${__tbench_seen-}") __tbench_code=${__tbench_last:-$__tbench_code} ;; esac
     __tbench_seen=${__tbench_status-0} __tbench_last=
     # TMOUT is there for the text only: between commands the shell would end itself, and in those that the hook runs.
     case ${__tbench_tmout-} in
@@ -126,16 +125,16 @@
             exec 2>/dev/tty
         }
     esac
-    # What a shell that takes this one's place begins with.
+    # What a shell that takes this one's place begins with. Under a limit on files (ulimit -f), writing beyond it would end
+    # this shell: then whoever reads the mark has tmux write.
     { "$__tbench_do" read -r __tbench_limit; "$__tbench_do" read -r __tbench_limit; "$__tbench_do" read -r __tbench_limit; } 2>/dev/null </proc/$$/limits
     case ${__tbench_limit-unlimited unlimited} in
         *unlimited*unlimited*)
             "$__tbench_do" export -p >|"$__tbench_at.exports"; "$__tbench_do" printf '%s\n' "$PWD" >|"$__tbench_at.directory"
             "$__tbench_do" printf '%s %s\n' "$__tbench_id" "$__tbench_last" >|"$__tbench_at.state" ;;
         *)
-            # Its server does; a client would do so itself.
-            "$__tbench_do" export -p | /opt/tbench/bin/tmux -S "${__tbench_at%.command}" load-buffer -b exports - \; set-buffer -b directory -- "$PWD" \; \
-                run-shell "/opt/tbench/bin/tmux save-buffer -b exports '$__tbench_at.exports' \\; save-buffer -b directory '$__tbench_at.directory'" ;;
+            "$__tbench_do" export -p | /opt/tbench/bin/tmux -S "${__tbench_at%.command}" load-buffer -b exports - \; set-buffer -b directory -- "$PWD"
+            __tbench_note=${__tbench_note}_unsaved ;;
     esac 2>/dev/null
     case $__tbench_do,${TMOUT-} in builtin,?*)
         __tbench_tmout=$TMOUT
@@ -144,7 +143,7 @@
     "$__tbench_do" printf '\033]133;D;%s;aid=tbench;id=%s%s\033\\' "$__tbench_last" "$__tbench_id" "${__tbench_note:+;note=$__tbench_note}" >/dev/tty ||
         "$__tbench_do" printf '\033]133;D;%s;aid=tbench;id=%s;note=limited\033\\' "$__tbench_last" "$__tbench_id"
     "$__tbench_do" unset __tbench_x __tbench_text __tbench_before __tbench_now __tbench_at __tbench_id __tbench_shown __tbench_how __tbench_set __tbench_code __tbench_status \
-        __tbench_limit __tbench_end __tbench_note __tbench_pieces __tbench_piece __tbench_line __tbench_lines __tbench_tries __tbench_found __tbench_first __tbench_step __tbench_halved __tbench_kept
+        __tbench_end __tbench_note __tbench_pieces __tbench_piece __tbench_line __tbench_lines __tbench_tries __tbench_found __tbench_first __tbench_step __tbench_halved __tbench_kept
     case $__tbench_options in *a*) "$__tbench_do" set -a ;; esac
     case $__tbench_options in *v*) "$__tbench_do" set -v ;; esac
     case $__tbench_options in *e*) "$__tbench_do" set -e ;; esac

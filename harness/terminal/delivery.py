@@ -28,7 +28,7 @@ from harness.terminal.waiting import Waiting
 from harness.terminal.watch import Watch
 
 _SCRIPT = "".join(
-    line
+    line.lstrip(" ")
     for line in Path(__file__).with_name("deliver.sh").read_text().splitlines(keepends=True)
     if not line.lstrip().startswith("#")
 )
@@ -143,7 +143,7 @@ class Delivery:
             if end is _CommandEnd.LIMIT:
                 await self._stop(started_at)
             result = self._result(end)
-            self._note_of_shells()
+            await self._heed()
             await self._after(end)
             if end is _CommandEnd.ABANDONED and result.exit_code is None and not self._has_missed:
                 result = await self._with_last_code(result)
@@ -166,12 +166,17 @@ class Delivery:
         output = result.output[: result.output.rfind("\n") + 1]
         return dataclasses.replace(result, output=output, exit_code=code, background=background)
 
-    def _note_of_shells(self) -> None:
+    async def _heed(self) -> None:
+        """Do and note what the command's marks say."""
         capture = self._watch.capture
         if capture.shell_lost:
             self._note(_SHELL_LOST)
-        if capture.ended is not None and capture.ended.note in _NOTES:
-            self._note(_NOTES[capture.ended.note])
+        said = (capture.ended.note or "").split("_") if capture.ended is not None else []
+        for note in _NOTES.keys() & said:
+            self._note(_NOTES[note])
+        if "unsaved" in said:
+            kept = ("exports", "directory")
+            await self._link.commands(*(f"save-buffer -b {name} {self._at}.{name}\n".encode() for name in kept))
 
     def _result(self, end: _CommandEnd) -> CommandResult:
         capture = self._watch.capture
