@@ -19,7 +19,7 @@ from markupsafe import Markup, escape
 
 from reports.names import relative_url
 from tbench.results import UNKNOWN_TIME
-from tbench.reward import mean_text
+from tbench.reward import canonical, mean_text
 from tbench.scores.summary import percent, range_text
 from tbench.text import counted, size_shown
 
@@ -103,6 +103,7 @@ def _environment() -> Environment:
     environment.filters |= {
         "pct": lambda fraction: f"{percent(fraction)}\N{NO-BREAK SPACE}%",
         "mean": mean_text,
+        "canonical": canonical,
         "range": lambda ends: range_text(*ends),
         "thousands": lambda number: f"{number:,}",
         "seconds": seconds,

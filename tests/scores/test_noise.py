@@ -123,3 +123,10 @@ def test_the_gate_says_of_noisy_nights_what_it_says_of_clean_ones(nights: Sequen
         for kind in (noise, 0)
     )
     assert noisy.as_json() == clean.as_json()
+
+
+def test_noise_at_the_end_of_the_range_leaves_a_score_its_bounds() -> None:
+    rewards = [TrialReward("a", 0, 0.1 + 0.7 + 0.2 + 2**-52), TrialReward("b", 0, -1e-17)]
+    assert RewardTable.of(rewards, ["a", "b"], [0, 1]).is_bounded
+    assert not RewardTable.of([*rewards, TrialReward("b", 1, 1.5)], ["a", "b"], [0, 1]).is_bounded
+    assert not RewardTable.of(rewards, ["a", "b"], [0], is_bounded=False).is_bounded
