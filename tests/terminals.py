@@ -94,7 +94,7 @@ def write_task(directory: Path, dockerfile: str) -> Path:
 async def opened(container: Container, **options: Any) -> AsyncIterator[Terminal]:
     """A terminal on a tmux server of its own, which is ended afterwards."""
     environment = dict(TerminalSpec().environment) | options.pop("environment", {})
-    kind = {name: options.pop(name) for name in ("attended", "shell_mode") if name in options}
+    kind = {name: options.pop(name) for name in ("attended", "shell_mode", "idle_sec") if name in options}
     spec = TerminalSpec(socket=f"/opt/tbench/run/{next(NUMBERS)}", environment=environment, **kind)
     terminal = Terminal(options.pop("connect", container.connect), spec, **options)
     await terminal.open()

@@ -57,6 +57,7 @@ _PROBE, _PROBE_SEC = "/opt/tbench/bin/busybox stty sane </dev/tty", 3.0
 _AFTER_END_SEC = 1.0
 """Longest wait for the prompt behind a command's end."""
 _NEW_SHELL_SEC = 10.0
+_WAITS_FOR_KEYS = "waits_for_keys: The command waited for somebody to type, which nobody does, so it was ended early."
 _SHELL_HUNG = "shell_restarted: The command did not react, so its shell was ended."
 _SHELL_REFUSES = "shell_restarted: The shell did not take commands any more, so it was ended before this one."
 _SHELL_ENDED = "shell_ended: The command ended its shell; what was left of it did not run."
@@ -111,6 +112,8 @@ class Delivery:
         self._watcher = watcher
         self._at = spec.command_file
         self._fresh = spec.shell_mode == "fresh"
+        # A command of a process of its own has no terminal to read.
+        self._idle_sec = math.inf if self._fresh else spec.idle_sec
         self._show = show
         self._remark = remark
         # Not from 1: what an earlier session printed may be printed again, marks and all.
@@ -295,9 +298,17 @@ class Delivery:
     # -- waiting ---------------------------------------------------------------------------------
 
     async def _until_end(self, ends_at: float) -> _CommandEnd:
-        capture = self._watch.capture
+        capture, before = self._watch.capture, None
         while not (capture.is_over or self._waiting.at_prompt) and _now() < ends_at + self._uncharged_sec:
-            await self._settled(ends_at + self._uncharged_sec - _now(), or_when=lambda: capture.is_over)
+            wait_sec = min(ends_at + self._uncharged_sec - _now(), self._idle_sec)
+            await self._settled(wait_sec, or_when=lambda: capture.is_over)
+            if wait_sec < self._idle_sec or _now() < self._watch.last_news_at + self._idle_sec or capture.is_over:
+                continue
+            now = await self._watcher.look()
+            if now is not None and now.waits_for_keys and now.is_still(before):
+                self._note(_WAITS_FOR_KEYS)
+                return _CommandEnd.LIMIT
+            before = now
         if capture.ended is not None:
             return _CommandEnd.REPORTED
         if capture.shell_ended is not None:

@@ -41,11 +41,21 @@ class Foreground:
     """The name of the group's first process."""
     first_waits: bool | None = None
     """Whether the group's first process sleeps until something can be read, as a shell does at its prompt."""
+    reading: bool = False
+    """Whether a process sleeps in reading a terminal or a socket, rather than until one of several things happens."""
+    elsewhere: bool = True
+    """Whether something may come to a process from elsewhere than terminals and pipes, such as a socket."""
 
     @property
     def is_at_rest(self) -> bool:
         """Whether nothing runs and nothing typed is left, so that only more input, or time, makes something happen."""
         return self.running == 0 and self.waiting is not False and self.queued == 0
+
+    @property
+    def waits_for_keys(self) -> bool:
+        """Whether nothing goes on until somebody types: it reads the terminal, or has changed its modes to do so."""
+        asks = self.reading or self.canonical is False or self.echo is False
+        return self.is_at_rest and self.waiting is True and asks and not self.elsewhere
 
     @property
     def is_shell(self) -> bool:
@@ -118,6 +128,8 @@ def _parse(lines: tuple[bytes, ...]) -> Foreground | None:
             crnl=_ANSWERS[found["crnl"]],
             name=found["name"],
             first_waits=_ANSWERS[found.get("first", "?")],
+            reading=found.get("reading") == "y",
+            elsewhere=found.get("elsewhere") != "n",
         )
     except (KeyError, ValueError):
         return None

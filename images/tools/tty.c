@@ -79,7 +79,8 @@ static void as_myself(void) {
     setfsgid(getegid());
 }
 
-/* 'y', 'n', or '?' where the kernel does not say. A sleep in one of these may also be for a socket. */
+/* 'y', 'n', or '?' where the kernel does not say; 'r' where it reads a terminal or a socket. A sleep in one of the others
+ * may be for anything. */
 static char waits_for_input(const char *where) {
     static const char *const sleeps[] = {"n_tty_read", "wait_woken", "poll_schedule", "do_select", "do_poll", "do_sys_poll",
                                          "ep_poll", "do_epoll"};
@@ -91,12 +92,12 @@ static char waits_for_input(const char *where) {
         return '?';
     for (size_t i = 0; i < sizeof sleeps / sizeof *sleeps; i++)
         if (strncmp(sleep, sleeps[i], strlen(sleeps[i])) == 0)
-            return 'y';
+            return i < 2 ? 'r' : 'y';
     return 'n';
 }
 
 struct doing {
-    int running, waiting, unknown;
+    int running, waiting, reading, unknown;
     unsigned long long cpu_nanoseconds;
 };
 
@@ -107,6 +108,7 @@ static char waiting(const struct doing *sum) {
 static void add(const struct doing *part, struct doing *sum) {
     sum->running += part->running;
     sum->waiting += part->waiting;
+    sum->reading += part->reading;
     sum->unknown += part->unknown;
     sum->cpu_nanoseconds += part->cpu_nanoseconds;
 }
@@ -127,7 +129,8 @@ static struct doing threads(int pid) {
             sum.cpu_nanoseconds += strtoull(text, NULL, 10);
         sum.running += found.state != 'S' && found.state != 'T';
         char waits = found.state == 'S' ? waits_for_input(path) : 'n';
-        sum.waiting += waits == 'y';
+        sum.waiting += waits == 'y' || waits == 'r';
+        sum.reading += waits == 'r';
         sum.unknown += waits == '?';
     }
     if (all)
@@ -182,6 +185,35 @@ static int depth_above(const struct process *all, size_t count, int pid) {
     return above ? above->depth : -1;
 }
 
+/* Whether something may come to it from elsewhere than the terminal, or whether that cannot be seen. A pipe is no such
+ * place: who waits for one alone sleeps in its reading, and its other end is looked at, too. */
+static int hears_from_elsewhere(int pid) {
+    static const char *const silent[] = {"/dev/tty", "/dev/null", "/dev/pts/", "/dev/zero", "/dev/random",
+                                         "/dev/urandom", "pipe:", "anon_inode:[signalfd]", "anon_inode:[event"};
+    char where[16], path[64], target[256];
+    struct dirent *entry;
+    int elsewhere = 0;
+    snprintf(where, sizeof where, "%d", pid);
+    snprintf(path, sizeof path, "/proc/%s/fd", where);
+    as_owner_of(where);
+    DIR *files = opendir(path);
+    while (files && !elsewhere && (entry = readdir(files))) {
+        if (entry->d_name[0] == '.')
+            continue;
+        ssize_t length = readlinkat(dirfd(files), entry->d_name, target, sizeof target - 1);
+        target[length < 0 ? 0 : length] = 0;
+        elsewhere = target[0] != '/' || strncmp(target, "/dev/", 5) == 0;
+        for (size_t i = 0; elsewhere && i < sizeof silent / sizeof *silent; i++)
+            elsewhere = strncmp(target, silent[i], strlen(silent[i])) != 0;
+        elsewhere = elsewhere || strcmp(target, "/dev/pts/ptmx") == 0; /* the other end of a terminal that it made */
+    }
+    as_myself();
+    if (!files)
+        return 1;
+    closedir(files);
+    return elsewhere;
+}
+
 /* Whether it may read the terminal: the kernel hides the files of who has changed his user. */
 static int may_read(const struct process *reader, const char *tty) {
     char where[16], path[64], target[256];
@@ -228,7 +260,7 @@ static int look(struct process *pane, const char *pid, const char *tty) {
     struct process *all = NULL, shown = {0};
     struct doing sum = {0}, first = {0};
     struct termios modes = {0};
-    int foreground, known, tries = 0, queue = 0, fd = open(tty, O_RDONLY | O_NOCTTY | O_NONBLOCK | O_CLOEXEC);
+    int foreground, known, elsewhere = 0, tries = 0, queue = 0, fd = open(tty, O_RDONLY | O_NOCTTY | O_NONBLOCK | O_CLOEXEC);
     size_t count;
     do {
         free(all);
@@ -247,14 +279,16 @@ static int look(struct process *pane, const char *pid, const char *tty) {
             shown = all[i];
         if (all[i].group == foreground && all[i].pid == all[i].group)
             first = part;
+        elsewhere = elsewhere || hears_from_elsewhere(all[i].pid);
         if (all[i].depth < deepest) /* who passes keys on always waits for some */
-            part.waiting = part.unknown = 0;
+            part.waiting = part.reading = part.unknown = 0;
         add(&part, &sum);
     }
     free(all);
     name_applet(&shown);
-    printf("group=%d running=%d waiting=%c first=%c cpu=%llu queue=%d canonical=%c echo=%c crnl=%c name=%s\n", foreground,
-           sum.running, waiting(&sum), waiting(&first), sum.cpu_nanoseconds, queue, mode(known, modes.c_lflag & ICANON),
+    printf("group=%d running=%d waiting=%c first=%c reading=%c elsewhere=%c cpu=%llu queue=%d ", foreground, sum.running,
+           waiting(&sum), waiting(&first), sum.reading ? 'y' : 'n', elsewhere ? 'y' : 'n', sum.cpu_nanoseconds, queue);
+    printf("canonical=%c echo=%c crnl=%c name=%s\n", mode(known, modes.c_lflag & ICANON),
            mode(known, modes.c_lflag & ECHO), mode(known, modes.c_iflag & ICRNL), shown.name);
     return 0;
 }

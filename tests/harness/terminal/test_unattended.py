@@ -106,3 +106,57 @@ async def test_the_terminals_answer_to_a_query_is_no_command(desk: Terminal, que
         assert (said.output, said.background.strip("[]1+ \n").partition(" ")[0]) in {
             (f"{number}\ncat: /tmp/ran: No such file or directory\n", word) for word in ("", "Done")
         }, said
+
+
+@pytest_asyncio.fixture(loop_scope="module", scope="module")
+async def impatient(equipped: Container) -> AsyncIterator[Terminal]:
+    async with opened(equipped, attended=False, idle_sec=0.4) as terminal:
+        await run(terminal, "seq 1000 > /tmp/long")
+        yield terminal
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        "more /tmp/long",
+        "less /tmp/long",
+        "seq 1000 | less",
+        "vim.tiny /tmp/x",
+        "read x </dev/tty",
+        "read -n1 x </dev/tty",
+        "read -rsp 'Password: ' x </dev/tty",
+        "bash -c 'read x </dev/tty'",
+        "cat /dev/tty | wc -l",
+        "python3 -c 'import getpass; getpass.getpass()'",
+        "for i in 1 2; do more /tmp/long; done",
+    ],
+)
+async def test_what_waits_for_somebody_to_type_is_ended_before_its_limit(impatient: Terminal, command: str) -> None:
+    result = await run(impatient, command, 2 * LONG)
+    assert result.timed_out, result
+    assert "waits_for_keys" in {note.partition(":")[0] for note in result.notes}
+    assert await output_of(impatient, "echo usable") == "usable\n"
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        "sleep 2",
+        "read -t 2 x < <(sleep 3); sleep 1",
+        "python3 -c 'import select; select.select([], [], [], 2)'",
+        "perl -e 'select(undef, undef, undef, 2)'",
+        "script -qc 'sleep 2' /dev/null",
+        "stty raw -echo </dev/tty; sleep 2; stty sane </dev/tty",
+        "expect -c 'spawn -noecho sleep 2; expect eof'",
+        "ssh root@localhost sleep 2",
+        "ssh -tt root@localhost sleep 2 </dev/tty",
+        "python3 -c 'import pty, os, time; p, f = pty.fork(); p or time.sleep(2); os.read(f, 9)' 2>/dev/null; true",
+        "python3 -c 'import socket, threading, time; a, b = socket.socketpair(); "
+        "threading.Timer(2, b.close).start(); a.recv(1)'",
+        "sleep 2 | less",
+        "sleep 2 & wait",
+    ],
+)
+async def test_what_waits_for_something_else_is_left_alone(impatient: Terminal, command: str) -> None:
+    result = await run(impatient, command, LONG)
+    assert (result.timed_out, result.exit_code) == (False, 0), result
