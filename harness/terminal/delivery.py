@@ -342,7 +342,8 @@ class Delivery:
 
     async def _stop(self, started_at: float) -> None:
         """End a command that has outlived its limit, gently first, and what is left of it in other sessions."""
-        self._remark("the command has outlived its limit: it is interrupted")
+        why = "waits for keys" if _WAITS_FOR_KEYS in self._notes else "has outlived its limit"
+        self._remark(f"the command {why}: it is interrupted")
         if not await self._is_over_after_keys():
             self._remark("the command does not react: it is killed")
             await self._watcher.kill_foreground()
