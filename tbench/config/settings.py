@@ -287,7 +287,7 @@ class SandboxConfig(Frozen, use_attribute_docstrings=True):
     pin_cpus: bool = False
     """Each trial has cpus of its own, by number. Then nproc tells the task's cpus, not the machine's."""
     require_limits: Annotated[bool, Option(measured=False)] = False
-    """Refuse an engine on which limits of memory, swap, cpus or processes are not in force."""
+    """Refuse an engine on which limits are not in force. They are those of memory, swap, cpus and processes."""
     no_new_privileges: Annotated[bool, Option(off="--new-privileges")] = False
     """sudo, su and other setuid programs have no effect in trials."""
     allow_env: Annotated[tuple[str, ...], AfterValidator(_variable_names), Option(metavar="VAR")] = ()
@@ -304,8 +304,8 @@ class SandboxConfig(Frozen, use_attribute_docstrings=True):
         PlainSerializer(shown_proxy),
         Option(metavar="URL", measured=False, words=lambda: (INHERIT, NONE), has_password=True),
     ] = INHERIT
-    """The proxy of containers and builds with a network. It is a URL, `none`, or `inherit`: the one under `proxies` in
-    Docker's configuration, or else that of tbench's environment. Its password is stored nowhere."""
+    """The proxy of containers and builds. It holds where they have a network: a URL, `none`, or `inherit`, the one
+    under `proxies` in Docker's configuration, or else that of tbench's environment. Its password is stored nowhere."""
     cap_add: Annotated[tuple[str, ...], AfterValidator(checked_capabilities), Option(metavar="CAP")] = ()
     """Trials have this Linux capability besides Docker's own; repeatable. NET_RAW, which no trial with a network has by
     itself, is one."""

@@ -217,7 +217,7 @@ async def test_files_of_a_step_come_before_its_setup_and_healthcheck(bench: Benc
     sandbox = JudgedSandbox(text(1), text(1))
     await bench.run(path, sandbox)
     assert {name: entry.mode for name, entry in sandbox.files.items()} == {
-        "/app/setup.sh": 0o750,
+        "/app/setup.sh": 0o755,  # as git has it
         "/app/data": 0o755,
         "/app/data/a.txt": 0o644,
     }
