@@ -61,6 +61,11 @@ class MaskedStream:
 
 
 _BREAK = re.compile(_BETWEEN[: -len(b"?")])
+_BEGUN_BREAK = re.compile(rb"\r?(?:\n(?:%[^\r\n]{0,40})?)?")
+"""A break, or the beginning of one, at the end of what there is."""
+_LONGEST_BREAK = 44
+_FEWEST_BEFORE_A_BREAK = 4
+"""Bytes of a secret before a break that are held back with it in any line: an answer of tmux may end in fewer."""
 
 
 def _stars(found: re.Match[bytes]) -> bytes:
@@ -74,5 +79,33 @@ def _stars(found: re.Match[bytes]) -> bytes:
 
 
 def _begun(data: bytes, secret: bytes) -> int:
-    """How many bytes at the end of `data` are the beginning of a secret, all of which is not there yet."""
-    return next((n for n in range(min(len(secret) - 1, len(data)), 0, -1) if data.endswith(secret[:n])), 0)
+    """How many bytes at the end of `data` may be the beginning of a secret, all of which is not there yet."""
+    at = max(0, len(data) - len(secret) * _LONGEST_BREAK)
+    while (at := data.find(secret[:1], at)) >= 0:
+        if _goes_on_to_the_end(data, at, secret):
+            return len(data) - at
+        at += 1
+    return 0
+
+
+def _goes_on_to_the_end(data: bytes, start: int, secret: bytes) -> bool:
+    """Whether `data` from `start` on is the beginning of the secret, perhaps with breaks in its midst or behind it."""
+    at = start
+    for number in range(len(secret)):
+        if at == len(data):
+            return True
+        if number and _BEGUN_BREAK.fullmatch(data, at):
+            return number >= _FEWEST_BEFORE_A_BREAK or _is_output(data, start)
+        if number and (between := _BREAK.match(data, at)) is not None:
+            at = between.end()
+        if data[at] != secret[number]:
+            return False
+        at += 1
+    return False
+
+
+def _is_output(data: bytes, at: int) -> bool:
+    """Whether the line at `at` is known to be output, and none that tmux answers with, for which somebody waits."""
+    begins_at = data.rfind(b"\n", 0, at) + 1
+    is_output = data.startswith((b"%output ", b"%extended-output "), begins_at)
+    return is_output or (begins_at > 0 and not data.startswith(b"%", begins_at))

@@ -41,5 +41,19 @@ def test_a_secret_is_found_across_lines_of_a_screen_and_of_tmux(between: str) ->
     assert masked == f"at *****{between}*******.".encode()
 
 
-def test_what_ends_like_a_line_is_never_held_back() -> None:
-    assert Masks(SECRETS).stream().take(b"%output %0 pa%40\n") == b"%output %0 pa%40\n"
+@pytest.mark.parametrize("between", ["", "\n", "\r\n", "\n%output %0 ", "\n%extended-output %3 12 : "], ids=json.dumps)
+def test_a_secret_across_lines_is_found_wherever_it_is_cut(between: str) -> None:
+    data = f"\nat pa%40{between}ss-w0rd.\n".encode()
+    for cut in range(len(data) + 1):
+        stream = Masks(SECRETS).stream()
+        assert stream.take(data[:cut]) + stream.take(data[cut:]) + stream.rest() == (
+            f"\nat *****{between}*******.\n".encode()
+        )
+
+
+def test_a_line_is_held_back_only_behind_the_beginning_of_a_secret_and_no_longer_than_until_the_next() -> None:
+    stream = Masks(SECRETS).stream()
+    assert stream.take(b"%end 12 34 p\n") == b"%end 12 34 p\n"
+    assert stream.take(b"%output %0 px\n") == b"%output %0 px\n"
+    assert stream.take(b"%output %0 p\n") == b"%output %0 "
+    assert stream.take(b"%begin 1 2 3\n") == b"p\n%begin 1 2 3\n"
