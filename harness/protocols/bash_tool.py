@@ -23,14 +23,16 @@ FUNCTION = "bash"
 
 _ALIASES = ("cmd", "code", "script", "bash")
 _CALL_MARKUP = re.compile(
-    r"<[^\s<>]{0,40}?(?:tool|call|func|invoke|python_tag|action|plugin|channel)|\[TOOL_CALLS\]", re.IGNORECASE
+    r"<[|\uff5c][^\s<>]{0,40}?(?i:tool|call|func|invoke|python_tag|action|plugin|channel)"
+    r"|<(?:/?[\w-]+:)?(?:tool_calls?\b|TOOLCALL|function_calls?\b|tool_use\b|function=|parameter=|invoke name=)"
+    r"|\[TOOL_CALLS\]"
 )
-"""Tags and control tokens with which chat templates surround calls."""
-_CALL_OBJECT = re.compile(
-    r"""["'](?:tool_?)?(?:name|function)["']\s*:\s*["'][^"'\n]{0,80}["']\s*,\s*["'](?:arguments|args|parameters|input)["']\s*:"""
-)
-_ARGUMENT = re.compile(rf"""\b(?:command|{"|".join(_ALIASES[:-1])})["'`]?\s*[:=<>]""")
-_NOTATION = re.compile(r"""[{(<\["]""")
+"""Control tokens and tags with which chat templates surround calls."""
+_CALL_NAME = re.compile(r"""["'](?:tool_?)?(?:name|function)["']\s*:\s*["']""")
+_CALL_ARGUMENTS = re.compile(r"""["'](?:arguments|parameters)["']\s*:\s*["'{]""")
+_ARGUMENT = re.compile(r"""(?:(?<=[{(,"'>])|^[ \t]*)(?:command(?:["'`]?\s*[:=]|<)|(?<=bash\()["'])""", re.MULTILINE)
+"""The name of our function's argument, in a call's notation; Python may leave it out."""
+_NOTATION = re.compile(r"""[{(<\[":]""")
 _PROSE = re.compile(r"[^\W\d_]\s+[^\W\d_]")
 """Two words with a space between: a sentence, no notation."""
 _CALL_CHARS = 120
@@ -89,7 +91,7 @@ def _holds_raw_call(content: str) -> bool:
     Also where the server has dropped the control tokens round it: then the function's name stands before its argument
     with nothing but notation between.
     """
-    if _CALL_MARKUP.search(content) or _CALL_OBJECT.search(content):
+    if _CALL_MARKUP.search(content) or (_CALL_NAME.search(content) and _CALL_ARGUMENTS.search(content)):
         return True
     for argument in _ARGUMENT.finditer(content):
         before = content[max(0, argument.start() - _CALL_CHARS) : argument.start()]

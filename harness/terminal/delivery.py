@@ -298,14 +298,14 @@ class Delivery:
     # -- waiting ---------------------------------------------------------------------------------
 
     async def _until_end(self, ends_at: float) -> _CommandEnd:
-        capture, before = self._watch.capture, None
+        capture, before = self._watch.capture, tuple[bytes, ...]()
         while not (capture.is_over or self._waiting.at_prompt) and _now() < ends_at + self._uncharged_sec:
             wait_sec = min(ends_at + self._uncharged_sec - _now(), self._idle_sec)
             await self._settled(wait_sec, or_when=lambda: capture.is_over)
             if wait_sec < self._idle_sec or _now() < self._watch.last_news_at + self._idle_sec or capture.is_over:
                 continue
-            now = await self._watcher.look()
-            if now is not None and now.waits_for_keys and now.is_still(before):
+            now = await self._watcher.waits_for_keys()
+            if now and now == before:
                 self._note(_WAITS_FOR_KEYS)
                 return _CommandEnd.LIMIT
             before = now

@@ -41,21 +41,11 @@ class Foreground:
     """The name of the group's first process."""
     first_waits: bool | None = None
     """Whether the group's first process sleeps until something can be read, as a shell does at its prompt."""
-    reading: bool = False
-    """Whether a process sleeps in reading a terminal or a socket, rather than until one of several things happens."""
-    elsewhere: bool = True
-    """Whether something may come to a process from elsewhere than terminals and pipes, such as a socket."""
 
     @property
     def is_at_rest(self) -> bool:
         """Whether nothing runs and nothing typed is left, so that only more input, or time, makes something happen."""
         return self.running == 0 and self.waiting is not False and self.queued == 0
-
-    @property
-    def waits_for_keys(self) -> bool:
-        """Whether nothing goes on until somebody types: it reads the terminal, or has changed its modes to do so."""
-        asks = self.reading or self.canonical is False or self.echo is False
-        return self.is_at_rest and self.waiting is True and asks and not self.elsewhere
 
     @property
     def is_shell(self) -> bool:
@@ -88,6 +78,10 @@ class Watcher:
         """The foreground a moment later: what only slept in passing has run by then, and tmux has typed its keys."""
         await asyncio.sleep(_BETWEEN_LOOKS_SEC)
         return await self.look()
+
+    async def waits_for_keys(self) -> tuple[bytes, ...]:
+        """The CPU time of all that the shell has begun, if nothing of it goes on until somebody types; else nothing."""
+        return await self._ask("keys")
 
     async def interrupt_shell(self) -> None:
         """Send SIGINT to the terminal's shell, whatever has the foreground: it drops what it has still to run."""
@@ -128,8 +122,6 @@ def _parse(lines: tuple[bytes, ...]) -> Foreground | None:
             crnl=_ANSWERS[found["crnl"]],
             name=found["name"],
             first_waits=_ANSWERS[found.get("first", "?")],
-            reading=found.get("reading") == "y",
-            elsewhere=found.get("elsewhere") != "n",
         )
     except (KeyError, ValueError):
         return None

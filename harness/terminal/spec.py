@@ -46,7 +46,7 @@ class TerminalSpec:
     shell_mode: ShellMode = "persistent"
     """`persistent`: one shell runs all commands; `fresh`: each has a process of its own, with EOF on its input, no
     terminal and the start directory."""
-    idle_sec: float = 5.0
+    idle_sec: float = 10.0
     """Seconds without output between two looks: a delivered command that both see wait for keys is ended."""
     watcher: str = "/opt/tbench/bin/tty"
     """The program that looks at the pane's terminal from beside it (images/tools/tty.c)."""

@@ -2,6 +2,7 @@
  *
  *   tty look PID TTY          prints one line about who has the foreground, and whether he waits for input
  *   tty interrupt PID TTY     sends SIGINT to the terminal's shells
+ *   tty keys PID TTY          prints a line if nothing goes on until somebody types
  *   tty kill PID TTY          kills the foreground's processes; the terminal's shell only where it ignores SIGINT
  *   tty clear PID TTY SEC     kills what holds the terminal from outside of its session and is younger than SEC
  *
@@ -79,8 +80,7 @@ static void as_myself(void) {
     setfsgid(getegid());
 }
 
-/* 'y', 'n', or '?' where the kernel does not say; 'r' where it reads a terminal or a socket. A sleep in one of the others
- * may be for anything. */
+/* 'y', 'n', or '?' where the kernel does not say. A sleep in one of these may also be for a socket. */
 static char waits_for_input(const char *where) {
     static const char *const sleeps[] = {"n_tty_read", "wait_woken", "poll_schedule", "do_select", "do_poll", "do_sys_poll",
                                          "ep_poll", "do_epoll"};
@@ -92,12 +92,12 @@ static char waits_for_input(const char *where) {
         return '?';
     for (size_t i = 0; i < sizeof sleeps / sizeof *sleeps; i++)
         if (strncmp(sleep, sleeps[i], strlen(sleeps[i])) == 0)
-            return i < 2 ? 'r' : 'y';
+            return 'y';
     return 'n';
 }
 
 struct doing {
-    int running, waiting, reading, unknown;
+    int running, waiting, unknown;
     unsigned long long cpu_nanoseconds;
 };
 
@@ -108,7 +108,6 @@ static char waiting(const struct doing *sum) {
 static void add(const struct doing *part, struct doing *sum) {
     sum->running += part->running;
     sum->waiting += part->waiting;
-    sum->reading += part->reading;
     sum->unknown += part->unknown;
     sum->cpu_nanoseconds += part->cpu_nanoseconds;
 }
@@ -129,8 +128,7 @@ static struct doing threads(int pid) {
             sum.cpu_nanoseconds += strtoull(text, NULL, 10);
         sum.running += found.state != 'S' && found.state != 'T';
         char waits = found.state == 'S' ? waits_for_input(path) : 'n';
-        sum.waiting += waits == 'y' || waits == 'r';
-        sum.reading += waits == 'r';
+        sum.waiting += waits == 'y';
         sum.unknown += waits == '?';
     }
     if (all)
@@ -185,35 +183,6 @@ static int depth_above(const struct process *all, size_t count, int pid) {
     return above ? above->depth : -1;
 }
 
-/* Whether something may come to it from elsewhere than the terminal, or whether that cannot be seen. A pipe is no such
- * place: who waits for one alone sleeps in its reading, and its other end is looked at, too. */
-static int hears_from_elsewhere(int pid) {
-    static const char *const silent[] = {"/dev/tty", "/dev/null", "/dev/pts/", "/dev/zero", "/dev/random",
-                                         "/dev/urandom", "pipe:", "anon_inode:[signalfd]", "anon_inode:[event"};
-    char where[16], path[64], target[256];
-    struct dirent *entry;
-    int elsewhere = 0;
-    snprintf(where, sizeof where, "%d", pid);
-    snprintf(path, sizeof path, "/proc/%s/fd", where);
-    as_owner_of(where);
-    DIR *files = opendir(path);
-    while (files && !elsewhere && (entry = readdir(files))) {
-        if (entry->d_name[0] == '.')
-            continue;
-        ssize_t length = readlinkat(dirfd(files), entry->d_name, target, sizeof target - 1);
-        target[length < 0 ? 0 : length] = 0;
-        elsewhere = target[0] != '/' || strncmp(target, "/dev/", 5) == 0;
-        for (size_t i = 0; elsewhere && i < sizeof silent / sizeof *silent; i++)
-            elsewhere = strncmp(target, silent[i], strlen(silent[i])) != 0;
-        elsewhere = elsewhere || strcmp(target, "/dev/pts/ptmx") == 0; /* the other end of a terminal that it made */
-    }
-    as_myself();
-    if (!files)
-        return 1;
-    closedir(files);
-    return elsewhere;
-}
-
 /* Whether it may read the terminal: the kernel hides the files of who has changed his user. */
 static int may_read(const struct process *reader, const char *tty) {
     char where[16], path[64], target[256];
@@ -260,7 +229,7 @@ static int look(struct process *pane, const char *pid, const char *tty) {
     struct process *all = NULL, shown = {0};
     struct doing sum = {0}, first = {0};
     struct termios modes = {0};
-    int foreground, known, elsewhere = 0, tries = 0, queue = 0, fd = open(tty, O_RDONLY | O_NOCTTY | O_NONBLOCK | O_CLOEXEC);
+    int foreground, known, tries = 0, queue = 0, fd = open(tty, O_RDONLY | O_NOCTTY | O_NONBLOCK | O_CLOEXEC);
     size_t count;
     do {
         free(all);
@@ -279,17 +248,115 @@ static int look(struct process *pane, const char *pid, const char *tty) {
             shown = all[i];
         if (all[i].group == foreground && all[i].pid == all[i].group)
             first = part;
-        elsewhere = elsewhere || hears_from_elsewhere(all[i].pid);
         if (all[i].depth < deepest) /* who passes keys on always waits for some */
-            part.waiting = part.reading = part.unknown = 0;
+            part.waiting = part.unknown = 0;
         add(&part, &sum);
     }
     free(all);
     name_applet(&shown);
-    printf("group=%d running=%d waiting=%c first=%c reading=%c elsewhere=%c cpu=%llu queue=%d ", foreground, sum.running,
-           waiting(&sum), waiting(&first), sum.reading ? 'y' : 'n', elsewhere ? 'y' : 'n', sum.cpu_nanoseconds, queue);
-    printf("canonical=%c echo=%c crnl=%c name=%s\n", mode(known, modes.c_lflag & ICANON),
+    printf("group=%d running=%d waiting=%c first=%c cpu=%llu queue=%d canonical=%c echo=%c crnl=%c name=%s\n", foreground,
+           sum.running, waiting(&sum), waiting(&first), sum.cpu_nanoseconds, queue, mode(known, modes.c_lflag & ICANON),
            mode(known, modes.c_lflag & ECHO), mode(known, modes.c_iflag & ICRNL), shown.name);
+    return 0;
+}
+
+/* Whether something may come to it from elsewhere than the terminal, or whether that cannot be seen. */
+static int hears_from_elsewhere(int pid) {
+    static const char *const silent[] = {"/dev/tty", "/dev/null", "/dev/pts/", "/dev/zero", "/dev/random", "/dev/urandom",
+                                         "pipe:", "anon_inode:[signalfd]", "anon_inode:[event"};
+    char where[16], path[64], target[256];
+    struct dirent *entry;
+    int elsewhere = 0;
+    snprintf(where, sizeof where, "%d", pid);
+    snprintf(path, sizeof path, "/proc/%s/fd", where);
+    as_owner_of(where);
+    DIR *files = opendir(path);
+    while (files && !elsewhere && (entry = readdir(files))) {
+        if (entry->d_name[0] == '.')
+            continue;
+        ssize_t length = readlinkat(dirfd(files), entry->d_name, target, sizeof target - 1);
+        target[length < 0 ? 0 : length] = 0;
+        elsewhere = target[0] != '/' || strncmp(target, "/dev/", 5) == 0;
+        for (size_t i = 0; elsewhere && i < sizeof silent / sizeof *silent; i++)
+            elsewhere = strncmp(target, silent[i], strlen(silent[i])) != 0;
+        elsewhere = elsewhere || strcmp(target, "/dev/pts/ptmx") == 0; /* the other end of a terminal that it made */
+    }
+    as_myself();
+    if (!files)
+        return 1;
+    closedir(files);
+    return elsewhere;
+}
+
+/* Whether one process began the other, or what began that, and so on. */
+static int is_below(const struct process *all, size_t count, int pid, int above) {
+    for (int hops = 0; hops < 64 && pid > 1 && pid != above; hops++) {
+        size_t i = 0;
+        while (i < count && all[i].pid != pid)
+            i++;
+        pid = i == count ? 0 : all[i].parent;
+    }
+    return pid == above;
+}
+
+/* How a thread sleeps: 'r' reads a terminal (or a socket), 'p' waits for one of several things, 'o' waits for another
+ * process, 0 where it does anything else, such as waiting for a time. */
+static char sleeps(const char *thread) {
+    static const struct {
+        const char *name;
+        char how;
+    } known[] = {{"n_tty_read", 'r'},     {"wait_woken", 'r'},      {"poll_schedule", 'p'}, {"do_select", 'p'},
+                 {"do_poll", 'p'},        {"do_sys_poll", 'p'},     {"ep_poll", 'p'},       {"do_epoll", 'p'},
+                 {"do_wait", 'o'},        {"pipe_read", 'o'},       {"pipe_write", 'o'},    {"anon_pipe_read", 'o'},
+                 {"anon_pipe_write", 'o'}};
+    char where[64];
+    as_owner_of(thread);
+    int is_known = read_file(thread, "wchan", where, sizeof where);
+    as_myself();
+    for (size_t i = 0; is_known && i < sizeof known / sizeof *known; i++)
+        if (strncmp(where, known[i].name, strlen(known[i].name)) == 0)
+            return known[i].how;
+    return 0;
+}
+
+/* Prints the CPU time of all that the terminal's shell has begun, if nothing of it goes on until somebody types: none
+ * runs, or waits for a time; and the foreground reads the terminal, or has changed its modes to do so, and can hear from
+ * nowhere else. Else it prints nothing. */
+static int keys(const struct process *pane, const char *tty) {
+    struct process *all = NULL, found;
+    struct termios modes = {0};
+    int queue = 0, reads = 0, fd = open(tty, O_RDONLY | O_NOCTTY | O_NONBLOCK | O_CLOEXEC);
+    int is_changed = fd >= 0 && tcgetattr(fd, &modes) == 0 && (modes.c_lflag & (ICANON | ECHO)) != (ICANON | ECHO);
+    unsigned long long cpu = 0;
+    if (fd < 0 || ioctl(fd, FIONREAD, &queue) != 0 || queue)
+        return 0;
+    size_t count = read_processes(&all);
+    for (size_t i = 0; i < count; i++) {
+        if (all[i].session != pane->session && !is_below(all, count, all[i].pid, pane->pid))
+            continue;
+        int is_foreground = all[i].group == pane->foreground;
+        if (is_foreground && hears_from_elsewhere(all[i].pid))
+            return 0;
+        char path[64], text[128];
+        const char *thread;
+        snprintf(path, sizeof path, "/proc/%d/task", all[i].pid);
+        DIR *threads = opendir(path);
+        while (threads && (thread = next_number(threads))) {
+            snprintf(path, sizeof path, "%d/task/%.10s", all[i].pid, thread);
+            if (!read_process(path, &found) || found.state == 'Z')
+                continue;
+            char how = found.state == 'S' ? sleeps(path) : found.state == 'T' ? 'o' : 0;
+            if (!how)
+                return 0;
+            reads += is_foreground && (how == 'r' || (how == 'p' && is_changed));
+            if (read_file(path, "schedstat", text, sizeof text))
+                cpu += strtoull(text, NULL, 10);
+        }
+        if (threads)
+            closedir(threads);
+    }
+    if (reads)
+        printf("cpu=%llu\n", cpu);
     return 0;
 }
 
@@ -366,6 +433,8 @@ int main(int count, char **words) {
         return 2;
     if (strcmp(words[1], "look") == 0)
         return look(&pane, words[2], words[3]);
+    if (strcmp(words[1], "keys") == 0)
+        return keys(&pane, words[3]);
     int what = strcmp(words[1], "interrupt") == 0 ? INTERRUPT : strcmp(words[1], "kill") == 0 ? KILL : CLEAR;
     return signal_all(&pane, what, words[3], count > 4 ? atof(words[4]) : 0);
 }

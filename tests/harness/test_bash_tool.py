@@ -147,7 +147,26 @@ def test_another_function_is_refused_even_with_a_good_call_behind(name: str) -> 
     assert kinds(error.warnings) == ["extra_tool_calls"]
 
 
+OTHER_TEXTS = [
+    "#include <functional>\nstd::vector<action_t> v;",
+    "fn run(calls: Vec<ToolCall>) {}",
+    "<rss><channel><title>x</title></channel></rss>",
+    "<plugin><artifactId>x</artifactId></plugin>",
+    '<form action="/x"><action android:name="y"/>',
+    "usage: tool <function> <args>, <callback>, <toolchain>/bin",
+    "x := <channel:0",
+    '"scripts": {"test": "bash run.sh", "cmd": "x"}',
+    'CMD ["bash", "-c", "script=1"]',
+    "kubectl exec <pod> -- bash -c <command>",
+    "Usage: bash [options] command: see man",
+    'bash_command="ls" and code=200',
+    'subprocess.run(["bash", script])  # code: 1',
+    '{"name": "x", "input": {"a": 1}}',
+]
 CALLS_AS_TEXT = [
+    '[bash("ls -la")]',
+    '{"arguments": {"command": "ls"}, "name": "bash"}',
+    "name: bash\narguments:\n  command: ls",
     # DeepSeek, with its control tokens and where the server drops them
     "<｜tool▁calls▁begin｜><｜tool▁call▁begin｜>function<｜tool▁sep｜>bash\n```json\n"
     '{"command": "ls"}\n```<｜tool▁call▁end｜>',
@@ -188,6 +207,7 @@ CALLS_AS_TEXT = [
         ("<function=bash><parameter=command>ls</parameter></function>", "raw_tool_call"),
         ('[TOOL_CALLS][{"name": "bash"}]', "raw_tool_call"),
         *[(text, "raw_tool_call") for text in CALLS_AS_TEXT],
+        *[(text, "no_tool_call") for text in OTHER_TEXTS],
     ],
 )
 def test_a_reply_without_a_call_runs_nothing(content: str, kind: str) -> None:

@@ -154,6 +154,14 @@ async def test_what_waits_for_somebody_to_type_is_ended_before_its_limit(impatie
         "python3 -c 'import socket, threading, time; a, b = socket.socketpair(); "
         "threading.Timer(2, b.close).start(); a.recv(1)'",
         "sleep 2 | less",
+        "(seq 100; sleep 2; touch /tmp/done) | timeout -s KILL 4 less; ls /tmp/done && rm /tmp/done",
+        "(seq 100; timeout 9 bash -c 'for ((i = 0; i < 700000; i++)); do :; done'; touch /tmp/done) | timeout 6 more; "
+        "ls /tmp/done && rm /tmp/done",
+        "timeout 3 vim.tiny /tmp/x; [ $? = 124 ]",
+        "timeout --foreground 2 cat /dev/tty; [ $? = 124 ]",
+        "(sleep 2; pkill -x vim.tiny) & vim.tiny /tmp/x; [ $? = 143 ] || [ $? = 1 ]",
+        "bash -c '(sleep 2; kill -USR1 $$) & trap \"exit 0\" USR1; read x </dev/tty'",
+        "python3 -c 'import threading, os; threading.Timer(2, os._exit, [0]).start(); open(\"/dev/tty\").read()'",
         "sleep 2 & wait",
     ],
 )
