@@ -17,8 +17,9 @@ _LARGEST = 1e15
 """The largest amount that has digits for noise to be in; what is larger, or no number, is no reward either."""
 _DOUBLE = 1e-12
 """How far computing in double precision may have moved a number; relative to it where that is above 1."""
-_NOISE = ((100, 2.5e-7), (1_000, 6e-8), (10_000, _DOUBLE))
-"""How far a fraction may have been moved, by its largest denominator: sums in single precision, one number, doubles.
+_NOISE = ((1, 1e-6), (100, 2.5e-7), (1_000, 6e-8), (10_000, _DOUBLE))
+"""How far a fraction may have been moved, by its largest denominator: long sums and short ones in single precision, one
+number, doubles.
 
 No two of these fractions, and none of them and a number with four decimals, are as near to each other.
 """

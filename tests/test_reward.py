@@ -49,7 +49,7 @@ def test_single_precision_is_no_difference(number: Fraction) -> None:
 @given(st.floats(-1e9, 1e9))
 def test_other_numbers_have_six_decimals_and_keep_their_order(number: float) -> None:
     found = as_fraction(number)
-    assert math.isclose(float(found), number, rel_tol=3e-7, abs_tol=6e-7)
+    assert math.isclose(float(found), number, rel_tol=1e-6, abs_tol=1e-6)
     assert canonical(canonical(number)) == canonical(number)
     assert canonical(number) <= canonical(number + 1e-5 * max(1.0, abs(number)))
 
@@ -62,6 +62,7 @@ def test_other_numbers_have_six_decimals_and_keep_their_order(number: float) -> 
         (0.1 + 0.7 + 0.2 + 2**-52, Fraction(1)),
         (0.99999994, Fraction(1)),
         (1.0000001, Fraction(1)),
+        (0.99999934, Fraction(1)),  # a hundred times 0.01, added up in single precision
         (0.10000000149, Fraction(1, 10)),
         (0.3333, Fraction(3333, 10_000)),
         (1 / 3 + 1 / 3, Fraction(2, 3)),

@@ -9,6 +9,7 @@ from reports.look import Crumb, page
 from reports.names import compare_page, night_page, run_page
 from reports.run.links import SiteLinks
 from reports.run.view import run_view
+from reports.site.changes import score_change
 from reports.site.content import RunSeries, Site, SiteRun
 from reports.site.states import RunState, state_of
 from tbench.scores.summary import Summary
@@ -27,7 +28,7 @@ class RunPlace:
     """The last good run before it in its series."""
     compare_page: str | None
     moved: float | None
-    """The difference of the scores of the two; None while this one is not over."""
+    """How the score has changed over what both planned; None while this one is not over."""
 
     @property
     def is_marked(self) -> bool:
@@ -60,9 +61,7 @@ def _attempts(stored: StoredRun) -> dict[tuple[str, int], list[int]]:
 
 def _place(site: Site, run: SiteRun, *, is_over: bool) -> RunPlace:
     series, before = site.series_of(run), site.last_good_before(run)
-    moved = None
-    if before is not None and is_over and run.row.score is not None and before.row.score is not None:
-        moved = run.row.score - before.row.score
+    change = score_change(site, before, run) if before is not None and is_over else None
     return RunPlace(
         series=series,
         night=run.night,
@@ -70,5 +69,5 @@ def _place(site: Site, run: SiteRun, *, is_over: bool) -> RunPlace:
         state=state_of(series, run),
         before=before.row.name if before is not None else None,
         compare_page=compare_page(before.slug, run.slug) if before is not None else None,
-        moved=moved,
+        moved=None if change is None else change.points,
     )

@@ -270,7 +270,7 @@ class SandboxConfig(Frozen, use_attribute_docstrings=True):
     unless a digest pins the image; with `never` what is missing is built."""
     pull_concurrency: Annotated[int, _NOT_MEASURED] = Field(default=3, ge=1)
     """Images pulled at once."""
-    pull_timeout_sec: Annotated[float, _NOT_MEASURED] = Field(default=1800.0, ge=1)
+    pull_timeout_sec: Annotated[float, _NOT_MEASURED] = Field(default=1800.0, ge=1, allow_inf_nan=False)
     """Seconds for an attempt to pull an image. One that is under way then is too slow, and is not begun again."""
     prefetch: Annotated[bool, _NOT_MEASURED] = False
     """Get the images of all tasks before anything else."""
