@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Iterator
 from enum import StrEnum
 from typing import Literal
 
@@ -83,6 +84,12 @@ class Reply(Frozen):
     usage: Usage = Usage()
     model: str | None = None
     """The model id that the server says it used."""
+    fingerprint: str | None = None
+    """The reply's `system_fingerprint`: another one is another configuration of the server, or other weights."""
+    weights: str | None = None
+    """The version of the weights that the server says it used (vLLM's `weight_versions`)."""
+    signs: tuple[str, ...] = ()
+    """What is odd about the reply by what it says of itself, a kind each (harness.replies)."""
     base_url: str | None = None
     """The server that answered, where there are several."""
     latency_sec: float = 0.0
@@ -178,8 +185,12 @@ class Trajectory(Frozen):
     command_sec: float = 0.0
 
     @property
+    def replies(self) -> Iterator[Reply]:
+        """All replies of the model, then the summaries that it gave."""
+        yield from (step.reply for step in self.steps)
+        yield from (done.summary for done in self.compactions if done.summary is not None)
+
+    @property
     def replies_from(self) -> Counter[str]:
         """Replies by the server that gave them; empty where there is one server only."""
-        summaries = (done.summary for done in self.compactions)
-        replies = (*(step.reply for step in self.steps), *summaries)
-        return Counter(reply.base_url for reply in replies if reply is not None and reply.base_url is not None)
+        return Counter(reply.base_url for reply in self.replies if reply.base_url is not None)

@@ -8,6 +8,7 @@ from typing import Literal
 
 from pydantic import Field, field_validator
 
+from harness.replies import RepliesSeen
 from harness.trajectory import Frozen, Outcome, Usage
 from tbench.reward import is_solved
 
@@ -178,6 +179,8 @@ class TrialResult(Frozen):
     usage: Usage = Usage()
     replies_from: dict[str, int] = Field(default={})
     """Replies of the model by the URL of the server that gave them; empty where there is one server only."""
+    replies: RepliesSeen = RepliesSeen()
+    """What the replies of the model say about themselves, counted."""
     timings: Timings = Timings()
     started_at: datetime
     finished_at: datetime

@@ -6,6 +6,7 @@ from collections import Counter
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 
+from harness.replies import RepliesSeen
 from harness.trajectory import Usage
 from tbench.results import NOTHING_SEEN, ErrorInfo, HostSample, ImageOrigin, Timings, TrialResult
 from tbench.runs.part import TrialPart
@@ -91,6 +92,7 @@ class TrialProgress:
             steps=sum(len(each.steps) for each in found),
             usage=sum((each.usage for each in found[1:]), found[0].usage) if found else Usage(),
             replies_from=sum((each.replies_from for each in found), Counter()),
+            replies=RepliesSeen.sum(map(RepliesSeen.of, found)),
             timings=Timings(
                 queue_sec=round(queue_sec, 4),
                 sandbox_sec=round(self.sandbox_sec + sum(part.prepare_sec for part in parts), 4),

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, NamedTuple, Self
 
+from harness.replies import RepliesSeen
 from harness.trajectory import Outcome
 from tbench.results import (
     NOTHING_SEEN,
@@ -23,6 +24,21 @@ from tbench.results import (
 HUMAN_TOUCHED = "human_touched"
 """The error type shown for a result in which a person had a hand."""
 _NO_NUMBERS: Mapping[str, Any] = {}
+
+
+class SeenOfReplies(NamedTuple):
+    """The numbers of `RepliesSeen`, in a third of the memory."""
+
+    total: int
+    models: Mapping[str, int]
+    fingerprints: Mapping[str, int]
+    weights: Mapping[str, int]
+    signs: Mapping[str, int]
+
+    @classmethod
+    def of(cls, seen: RepliesSeen) -> Self:
+        counts = (seen.models, seen.fingerprints, seen.weights, seen.signs)
+        return cls(seen.total, *(each or _NO_NUMBERS for each in counts))
 
 
 class Seconds(NamedTuple):
@@ -60,6 +76,7 @@ class FinalResult:
     steps: int
     tokens: tuple[int, int, int | None]
     replies_from: Mapping[str, int]
+    replies: SeenOfReplies
     timings: Seconds
     started_at: datetime
     human_touched: bool
@@ -85,6 +102,7 @@ class FinalResult:
             steps=result.steps,
             tokens=(usage.prompt_tokens, usage.completion_tokens, usage.cached_tokens),
             replies_from=result.replies_from or _NO_NUMBERS,
+            replies=SeenOfReplies.of(result.replies),
             timings=Seconds.of(result.timings),
             started_at=result.started_at,
             human_touched=result.human_touched,

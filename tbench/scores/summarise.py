@@ -7,6 +7,7 @@ from collections.abc import Collection, Iterable, Sequence
 from datetime import UTC, datetime
 from typing import NamedTuple
 
+from harness.replies import RepliesSeen
 from harness.trajectory import Usage
 from tbench.errors import UsageError
 from tbench.origin import DatasetOrigin
@@ -121,6 +122,7 @@ def summarise(
         outcomes=_outcomes(ended),
         usage=_usage(ended),
         replies_from=dict(sorted(sum((Counter(result.replies_from) for result in ended), Counter()).items())),
+        replies=RepliesSeen.sum(result.replies for result in ended),
         time=time_split(ended),
         pressure=pressure_of(ended),
         repeated=taken.repeated,

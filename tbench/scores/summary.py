@@ -9,6 +9,7 @@ from typing import Any, Literal
 
 from pydantic import Field
 
+from harness.replies import RepliesSeen
 from harness.trajectory import Frozen, Usage
 from tbench.origin import DatasetOrigin
 from tbench.results import Blame, Stage, TaskStepResult
@@ -228,6 +229,8 @@ class Summary(Frozen):
     usage: Usage
     replies_from: dict[str, int] = Field(default={})
     """Replies of the model by the URL of the server that gave them; empty where there was one server only."""
+    replies: RepliesSeen = RepliesSeen()
+    """What the replies say about themselves, over all trials that count."""
     time: TimeSplit
     pressure: Pressure | None = None
     """None where no trial failed on a machine under pressure."""
@@ -348,7 +351,7 @@ class Summary(Frozen):
         wall_sec, attempt, human_touched, reward_all_steps, task_steps}], outcomes, mean_steps, mean_wall_sec, time}];
         errors [{stage, type, blame, count, retryable, example_message, example_trial}];
         outcomes {name: count}; usage {prompt_tokens, completion_tokens, cached_tokens};
-        replies_from {url: count};
+        replies_from {url: count}; replies {total, models, fingerprints, weights, signs} (all but total {name: count});
         time {model_sec, waiting_sec, command_sec, verifier_sec, sandbox_sec, teardown_sec, other_sec, total_sec,
         queue_sec}, here and per task;
         pressure null or {timeouts, under_pressure, failed, failed_under_pressure, load_max, memory_stall_max,

@@ -44,7 +44,7 @@ MakeTask = Any
 EIGHT_CPUS = Capacity(8, 1e6)
 RESULT_KEYS = {
     "schema_version", "run", "trial", "task", "seed", "attempt", "final", "agent", "model", "reward", "outcome",
-    "error", "steps", "usage", "replies_from", "timings", "started_at", "finished_at", "human_touched",
+    "error", "steps", "usage", "replies_from", "replies", "timings", "started_at", "finished_at", "human_touched",
     "integrity", "host", "out_of_memory", "image_id", "image_origin", "task_steps", "reward_all_steps", "metrics",
     "verifier_image_id", "verifier_image_origin", "machine",
 }  # fmt: skip
