@@ -304,7 +304,8 @@ async def test_a_script_in_a_process_of_its_own_does_what_bash_does_with_it(fres
     assert (difference := await fresh.difference(script)) is None, difference
 
 
-@given(scripts=st.lists(WELL_FORMED.map("(\n{})\n".format), min_size=3, max_size=6))
+# As one word: a here-document whose body ends sooner than it seems would close the parenthesis before the script's end.
+@given(scripts=st.lists(WELL_FORMED.map(lambda text: f"(\neval {shlex.quote(text)}\n)\n"), min_size=3, max_size=6))
 @settings(max_examples=10)
 async def test_a_script_that_changes_nothing_leaves_the_shell_as_it_was(persistent: Twins, scripts: list[str]) -> None:
     before = await persistent.state()
