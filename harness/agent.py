@@ -13,8 +13,8 @@ from typing import Any, Protocol
 
 from harness.approval import Approval
 from harness.clock import Clock
-from harness.errors import ContextLimitReached, FormatError, TerminalLost
-from harness.history import History
+from harness.errors import ContextLimitReached, FormatError, HarnessError, NeverAnswered, RequestTooLarge, TerminalLost
+from harness.history import IMPOSSIBLE_USAGE, PROMPT_TRUNCATED, History
 from harness.limits import Limits
 from harness.model import Model, Seeds, Tempered
 from harness.overflow import make_room
@@ -108,11 +108,15 @@ class Agent:
         self._usage = Usage()
         self._format_errors = 0
         self._compactions_in_a_row = 0
+        self._replies = 0
+        """How many the model gave, those included that came too late."""
+        self._refusal: ContextLimitReached | None = None
+        """The latest one."""
         self._claimed = False
         self._clock: Clock | None = None
 
     async def run(self, instruction: str) -> Trajectory:
-        """Step until an outcome. Raises EndpointError; everything else that ends an agent is an outcome."""
+        """Step until an outcome. Raises EndpointError, RequestTooLarge, and what ended it without a single reply."""
         self._clock = Clock(self._limits.timeout_sec)
         try:
             async with self._clock:
@@ -120,11 +124,16 @@ class Agent:
         except _End as end:
             self._outcome = end.outcome
         except TerminalLost:
+            if not self._replies:
+                raise
             self._outcome = Outcome.TERMINAL_LOST
         except TimeoutError:
             if not self._clock.expired:
                 raise
             self._outcome = Outcome.AGENT_TIMEOUT
+        if not self._replies:
+            ended, self._outcome = self._outcome, None
+            raise never_answered(ended, self._refusal)
         return self.trajectory
 
     @property
@@ -258,22 +267,33 @@ class Agent:
             try:
                 reply, cramped = await self._ask_for_step()
             except ContextLimitReached as refusal:
-                self._history.is_at_least(refusal.prompt_tokens or self._room.context_tokens or 0)
+                self._refusal = refusal
+                if not isinstance(refusal, RequestTooLarge):
+                    self._history.is_at_least(refusal.prompt_tokens or self._room.context_tokens or 0)
                 await self._make_room(index)
                 continue
-            self._history.count(reply.usage)
+            self._refusal = None
+            reply = self._counted(reply)
             model_sec = time.monotonic() - started
             return Step(index=index, reply=reply, model_sec=model_sec, warnings=self._take_noticed()), cramped
 
     async def _ask_for_step(self) -> tuple[Reply, bool]:
-        wanted, asked = self._room.wanted(self._usage), self._room.left(self._history, self._usage)
-        messages, tools = self._history.messages, self._protocol.tools
-        try:
-            return await self._ask(messages, asked, tools), asked < wanted
-        except ContextLimitReached as refusal:
-            # Older servers refuse when prompt + max_tokens passes the limit; the refusal says what would fit.
-            asked = self._room.left_after(refusal, asked)
-            return await self._ask(messages, asked, tools), asked < wanted
+        used, asked = self._usage, self._room.left(self._history, self._usage)
+        reply = await self._ask(self._history.messages, asked, self._protocol.tools)
+        return reply, self._room.is_cramped(reply, asked, used)
+
+    def _counted(self, reply: Reply) -> Reply:
+        """The reply, with a sign where what the server counted of the prompt cannot be, or says that it was cut."""
+        sign = self._history.count(reply.usage) if self._room.believes(reply.usage) else IMPOSSIBLE_USAGE
+        if sign == PROMPT_TRUNCATED and not self._warnings[sign]:
+            self._notice(
+                f"{sign}: The server counts {reply.usage.prompt_tokens} tokens of a prompt that must have more: it seems "
+                "to leave out the beginning of the conversation. Give it a longer context (Ollama: num_ctx, llama.cpp: "
+                "--ctx-size), or let tbench keep to the one it has with --context-tokens."
+            )
+        return (
+            reply if sign is None or sign in reply.signs else reply.model_copy(update={"signs": (*reply.signs, sign)})
+        )
 
     async def _ask(
         self, messages: Sequence[Message], max_tokens: int, tools: Sequence[Mapping[str, Any]] = ()
@@ -281,7 +301,13 @@ class Agent:
         assert self._clock is not None
         seed = None if self._seeds is None else self._seeds.at(len(self._steps) + 1)
         query = Query(self._model, messages, seed, max_tokens, tools)
-        reply = await self._clock.ask(lambda: self._watchers.reply(query), self._model.patience_sec)
+
+        async def answer() -> Reply:
+            reply = await self._watchers.reply(query)
+            self._replies += 1
+            return reply
+
+        reply = await self._clock.ask(answer, self._model.patience_sec)
         self._usage += reply.usage
         return reply
 
@@ -300,13 +326,14 @@ class Agent:
     async def _make_room(self, index: int) -> None:
         policy = self._limits.on_overflow
         if policy == "stop" or self._compactions_in_a_row >= _COMPACTIONS:
-            raise _End(Outcome.CONTEXT_LIMIT)
+            raise self._full()
         self._compactions_in_a_row += 1
         done = await make_room(
             self._history,
             policy,
             step=index,
-            context_tokens=self._room.context_tokens,
+            # Where it is the way that takes no more, the context's length says nothing.
+            context_tokens=None if isinstance(self._refusal, RequestTooLarge) else self._room.context_tokens,
             max_tokens=self._room.wanted(self._usage),
             ask=self._ask,
         )
@@ -314,11 +341,16 @@ class Agent:
             self._compactions.append(done)
             self._end_if_spent(None)
         if done is None or done.tokens_after >= done.tokens_before:
-            raise _End(Outcome.CONTEXT_LIMIT)
+            raise self._full()
         self._notice(
             f"context_compacted: {done.policy} took the history from about {done.tokens_before} "
             f"to {done.tokens_after} tokens."
         )
+
+    def _full(self) -> Exception:
+        """What ends an agent whose history cannot be made shorter."""
+        too_large = isinstance(self._refusal, RequestTooLarge)
+        return self._refusal if too_large and self._refusal is not None else _End(Outcome.CONTEXT_LIMIT)
 
     # -- replies and actions ---------------------------------------------------------------------
 
@@ -400,6 +432,21 @@ class Agent:
 
     def _answer(self, step: Step, call: ToolCall | None = None) -> None:
         self._steps[-1] = step.model_copy(update={"observation": self._history.tell(step.observation, call)})
+
+
+def never_answered(ended: Outcome | None, refusal: ContextLimitReached | None) -> HarnessError:
+    """The error of an agent that ended without a single reply of the model, for a refusal where there was one."""
+    if isinstance(refusal, RequestTooLarge):
+        return refusal
+    if refusal is None:
+        return NeverAnswered(
+            f"the model had given no reply when the agent ended ({ended}): look at the endpoint, and whether the task's "
+            "[agent] timeout_sec leaves time for one"
+        )
+    return NeverAnswered(
+        f"the model never answered: its context does not hold the first prompt and a reply ({refusal}); serve it with a "
+        "longer one, lower --max-tokens, or set --context-tokens if the server has more than it says"
+    )
 
 
 def shown_action(action: Action) -> str:

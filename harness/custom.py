@@ -11,9 +11,9 @@ from dataclasses import dataclass
 from functools import reduce
 from typing import Any, Protocol, TypeVar
 
-from harness.agent import AgentTerminal
+from harness.agent import AgentTerminal, never_answered
 from harness.clock import Clock
-from harness.errors import AgentCrashed, ContextLimitReached, EndpointError, TerminalLost
+from harness.errors import AgentCrashed, ContextLimitReached, EndpointError, RequestTooLarge, TerminalLost
 from harness.limits import Limits
 from harness.model import Model, Sampling, Seeds
 from harness.protocols.base import CommandResult, Keys, ScreenView, View
@@ -140,13 +140,19 @@ class CustomRun:
         self._usage = Usage()
         self._warnings: Counter[str] = Counter()
         self._outcome: Outcome | None = None
+        self._has_asked = False
+        self._replies = 0
+        """How many the model gave, those included that came too late."""
+        self._refusal: ContextLimitReached | None = None
+        """The latest one."""
         self._clock: Clock | None = None
         self._one_at_a_time = asyncio.Lock()
         self._outside: list[Exception] = []
         """What the terminal raised, which is not the agent's doing."""
 
     async def run(self, instruction: str) -> Trajectory:
-        """Run the agent to its end. Raises EndpointError, AgentCrashed, and what the terminal raised."""
+        """Run the agent to its end. Raises EndpointError, AgentCrashed, RequestTooLarge, what the terminal raised, and
+        NeverAnswered where it has asked the model in vain."""
         self._clock = Clock(self._limits.timeout_sec)
         self._ended: asyncio.Future[Outcome] = asyncio.get_running_loop().create_future()
         work = asyncio.create_task(self._work(instruction), name=f"agent {self._name}")
@@ -162,6 +168,9 @@ class CustomRun:
             await _stop(work)
             self._end_step()
             self._ended.cancel()
+        if self._has_asked and not self._replies:
+            ended, self._outcome = self._outcome, None
+            raise never_answered(ended, self._refusal)
         return self.trajectory
 
     @property
@@ -211,13 +220,21 @@ class CustomRun:
         if self._limits.completion_tokens is not None:
             max_tokens = min(max_tokens, self._limits.completion_tokens - self._usage.completion_tokens)
         started = time.monotonic()
+
+        self._has_asked = True
+
+        async def ask() -> Reply:
+            reply = await model.query(messages, seed=self._seeds.at(index), max_tokens=max_tokens, tools=tools)
+            self._replies += 1
+            return reply
+
         try:
-            reply = await clock.ask(
-                lambda: model.query(messages, seed=self._seeds.at(index), max_tokens=max_tokens, tools=tools),
-                model.patience_sec,
-            )
+            reply = await clock.ask(ask, model.patience_sec)
         except EndpointError as error:
             return await self._end(error)
+        except ContextLimitReached as refusal:
+            self._refusal = refusal
+            raise
         answer = Message(
             role="assistant", content=reply.content, reasoning=reply.reasoning, tool_calls=reply.tool_calls
         )
@@ -298,6 +315,8 @@ def _outcome(work: asyncio.Task[object], outside: Sequence[Exception]) -> Outcom
     if work.cancelled():
         raise AgentCrashed("run() was cancelled from within", "")
     error = work.exception()
+    if isinstance(error, RequestTooLarge):
+        raise error
     if isinstance(error, ContextLimitReached):
         return Outcome.CONTEXT_LIMIT
     if isinstance(error, TerminalLost):

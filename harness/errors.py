@@ -5,6 +5,8 @@ HarnessError
 │   ├── EndpointUnavailable    refused, reset, timed out, 408/409/429/5xx until the retry budget was spent, or away
 │   └── RequestRefused         4xx: the server said no and would say it again
 ├── ContextLimitReached    the prompt no longer fits the model's context: an outcome, not an error
+│   └── RequestTooLarge        it does not fit through the way to the model: an error, where it cannot be made shorter
+├── NeverAnswered          an agent came to its end without a single reply: nobody's verdict
 ├── TerminalLost           the terminal's stream ended and could not be had again: an outcome
 ├── TerminalUnreachable    where the terminal lives cannot be reached any more: nobody's verdict
 ├── FormatError            a reply that does not follow the protocol: goes back to the model
@@ -46,6 +48,14 @@ class ContextLimitReached(HarnessError):
     def __init__(self, message: str, prompt_tokens: int | None = None) -> None:
         super().__init__(message)
         self.prompt_tokens = prompt_tokens
+
+
+class RequestTooLarge(ContextLimitReached):
+    """Something between here and the model takes no request of this size, whatever the model's context has room for."""
+
+
+class NeverAnswered(HarnessError):
+    """The agent came to an end, and the model had no part in it: it never gave a reply."""
 
 
 class TerminalLost(HarnessError):

@@ -6,14 +6,43 @@ There is no tokenizer here: the server counts every prompt, and what it has not 
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Iterable, Sequence
+
+from dataclasses import dataclass
 
 from harness.rendering import without_thinking
 from harness.special_tokens import TokenGate
 from harness.trajectory import Message, Reply, ToolCall, Usage
 
+PROMPT_TRUNCATED = "prompt_truncated"
+"""The sign of a reply to a prompt of which the server left something out."""
+IMPOSSIBLE_USAGE = "impossible_usage"
+"""The sign of a reply whose counts contradict it, each other, or what was asked."""
 _TOKENS_PER_BYTE = 0.4
 """Rate for text that the server has not counted yet, on the high side."""
+_MOST_PER_BYTE, _TEMPLATE_TOKENS = 2, 10_000
+"""No prompt has more tokens than so many for each of its bytes, and those of a template with its tools."""
+_THINKING_PER_BYTE = 0.5
+"""Most tokens for a byte of thinking, which a template may send once and then leave out."""
+_NEW_PER_BYTE = 0.6
+"""The same for a byte of new messages."""
+_SMALLEST_CONTEXT = 256
+"""A smaller count is no prompt that was cut to a context."""
+_SEEN_GROWTH_BYTES = 64
+"""Growth of the history that shows in any count of its tokens."""
+_WORD = re.compile(r"[^\W\d_]+")
+"""Letters in a row: no usual tokenizer makes less than a token of them."""
+_LEAST_PER_WORD = 0.8
+
+
+@dataclass(frozen=True)
+class _Count:
+    """What the server counted, and the size of the history then."""
+
+    tokens: int
+    size_bytes: int
+    thinking_bytes: int
 
 
 def size_bytes(message: Message) -> int:
@@ -42,13 +71,18 @@ class History:
         self._counted_bytes = 0
         self._counted_tokens = 0
         self._counted_messages = 0
+        self._words = 0
+        self._thinking = 0
+        """Bytes of thinking in all messages: whether they are sent is up to settings and template."""
+        self._last: _Count | None = None
+        """The latest count of this version of the history."""
         self._tokens_per_byte = _TOKENS_PER_BYTE
 
     def open(self, messages: Sequence[Message]) -> None:
         """Begin with `messages`."""
         self.opening = tuple(messages)
         self.messages = list(messages)
-        self._bytes = _bytes(messages)
+        self._measure(messages)
 
     def tell(self, text: str, call: ToolCall | None = None) -> str:
         """Add what the model is told, as the answer to its `call` where there is one; returns it as it is told."""
@@ -63,6 +97,8 @@ class History:
     def _add(self, message: Message) -> None:
         self.messages.append(message)
         self._bytes += size_bytes(message)
+        self._thinking += _thinking_bytes(message)
+        self._words += _words(message)
 
     def add_to_last(self, text: str) -> None:
         """Put `text` under the last message, where that is no reply: many templates want roles that take turns."""
@@ -73,6 +109,7 @@ class History:
         text = self.gate.admit(text)
         longer = last.model_copy(update={"content": f"{last.content}\n\n{text}".lstrip()})
         self._bytes += size_bytes(longer) - size_bytes(last)
+        self._words += _words(longer) - _words(last)
         self.messages[-1] = longer
         if len(self.messages) == len(self.opening):
             self.opening = tuple(self.messages)
@@ -90,10 +127,33 @@ class History:
         """The number of bytes of this history that make about so many tokens."""
         return math.ceil(tokens / self._tokens_per_byte)
 
-    def count(self, usage: Usage) -> None:
-        """Take over what the server counted for all messages so far; 0 where it does not count."""
-        if usage.prompt_tokens:
-            self._learn(usage.prompt_tokens)
+    def count(self, usage: Usage) -> str | None:
+        """Take over what the server counted for all messages so far; 0 where it does not count.
+
+        Returns a sign, and takes nothing over, where so few tokens, or so many, cannot be those of this history.
+        """
+        tokens = usage.prompt_tokens
+        if not tokens:
+            return None
+        sign = self._sign_of(tokens)
+        if sign is None:
+            self._learn(tokens)
+            self._last = _Count(tokens, self._bytes, self._thinking)
+        return sign
+
+    def _sign_of(self, tokens: int) -> str | None:
+        """What is odd about a count of all messages so far."""
+        if tokens > _MOST_PER_BYTE * (self._bytes + self._thinking) + _TEMPLATE_TOKENS:
+            return IMPOSSIBLE_USAGE
+        too_few = tokens < self._words * _LEAST_PER_WORD
+        if (last := self._last) is not None and (new := self._bytes - last.size_bytes) >= _SEEN_GROWTH_BYTES:
+            if tokens < last.tokens / 2 and tokens <= new * _NEW_PER_BYTE:
+                return IMPOSSIBLE_USAGE  # counted without what its cache has
+            # A template may have dropped all the thinking that was in the last prompt, but nothing else.
+            too_few |= tokens <= last.tokens - last.thinking_bytes * _THINKING_PER_BYTE
+        if not too_few:
+            return None
+        return PROMPT_TRUNCATED if tokens >= _SMALLEST_CONTEXT else IMPOSSIBLE_USAGE
 
     def add_reply(self, reply: Reply, call: ToolCall | None = None) -> None:
         """Add `reply`, with only that of its tool calls that is acted on."""
@@ -115,8 +175,14 @@ class History:
         """Go on with another version of this history."""
         tokens = self.estimate(messages)
         self.messages = list(messages)
-        self._bytes = self._counted_bytes = _bytes(messages)
+        self._measure(messages)
+        self._counted_bytes, self._last = self._bytes, None
         self._counted_tokens, self._counted_messages = tokens, len(messages)
+
+    def _measure(self, messages: Sequence[Message]) -> None:
+        self._bytes = _bytes(messages)
+        self._thinking = sum(map(_thinking_bytes, messages))
+        self._words = sum(map(_words, messages))
 
     def _learn(self, tokens: int) -> None:
         self._counted_tokens, self._counted_messages = tokens, len(self.messages)
@@ -126,3 +192,13 @@ class History:
 
 def _bytes(messages: Iterable[Message]) -> int:
     return sum(size_bytes(message) for message in messages)
+
+
+def _thinking_bytes(message: Message) -> int:
+    whole = len(message.content.encode("utf-8", "replace")) if message.role == "assistant" else 0
+    within = whole - len(without_thinking(message.content).encode("utf-8", "replace")) if whole else 0
+    return within + len((message.reasoning or "").encode("utf-8", "replace"))
+
+
+def _words(message: Message) -> int:
+    return len(_WORD.findall(without_thinking(message.content) if message.role == "assistant" else message.content))

@@ -12,6 +12,8 @@ ShellMode = Literal["persistent", "fresh"]
 """Whether the commands of a bash protocol share one shell, or each has a process of its own."""
 Settling = Literal["adaptive", "strict"]
 """Whether a wait ends when the shell has settled, or always takes its whole duration."""
+SMALLEST_REPLY_TOKENS = 64
+"""Tokens of the smallest reply that there has to be room for: no protocol's reply fits into less."""
 OUTPUT_LIMIT_BYTES = 10_000
 """Longer observations lose their middle."""
 

@@ -160,6 +160,16 @@ class Tempered(Protocol):
 
 
 @runtime_checkable
+class Bounded(Protocol):
+    """A model whose server may take less max_tokens than is asked for."""
+
+    @property
+    def most_tokens(self) -> int | None:
+        """The largest max_tokens that it takes; None where no refusal has told."""
+        ...
+
+
+@runtime_checkable
 class Bindable(Protocol):
     """A model behind several servers, of which a trial is to have one."""
 

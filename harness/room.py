@@ -4,12 +4,9 @@ from __future__ import annotations
 
 from harness.errors import ContextLimitReached
 from harness.history import History
-from harness.limits import Limits
-from harness.model import Model
+from harness.limits import SMALLEST_REPLY_TOKENS, Limits
+from harness.model import Bounded, Model
 from harness.trajectory import Reply, Usage
-
-SMALLEST_REPLY_TOKENS = 64
-"""Tokens of the smallest reply that there has to be room for in the context: no protocol's reply fits into less."""
 
 
 class ReplyRoom:
@@ -27,6 +24,8 @@ class ReplyRoom:
     def wanted(self, used: Usage) -> int:
         """The max_tokens of a query that the context has room enough for."""
         wanted = self._model.sampling.max_tokens
+        if isinstance(self._model, Bounded) and self._model.most_tokens is not None:
+            wanted = min(wanted, self._model.most_tokens)
         if self._limits.completion_tokens is not None:
             wanted = min(wanted, self._limits.completion_tokens - used.completion_tokens)
         return max(1, wanted)
@@ -44,18 +43,22 @@ class ReplyRoom:
             left = SMALLEST_REPLY_TOKENS
         return min(self.wanted(used), left)
 
-    def left_after(self, refusal: ContextLimitReached, asked: int) -> int:
-        """What the server's refusal of `asked` tokens leaves. Raises the refusal where that is too little."""
-        context = self.context_tokens
-        left = 0 if context is None or refusal.prompt_tokens is None else context - refusal.prompt_tokens
-        if not SMALLEST_REPLY_TOKENS <= left < asked:
-            raise refusal
-        return left
+    def is_cramped(self, reply: Reply, asked: int, used: Usage) -> bool:
+        """Whether the context left the reply less room than it should have; `asked` is the max_tokens of its query."""
+        return min(asked, reply.max_tokens or asked) < self.wanted(used)
+
+    def believes(self, usage: Usage) -> bool:
+        """Whether the counts of a reply can be true: no server answers what is longer than its context."""
+        served = self._model.context_tokens
+        return served is None or usage.prompt_tokens + usage.completion_tokens <= served + SMALLEST_REPLY_TOKENS
 
     def is_filled_by(self, reply: Reply, cramped: bool) -> bool:
         """Whether the reply filled the context; where a policy can make room, also whether too little room cut it."""
-        context = self.context_tokens
-        left = None if context is None else context - reply.usage.prompt_tokens - reply.usage.completion_tokens
-        if left is not None and (left < 0 or (reply.cut and left < SMALLEST_REPLY_TOKENS)):
-            return True
+        context, served = self.context_tokens, self._model.context_tokens
+        if context is not None and self.believes(reply.usage):
+            left = context - reply.usage.prompt_tokens - reply.usage.completion_tokens
+            # The server's own limit cannot be behind a whole reply, whatever it counts.
+            is_over = left < 0 and context != served
+            if is_over or (reply.cut and left < SMALLEST_REPLY_TOKENS):
+                return True
         return reply.cut and cramped and self._limits.on_overflow != "stop"

@@ -97,6 +97,8 @@ class Reply(Frozen):
     waited_sec: float = 0.0
     """Wall seconds of failed requests and pauses before it."""
     attempts: int = 1
+    max_tokens: int | None = Field(default=None, exclude=True, repr=False)
+    """The max_tokens of the request, where the server refused those asked for; on no disk."""
     tokens: ReplyTokens | None = Field(default=None, exclude=True, repr=False)
     """Where they were asked for; they are on no disk."""
 

@@ -36,6 +36,8 @@ TrialError
 │   ├── sandbox_lost          infra     again
 │   ├── endpoint_unavailable  endpoint  again
 │   ├── endpoint_refused      user      stands
+│   ├── request_too_large     infra     stands
+│   ├── never_answered        endpoint  stands
 │   ├── agent_crashed         user      stands
 │   ├── aborted               user      stands
 │   ├── rewound               user      again
@@ -134,6 +136,10 @@ KINDS: dict[str, Kind] = {
         Stage.AGENT, Blame.ENDPOINT, True, "the endpoint kept failing until the budget was spent"
     ),
     "endpoint_refused": Kind(Stage.AGENT, Blame.USER, False, "the endpoint refused the request (4xx)"),
+    "request_too_large": Kind(
+        Stage.AGENT, Blame.INFRA, False, "something on the way to the endpoint takes no request of this size"
+    ),
+    "never_answered": Kind(Stage.AGENT, Blame.ENDPOINT, False, "the agent ended without a single reply of the model"),
     "agent_crashed": Kind(Stage.AGENT, Blame.USER, False, "your own agent raised an exception or returned no outcome"),
     "aborted": Kind(Stage.AGENT, Blame.USER, False, "somebody ended the trial by hand"),
     REWOUND: Kind(Stage.AGENT, Blame.USER, True, "somebody rewound the trial; the attempt that follows goes on"),

@@ -6,7 +6,6 @@ Pure functions over decoded JSON. Shapes and texts as recorded from vLLM 0.32 an
 from __future__ import annotations
 
 import json
-import re
 import uuid
 from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
@@ -15,28 +14,13 @@ from typing import Any
 from pydantic import BaseModel, ValidationError, model_validator
 
 from harness.endpoint.retry import TransientError
+from harness.endpoint.usage import believed
 from harness.text import without_lone_surrogates
 from harness.trajectory import Frozen, Reply, ReplyTokens, ToolCall, Usage
 
 LONGEST_QUOTE = 500
 """Most characters of a server's text that go into a message of ours: some servers quote the whole prompt."""
 
-_CONTEXT_REFUSAL = re.compile(
-    r"maximum context length"
-    r"|model's context length"  # SGLang
-    r"|available context size"  # llama.cpp
-    r"|upper bound for \d+ input tokens"
-    r"|max_tokens must be at least 1"  # vLLM when the prompt fills the context exactly
-    r"|cannot be greater than max_model_len",
-    re.IGNORECASE,
-)
-_PROMPT_TOKENS = re.compile(
-    # "at least N" does not match, and must not: vLLM stops counting once the limit is passed.
-    r"prompt contains (\d+) input tokens"  # vLLM
-    r"|request has (\d+) input tokens"  # an older wording of vLLM
-    r"|\((\d+) in the messages"  # OpenAI, and older vLLM
-)
-_CONTEXT_CODES = {"context_length_exceeded", "exceed_context_size_error"}  # OpenAI; llama.cpp
 _COMPLETE = {
     *("stop", "tool_calls", "function_call"),  # OpenAI
     *("eos_token", "stop_sequence"),  # TGI
@@ -135,7 +119,7 @@ class TokenCount(BaseModel):
 def read_completion(data: object, *, max_tokens: int, context_tokens: int | None) -> Reply:
     """The reply in the body of an HTTP 200. Raises TransientError when there is no whole one."""
     completion, choice = _whole(data)
-    return _reply(completion, choice, max_tokens, context_tokens)
+    return believed(_reply(completion, choice), data, max_tokens=max_tokens, context_tokens=context_tokens)
 
 
 def read_raw_reply(data: object) -> RawReply:
@@ -177,7 +161,7 @@ def _whole(data: object) -> tuple[_Completion, _Choice]:
     return completion, choice
 
 
-def _reply(completion: _Completion, choice: _Choice, max_tokens: int, context_tokens: int | None) -> Reply:
+def _reply(completion: _Completion, choice: _Choice) -> Reply:
     message, usage = choice.message, completion.usage or _WireUsage()
     reasoning = message.reasoning or message.reasoning_content
     return Reply(
@@ -185,7 +169,7 @@ def _reply(completion: _Completion, choice: _Choice, max_tokens: int, context_to
         reasoning=without_lone_surrogates(reasoning) if reasoning else None,
         tool_calls=_tool_calls(message.tool_calls),
         finish_reason=choice.finish_reason,
-        cut=choice.finish_reason in _CUT or _is_full(usage, max_tokens, context_tokens),
+        cut=choice.finish_reason in _CUT,
         usage=Usage(
             prompt_tokens=usage.prompt_tokens or 0,
             completion_tokens=usage.completion_tokens or 0,
@@ -234,13 +218,6 @@ def _json_text(arguments: object) -> str:
     return without_lone_surrogates(text)
 
 
-def _is_full(usage: _WireUsage, max_tokens: int, context_tokens: int | None) -> bool:
-    """Whether max_tokens or the context was used up, which vLLM's finish_reason hides behind a parsed tool call."""
-    completed = usage.completion_tokens or 0
-    total = usage.total_tokens or (usage.prompt_tokens or 0) + completed
-    return completed >= max_tokens or (context_tokens is not None and total >= context_tokens)
-
-
 def _error_within(data: object) -> str:
     """The words of an error in the body of a 200, as some proxies pass errors on; empty without one."""
     return f": {server_words(data)}" if isinstance(data, dict) and data.get("error") else ""
@@ -265,28 +242,6 @@ def server_words(body: object) -> str:
         if isinstance(words, dict) and words.get(key):
             words = words[key]
     return quote(words)
-
-
-def is_context_refusal(status: int, body: object) -> bool:
-    """Whether a 4xx says that the prompt, alone or with its reply, does not fit the model's context."""
-    if status not in {400, 413, 422}:
-        return False
-    frame = _error_frame(body)
-    named = _CONTEXT_CODES & {str(frame.get("code")), str(frame.get("type"))}
-    return bool(named) or _CONTEXT_REFUSAL.search(server_words(body)) is not None
-
-
-def refused_prompt_tokens(body: object) -> int | None:
-    """The prompt's length in tokens, where a context refusal tells it."""
-    found = _PROMPT_TOKENS.search(server_words(body))
-    return int(found[found.lastindex or 0]) if found else None
-
-
-def _error_frame(body: object) -> dict[str, Any]:
-    if not isinstance(body, dict):
-        return {}
-    error = body.get("error")
-    return error if isinstance(error, dict) else body
 
 
 def retry_after_sec(value: str | None) -> float | None:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import copy
+import json
+import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from functools import partial
 from typing import Any, Self, TypeVar
@@ -13,20 +15,26 @@ from harness.endpoint.answers import (
     ModelCard,
     RawReply,
     TokenCount,
-    is_context_refusal,
     read_completion,
     read_models,
     read_raw_reply,
     read_token_count,
-    refused_prompt_tokens,
     retry_after_sec,
-    server_words,
     shorten,
 )
+from harness.endpoint.limits import Lowering, ServerLimits, TooManyTokens
 from harness.endpoint.outage import AwayTooLongError, Outage, OutagePolicy
+from harness.endpoint.refusals import BODY_REMEDY, Reason, Refusal, judge
 from harness.endpoint.retry import Absence, BudgetSpentError, OnWait, RetryPolicy, Success, TransientError, persist
 from harness.endpoint.transport import StatusError, Transport
-from harness.errors import ContextLimitReached, EndpointError, EndpointUnavailable, RequestRefused
+from harness.endpoint.usage import says_nothing
+from harness.errors import (
+    ContextLimitReached,
+    EndpointError,
+    EndpointUnavailable,
+    RequestRefused,
+    RequestTooLarge,
+)
 from harness.model import Model, Rendering, Sampling, ServedModel
 from harness.rendering import render_prompt, stop_strings, wire_messages
 from harness.trajectory import Message, Reply
@@ -51,7 +59,9 @@ TOKENIZE = "/tokenize"
 """The path of vLLM's tokenizer, beside its `/v1`."""
 LISTING_TIMEOUT_SEC = 30.0
 """Time limit of one `GET /v1/models`, which takes no model's work."""
-_RETRIED_STATUSES = {408, 409, 429}
+_THERE = {408, 409, 429}
+"""Statuses of a server that is there and asks to come again."""
+_NOTHING = "HTTP 200 with finish_reason length and not one token: the prompt fills the context"
 _NO_SUCH_PATH = {403, 404, 405, 501}
 _TOOL_FLAG = "--tool-call-parser"  # in the words of a vLLM that was started without it
 
@@ -63,7 +73,8 @@ class ChatModel:
     `request_timeout_sec` bounds one attempt from outside, the server's queue included.
     `rendering` chooses between `/chat/completions` and `/completions` with a prompt rendered here.
     `max_outage` says how long requests wait, at no cost to their budget, for an endpoint that is away altogether;
-    by default there is only the budget. `on_outage` is told in words when that begins and ends.
+    by default there is only the budget. `on_outage` is told in words when that begins and ends, and of the limits that
+    the endpoint's refusals tell.
     Raises EndpointError for what cannot be used at all: base URL, key, contradictory template settings.
     """
 
@@ -89,7 +100,7 @@ class ChatModel:
         self.sampling = sampling
         self.rendering = rendering or Rendering()
         _check_template_settings(sampling, self.rendering)
-        self.context_tokens: int | None = None
+        self.limits = ServerLimits(on_outage or (lambda _: None))
         self._key = usable_key(api_key)
         self._password = urlsplit(url).password
         self._timeout_sec = request_timeout_sec
@@ -112,6 +123,20 @@ class ChatModel:
     def proxy(self) -> Proxy | None:
         """The proxy through which it is asked."""
         return self._transport.proxy
+
+    @property
+    def context_tokens(self) -> int | None:
+        """Tokens of prompt and reply together, as the endpoint's list of models or a refusal tells."""
+        return self.limits.context_tokens
+
+    @context_tokens.setter
+    def context_tokens(self, listed: int | None) -> None:
+        self.limits.listed_tokens = listed
+
+    @property
+    def most_tokens(self) -> int | None:
+        """The largest max_tokens that the endpoint takes; None where no refusal has told."""
+        return self.limits.most_tokens
 
     @property
     def patience_sec(self) -> float:
@@ -161,16 +186,39 @@ class ChatModel:
         tools: Sequence[Mapping[str, Any]] = (),
         elsewhere: bool = False,
     ) -> Reply:
-        """One reply to `messages`, with retries.
+        """One reply to `messages`, with retries, and with less max_tokens where the server refuses so many.
 
         `elsewhere`: the caller has another endpoint, so this one being away is no reason to wait.
         Raises EndpointUnavailable, RequestRefused or ContextLimitReached.
         """
-        path, body = self.request(messages, seed=seed, max_tokens=max_tokens, tools=tools)
-        read = partial(read_completion, max_tokens=max_tokens, context_tokens=self.context_tokens)
-        done = await self._ask(path, body, read, self.outage.request(waits=not elsewhere), elsewhere=elsewhere)
-        return done.value.model_copy(
-            update={"latency_sec": done.latency_sec, "waited_sec": done.waited_sec, "attempts": done.attempts}
+        began, attempts = time.monotonic(), 0
+        lowering = Lowering(self.limits, max_tokens)
+        while True:
+            asked = lowering.max_tokens
+            path, body = self.request(messages, seed=seed, max_tokens=asked, tools=tools)
+            read = partial(read_completion, max_tokens=asked, context_tokens=self.context_tokens)
+            absence = self.outage.request(waits=not elsewhere)
+            try:
+                done = await self._ask(path, body, read, absence, elsewhere=elsewhere, max_tokens=asked)
+                break
+            except TooManyTokens as error:
+                attempts += 1
+                error.waited_sec = time.monotonic() - began
+                lowering.lower(error)
+        lowering.accepted()
+        reply = done.value
+        if says_nothing(reply):
+            raise ContextLimitReached(_NOTHING, reply.usage.prompt_tokens or None)
+        self.limits.longest_tokens = max(
+            self.limits.longest_tokens, reply.usage.prompt_tokens + reply.usage.completion_tokens
+        )
+        return reply.model_copy(
+            update={
+                "latency_sec": done.latency_sec,
+                "waited_sec": time.monotonic() - began - done.latency_sec,
+                "attempts": attempts + done.attempts,
+                "max_tokens": asked if asked < max_tokens else None,
+            }
         )
 
     def request(
@@ -238,12 +286,14 @@ class ChatModel:
         policy: RetryPolicy | None = None,
         *,
         elsewhere: bool = False,
+        max_tokens: int | None = None,
     ) -> Success[T]:
         url = self._root + path if path == TOKENIZE else path
+        judged = partial(self._judged, path, body, max_tokens)
 
         async def attempt() -> T:
             answer = self._transport.post(url, body)
-            return read(await self._send(path, answer, self._timeout_sec, elsewhere=elsewhere))
+            return read(await self._send(answer, self._timeout_sec, judged, elsewhere=elsewhere))
 
         done = await self._persist(path, attempt, policy or self._retry, absence)
         self.outage.heard()
@@ -299,7 +349,8 @@ class ChatModel:
 
     async def _list_models(self) -> list[ModelCard]:
         timeout_sec = min(self._timeout_sec, LISTING_TIMEOUT_SEC)
-        return read_models(await self._send("/models", self._transport.get("/models"), timeout_sec))
+        judged = partial(self._judged, "/models", None, None)
+        return read_models(await self._send(self._transport.get("/models"), timeout_sec, judged))
 
     def _chosen(self, cards: list[ModelCard]) -> ModelCard:
         ids = [card.id for card in cards]
@@ -329,28 +380,44 @@ class ChatModel:
             self._on_wait(self._public(reason), seconds)
 
     async def _send(
-        self, path: str, answer: Awaitable[object], timeout_sec: float, *, elsewhere: bool = False
+        self,
+        answer: Awaitable[object],
+        timeout_sec: float,
+        judged: Callable[[StatusError], Exception],
+        *,
+        elsewhere: bool = False,
     ) -> object:
         """Make one attempt: the decoded body of a 200, else an exception of ours."""
         try:
             async with self.outage.attempt(timeout_sec, elsewhere=elsewhere) as flight:
-                return await answer
+                body = await answer
+            if not (isinstance(body, dict) and body.get("error") and not body.get("choices")):
+                return body
+            failure = judged(StatusError(200, body, None))
         except TimeoutError:
-            failure: Exception = _no_answer(timeout_sec, lost=flight.lost)
+            failure = _no_answer(timeout_sec, lost=flight.lost)
         except StatusError as error:
-            failure = self._judged(path, error)
+            failure = judged(error)
         # Raised outside the handlers: what a server quotes may hold the key.
         raise failure
 
-    def _judged(self, path: str, error: StatusError) -> Exception:
-        status, body = error.status, error.body
-        words = f"HTTP {status}: {server_words(body) or 'no message'}"
-        if status in _RETRIED_STATUSES or status >= 500:
+    def _judged(
+        self, path: str, sent: Mapping[str, Any] | None, max_tokens: int | None, error: StatusError
+    ) -> Exception:
+        """The exception for an answer that is a refusal of a request."""
+        size = 0 if sent is None else len(json.dumps(sent, ensure_ascii=False, separators=(",", ":")).encode())
+        refusal = judge(error.status, error.body, sent_bytes=size, max_tokens=max_tokens)
+        words = f"HTTP {error.status}: {refusal.words or 'no message'}"
+        if refusal.reason in {Reason.RATE, Reason.TROUBLE}:
             asked = retry_after_sec(error.retry_after)
-            return TransientError(words, retry_after_sec=asked, answered=status in _RETRIED_STATUSES)
-        if is_context_refusal(status, body):
-            return ContextLimitReached(self._public(words), refused_prompt_tokens(body))
-        return RequestRefused(f"{self._where(path)}: {self._public(words)}{_advice(status, words)}", status)
+            return TransientError(words, retry_after_sec=asked, answered=error.status in _THERE)
+        if refusal.reason in {Reason.PROMPT, Reason.REPLY, Reason.BOTH}:
+            return TooManyTokens(self._public(words), refusal, size)
+        if refusal.reason is Reason.BODY:
+            where = f"{self._where(path)}: {self._public(words)}"
+            return RequestTooLarge(f"{where} (the request has {_in_units(size)}; {BODY_REMEDY})")
+        advice = _advice(error.status, words, refusal, size)
+        return RequestRefused(f"{self._where(path)}: {self._public(words)}{advice}", error.status)
 
     def _public(self, text: str) -> str:
         """Foreign text, cut, without key and password, which some servers repeat."""
@@ -373,7 +440,13 @@ def _as_list(stop: Any) -> list[Any]:
     return [stop] if isinstance(stop, str) else list(stop or ())
 
 
-def _advice(status: int, words: str) -> str:
+def _in_units(size: int) -> str:
+    return f"{size / 1000:,.0f} kB" if size >= 1000 else f"{size} bytes"
+
+
+def _advice(status: int, words: str, refusal: Refusal, size: int) -> str:
+    if not refusal.is_sure:
+        return f" (probably its size, {_in_units(size)}: {BODY_REMEDY})"
     if status in {401, 403}:
         return " (check OPENAI_API_KEY)"
     if _TOOL_FLAG in words:

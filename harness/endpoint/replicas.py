@@ -179,7 +179,13 @@ class Replicas:
 
     @property
     def context_tokens(self) -> int | None:
-        return self._replicas[0].chat.context_tokens
+        """The shortest of all: where a trial is must not move its score."""
+        return min((each for chat in self.chats if (each := chat.context_tokens) is not None), default=None)
+
+    @property
+    def most_tokens(self) -> int | None:
+        """The least of what they take as max_tokens; None where no refusal has told."""
+        return min((each for chat in self.chats if (each := chat.most_tokens) is not None), default=None)
 
     @property
     def sampling(self) -> Sampling:
@@ -357,6 +363,10 @@ class _OfOneTrial:
     @property
     def context_tokens(self) -> int | None:
         return self._replicas.context_tokens
+
+    @property
+    def most_tokens(self) -> int | None:
+        return self._replicas.most_tokens
 
     @property
     def sampling(self) -> Sampling:

@@ -12,7 +12,15 @@ from typing import Protocol
 from harness.agent import Agent
 from harness.approval import Approval
 from harness.custom import CustomAgent, CustomRun, crashed
-from harness.errors import AgentCrashed, EndpointUnavailable, RequestRefused, TerminalLost, TerminalUnreachable
+from harness.errors import (
+    AgentCrashed,
+    EndpointUnavailable,
+    NeverAnswered,
+    RequestRefused,
+    RequestTooLarge,
+    TerminalLost,
+    TerminalUnreachable,
+)
 from harness.limits import Limits, Settling, ShellMode
 from harness.model import Model, Seeds, bound
 from harness.protocols.base import ActionProtocol
@@ -176,6 +184,13 @@ async def _work_at_terminal(place: Workplace, terminal: Terminal, agent: _Conver
         raise TrialError("endpoint_unavailable", str(error)) from error
     except RequestRefused as error:
         raise TrialError("endpoint_refused", str(error)) from error
+    except RequestTooLarge as error:
+        raise TrialError("request_too_large", str(error)) from error
+    except NeverAnswered as error:
+        raise TrialError("never_answered", str(error)) from error
+    except TerminalLost as error:  # before the model had said anything
+        await _require_sandbox(place)
+        raise TrialError("terminal_failed", str(error) or "the terminal was lost before the first reply") from error
     except TerminalUnreachable as error:
         trajectory = await _after_unreachable(place, agent, error)
     finally:

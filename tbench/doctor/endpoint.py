@@ -10,7 +10,7 @@ from functools import partial
 from urllib.parse import urlsplit
 
 from harness.endpoint.chat import ChatModel, RetryPolicy, Sampling
-from harness.errors import EndpointError, RequestRefused
+from harness.errors import ContextLimitReached, EndpointError, RequestRefused
 from harness.trajectory import Message
 from tbench.doctor import Check, CheckResult, fail, in_thread, ok, skipped, warn
 
@@ -19,6 +19,8 @@ _CONNECT_SEC, _ANSWER_SEC = 5.0, 60.0
 _SLOW_SEC = 20.0
 _CLOCKS_APART_SEC = 60.0
 _SMALL_CONTEXT = 8192
+_DEFAULT = Sampling().max_tokens
+_SAY_OK = [Message(role="user", content="Say ok.")]
 
 
 def checks(base_url: str, model: str | None, api_key: str | None) -> list[Check]:
@@ -58,20 +60,39 @@ async def look_at_listing(make: Callable[[], ChatModel]) -> CheckResult:
     words = f"{served.id}, context of {served.context_tokens:,} tokens{through}"
     if served.context_tokens < _SMALL_CONTEXT:
         return warn(words, "that is short for a terminal: serve it with a longer one (vLLM: --max-model-len)")
-    return ok(words)
+    return _with_room(words, served.context_tokens)
 
 
 async def look_at_completion(make: Callable[[], ChatModel]) -> CheckResult:
     try:
         async with make() as chat:
             await chat.connect(budget_sec=_CONNECT_SEC)
-            reply = await chat.query([Message(role="user", content="Say ok.")], seed=0, max_tokens=8)
-    except EndpointError as error:
+            reply = await chat.query(_SAY_OK, seed=0, max_tokens=8)
+            room = chat.context_tokens if chat.context_tokens is not None else await _room_for_replies(chat)
+    except (EndpointError, ContextLimitReached) as error:
         return fail(str(error), _advice(error))
     words = f"{reply.usage.completion_tokens} tokens in {reply.latency_sec:.2f} s"
     if reply.latency_sec > _SLOW_SEC:
         return warn(words, "the server is loading or has a long queue; agents' time runs while they wait for replies")
-    return ok(words)
+    return ok(words) if room is None else _with_room(f"{words}; room for {room:,}", room)
+
+
+async def _room_for_replies(chat: ChatModel) -> int | None:
+    """The tokens that its refusal of the default --max-tokens leaves; None where it does not refuse them."""
+    try:
+        await chat.query(_SAY_OK, seed=0, max_tokens=_DEFAULT)
+    except (EndpointError, ContextLimitReached):
+        pass  # a reply that takes long is no refusal
+    return min((each for each in (chat.context_tokens, chat.most_tokens) if each is not None), default=None)
+
+
+def _with_room(words: str, tokens: int) -> CheckResult:
+    """The check of an endpoint that has that much room for replies: a warning where the default does not fit."""
+    if tokens > _DEFAULT:
+        return ok(words)
+    return warn(
+        words, f"the default --max-tokens {_DEFAULT:,} does not fit: give a lower one, or serve it with more room"
+    )
 
 
 async def look_at_date(base_url: str) -> CheckResult:
@@ -104,7 +125,7 @@ def _clock_ahead_sec(base_url: str) -> float | None:
         connection.close()
 
 
-def _advice(error: EndpointError) -> str:
+def _advice(error: Exception) -> str:
     if isinstance(error, RequestRefused):
         return "read the server's words; 401 and 403: check OPENAI_API_KEY; 404: check the URL's path and --model"
     return "is the server up, is --base-url its host and port, and can this machine reach it?"

@@ -10,7 +10,9 @@ from dataclasses import dataclass
 from typing import Any, Literal, NamedTuple
 
 from harness.endpoint.address import full_url, goes_past_proxies
-from harness.endpoint.answers import is_context_refusal, server_words
+from harness.endpoint.answers import server_words
+from harness.endpoint.refusals import Reason, judge
+from harness.model import Sampling
 from harness.protocols import PROTOCOLS, load_protocol
 from tbench.doctor import in_thread
 from tbench.text import one_line
@@ -21,6 +23,7 @@ _MOST_BYTES = 4 << 20
 _SAY = [{"role": "user", "content": "Write one short sentence about terminals."}]
 _TOO_MANY = 100_000_000
 _SHORT, _LONGER = 24, 64
+_DEFAULT = Sampling().max_tokens
 
 
 class HttpAnswer(NamedTuple):
@@ -134,8 +137,13 @@ def _context_error(ask: Asks) -> Feature:
     got = ask(_CHAT, {"messages": _SAY, "max_tokens": _TOO_MANY})
     if got.status == 200:
         return Feature("context error", "no", "max_tokens beyond the context is cut without a word")
-    if is_context_refusal(got.status, got.body):
-        return Feature("context error", "yes", got.words)
+    refusal = judge(got.status, got.body or got.text, max_tokens=_TOO_MANY)
+    if refusal.reason in {Reason.PROMPT, Reason.REPLY, Reason.BOTH}:
+        told = refusal.most_tokens or refusal.context_tokens
+        fits = (
+            "" if told is None or told >= _DEFAULT else f"; the default --max-tokens {_DEFAULT:,} does not fit {told:,}"
+        )
+        return Feature("context error", "yes", f"{got.words}{fits}")
     return Feature("context error", "no", f"refused, but not understood as that: {got.words}")
 
 

@@ -10,16 +10,23 @@ from typing import Any
 import pytest
 
 from harness.agent import Agent, Limits
-from harness.errors import ContextLimitReached, EndpointUnavailable, TerminalLost, TerminalUnreachable
+from harness.errors import (
+    ContextLimitReached,
+    EndpointUnavailable,
+    NeverAnswered,
+    RequestTooLarge,
+    TerminalLost,
+    TerminalUnreachable,
+)
 from harness.fakes import FakeTerminal, ScriptedModel
+from harness.limits import SMALLEST_REPLY_TOKENS
 from harness.model import Sampling, Seeds
 from harness.protocols.base import CommandResult, Keys, ScreenView
 from harness.protocols.bash import MARKER
 from harness.protocols.bash_block import BashBlock
 from harness.protocols.keystrokes_json import KeystrokesJson
-from harness.room import SMALLEST_REPLY_TOKENS
 from harness.terminal import Settled
-from harness.trajectory import Message, Outcome, Reply, Step, Trajectory, Usage
+from harness.trajectory import Message, OnOverflow, Outcome, Reply, Step, Trajectory, Usage
 
 LS = '{"analysis": "a", "plan": "p", "commands": [{"keystrokes": "ls\\n", "duration": 0.1}]}'
 LOOK = '{"analysis": "a", "plan": "p", "commands": []}'
@@ -272,13 +279,7 @@ async def test_an_outage_longer_than_the_agents_time_is_the_endpoints_error() ->
 
 
 async def test_a_model_that_never_answers_is_given_up_when_its_patience_is_over_too() -> None:
-    trajectory = await run(ScriptedModel([None], patience_sec=0.05), limits=Limits(timeout_sec=0.05))
-    assert trajectory.outcome is Outcome.AGENT_TIMEOUT
-
-
-async def test_the_clock_runs_on_after_a_refused_prompt() -> None:
-    model = ScriptedModel([refusal(40_000), LS], context_tokens=50_000)
-    trajectory = await run(model, FakeTerminal(["$ ", None]), limits=Limits(timeout_sec=0.05))
+    trajectory = await run(ScriptedModel([LS, None], patience_sec=0.05), limits=Limits(timeout_sec=0.05))
     assert trajectory.outcome is Outcome.AGENT_TIMEOUT
 
 
@@ -317,29 +318,61 @@ async def test_a_reply_cut_because_the_context_is_full_is_the_context_limit() ->
     assert trajectory.messages[-1] == Message(role="assistant", content=LS)
 
 
-async def test_a_prompt_refused_twice_is_the_context_limit() -> None:
-    model = ScriptedModel([refusal(40_000), refusal(40_000)], context_tokens=50_000)
-    trajectory = await run(model)
-    assert trajectory.outcome is Outcome.CONTEXT_LIMIT
-    assert trajectory.steps == ()
-    assert len(model.requests) == 2
+@pytest.mark.parametrize("policy", ["stop", "drop-oldest-outputs", "summarize"])
+async def test_without_a_single_reply_a_full_context_is_no_outcome(policy: OnOverflow) -> None:
+    model = ScriptedModel([refusal(2000)] * 9, context_tokens=1000)
+    silent = agent(model, limits=Limits(on_overflow=policy))
+    with pytest.raises(NeverAnswered, match="--max-tokens"):
+        await silent.run("Do it.")
+    assert silent.trajectory.outcome is None
 
 
-async def test_a_refusal_that_tells_the_prompts_length_is_answered_with_what_is_left() -> None:
-    model = ScriptedModel([refusal(40_000), CLAIM, CLAIM], context_tokens=50_000)
-    trajectory = await run(model)
+async def test_without_a_single_reply_a_timeout_is_no_outcome() -> None:
+    with pytest.raises(NeverAnswered, match="timeout_sec"):
+        await run(ScriptedModel([None], patience_sec=0.05), limits=Limits(timeout_sec=0.05))
+
+
+async def test_a_way_that_takes_no_more_is_no_outcome() -> None:
+    with pytest.raises(RequestTooLarge):
+        await run(ScriptedModel([LS, RequestTooLarge("HTTP 413")], context_tokens=10**6))
+
+
+async def test_a_way_that_takes_no_more_gets_a_shorter_history_where_a_policy_makes_one() -> None:
+    looks = [reply(LS, 3000 * index + 500, 20) for index in range(1, 5)]
+    model = ScriptedModel([*looks, RequestTooLarge("HTTP 413"), CLAIM, CLAIM], context_tokens=10**6)
+    screens = [f"{'word ' * 2000}{index}" for index in range(9)]
+    trajectory = await run(model, FakeTerminal(screens), limits=Limits(on_overflow="drop-oldest-outputs"))
     assert trajectory.outcome is Outcome.SUBMITTED
-    first, second, _ = model.requests
-    assert first.max_tokens == Sampling().max_tokens
-    assert second.max_tokens == 10_000
-    assert second.messages == first.messages
+    assert len(trajectory.compactions) == 1
 
 
-@pytest.mark.parametrize("prompt_tokens", [None, 990, 1000, 5000])
-async def test_a_refusal_with_no_room_for_a_reply_is_not_asked_again(prompt_tokens: int | None) -> None:
-    model = ScriptedModel([refusal(prompt_tokens)], context_tokens=1000)
-    assert (await run(model)).outcome is Outcome.CONTEXT_LIMIT
-    assert len(model.requests) == 1
+# -- what the server counts ----------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("cut", [False, True])
+@pytest.mark.parametrize("counted", [(140_000, 20), (10**12, 20), (100, 10**9)])
+@pytest.mark.parametrize("policy", ["stop", "drop-oldest-outputs"])
+async def test_counts_that_cannot_be_end_nothing(counted: tuple[int, int], policy: OnOverflow, cut: bool) -> None:
+    model = ScriptedModel([reply(LS, *counted, cut=cut), CLAIM, CLAIM], context_tokens=131_072)
+    trajectory = await run(model, limits=Limits(on_overflow=policy))
+    assert (trajectory.outcome, trajectory.compactions) == (Outcome.SUBMITTED, ())
+    assert trajectory.steps[0].reply.signs == ("impossible_usage",)
+    assert {request.max_tokens for request in model.requests} == {Sampling().max_tokens}
+
+
+async def test_a_users_own_limit_holds_for_whole_replies_too() -> None:
+    model = ScriptedModel([reply(LS, 1500, 20)], context_tokens=8000)
+    assert (await run(model, limits=Limits(context_tokens=1000))).outcome is Outcome.CONTEXT_LIMIT
+
+
+async def test_a_prompt_that_the_server_truncates_is_told_once() -> None:
+    screens = [f"{'some words of output ' * 200}{index}" for index in range(6)]
+    counts = [1100, 2100, 2048, 2048, 2048]
+    model = ScriptedModel([*[reply(LS, count, 20) for count in counts], CLAIM, CLAIM])
+    trajectory = await run(model, FakeTerminal(screens))
+    assert trajectory.outcome is Outcome.SUBMITTED
+    assert trajectory.warnings["prompt_truncated"] == 1
+    assert [step.reply.signs for step in trajectory.steps[:5]] == [(), (), *[("prompt_truncated",)] * 3]
 
 
 async def test_max_tokens_shrinks_to_what_the_context_has_left() -> None:
@@ -383,10 +416,11 @@ async def test_a_lost_terminal_is_an_outcome_and_the_step_is_kept() -> None:
     assert trajectory.steps[0].actions == ("ls\n",)
 
 
-async def test_a_terminal_lost_before_the_first_step_leaves_an_empty_trajectory() -> None:
-    trajectory = await run(ScriptedModel([]), FakeTerminal([TerminalLost("gone")]))
-    assert trajectory.outcome is Outcome.TERMINAL_LOST
-    assert trajectory.messages == ()
+async def test_a_terminal_lost_before_the_first_reply_is_no_outcome() -> None:
+    lost = agent(ScriptedModel([]), FakeTerminal([TerminalLost("gone")]))
+    with pytest.raises(TerminalLost):
+        await lost.run("Do it.")
+    assert (lost.trajectory.messages, lost.trajectory.outcome) == ((), None)
 
 
 async def test_after_an_endpoint_error_the_trajectory_holds_all_that_happened() -> None:

@@ -23,6 +23,8 @@ _ERRORS = {
     "healthcheck_failed": "HealthcheckError",
     "endpoint_unavailable": "ApiConnectionError",
     "endpoint_refused": "BadRequestError",
+    "request_too_large": "BadRequestError",
+    "never_answered": "BadRequestError",
     "agent_crashed": "NonZeroAgentExitCodeError",
     "verifier_timeout": "VerifierTimeoutError",
     "verifier_no_reward": "RewardFileNotFoundError",

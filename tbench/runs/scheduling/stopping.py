@@ -9,7 +9,7 @@ from tbench.events import Event, TrialStep, TrialVerdict
 
 FIRST_TRIALS = 3
 """Number of first trials that, all ended by the endpoint's errors with no request answered, stop the run."""
-ENDPOINT_ERRORS = {"endpoint_refused", "endpoint_unavailable"}
+ENDPOINT_ERRORS = {"endpoint_refused", "endpoint_unavailable", "never_answered", "request_too_large"}
 
 
 class Gate(Protocol):

@@ -326,7 +326,7 @@ class TestReply:
 
     @pytest.mark.parametrize(("total", "cut"), [(8191, False), (8192, True), (None, True)])
     async def test_a_full_context_is_a_cut(self, endpoint, chat, total, cut):
-        usage = {"prompt_tokens": 8100, "completion_tokens": 92, "total_tokens": total}
+        usage = {"prompt_tokens": 8100, "completion_tokens": (total or 8192) - 8100, "total_tokens": total}
         endpoint.will_list(CARD)
         endpoint.will_reply(usage=usage)
         model = chat()

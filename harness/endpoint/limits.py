@@ -1,0 +1,107 @@
+"""The limits of one server that its refusals have told, and how a request is made smaller to fit them."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from harness.endpoint.refusals import Reason, Refusal
+from harness.errors import ContextLimitReached
+from harness.limits import SMALLEST_REPLY_TOKENS
+
+MOST_LOWERINGS = 10
+"""Most times that one query is asked again with less max_tokens; halving the default to the smallest takes eight."""
+_TOKENS_PER_BYTE = 0.25
+"""Rate for a prompt that the server has not counted: a request that is still too large is refused once more."""
+
+
+class TooManyTokens(ContextLimitReached):
+    """A refusal for the size of prompt and reply, with what it tells."""
+
+    def __init__(self, message: str, refusal: Refusal, sent_bytes: int) -> None:
+        super().__init__(message, refusal.prompt_tokens)
+        self.refusal = refusal
+        self.sent_bytes = sent_bytes
+
+
+@dataclass
+class ServerLimits:
+    """What is known of one server's limits. Shared by all who ask it, so that the first trial pays for the others."""
+
+    say: Callable[[str], None]
+    listed_tokens: int | None = None
+    """The context that its list of models tells."""
+    learned_tokens: int | None = None
+    """The context by a refusal."""
+    most_tokens: int | None = None
+    """The largest max_tokens that it takes."""
+    longest_tokens: int = 0
+    """Prompt and reply that it has answered: no refusal tells a context that is shorter."""
+
+    @property
+    def context_tokens(self) -> int | None:
+        known = [each for each in (self.listed_tokens, self.learned_tokens) if each is not None]
+        return min(known, default=None)
+
+    def learn_context(self, refusal: Refusal) -> None:
+        """Take over the context's length from a refusal that tells a shorter one than is known."""
+        told, known = refusal.context_tokens, self.context_tokens
+        if told is None or told <= max(self.longest_tokens, SMALLEST_REPLY_TOKENS) or (known and known <= told):
+            return
+        self.learned_tokens = told
+        self.say(
+            f"takes {told:,} tokens of prompt and reply together, by its refusal: replies get at most what that leaves "
+            "(--context-tokens sets it)"
+        )
+
+    def learn_most(self, tokens: int, refused: int) -> None:
+        """Note that the server takes `tokens` as max_tokens, and refuses `refused` whatever the prompt is."""
+        if self.most_tokens is not None and self.most_tokens <= tokens:
+            return
+        self.most_tokens = tokens
+        if self.context_tokens is None or tokens < self.context_tokens:  # else the context says it all
+            self.say(
+                f"refuses max_tokens {refused:,} and takes {tokens:,}: that is asked for now (--max-tokens sets it)"
+            )
+
+
+class Lowering:
+    """The max_tokens of one query, lowered with each refusal until the server takes it."""
+
+    def __init__(self, limits: ServerLimits, max_tokens: int) -> None:
+        self._limits = limits
+        self._asked = max_tokens
+        self._last: Refusal | None = None
+        self._times = 0
+        self.max_tokens = min(max_tokens, limits.most_tokens or max_tokens)
+
+    def lower(self, error: TooManyTokens) -> None:
+        """Take what the refusal leaves, or half where it does not say. Raises it where that is too little."""
+        refusal, before = error.refusal, self._last
+        self._limits.learn_context(refusal)
+        # The same numbers for less max_tokens: these are those of the prompt alone.
+        is_same = before is not None and refusal.prompt_tokens is not None and refusal.words == before.words
+        self._last = refusal
+        self._times += 1
+        left = self._left(error)
+        if refusal.reason is Reason.PROMPT or is_same or self._times > MOST_LOWERINGS or left < SMALLEST_REPLY_TOKENS:
+            raise error
+        self.max_tokens = left
+
+    def _left(self, error: TooManyTokens) -> int:
+        refusal, context = error.refusal, self._limits.context_tokens
+        known = [] if refusal.most_tokens is None else [refusal.most_tokens]
+        if context is not None:
+            prompt = refusal.prompt_tokens
+            known.append(context - (math.ceil(error.sent_bytes * _TOKENS_PER_BYTE) if prompt is None else prompt))
+        left = min(known, default=self.max_tokens)
+        if refusal.prompt_tokens is None and left < SMALLEST_REPLY_TOKENS:
+            left = self.max_tokens  # the estimate errs, let the server have the last word
+        return left if left < self.max_tokens else self.max_tokens // 2
+
+    def accepted(self) -> None:
+        """Note what the server took in the end."""
+        if self._last is not None and self._last.reason is Reason.REPLY:
+            least = self._last.most_tokens
+            self._limits.learn_most(self.max_tokens if least is None else least, self._asked)
