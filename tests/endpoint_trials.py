@@ -40,6 +40,7 @@ class EndpointRun:
     retry: RetryPolicy = QUICK
     max_outage: OutagePolicy = PATIENT
     request_timeout_sec: float = 20
+    limits: Limits = Limits(steps=9)
     context_tokens: int | None = None
     seen: list[Event] = field(default_factory=list)
     told: list[str] = field(default_factory=list)
@@ -77,7 +78,7 @@ class EndpointRun:
                 run = Run(
                     a_plan(agent="model", **config),
                     tasks,
-                    make_agent=lambda: ModelAgent(chat, load_protocol("keystrokes-json"), Limits(steps=9)),
+                    make_agent=lambda: ModelAgent(chat, load_protocol("keystrokes-json"), self.limits),
                     backend=self.sandboxes,
                     store=store,
                     events=Events(self.seen.append),

@@ -42,6 +42,24 @@ PROMPT = (
     "prompt tokens ({p}) must be less than max_model_len ({c})",
     "输入长度超过模型最大上下文长度",
     "Context size has been exceeded.",
+    "too many tokens: size limit exceeded by {n} tokens. Try using shorter or fewer inputs",
+    "Prompt contains {p} tokens, too large for model with {c} maximum context length",
+    "Input tokens exceed the configured limit of {c} tokens. Your messages resulted in {p} tokens. Please reduce the length of the messages.",
+    "the number of input tokens {p} cannot exceed the total tokens limit {c} for this model",
+    "The input is too long. The maximum number of tokens is {c}, got {p}",
+    "Prompt is too long for the model: {p} > {c}",
+    "Input sequence length ({p}) must be smaller than max_input_len ({c})",
+    "Your prompt is too long; it has {p} tokens and the window holds {c}.",
+    "Inputs tokens must be less than {c}",
+    "the input sequence of {p} tokens exceeds session_len {c}",
+    "The prompt (total {p}) exceeds the model's context size ({c}).",
+    "context_length_exceeded",
+    "Please shorten your prompt: only {c} tokens of context are available, {p} were sent",
+    "This request has {p} tokens, more than the {c} of the model's window",
+    "Prompt tokens: {p}. Context limit: {c}.",
+    "The chat history is longer than what the model can hold ({p} of {c} tokens)",
+    "token limit exceeded: {p}/{c}",
+    "n_tokens = {p} exceeds n_ctx = {c}",
 )
 """The prompt alone, of p tokens, is too long for c."""
 REPLY = (
@@ -62,6 +80,15 @@ REPLY = (
     "Invalid 'max_output_tokens': integer above maximum value. Expected a value <= {l}, but got {m} instead.",
     "max_completion_tokens is limited to {l}",
     "num_predict {m} is above the maximum of {l}",
+    "max_tokens must be between 1 and {l}",
+    "The value of max_tokens ({m}) is greater than the model's maximum ({l}).",
+    "max new tokens {m} is more than allowed: {l}",
+    "You requested {m} completion tokens but the most this model can produce is {l}.",
+    "Cannot generate {m} output tokens: output is capped at {l}",
+    "max_tokens should be no larger than {l}",
+    "max_new_tokens = {m}; must not exceed {l}",
+    "max_tokens too high",
+    "max_tokens: Input should be less than or equal to {l}",
 )
 """max_tokens, asked as m, may be l at most."""
 BOTH = (
@@ -83,6 +110,12 @@ BOTH = (
     "The sum of prompt length ({q}), max_tokens ({m}) should not exceed max_num_tokens ({c})",
     "Prompt of {q} tokens plus max_tokens of {m} does not fit the context of {c} tokens",
     "prompt and max_tokens together are too long for the context window",
+    "The estimated number of input and maximum output tokens ({t}) exceeded this model context window limit ({c}).",
+    "total_tokens {t} exceeds the maximum of {c} (prompt {q} + output {m})",
+    "input {q} + max_new_tokens {m} = {t} > {c}",
+    "We have a limit of {c} tokens for prompt plus completion; you asked for {t} ({q} prompt, {m} completion).",
+    "Prompt ({q}) and max_tokens ({m}) exceed the context length ({c})",
+    "The model's context is {c} tokens: prompt has {q}, max_tokens {m} leaves too little room and exceeds it",
 )
 """A prompt of q tokens and max_tokens m together, t, are too long for c."""
 BODY = (
@@ -94,6 +127,14 @@ BODY = (
     "request entity too large",
     "Failed to buffer the request body: length limit exceeded",
     "The request body exceeds 1MB",
+    "Content Too Large",
+    "body exceeded the limit of 1048576 bytes",
+    "HTTP content length exceeded 10485760 bytes.",
+    "Maximum request length exceeded.",
+    "Your client issued a request that was too large.",
+    "message length too large: found 5000000 bytes, the limit is: 4194304 bytes",
+    "entity.too.large",
+    "Request size limit exceeded: 2097152 bytes",
 )
 RATE = (
     "Rate limit reached for model in organization on tokens per min (TPM): Limit 30000, Used 28000, Requested 16900. "
@@ -107,6 +148,11 @@ RATE = (
     "Number of request tokens has exceeded your per-minute rate limit",
     "Token rate limit exceeded. Retry after 20 seconds.",
     "slow down",
+    "Limit 100000 tokens per day reached",
+    "Resource exhausted, please try again later",
+    "throughput exceeded",
+    "Key over limit for TPM",
+    "You have sent too many tokens in the last minute",
 )
 TROUBLE = (
     "EngineCore encountered an issue. See stack trace (above) for the root cause.",
@@ -119,6 +165,18 @@ TROUBLE = (
     "prompt processing failed: list index out of range",
     "Request timed out after 600 seconds for a prompt of 4096 tokens",
     "",
+    "failed to allocate context",
+    "KV cache is full, retry later",
+    "Worker died: token stream closed",
+    "read timeout after 300 s",
+    "request queue is full (max 128)",
+    "upstream request timeout",
+    "no healthy upstream",
+    "The server had an error while processing your request",
+    "max retries exceeded with url: /v1/chat/completions",
+    "maximum number of running requests exceeded",
+    "AssertionError: len(prompt_tokens) > 0",
+    "IndexError: index 4096 is out of bounds for dimension 0 with size 4096",
 )
 OTHER = (
     "Unsupported parameter: 'max_tokens' is not supported with this model. Use 'max_completion_tokens' instead.",
@@ -144,6 +202,23 @@ OTHER = (
     "Budget has been exceeded! Current cost: 10.2, Max budget: 10.0",
     "Additional properties are not allowed ('strict' was unexpected)",
     "Field required",
+    "tool_call_id has no response",
+    "Input tag 'developer' found using 'role' does not match any of the expected tags",
+    "Invalid value for 'top_p': must be <= 1",
+    "frequency_penalty must be between -2 and 2",
+    "response_format is not supported",
+    "Too many stop sequences: maximum is 4",
+    "Messages with role 'tool' must be a response to a preceding message with 'tool_calls'",
+    "best_of must be 1",
+    "This model was deprecated; it was available up to June",
+    "Invalid message role",
+    "max_tokens: Input should be a valid integer",
+    "Unrecognized request argument supplied: max_tokens",
+    "prompt_logprobs must be at most 20",
+    "tools: maximum of 128 tools exceeded",
+    "guided decoding schema too large",
+    "The input contains invalid characters",
+    "Unsupported value: 'temperature' does not support 0.7 with this model. Only the default (1) value is supported.",
 )
 
 
@@ -214,7 +289,9 @@ def cases(seed: int, number: int) -> Iterator[Case]:
         reason = list(WORDS)[index % len(WORDS)]
         template = chance.choice(WORDS[reason])
         m = chance.choice([16384, 8000, 4096, 65536])
-        c = chance.choice([each for each in (2048, 8192, 32768, 40960, 131072, 200000) if reason is not Reason.BOTH or each > 600])
+        c = chance.choice(
+            [each for each in (2048, 8192, 32768, 40960, 131072, 200000) if reason is not Reason.BOTH or each > 600]
+        )
         l = chance.choice([each for each in (1024, 2048, 4000, 32768) if each < m])
         q = chance.randrange(max(1, c - m + 1), c - 64)
         numbers = {"c": c, "m": m, "l": l, "q": q, "p": c + chance.randrange(1, 90_000), "t": q + m, "n": 7}

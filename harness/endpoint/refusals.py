@@ -61,6 +61,8 @@ class _Number(NamedTuple):
 _NO_REFUSAL_OF_SIZE = {401, 402, 403, 404, 405, 406, 407, 410, 414, 415, 431, 451}
 """Statuses that are about who asks and where."""
 _TROUBLE = {408, 409, 425, 429}
+_BREAK = "\n"
+"""What stands between the texts of a body."""
 _TOKENS = r"tok(?:en)?s?"
 _OUT = re.compile(
     rf"(?:\b|_)max(?:imum)?[_ -]?(?:completion|new|output|gen\w*|response)?[_ -]?{_TOKENS}(?![a-z_])|\bn(?:um)?_predict\b"
@@ -73,15 +75,15 @@ _IN = re.compile(
     r"|输入|提示"
 )
 _CONTEXT = re.compile(
-    r"\bcontext\b(?! deadline| cancel)|\bcontext_?(?:length|window|size|len)\w*|contextwindow|contextlength|\bn_ctx\w*|\bnum_ctx\b"
+    r"\bcontext\b(?! deadline| cancel)|(?:\b|_)context_?(?:length|window|size|len)\w*|\bn_ctx\w*|\bnum_ctx\b"
     r"|\bmax_(?:model|seq|sequence|total|input|num|position)\w*|\bsequence length\b|\bkv[ _-]?cache\b"
     r"|\btotal_?(?:length|tokens)\b|上下文"
 )
 _TOO_MUCH = re.compile(
-    r"\btoo (?:long|large|big|many|high)\b|\bexceed\w*|_exceed\w*|exceeded|\b(?:longer|larger|greater|more|bigger|higher) "
+    r"\btoo[ ._](?:long|large|big|many|high)\b|_too_(?:long|large)|\bexceed\w*|_exceed\w*|exceeded|\b(?:longer|larger|greater|more|bigger|higher) "
     r"than\b|\boverflow\w*|\boversize\w*|\bsurpass\w*|\bbeyond\b|\babove\b|\bover the\b|[>≤]|<=|\bat most\b|\bup to\b"
     r"|\bless than\b|\bfewer than\b|\bsmaller than\b|\blower than\b|\bno more than\b|\blimit\w*|\bmaximum\b|\bmax\b"
-    r"|\brange\b|\bbetween\b|\bnot enough\b|\binsufficient\b|\b(?:not|n't|cannot) (?:fit|hold)\b|\boutside\b"
+    r"|\brange\b|\bbetween\b|\bmost\b|\bcapped\b|\bnot enough\b|\binsufficient\b|\b(?:not|n't|cannot) (?:fit|hold)\b|\boutside\b"
     r"|\bless_than\w*|\bran? out of\b|\bout of\b|\bfull\b|\bmax_?length\b|\bonly \d"
     r"|超|过长|过大|最大"
 )
@@ -89,25 +91,27 @@ _TOO_LONG = re.compile(r"\btoo (?:long|large|big)\b|\b(?:max)?length\b|\bsize\b|
 _INVALID = re.compile(r"\binvalid\b|\billegal\b|\bnot valid\b|非法")
 _ADVICE = re.compile(r"\b(?:reduce|shorten|decrease|lower|fewer|shorter) ")
 _PLAIN = re.compile(
-    r"exceed|\btoo (?:long|large|many)\b|\b(?:longer|larger|greater|more) than\b|overflow|>|\bless than\b|\bat least 1\b|超"
+    r"exceed|\btoo \w+|\b(?:longer|larger|greater|more) than\b|overflow|>|\bless than\b|\bat least 1\b|超"
 )
 _PASSING = re.compile(
     r"\bmemory\b|\boom\b|\bcuda\b|\bqueue|\bbusy\b|overload|\btimed? ?out\b|\bdeadline\b|\bunavailable\b"
 )
 _RATE = re.compile(
-    r"\brate[ _-]?limit|\bper (?:minute|min|second|sec|hour|day|month)\b|\b[tr]p[mdhs]\b|\bquotas?\b|\bthrottl"
+    r"\brate[ _-]?limit|\bper (?:minute|min|second|sec|hour|day|month)\b|\bminute\b|\b(?:hour|dai|month)ly\b|\b[tr]p[mdhs]\b|\bquotas?\b|\bthrottl"
     r"|\btoo many (?:requests|concurrent|connections)|\bcredits?\b|\bbilling\b|\bconcurren|\brate_limit\w*"
     r"|\binsufficient_quota|\bratelimit|\bresource_exhausted\b|\btoo_many_requests\b|\bthrottling\w*"
 )
+_BYTES = re.compile(r"\b(?:\d+ ?[kmg]i?b|bytes|body|entity|payload)\b")
 _LATER = re.compile(r"\b(?:wait|later|again|retry|busy|overloaded)\b")
 _BODY = re.compile(
-    r"\b(?:entity|payload|body|content[ _-]length|request size|request_size)\b|\brequest[ _](?:entity[ _])?too[ _]large\b"
-    r"|\b\d+ ?(?:[kmg]i?b|bytes)\b|\bbytes\b|\bmaximum (?:allowed )?(?:request )?size\b"
+    r"\b(?:request|content|message|entity|payload|body)(?:[._ ](?:entity|body|size|length))*[._ ](?:\w+ ){0,2}"
+    r"(?:too[._ ](?:large|long|big)|exceed)|\b(?:bytes|body|payload)\b.*\b(?:exceed\w*|limit|max\w*|too large)"
+    r"|\b(?:exceed\w*|limit|max\w*|too large)\b.*\b(?:bytes|body|payload|\d+ ?[kmg]i?b)\b"
 )
 _NOT_OURS = re.compile(
     r"\bvocab|\blogit_bias\b|\btoken[ _]ids?\b|\bspecial tokens?\b|\bstop\b|\bimages?\b|\bbudget\w*|\bbudget_tokens\b"
     r"|\btools?\b|\btool_\w+|\bfunctions?\b|\bids?\b|\bnames?\b|\bdescription\b|\bschema\b|\btemperature\b|\btop_[kp]\b|\btop_?logprobs\b|\blogprobs?\b|\bmin_tokens\b|\bbest_of\b"
-    r"|\bpenalty\b|\bseed\b|\bfile\b|\bmetadata\b|\bbase64\b|\bpdf\b|\bpages?\b"
+    r"|\bpenalty\b|\bseed\b|\bfile\b|\bmetadata\b|\bbase64\b|\bheaders?\b|\bcookies?\b|\bpdf\b|\bpages?\b"
 )
 """Words of other quantities that can be too large."""
 _TOO_LITTLE = re.compile(
@@ -116,11 +120,11 @@ _TOO_LITTLE = re.compile(
 _NUMBER = re.compile(r"(?<![\w.\-#])(\d{1,3}(?:[,_ ]\d{3})+|\d+)(?:\.0+(?!\d))?(k\b)?(?![\w%]|\.\d|-\w)", re.IGNORECASE)
 _NO_NUMBER = re.compile(
     r"context_window_fallback\w*(?:=\w+)?"  # of LiteLLM, in any refusal
-    r"|\b(?:error |status |http )?\"?'?(?:code|status\w*)\"?'?\s*[:=]?\s*\"?'?\d{3}\b|\bhttp \d{3}\b|^\d{3} [a-z ]+:"
+    r"|\b(?:error |status |http )?\"?'?(?:code|status\w*)\"?'?\s*[:=]?\s*\"?'?\d{3}\b|\b(?:http|error) \(?\d{3}\b"
     r"|https?://\S+"
 )
 _RANGE = re.compile(r"(?:\bfrom|\bbetween|[\[(])\s*[01]\b\D{0,20}?(?:,|\bto|\band|-)\s*(\d+)\s*([)\]]|\(?exclusive)?")
-_SUM = re.compile(r"(\d+)[^\d+>]{0,30}\+\s*(?:\w+ )?(\d+)[^\d>=]{0,30}>=?\s*(\d+)")
+_SUM = re.compile(r"(\d+)[^\d+>]{0,30}\+\s*(?:\w+ )?(\d+)[^\d>=]{0,30}(?:=\s*\d+\s*)?>=?\s*(\d+)")
 _NO_TOKENS = re.compile(
     r"\s*(?:pages?|blocks?|characters?|chars?|bytes|[kmg]i?b|items?|messages|requests|seconds|s\b|ms\b)"
 )
@@ -147,7 +151,8 @@ def judge(
         return _doubted(replace(found, words=words), sent_bytes, max_tokens)
     if status == 429 or (_RATE.search(text) and status in {400, 413, 422, 503, 529}):
         return replace(refusal, reason=Reason.RATE)
-    if status == 413 or (about_size and _says_body(text)):
+    passes = is_rate or (status >= 500 and _PASSING.search(text))
+    if status == 413 or (about_size and not passes and _says_body(text)):
         return replace(refusal, reason=Reason.BODY)
     if status in _TROUBLE or status >= 500 or status == 200:
         return replace(refusal, reason=Reason.TROUBLE)
@@ -166,7 +171,7 @@ def _plain(body: object) -> str:
 
 def _flat(body: object, words: str) -> str:
     """All that a body says, in lower case; what stands beside a message is split off by semicolons."""
-    text = " ; ".join(_said(body)) if isinstance(body, dict | list) else words
+    text = _BREAK.join(_said(body)) if isinstance(body, dict | list) else words
     return re.sub(r"[`\"'\\*]|</?[a-zA-Z!][^>]{0,200}>", "", re.sub(r"\\[nrt]", " ", text)).lower()
 
 
@@ -176,10 +181,12 @@ def _said(body: object) -> Iterator[str]:
             yield from _said(each)
     elif isinstance(body, dict):
         # What a message is about stands before it, as in a sentence.
-        about = " ".join(each for each in _scalars(body.get("param"), body.get("loc")) if not each.isdecimal())
+        about = " ".join(
+            each for each in _scalars(body.get("param"), body.get("loc")) if not each.isdecimal() and each != "body"
+        )
         first = " ".join(_scalars(body.get("message"), body.get("msg"), body.get("detail"), body.get("error")))
         rest = (each for key, value in body.items() for each in _beside(key, value))
-        yield " ; ".join(filter(None, (f"{about} {first}".strip(), *rest)))
+        yield _BREAK.join(filter(None, (f"{about} {first}".strip(), *rest)))
         for value in body.values():
             if isinstance(value, dict) or (isinstance(value, list) and any(isinstance(each, dict) for each in value)):
                 yield from _said(value)
@@ -217,8 +224,8 @@ def _decoded(text: str) -> str:
     except (ValueError, RecursionError):
         inner = None
     if isinstance(inner, dict):
-        return f"{text[:start]} ; {' ; '.join(_said(inner))}"
-    return re.sub(r"[\"'](?:message|msg|error|detail|type|param|code)[\"']\s*:", " ; ", text)
+        return f"{text[:start]}{_BREAK}{_BREAK.join(_said(inner))}"
+    return re.sub(r"[\"'](?:message|msg|error|detail|type|param|code)[\"']\s*:", _BREAK, text)
 
 
 def _is_plain(found: Refusal, text: str) -> bool:
@@ -228,12 +235,11 @@ def _is_plain(found: Refusal, text: str) -> bool:
 
 
 def _says_body(text: str) -> bool:
-    clauses = (each for each in _clauses(text) if not _NOT_OURS.search(each))
-    return any(_BODY.search(clause) and _TOO_MUCH.search(clause) for clause in clauses)
+    return any(_BODY.search(each) and not _NOT_OURS.search(each) for each in _clauses(text))
 
 
 def _clauses(text: str) -> list[str]:
-    return re.split(r"(?<!\d)[.;!?](?:\s|$)|(?<=\d)[.;](?:\s|$)|\n", text)
+    return re.split(r"[.!?](?:\s|$)|\n", text)
 
 
 def _size(text: str, max_tokens: int | None) -> Refusal | None:
@@ -241,7 +247,7 @@ def _size(text: str, max_tokens: int | None) -> Refusal | None:
     clauses = [each for each in _clauses(text) if _is_of_tokens(each)]
     if not clauses:
         return None
-    complaint = " ; ".join([each for each in clauses if not _ADVICE.search(each)] or clauses)
+    complaint = _BREAK.join([each for each in clauses if not _ADVICE.search(each)] or clauses)
     numbers = _numbers(text, max_tokens)
     if any(_leaves_nothing(each, max_tokens) for each in clauses):
         return Refusal(Reason.PROMPT, "", _first(numbers, "context"), _first(numbers, "in"))
@@ -266,7 +272,7 @@ def _is_of_tokens(clause: str) -> bool:
     if out and _INVALID.search(clause):
         return True
     in_tokens = re.search(rf"\b{_TOKENS}\b", clause) is not None
-    is_ours = context or (prompt and in_tokens) or not _NOT_OURS.search(clause)
+    is_ours = context or (prompt and in_tokens) or not (_NOT_OURS.search(clause) or _BYTES.search(clause))
     if not (_TOO_MUCH.search(clause) and is_ours):
         return False
     return out or context or in_tokens or (prompt and _TOO_LONG.search(clause) is not None)
@@ -283,7 +289,7 @@ def _leaves_nothing(clause: str, max_tokens: int | None) -> bool:
 _LIMIT = re.compile(
     r"\bmaximum\b|\bmax\b|\blimit\w*|\ballowed\b|\bat most\b|\bup to\b|[<≤>]=?|\bno more than\b|\bbound\b|\bcapacity\b"
     r"|\b(?:longer|greater|larger|more|less|lower|fewer|smaller|bigger|higher) than\b|\bless_than\w*|\bsupports?\b|\bl[et]:"
-    r"|\brange\b|\bexceeds?\b|\bonly\b|超过|最大"
+    r"|\brange\b|\bexceeds?\b|\bonly\b|\bmost\b|\bcapped\b|超过|最大"
 )
 _GIVEN = re.compile(
     r"\brequest(?:ed|s)?\b|\bprovided\b|\bsupplied\b|\bgiven\b|\bgot\b|\bcontains?\b|\bhas\b|\breceived\b|\byour\b"
@@ -293,7 +299,9 @@ _GIVEN = re.compile(
 
 _NAME = re.compile(r"(?:(\w+)\s*[:=(]\s*|([\u4e00-\u9fff]+) ?)$")
 """The name that a number has, as in n_ctx: 4096."""
-_MEASURED = re.compile(r"\W*(?:tokens\W*)?(?:must|should|cannot|exceed|is |are |>)")
+_MEASURED = re.compile(
+    r"\W*(?:tokens\W*)?(?:must|should|cannot|exceed|(?:is|are) (?:too|greater|larger|longer|more|above)|>)"
+)
 """What follows a number that is too large, rather than a limit."""
 
 
@@ -315,33 +323,42 @@ def _numbers(text: str, max_tokens: int | None) -> list[_Number]:
         if value in exclusive:
             numbers.append(_Number(value - exclusive[value], "limit"))
         elif 16 <= value < 100_000_000:
-            before = re.split(r"[.;](?:\s|$)", text[start : match.start()])[-1][-80:]
-            after = re.split(r"[.;]|\)(?! must| exceed)", text[match.end() : end])[0][:40]
-            numbers.append(_Number(value, _role(before, after, value == max_tokens)))
+            before = re.split(r"[.](?:\s|$)|\n", text[start : match.start()])[-1][-80:]
+            after = re.split(r"[.;\n]|\)(?! must| exceed)", text[match.end() : end])[0][:40]
+            numbers.append(_Number(value, _role(before, after, is_asked=value == max_tokens, is_first=not index)))
     return numbers
 
 
-def _role(before: str, after: str, is_asked: bool) -> str:
+_ROLES = (("out", _OUT), ("in", _IN), ("context", _CONTEXT))
+
+
+def _role(before: str, after: str, *, is_asked: bool, is_first: bool) -> str:
     """What a number measures, by the words before and after it."""
     if re.search(r"\bat least\W*$", before):
         return "least"
     before = re.sub(r"\w+(?:error|exception)\b", " ", before)
     named = _NAME.search(before)
     name = (named[1] or named[2]) if named else ""
-    if roles := [role for role, each in (("out", _OUT), ("in", _IN), ("context", _CONTEXT)) if each.search(name)]:
-        is_measured = _MEASURED.match(after) is not None
+    is_measured = _MEASURED.match(after) is not None
+    order = (("context", _CONTEXT), ("out", _OUT), ("in", _IN)) if "max_input" in name else _ROLES
+    if roles := [role for role, each in order if each.search(name)]:
         return "total" if roles[0] == "context" and is_measured else roles[0]
     limits = [each.end() for each in (*_LIMIT.finditer(before), *_CONTEXT.finditer(before))]
     given = [each.end() for each in _GIVEN.finditer(before)]
     is_limit = bool(limits) and max(limits) > max(given, default=0)
+    if re.fullmatch(r"\s*(?:/|of)\s*", after):
+        return ""  # as in 9000/8192
+    is_limit = (is_limit and not is_measured) or re.fullmatch(r"\s*(?:/|of)\s*", before) is not None
     if re.match(r"\W*(?:tokens? )?(?:maximum|max\b|limit|or less|or fewer)", after) or is_limit:
         return "context" if _CONTEXT.search(before) else "limit"
     if is_asked:
         return "out"
-    for words in (re.split(r",| and ", after)[0], before[max(given, default=0) - 30 if given else 0 :]):
-        places = {role: each.start() for role, each in (("out", _OUT.search(words)), ("in", _IN.search(words))) if each}
-        if places:
-            return min(places, key=lambda role: places[role])
+    # The words up to a comma or an "and" are those of the number before.
+    own = before if is_first else re.split(r",| and ", before, maxsplit=1)[-1]
+    for words in (re.split(r",| and ", after)[0], own):
+        found = [role for role, each in _ROLES[:2] if each.search(words)]
+        if found:
+            return found[0] if len(found) == 1 else "total"
     return "total" if re.search(r"\brequested\b|\btotal\b", before) else ""
 
 
@@ -360,9 +377,11 @@ def _by_numbers(complaint: str, numbers: list[_Number], max_tokens: int | None) 
     prompt = next((each.value for each in numbers if each.role == "in" and each.value not in least), None)
     if prompt is None and context is not None and not about_reply and max(told) > context:
         prompt = max(told)  # in "the context: 9000 tokens, limit 8192" both are said of the context
-    total, unknown = _first(numbers, "total"), _first(numbers, "")
+    total = _first(numbers, "total")
+    unknown = next((each.value for each in numbers if not each.role and each.value not in least), None)
     if total is not None and asked is not None and _first(numbers, "out") is not None:
-        prompt = total - asked if total > asked else prompt
+        # A prompt may be told in parts; one that is more than the rest of the total is told whole.
+        prompt = total - asked if total - asked > (prompt or 0) else prompt
     elif (given := total or unknown) is not None and prompt is None and context is not None and given > context:
         with_reply = asked is not None and (about_reply or total is not None) and 0 < given - asked < context
         prompt = given - asked if with_reply and asked is not None else given

@@ -15,13 +15,15 @@ from typing import Any
 
 import pytest
 from endpoint_trials import CLAIM, PATIENT, QUICK, EndpointRun
-from fake_tmux import FakeTmux
+from fake_tmux import Answer, FakeTmux
 from fault_server import RECORDED, FaultServer, answer, completion
+from small_context import SmallContext
 
 from harness.endpoint.chat import ChatModel
+from harness.limits import Limits
 from harness.trajectory import Outcome
 from tbench.errors import KINDS
-from tbench.results import TrialResult
+from tbench.results import Blame, TrialResult
 from tbench.sandbox.backend import ExecResult
 from tbench.sandbox.fake import FakeBackend, FakeSandbox
 from tbench.scores.summarise import summarise
@@ -32,6 +34,10 @@ MakeTask = Any
 Fault = Callable[[FaultServer], None]
 SSE = {"content-type": "text/event-stream; charset=utf-8"}
 STREAMED_ERROR = b'data: {"error": {"message": "EngineCore encountered an issue.", "code": 500}}\n\ndata: [DONE]\n\n'
+LOOK = '{"analysis": "a", "plan": "p", "commands": [{"keystrokes": "look\\n", "duration": 0.1}]}'
+"""Typed, it shows a screen full of words."""
+WORDS = "\n".join(f"line {index} of some output with words in it" for index in range(30))
+TALKATIVE = FakeBackend(lambda _: FakeSandbox(connect=FakeTmux(lambda _: Answer(WORDS)).connect))
 REPLY = answer(200, completion(CLAIM))
 ENDLESS = b"HTTP/1.1 200 OK\r\ncontent-type: application/json\r\ntransfer-encoding: chunked\r\n\r\n2\r\n{}\r\n"
 CUT = REPLY[:-20]
@@ -204,11 +210,75 @@ class TestRecorded:
         assert result.error is not None
         assert (result.reward, result.error.type) == (None, "endpoint_refused")
 
-    @pytest.mark.parametrize("name", ["A_prompt_too_long", "C_prompt_exact_8192", "A_max_tokens_beyond_context"])
-    async def test_a_full_context_is_an_outcome(self, recorded, make_run, one, name):
+    @pytest.mark.parametrize("name", ["A_prompt_too_long", "C_prompt_exact_8192"])
+    async def test_a_context_full_from_the_first_is_no_verdict(self, recorded, make_run, one, name):
         recorded.will_replay(name)
         (result,) = (await make_run().execute(one)).results
+        assert result.error is not None
+        assert (result.reward, result.error.type, result.error.retryable) == (None, "never_answered", False)
+
+    async def test_a_refused_max_tokens_is_asked_for_again_with_less(self, recorded, make_run, one):
+        recorded.will_replay("A_max_tokens_beyond_context")
+        recorded.will_reply(CLAIM)
+        (result,) = (await make_run().execute(one)).results
+        assert (result.reward, result.outcome, result.steps) == (1.0, Outcome.SUBMITTED, 2)
+
+
+class TestSmallContexts:
+    """The list of models tells no length, and all settings are the defaults."""
+
+    @pytest.mark.parametrize("style", ["vllm", "vllm-old", "litellm", "halving", "500"])
+    async def test_trials_are_judged_and_the_first_alone_pays(self, endpoint, make_run, make_task, style):
+        server = SmallContext(style, CLAIM)
+        endpoint.answer_by(server)
+        run = make_run()
+        outcome = await run.execute(many(make_task, 4), concurrency=1)
+        assert [(result.reward, result.outcome) for result in outcome.results] == [(1.0, Outcome.SUBMITTED)] * 4
+        assert len(server.asked) - 4 * 2 <= (2 if style == "halving" else 1)
+        assert len(run.told) == 1
+
+    async def test_each_of_several_servers_is_learned_once(self, endpoint, make_run, make_task):
+        other = FaultServer()
+        servers = [SmallContext("vllm-old", CLAIM, context) for context in (8192, 4096)]
+        endpoint.answer_by(servers[0])
+        other.answer_by(servers[1])
+        outcome = await make_run().execute(many(make_task, 6), others=[other.base_url], concurrency=2)
+        other.close()
+        assert [result.reward for result in outcome.results] == [1.0] * 6
+        assert sum(asked > 8192 for server in servers for asked in server.asked) <= 4
+
+    @pytest.mark.parametrize("style", ["vllm", "vllm-old", "halving", "500", "empty"])
+    async def test_a_context_that_is_full_later_is_an_outcome(self, endpoint, make_run, one, style):
+        endpoint.answer_by(SmallContext(style, LOOK, 4096))
+        (result,) = (await make_run(sandboxes=TALKATIVE, limits=Limits(steps=30)).execute(one)).results
         assert (result.error, result.outcome) == (None, Outcome.CONTEXT_LIMIT)
+        assert result.steps > 0
+
+    @pytest.mark.parametrize("policy", ["stop", "drop-oldest-outputs"])
+    async def test_a_proxy_that_takes_no_more_is_no_verdict_unless_the_history_can_be_shorter(
+        self, endpoint, make_run, one, policy
+    ):
+        endpoint.answer_by(SmallContext("proxy", LOOK))
+        run = make_run(sandboxes=TALKATIVE, limits=Limits(steps=30, on_overflow=policy))
+        (result,) = (await run.execute(one)).results
+        if policy == "stop":
+            assert result.error is not None
+            assert (result.error.type, result.error.blame) == ("request_too_large", Blame.INFRA)
+            assert "client_max_body_size" in result.error.message
+        else:
+            assert (result.error, result.outcome) == (None, Outcome.STEP_LIMIT)
+
+    async def test_a_prompt_that_is_truncated_in_silence_is_a_warning(self, endpoint, make_run, one):
+        endpoint.answer_by(SmallContext("shifts", LOOK, 2048))
+        run = make_run(sandboxes=TALKATIVE, limits=Limits(steps=12))
+        (result,) = (await run.execute(one)).results
+        assert (result.error, result.outcome) == (None, Outcome.STEP_LIMIT)
+        trajectory = run.trajectory(result)
+        assert trajectory.warnings["prompt_truncated"] == 1
+        odd = ["prompt_truncated" in step.reply.signs for step in run.trajectory(result).steps]
+        assert odd == sorted(odd)
+        assert odd[-1]
+        assert not odd[0]
 
 
 async def until(is_so: Callable[[], bool]) -> None:

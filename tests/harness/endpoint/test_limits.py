@@ -1,0 +1,168 @@
+"""limits: a refused max_tokens is asked for again with what fits, and the next request knows."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from typing import Any
+
+import pytest
+import pytest_asyncio
+from fault_server import FaultServer, answer, completion
+from small_context import SmallContext, Style
+
+from harness.endpoint.chat import ChatModel, RetryPolicy, Sampling
+from harness.errors import ContextLimitReached, EndpointUnavailable, RequestRefused, RequestTooLarge
+from harness.trajectory import Message
+
+
+def told(text: str) -> list[Message]:
+    return [Message(role="user", content=text)]
+
+
+BRIEF = RetryPolicy(total_sec=0.5, initial_sec=0.01, max_sec=0.02)
+SHORT, LONG, TOO_LONG = told("Hello."), told("word " * 4000), told("word " * 9000)
+
+
+class Asked:
+    """A chat, and what it says of the limits that it learns."""
+
+    def __init__(self, url: str) -> None:
+        self.said: list[str] = []
+        self.chat = ChatModel(url, "tiny", Sampling(), api_key=None, retry=BRIEF, on_outage=self.said.append)
+
+    async def __call__(self, messages: list[Message], max_tokens: int = 16384) -> Any:
+        return await self.chat.query(messages, seed=1, max_tokens=max_tokens)
+
+
+@pytest_asyncio.fixture
+async def ask(endpoint: FaultServer) -> AsyncIterator[Asked]:
+    made = Asked(endpoint.base_url)
+    async with made.chat:
+        yield made
+
+
+def small(endpoint: FaultServer, style: Style, **more: Any) -> SmallContext:
+    server = SmallContext(style, "hello", **more)
+    endpoint.answer_by(server)
+    return server
+
+
+class TestLearning:
+    @pytest.mark.parametrize("style", ["vllm", "vllm-old", "litellm", "500"])
+    async def test_the_first_request_pays_and_the_next_knows(self, endpoint, ask, style):
+        server = small(endpoint, style)
+        assert (await ask(SHORT)).content == "hello"
+        assert ask.chat.context_tokens == 8192
+        assert len(server.asked) == 2
+        (line,) = ask.said
+        assert "8,192" in line
+        assert "--context-tokens" in line
+        at_other_temperature = ask.chat.at_temperature(0.0)
+        assert at_other_temperature.context_tokens == 8192
+
+    async def test_without_a_number_it_is_halved_until_it_is_taken(self, endpoint, ask):
+        server = small(endpoint, "halving")
+        reply = await ask(SHORT)
+        assert (reply.content, reply.max_tokens, reply.attempts) == ("hello", 4096, 3)
+        await ask(SHORT)
+        assert server.asked == [16384, 8192, 4096, 4096]
+        assert ask.said == ["refuses max_tokens 16,384 and takes 4,096: that is asked for now (--max-tokens sets it)"]
+
+    async def test_a_prompt_and_a_reply_that_do_not_fit_get_what_the_prompt_leaves(self, endpoint, ask):
+        server = small(endpoint, "vllm-old")
+        reply = await ask(LONG)
+        assert server.asked == [16384, 8192 - 5010]
+        assert reply.max_tokens == 8192 - 5010
+
+    @pytest.mark.parametrize("style", ["vllm", "vllm-old", "litellm", "halving", "500", "empty"])
+    async def test_a_prompt_that_is_too_long_is_not_asked_for_again_and_again(self, endpoint, ask, style):
+        server = small(endpoint, style)
+        with pytest.raises(ContextLimitReached):
+            await ask(TOO_LONG)
+        assert len(server.asked) == 1
+
+    async def test_one_that_is_refused_whatever_is_asked_ends_soon(self, endpoint, ask):
+        endpoint.will_answer(400, {"error": {"message": "max_tokens is too large"}})
+        with pytest.raises(ContextLimitReached):
+            await ask(SHORT)
+        wanted = [seen.json["max_tokens"] for seen in endpoint.seen]
+        assert wanted == sorted(set(wanted), reverse=True)
+        assert min(wanted) >= 64
+
+    async def test_the_same_numbers_for_less_are_those_of_the_prompt(self, endpoint, ask):
+        words = "Current length is 42328 while limit is 40000 (requested: 42328)"
+        endpoint.will_answer(400, {"error": {"message": words, "code": "context_length_exceeded"}})
+        with pytest.raises(ContextLimitReached):
+            await ask(LONG)
+        assert len(endpoint.seen) <= 2
+
+    async def test_a_context_that_is_shorter_than_what_was_answered_is_not_believed(self, endpoint, ask):
+        endpoint.will_reply(usage={"prompt_tokens": 20_000, "completion_tokens": 5})
+        endpoint.will_answer(400, {"error": {"message": "prompt is too long: 9000 tokens > 8192 maximum"}})
+        await ask(SHORT)
+        with pytest.raises(ContextLimitReached):
+            await ask(LONG)
+        assert (ask.chat.context_tokens, ask.said) == (None, [])
+
+
+class TestWay:
+    async def test_a_proxy_that_takes_no_more_is_named_with_the_size_and_the_remedy(self, endpoint, ask):
+        small(endpoint, "proxy")
+        with pytest.raises(RequestTooLarge, match=r"413.*\d\d kB.*client_max_body_size") as caught:
+            await ask(TOO_LONG)
+        assert "<" not in str(caught.value)
+
+    async def test_unknown_words_about_a_large_body_are_called_its_size_with_a_probably(self, endpoint, ask):
+        endpoint.will_answer(400, {"error": {"message": "Nope."}})
+        with pytest.raises(RequestRefused, match=r"Nope\. \(probably its size, 2\d\d kB: .*client_max_body_size"):
+            await ask(told("word " * 50_000))
+
+    async def test_a_limit_of_tokens_per_minute_is_waited_for(self, endpoint, ask):
+        words = "Rate limit reached on tokens per min (TPM): Limit 30000, Requested 16400. Please try again in 0s."
+        endpoint.will_answer(413, {"error": {"message": words, "type": "tokens", "code": "rate_limit_exceeded"}})
+        endpoint.will_reply()
+        assert (await ask(SHORT)).attempts == 2
+
+    async def test_trouble_is_not_taken_for_a_full_context(self, endpoint, ask):
+        endpoint.will_answer(500, {"error": {"message": "context deadline exceeded"}})
+        with pytest.raises(EndpointUnavailable):
+            await ask(SHORT)
+
+    async def test_a_refusal_with_the_status_200_is_one(self, endpoint, ask):
+        endpoint.will_answer(
+            200, {"error": {"message": "request (14429 tokens) exceeds the context size (8192 tokens)"}}
+        )
+        with pytest.raises(ContextLimitReached) as caught:
+            await ask(SHORT)
+        assert caught.value.prompt_tokens == 14429
+
+
+class TestUsage:
+    IMPOSSIBLE = {
+        "more than the context": {"prompt_tokens": 140_000, "completion_tokens": 10},
+        "negative": {"prompt_tokens": -5, "completion_tokens": 10},
+        "more than was asked for": {"prompt_tokens": 100, "completion_tokens": 99_999},
+        "more cached than there is": {"prompt_tokens": 100, "prompt_tokens_details": {"cached_tokens": 900}},
+        "a sum that is less than its parts": {"prompt_tokens": 100, "completion_tokens": 10, "total_tokens": 50},
+        "huge": {"prompt_tokens": 10**15, "completion_tokens": 10**15, "total_tokens": 2 * 10**15},
+    }
+
+    @pytest.mark.parametrize("usage", IMPOSSIBLE)
+    async def test_counts_that_cannot_be_are_not_believed_against_a_whole_reply(self, endpoint, ask, usage):
+        ask.chat.context_tokens = 131_072
+        endpoint.will_reply("hello", usage=self.IMPOSSIBLE[usage])
+        reply = await ask(SHORT)
+        assert (reply.content, reply.cut, reply.signs) == ("hello", False, ("impossible_usage",))
+        assert 0 <= reply.usage.prompt_tokens <= 131_072
+        assert 0 <= reply.usage.completion_tokens <= 16_384
+
+    async def test_a_cut_that_hides_behind_its_finish_reason_is_found(self, endpoint, ask):
+        endpoint.will_reply("half", finish_reason="tool_calls", usage={"prompt_tokens": 9, "completion_tokens": 100})
+        assert (await ask(SHORT, max_tokens=100)).cut
+
+    async def test_nothing_at_all_is_a_full_context(self, endpoint, ask):
+        endpoint.will_send(
+            answer(200, completion(None, "length", usage={"prompt_tokens": 8192, "completion_tokens": 0}))
+        )
+        with pytest.raises(ContextLimitReached):
+            await ask(SHORT)

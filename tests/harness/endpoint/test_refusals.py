@@ -1,0 +1,111 @@
+"""refusals: what a server's no is about, whatever its words, and the limits that it tells."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from refusal_words import cases
+
+from harness.endpoint.refusals import Reason, Refusal, judge
+
+PAGE = "<html>\r\n<head><title>413 Request Entity Too Large</title></head>\r\n<body>nginx/1.22.1</body>\r\n</html>"
+LITELLM = (
+    'litellm.BadRequestError: Hosted_vllmException - {"error":{"message":"max_tokens=16384 cannot be greater than '
+    'max_model_len=8192.","type":"BadRequestError","param":"max_tokens","code":400}}. No fallback was attempted.'
+)
+
+
+def judged(message: Any, status: int = 400, sent_bytes: int = 60_000, max_tokens: int = 16384) -> Refusal:
+    return judge(status, {"error": {"message": message}}, sent_bytes=sent_bytes, max_tokens=max_tokens)
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_of_thousands_of_refusals_nearly_all_are_read_right_and_no_number_wrong(seed: int) -> None:
+    wrong, wrong_numbers, total = [], [], 0
+    for case in cases(seed, 3500):
+        total += 1
+        refusal = judge(case.status, case.body, sent_bytes=300_000, max_tokens=case.max_tokens)
+        if refusal.reason is not case.reason:
+            wrong.append((case, refusal.reason))
+        told = {
+            (refusal.context_tokens, "cl" if case.reason is Reason.REPLY else "c"),
+            (refusal.prompt_tokens, "pq"),
+            (refusal.most_tokens, "l"),
+        }
+        wrong_numbers += [
+            case for number, names in told if number not in {None, *(case.numbers[name] for name in names)}
+        ]
+    assert len(wrong) <= 0.02 * total, wrong[:20]
+    assert len(wrong_numbers) <= 0.002 * total, wrong_numbers[:20]
+
+
+@pytest.mark.parametrize(
+    ("message", "reason", "context", "prompt", "most"),
+    [
+        ("max_tokens=16384 cannot be greater than max_model_len=8192.", Reason.REPLY, 8192, None, 8192),
+        (LITELLM, Reason.REPLY, 8192, None, 8192),
+        ("max_tokens: 16384 > 8192, which is the maximum allowed number of output tokens", Reason.REPLY, None, None, 8192),
+        ("`inputs` tokens + `max_new_tokens` must be <= 17000. Given: 3000 `inputs` tokens and 16384 `max_new_tokens`",
+         Reason.BOTH, 17000, 3000, None),
+        ("maximum context length is 8192 tokens. You requested 16384 output tokens and your prompt contains 2000",
+         Reason.BOTH, 8192, 2000, None),
+        ("prompt is too long: 212345 tokens > 200000 maximum", Reason.PROMPT, 200000, 212345, None),
+        ("prompt contains at least 8193 input tokens, more than the context of 8192 tokens", Reason.PROMPT, 8192, None, None),
+        ("max_tokens must be at least 1, got 0. (parameter=max_tokens, value=0)", Reason.PROMPT, None, None, None),
+    ],
+)  # fmt: skip
+def test_limits_are_learned_from_words(
+    message: str, reason: Reason, context: int | None, prompt: int | None, most: int | None
+) -> None:
+    refusal = judged(message)
+    assert (refusal.reason, refusal.context_tokens, refusal.prompt_tokens, refusal.most_tokens) == (
+        *(reason, context, prompt, most),
+    )
+
+
+def test_fields_beside_the_message_tell_too() -> None:
+    error = {"code": 400, "message": "the request is refused", "type": "exceed_context_size_error"}
+    refusal = judge(400, {"error": {**error, "n_prompt_tokens": 9000, "n_ctx": 8192}}, max_tokens=64)
+    assert (refusal.reason, refusal.context_tokens, refusal.prompt_tokens) == (Reason.PROMPT, 8192, 9000)
+    detail = {
+        "type": "less_than_equal",
+        "loc": ["body", "max_tokens"],
+        "msg": "Input should be less than or equal to 4096",
+    }
+    refusal = judge(422, {"detail": [{**detail, "input": 16384, "ctx": {"le": 4096}}]}, max_tokens=16384)
+    assert (refusal.reason, refusal.most_tokens) == (Reason.REPLY, 4096)
+
+
+def test_a_limit_above_what_was_asked_for_is_not_the_one_that_was_met() -> None:
+    assert judged("max_tokens may be at most 32768", max_tokens=16384).reason is Reason.OTHER
+
+
+def test_a_short_prompt_cannot_be_what_is_too_long() -> None:
+    assert judged("Input is too long for requested model.", sent_bytes=2_000).reason is Reason.BOTH
+    assert judged("Input is too long for requested model.", sent_bytes=200_000).reason is Reason.PROMPT
+
+
+@pytest.mark.parametrize("status", [500, 502, 503])
+@pytest.mark.parametrize(
+    "words",
+    ["context deadline exceeded", "CUDA out of memory: prompt of 9000 tokens exceeds it", "timeout exceeded", ""],
+)
+def test_trouble_that_passes_is_no_refusal(words: str, status: int) -> None:
+    assert judged(words, status).reason is Reason.TROUBLE
+
+
+def test_a_page_about_the_size_is_about_the_body() -> None:
+    refusal = judge(413, PAGE, sent_bytes=1_500_000, max_tokens=16384)
+    assert (refusal.reason, refusal.words) == (Reason.BODY, "413 Request Entity Too Large nginx/1.22.1")
+
+
+def test_unknown_words_about_a_large_body_are_probably_about_its_size() -> None:
+    assert not judged("Nope.", sent_bytes=150_000).is_sure
+    assert judged("Nope.", sent_bytes=50_000).is_sure
+    assert judged("Incorrect API key provided", 401, sent_bytes=150_000).is_sure
+
+
+@pytest.mark.parametrize("body", [None, "", [], {}, {"error": None}, {"error": {"message": None}}, [1], 7, "{" * 9000])
+def test_any_body_is_judged(body: object) -> None:
+    assert judge(400, body).reason is Reason.OTHER
