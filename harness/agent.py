@@ -287,8 +287,8 @@ class Agent:
         sign = self._history.count(reply.usage) if self._room.believes(reply.usage) else IMPOSSIBLE_USAGE
         if sign == PROMPT_TRUNCATED and not self._warnings[sign]:
             self._notice(
-                f"{sign}: The server counts {reply.usage.prompt_tokens} tokens of a prompt that must have more: it seems "
-                "to leave out the beginning of the conversation. Give it a longer context (Ollama: num_ctx, llama.cpp: "
+                f"{sign}: The server counts {reply.usage.prompt_tokens} tokens of a prompt that has more: it seems to "
+                "leave out the beginning of the conversation. Give it a longer context (Ollama: num_ctx, llama.cpp: "
                 "--ctx-size), or let tbench keep to the one it has with --context-tokens."
             )
         return (
@@ -438,14 +438,14 @@ def never_answered(ended: Outcome | None, refusal: ContextLimitReached | None) -
     """The error of an agent that ended without a single reply of the model, for a refusal where there was one."""
     if isinstance(refusal, RequestTooLarge):
         return refusal
-    if refusal is None:
+    if refusal is not None:
         return NeverAnswered(
-            f"the model had given no reply when the agent ended ({ended}): look at the endpoint, and whether the task's "
-            "[agent] timeout_sec leaves time for one"
+            f"the model never answered: its context does not hold the first prompt and a reply ({refusal}); serve it "
+            "with a longer one, lower --max-tokens, or set --context-tokens if the server has more than it says"
         )
     return NeverAnswered(
-        f"the model never answered: its context does not hold the first prompt and a reply ({refusal}); serve it with a "
-        "longer one, lower --max-tokens, or set --context-tokens if the server has more than it says"
+        f"the model had given no reply when the agent ended ({ended}): look at the endpoint, and whether the task's "
+        "[agent] timeout_sec leaves time for one"
     )
 
 

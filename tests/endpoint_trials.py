@@ -40,7 +40,7 @@ class EndpointRun:
     retry: RetryPolicy = QUICK
     max_outage: OutagePolicy = PATIENT
     request_timeout_sec: float = 20
-    limits: Limits = Limits(steps=9)
+    limits: Limits = field(default_factory=lambda: Limits(steps=9))
     context_tokens: int | None = None
     seen: list[Event] = field(default_factory=list)
     told: list[str] = field(default_factory=list)

@@ -12,7 +12,8 @@ from harness.endpoint.refusals import Reason
 PROMPT = (
     "This model's maximum context length is {c} tokens. However, your messages resulted in {p} tokens. Please reduce "
     "the length of the messages.",
-    "This model's maximum context length is {c} tokens. However, your prompt contains at least {c1} input tokens, which "
+    "This model's maximum context length is {c} tokens. However, your prompt contains at least {c1} input "
+    "tokens, which "
     "exceeds this limit even without any output tokens. (parameter=input_tokens, value={c1})",
     "The input ({p} tokens) is longer than the model's context length ({c} tokens).",
     "Input length ({p} tokens) exceeds the maximum allowed length ({c} tokens). Use a shorter input.",
@@ -25,7 +26,8 @@ PROMPT = (
     "This model's maximum prompt length is {c} but the request contains {p} tokens.",
     "prompt token count of {p} exceeds the limit of {c}",
     "invalid params, context window exceeds limit (2013)",
-    "Trying to keep the first {p} tokens when context the overflows. However, the model is loaded with context length of "
+    "Trying to keep the first {p} tokens when context the overflows. However, the model is loaded with context "
+    "length of "
     "only {c} tokens, which is not enough.",
     "The number of tokens to keep from the initial prompt is greater than the context length.",
     "Input validation error: `inputs` must have less than {c} tokens. Given: {p}",
@@ -44,7 +46,8 @@ PROMPT = (
     "Context size has been exceeded.",
     "too many tokens: size limit exceeded by {n} tokens. Try using shorter or fewer inputs",
     "Prompt contains {p} tokens, too large for model with {c} maximum context length",
-    "Input tokens exceed the configured limit of {c} tokens. Your messages resulted in {p} tokens. Please reduce the length of the messages.",
+    "Input tokens exceed the configured limit of {c} tokens. Your messages resulted in {p} tokens. Please reduce "
+    "the length of the messages.",
     "the number of input tokens {p} cannot exceed the total tokens limit {c} for this model",
     "The input is too long. The maximum number of tokens is {c}, got {p}",
     "Prompt is too long for the model: {p} > {c}",
@@ -63,10 +66,12 @@ PROMPT = (
 )
 """The prompt alone, of p tokens, is too long for c."""
 REPLY = (
+    "max_tokens={m1} cannot be greater than max_model_len={l}. (parameter=max_tokens, value={m1})",
     "max_tokens={m} cannot be greater than max_model_len={l}. Please request fewer output tokens.",
     "max_tokens is too large: {m}. This model supports at most {l} completion tokens, whereas you provided {m}.",
     "max_tokens: {m} > {l}, which is the maximum allowed number of output tokens for the model",
-    "The maximum tokens you requested exceeds the model limit of {l}. Try again with a maximum tokens value that is lower "
+    "The maximum tokens you requested exceeds the model limit of {l}. Try again with a maximum tokens value that "
+    "is lower "
     "than {l}.",
     "Invalid max_tokens value, the valid range of max_tokens is [1, {l}]",
     "Range of max_tokens should be [1, {l}]",
@@ -94,18 +99,21 @@ REPLY = (
 BOTH = (
     "This model's maximum context length is {c} tokens. However, you requested {t} tokens ({q} in the messages, {m} in "
     "the completion). Please reduce the length of the messages or completion.",
-    "This model's maximum context length is {c} tokens. However, you requested {m} output tokens and your prompt contains "
+    "This model's maximum context length is {c} tokens. However, you requested {m} output tokens and your prompt "
+    "contains "
     "{q} input tokens, for a total of {t} tokens. Please reduce the length of the input prompt or the number of "
     "requested output tokens.",
     "'max_tokens' or 'max_completion_tokens' is too large: {m}. This model's maximum context length is {c} tokens and "
     "your request has {q} input tokens ({m} > {c} - {q}).",
     "Input validation error: `inputs` tokens + `max_new_tokens` must be <= {c}. Given: {q} `inputs` tokens and {m} "
     "`max_new_tokens`",
-    "input length and `max_tokens` exceed context limit: {q} + {m} > {c}, decrease input length or `max_tokens` and try "
+    "input length and `max_tokens` exceed context limit: {q} + {m} > {c}, decrease input length or `max_tokens` "
+    "and try "
     "again",
     "This endpoint's maximum context length is {c} tokens. However, you requested about {t} tokens ({q} of text input, "
     "{m} in the output).",
-    "Requested token count exceeds the model's maximum context length of {c} tokens. You requested a total of {t} tokens: "
+    "Requested token count exceeds the model's maximum context length of {c} tokens. You requested a total of "
+    "{t} tokens: "
     "{q} tokens from the input messages and {m} tokens for the completion.",
     "The sum of prompt length ({q}), max_tokens ({m}) should not exceed max_num_tokens ({c})",
     "Prompt of {q} tokens plus max_tokens of {m} does not fit the context of {c} tokens",
@@ -139,7 +147,8 @@ BODY = (
 RATE = (
     "Rate limit reached for model in organization on tokens per min (TPM): Limit 30000, Used 28000, Requested 16900. "
     "Please try again in 12s.",
-    "Request too large for model on tokens per minute (TPM): Limit 6000, Requested {m}, please reduce your message size "
+    "Request too large for model on tokens per minute (TPM): Limit 6000, Requested {m}, please reduce your "
+    "message size "
     "and try again.",
     "You exceeded your current quota, please check your plan and billing details.",
     "Too many requests",
@@ -271,8 +280,8 @@ def framed(words: str, status: int, chance: random.Random) -> Any:
         {"code": 20015, "message": words, "data": None},
         words,
         f"<html>\n<head><title>{status} Error</title></head>\n<body><center><h1>{words}</h1></center></body></html>",
-        {"error": {"message": f"litellm.BadRequestError: OpenAIException - {words}\n\nLiteLLM: model group 'tiny' failed "
-                   "with the error above. No fallback was attempted. context_window_fallbacks=None",
+        {"error": {"message": f"litellm.BadRequestError: OpenAIException - {words}\n\nLiteLLM: model group 'tiny' "
+                   "failed with the error above. No fallback was attempted. context_window_fallbacks=None",
                    "type": None, "param": None, "code": str(status)}},
         {"error": {"message": f"litellm.BadRequestError: Hosted_vllmException - {json.dumps(own)}. Received Model "
                    "Group=tiny\nAvailable Model Group Fallbacks=None", "code": str(status)}},
@@ -289,13 +298,11 @@ def cases(seed: int, number: int) -> Iterator[Case]:
         reason = list(WORDS)[index % len(WORDS)]
         template = chance.choice(WORDS[reason])
         m = chance.choice([16384, 8000, 4096, 65536])
-        c = chance.choice(
-            [each for each in (2048, 8192, 32768, 40960, 131072, 200000) if reason is not Reason.BOTH or each > 600]
-        )
-        l = chance.choice([each for each in (1024, 2048, 4000, 32768) if each < m])
+        c = chance.choice([2048, 8192, 32768, 40960, 131072, 200000])
+        limit = chance.choice([each for each in (1024, 2048, 4000, 32768) if each < m])
         q = chance.randrange(max(1, c - m + 1), c - 64)
-        numbers = {"c": c, "m": m, "l": l, "q": q, "p": c + chance.randrange(1, 90_000), "t": q + m, "n": 7}
-        words = template.format(**numbers, c1=c + 1, l1=l + 1)
+        numbers = {"c": c, "m": m, "l": limit, "q": q, "p": c + chance.randrange(1, 90_000), "t": q + m, "n": 7}
+        words = template.format(**numbers, c1=c + 1, l1=limit + 1, m1=m + 1)
         if chance.random() < 0.15 and reason not in {Reason.OTHER, Reason.TROUBLE}:
             words = words.replace(f"{c} ", f"{c:,} ")
         status = chance.choice(STATUSES[reason])

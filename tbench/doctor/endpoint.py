@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import http.client
 import time
 from collections.abc import Callable
@@ -79,10 +80,8 @@ async def look_at_completion(make: Callable[[], ChatModel]) -> CheckResult:
 
 async def _room_for_replies(chat: ChatModel) -> int | None:
     """The tokens that its refusal of the default --max-tokens leaves; None where it does not refuse them."""
-    try:
+    with contextlib.suppress(EndpointError, ContextLimitReached):  # a reply that takes long is no refusal
         await chat.query(_SAY_OK, seed=0, max_tokens=_DEFAULT)
-    except (EndpointError, ContextLimitReached):
-        pass  # a reply that takes long is no refusal
     return min((each for each in (chat.context_tokens, chat.most_tokens) if each is not None), default=None)
 
 

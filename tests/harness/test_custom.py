@@ -10,7 +10,15 @@ from typing import Any
 import pytest
 
 from harness.custom import Assignment, CustomRun
-from harness.errors import AgentCrashed, ContextLimitReached, EndpointUnavailable, TerminalLost, TerminalUnreachable
+from harness.errors import (
+    AgentCrashed,
+    ContextLimitReached,
+    EndpointUnavailable,
+    NeverAnswered,
+    RequestTooLarge,
+    TerminalLost,
+    TerminalUnreachable,
+)
 from harness.fakes import FakeTerminal, ScriptedModel
 from harness.limits import Limits
 from harness.model import Sampling, Seeds
@@ -256,6 +264,33 @@ async def test_a_full_context_is_told_to_the_agent() -> None:
 
     trajectory = await run(shorten, ScriptedModel([ContextLimitReached("full"), "x"]))
     assert (trajectory.outcome, len(trajectory.steps)) == (Outcome.SUBMITTED, 1)
+
+
+@pytest.mark.parametrize("hides", [True, False])
+async def test_without_a_single_reply_there_is_no_outcome(hides: bool) -> None:
+    async def go(job: Assignment) -> Outcome:
+        assert job.model is not None
+        try:
+            await job.model.query(ASK)
+        except ContextLimitReached:
+            if not hides:
+                raise
+        return Outcome.SUBMITTED
+
+    with pytest.raises(NeverAnswered):
+        await run(go, ScriptedModel([ContextLimitReached("full")]))
+    with pytest.raises(RequestTooLarge):
+        await run(go, ScriptedModel([RequestTooLarge("HTTP 413")]))
+
+
+async def test_a_way_that_takes_no_more_is_no_outcome() -> None:
+    async def go(job: Assignment) -> None:
+        assert job.model is not None
+        await job.model.query(ASK)
+        await job.model.query(ASK)
+
+    with pytest.raises(RequestTooLarge):
+        await run(go, ScriptedModel(["x", RequestTooLarge("HTTP 413")]))
 
 
 async def test_an_exception_is_the_agents_crash_with_its_place_and_what_there_is_so_far() -> None:

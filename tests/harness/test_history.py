@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 
-from harness.history import History
+from harness.history import IMPOSSIBLE_USAGE, PROMPT_TRUNCATED, History
 from harness.trajectory import Message, Reply, ToolCall, Usage
 
 
@@ -90,3 +90,72 @@ def test_what_is_added_to_a_reply_is_a_message_of_its_own() -> None:
     history.add_reply(Reply(content="done"))
     history.add_to_last("Go on.")
     assert [message.role for message in history.messages] == ["user", "assistant", "user"]
+
+
+# -- counts that contradict the history --------------------------------------------------------------
+
+
+def counted(made: History, tokens: int) -> str | None:
+    return made.count(Usage(prompt_tokens=tokens))
+
+
+def turn(made: History, output: str, **reply: str) -> None:
+    made.add_reply(Reply(content="ls", **reply) if "content" not in reply else Reply(**reply))
+    made.tell(output)
+
+
+def test_a_count_that_stops_growing_while_the_history_grows_is_a_truncated_prompt() -> None:
+    made = history("words " * 500)
+    assert counted(made, 1000) is None
+    for _ in range(3):
+        turn(made, "more words " * 50)
+        assert counted(made, 1000) == PROMPT_TRUNCATED
+    assert made.tokens > 1600, "what was truncated is no measure"
+
+
+def test_a_long_prompt_of_few_tokens_is_truncated_from_the_first() -> None:
+    assert counted(history("some words of text " * 5000), 4096) == PROMPT_TRUNCATED
+
+
+def test_text_that_makes_few_tokens_is_no_truncation() -> None:
+    made = history("Do it.")
+    assert counted(made, 20) is None
+    turn(made, "=" * 50_000 + "\n" + " " * 50_000)
+    assert counted(made, 700) is None
+
+
+def test_thinking_that_a_template_leaves_out_later_is_no_truncation() -> None:
+    made = history("words " * 100)
+    assert counted(made, 200) is None
+    turn(made, "out " * 20, content=f"<think>{'hm ' * 3000}</think>ls")
+    assert counted(made, 3300) is None
+    turn(made, "out " * 20)
+    assert counted(made, 300) is None
+    made = history("words " * 100)
+    turn(made, "out " * 20, reasoning="hm " * 3000)
+    assert counted(made, 3300) is None
+    turn(made, "out " * 20)
+    assert counted(made, 300) is None
+
+
+def test_a_shorter_version_of_the_history_is_no_truncation() -> None:
+    made = history("words " * 5000)
+    assert counted(made, 5000) is None
+    made.replace([Message(role="user", content="words " * 500)])
+    turn(made, "more")
+    assert counted(made, 520) is None
+
+
+def test_counts_of_what_no_cache_had_are_no_truncation_and_not_believed() -> None:
+    made = history("words " * 2000)
+    assert counted(made, 2100) is None
+    for _ in range(2):
+        turn(made, "more words " * 50)
+        assert counted(made, 300) == IMPOSSIBLE_USAGE
+    assert made.tokens > 2100
+
+
+def test_more_tokens_than_bytes_can_make_are_not_believed() -> None:
+    made = history("a" * 1000)
+    assert counted(made, 10**9) == IMPOSSIBLE_USAGE
+    assert made.tokens == 400

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator
-from typing import Any
+from typing import Any, ClassVar
 
 import pytest
 import pytest_asyncio
@@ -138,7 +138,7 @@ class TestWay:
 
 
 class TestUsage:
-    IMPOSSIBLE = {
+    IMPOSSIBLE: ClassVar[dict[str, Any]] = {
         "more than the context": {"prompt_tokens": 140_000, "completion_tokens": 10},
         "negative": {"prompt_tokens": -5, "completion_tokens": 10},
         "more than was asked for": {"prompt_tokens": 100, "completion_tokens": 99_999},

@@ -45,13 +45,13 @@ def test_of_thousands_of_refusals_nearly_all_are_read_right_and_no_number_wrong(
     [
         ("max_tokens=16384 cannot be greater than max_model_len=8192.", Reason.REPLY, 8192, None, 8192),
         (LITELLM, Reason.REPLY, 8192, None, 8192),
-        ("max_tokens: 16384 > 8192, which is the maximum allowed number of output tokens", Reason.REPLY, None, None, 8192),
+        ("max_tokens: 16384 > 8192, which is the maximum allowed", Reason.REPLY, None, None, 8192),
         ("`inputs` tokens + `max_new_tokens` must be <= 17000. Given: 3000 `inputs` tokens and 16384 `max_new_tokens`",
          Reason.BOTH, 17000, 3000, None),
         ("maximum context length is 8192 tokens. You requested 16384 output tokens and your prompt contains 2000",
          Reason.BOTH, 8192, 2000, None),
         ("prompt is too long: 212345 tokens > 200000 maximum", Reason.PROMPT, 200000, 212345, None),
-        ("prompt contains at least 8193 input tokens, more than the context of 8192 tokens", Reason.PROMPT, 8192, None, None),
+        ("prompt contains at least 8193 tokens, more than the context of 8192 tokens", Reason.PROMPT, 8192, None, None),
         ("max_tokens must be at least 1, got 0. (parameter=max_tokens, value=0)", Reason.PROMPT, None, None, None),
     ],
 )  # fmt: skip

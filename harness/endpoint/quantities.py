@@ -1,0 +1,221 @@
+"""Reads what the words of a refusal speak of: which quantity is too large, and what its numbers measure.
+
+The vocabulary is that of quantities (prompt, reply, context, bytes, rates) and of comparisons, in any sentence.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from typing import NamedTuple
+
+
+class Measured(NamedTuple):
+    """A number of tokens in a refusal."""
+
+    value: int
+    role: str
+    """What it measures: limit, context, in, out, total, least (a lower bound of a prompt), or nothing that is said."""
+
+
+def _anywhere(*words: str) -> re.Pattern[str]:
+    return re.compile("|".join(words))
+
+
+BREAK = "\n"
+"""What stands between the texts of a body."""
+TOKENS = re.compile(r"\btok(?:en)?s?\b")
+OUT = _anywhere(
+    r"(?:\b|_)max(?:imum)?[_ -]?(?:completion|new|output|gen\w*|response)?[_ -]?tok(?:en)?s?(?![a-z_])",
+    r"\bn(?:um)?_predict\b",
+    r"\b(?:output|completion|new|generated|response)(?: length|_?tok(?:en)?s?| tok(?:en)?s?)\b",
+    r"\bmax_(?:gen|output)_len\w*",
+    r"\bin the output\b",
+    r"\bcompletion\b",
+)
+IN = _anywhere(
+    r"\b(?:prompts?|inputs?(?! (?:validation|should|tag|data))|messages?|conversation|history|sequence|n_keep)\b",
+    r"(?:\b|_)(?:prompt|input)_\w+",
+    "输入|提示",
+)
+CONTEXT = _anywhere(
+    r"\bcontext\b(?! deadline| cancel)",  # of a request, in Go
+    r"(?:\b|_)context_?(?:length|window|size|len)\w*",
+    r"\bn_ctx\w*|\bnum_ctx\b",
+    r"\bmax_(?:model|seq|sequence|total|input|num|position)\w*",
+    r"\bsequence length\b|\bkv[ _-]?cache\b|\btotal_?(?:length|tokens)\b",
+    "上下文",
+)
+TOO_MUCH = _anywhere(
+    r"exceed",
+    r"\btoo[ ._](?:long|large|big|many|high)\b|_too_(?:long|large)",
+    r"\b(?:longer|larger|greater|bigger|higher|more|less|fewer|smaller|lower) than\b|\bless_than\w*",
+    r"overflow|\boversize|\bsurpass",
+    r"\b(?:beyond|above|over the|at most|up to|limit\w*|maximum|max|max_?length|most)\b",
+    r"\b(?:range|between|outside|capped|full)\b",
+    r"[>≤]|<=|\bonly \d",
+    r"\bnot enough\b|\binsufficient\b|\b(?:not|n't|cannot) (?:fit|hold)\b|\bout of\b",
+    "超|过长|过大|最大",
+)
+TOO_LONG = _anywhere(r"\btoo (?:long|large|big)\b|\b(?:max)?length\b|\bsize\b|\bexceed", "超长|过长")
+INVALID = _anywhere(r"\binvalid\b|\billegal\b|\bnot valid\b", "非法")
+ADVICE = _anywhere(r"\b(?:reduce|shorten|decrease|lower|fewer|shorter) ")
+PLAIN = _anywhere(
+    r"exceed|\btoo \w+|\b(?:longer|larger|greater|more|less) than\b|overflow|>|\bat least 1\b",
+    "超",
+)
+"""Without doubt about a size."""
+PASSING = _anywhere(
+    r"\bmemory\b|\boom\b|\bcuda\b|\bqueue|\bbusy\b|overload|\btimed? ?out\b|\bdeadline\b|\bunavailable\b",
+)
+"""About trouble that passes."""
+RATE = _anywhere(
+    r"\brate[ _-]?limit|\bper (?:minute|min|second|sec|hour|day|month)\b|\bminute\b|\b(?:hour|dai|month)ly\b",
+    r"\b[tr]p[mdhs]\b|\bquotas?\b|insufficient_quota|\bthrottl|\bcredits?\b|\bbilling\b|\bconcurren",
+    r"\btoo[ _]many[ _](?:requests|concurrent|connections)|\bresource_exhausted\b",
+)
+LATER = _anywhere(r"\b(?:wait|later|again|retry|busy|overloaded)\b")
+_BYTES = _anywhere(r"\b(?:\d+ ?[kmg]i?b|bytes|body|entity|payload)\b")
+_BODY = _anywhere(
+    r"\b(?:request|content|message|entity|payload|body)(?:[._ ](?:entity|body|size|length))*[._ ](?:\w+ ){0,2}"
+    r"(?:too[._ ](?:large|long|big)|exceed)",
+    r"\b(?:bytes|body|payload)\b.*\b(?:exceed\w*|limit|max\w*|too large)",
+    r"\b(?:exceed\w*|limit|max\w*|too large)\b.*\b(?:bytes|body|payload|\d+ ?[kmg]i?b)\b",
+)
+_OTHERS = _anywhere(
+    r"\b(?:vocab|logit_bias|token[ _]ids?|special tokens?|stop|images?|budget\w*|tools?|tool_\w+|functions?|ids?)\b",
+    r"\b(?:names?|description|schema|temperature|top_[kp]|top_?logprobs|logprobs?|min_tokens|best_of|penalty|seed)\b",
+    r"\b(?:file|metadata|base64|headers?|cookies?|pdf|pages?)\b",
+)
+"""Other quantities that can be too large."""
+_TOO_LITTLE = _anywhere(r"(?:must|should|has to) be (?:at least|greater than|>=?|positive|larger than|above|more than)")
+_LIMIT = _anywhere(
+    r"\b(?:maximum|max|limit\w*|allowed|at most|up to|no more than|bound|capacity|supports?|range|exceeds?|only)\b",
+    r"\b(?:most|capped)\b|[<≤>]=?|\bl[et]:",
+    r"\b(?:longer|greater|larger|more|less|lower|fewer|smaller|bigger|higher) than\b|\bless_than\w*",
+    "超过|最大",
+)
+_GIVEN = _anywhere(
+    r"\b(?:request(?:ed|s)?|provided|supplied|given|got|contains?|has|received|your|resulted|used|value|was|keep)\b",
+    r"\b(?:actual|count|total of)\b",
+)
+_NUMBER = re.compile(r"(?<![\w.\-#])(\d{1,3}(?:[,_ ]\d{3})+|\d+)(?:\.0+(?!\d))?(k\b)?(?![\w%]|\.\d|-\w)", re.IGNORECASE)
+NO_NUMBER = _anywhere(
+    r"context_window_fallback\w*(?:=\w+)?",  # of LiteLLM, in any refusal
+    r"\b(?:error |status |http )?\"?'?(?:code|status\w*)\"?'?\s*[:=]?\s*\"?'?\d{3}\b|\b(?:http|error) \(?\d{3}\b",
+    r"https?://\S+",
+)
+"""What has numbers, or words, that are not about the request."""
+_NO_TOKENS = re.compile(
+    r"\s*(?:pages?|blocks?|characters?|chars?|bytes|[kmg]i?b|items?|messages|requests|seconds|s\b|ms\b)"
+)
+_RANGE = re.compile(r"(?:\bfrom|\bbetween|[\[(])\s*[01]\b\D{0,20}?(?:,|\bto|\band|-)\s*(\d+)(\s*\(?exclusive)?")
+_SUM = re.compile(r"(\d+)[^\d+>]{0,30}\+\s*(?:\w+ )?(\d+)[^\d>=]{0,30}(?:=\s*\d+\s*)?>=?\s*(\d+)")
+_NAME = re.compile(r"(?:(\w+)\s*[:=(]\s*|([\u4e00-\u9fff]+) ?)$")
+"""The name that a number has, as in n_ctx: 4096."""
+_MEASURED = re.compile(
+    r"\W*(?:tokens\W*)?(?:must|should|cannot|exceed|(?:is|are) (?:too|greater|larger|longer|more|above)|>)"
+)
+"""What follows a number that is too large, rather than a limit."""
+_ROLES = (("out", OUT), ("in", IN), ("context", CONTEXT))
+_SMALLEST, _LARGEST = 8, 100_000_000
+
+
+def clauses(text: str) -> list[str]:
+    """The sentences of a text, as far as a full stop tells."""
+    return re.split(r"[.!?](?:\s|$)|\n", text)
+
+
+def speaks_of_bytes(text: str) -> bool:
+    """Whether the size of a request is said to be too large."""
+    return any(_BODY.search(each) and not _OTHERS.search(each) for each in clauses(text))
+
+
+def speaks_of_tokens(clause: str) -> bool:
+    """Whether a clause says that a length is too much for the model."""
+    if _TOO_LITTLE.search(clause):
+        return leaves_nothing(clause, None)
+    context, prompt, out = (bool(each.search(clause)) for each in (CONTEXT, IN, OUT))
+    if out and INVALID.search(clause):
+        return True
+    in_tokens = TOKENS.search(clause) is not None
+    is_ours = context or (prompt and in_tokens) or not (_OTHERS.search(clause) or _BYTES.search(clause))
+    if not (TOO_MUCH.search(clause) and is_ours):
+        return False
+    return out or context or in_tokens or (prompt and TOO_LONG.search(clause) is not None)
+
+
+def leaves_nothing(clause: str, max_tokens: int | None) -> bool:
+    """Whether the server counts less than one token for the reply, where more was asked for."""
+    found = re.search(r"(?:at least|greater than(?: or equal to)?|>=?|above|positive)\W*([01])?\b", clause)
+    if found is None or not (found[1] or "positive" in found[0]) or not OUT.search(clause):
+        return False
+    given = re.search(r"(?:got|given|was|is|value)\W*(-?\d+)", clause[found.end() :])
+    return given is None or max_tokens is None or int(given[1]) != max_tokens
+
+
+def numbers_of(text: str, max_tokens: int | None) -> list[Measured]:
+    """The numbers of tokens in a text, each with what it measures; `max_tokens` are those of the request."""
+    if found := _SUM.search(re.sub(r"(?<=\d)[,_](?=\d{3})", "", text)):
+        return [
+            Measured(int(value), role) for value, role in zip(found.groups(), ("in", "out", "context"), strict=True)
+        ]
+    ranges = {int(each[1]): int(each[1]) - bool(each[2]) for each in _RANGE.finditer(text)}
+    matches = [each for each in _NUMBER.finditer(text) if not _NO_TOKENS.match(text, each.end())]
+    return list(_read(text, matches, ranges, max_tokens))
+
+
+def _read(
+    text: str, matches: list[re.Match[str]], ranges: dict[int, int], max_tokens: int | None
+) -> Iterator[Measured]:
+    """Each number with its role; `ranges` has the largest value by the upper end of a range."""
+    for index, match in enumerate(matches):
+        value = int(re.sub(r"\D", "", match[1])) * (1000 if match[2] else 1)
+        start = matches[index - 1].end() if index else 0
+        end = matches[index + 1].start() if index + 1 < len(matches) else len(text)
+        if value in ranges:
+            yield Measured(ranges[value], "limit")
+        elif _SMALLEST <= value < _LARGEST:
+            before = clauses(text[start : match.start()])[-1][-80:]
+            after = re.split(r"[.;\n]|\)(?! must| exceed)", text[match.end() : end])[0][:40]
+            yield Measured(value, _role(before, after, is_asked=value == max_tokens, is_first=not index))
+
+
+def _role(before: str, after: str, *, is_asked: bool, is_first: bool) -> str:
+    """What a number measures, by the words before and after it."""
+    if re.search(r"\bat least\W*$", before):
+        return "least"
+    before = re.sub(r"\w+(?:error|exception)\b", " ", before)
+    if role := _named_role(before, after):
+        return role
+    if re.fullmatch(r"\s*(?:/|of)\s*", after):
+        return ""  # as in 9000/8192
+    if _is_limit(before, after):
+        return "context" if CONTEXT.search(before) else "limit"
+    if is_asked:
+        return "out"
+    # The words up to a comma or an "and" are those of the number before.
+    own = before if is_first else re.split(r",| and ", before, maxsplit=1)[-1]
+    for words in (re.split(r",| and ", after)[0], own):
+        if found := [role for role, each in _ROLES[:2] if each.search(words)]:
+            return found[0] if len(found) == 1 else "total"
+    return "total" if re.search(r"\brequested\b|\btotal\b", before) else ""
+
+
+def _named_role(before: str, after: str) -> str:
+    """The role of a number that has a name; empty without one."""
+    named = _NAME.search(before)
+    name = (named[1] or named[2]) if named else ""
+    order = (_ROLES[2], *_ROLES[:2]) if "max_input" in name else _ROLES
+    role = next((role for role, each in order if each.search(name)), "")
+    return "total" if role == "context" and _MEASURED.match(after) else role
+
+
+def _is_limit(before: str, after: str) -> bool:
+    if re.match(r"\W*(?:tokens? )?(?:maximum|max\b|limit|or less|or fewer)", after):
+        return True
+    if re.fullmatch(r"\s*(?:/|of)\s*", before):
+        return True
+    limits = [each.end() for each in (*_LIMIT.finditer(before), *CONTEXT.finditer(before))]
+    given = [each.end() for each in _GIVEN.finditer(before)]
+    return bool(limits) and max(limits) > max(given, default=0) and not _MEASURED.match(after)
