@@ -61,7 +61,7 @@ LISTING_TIMEOUT_SEC = 30.0
 """Time limit of one `GET /v1/models`, which takes no model's work."""
 _THERE = {408, 409, 429}
 """Statuses of a server that is there and asks to come again."""
-_NOTHING = "HTTP 200 with finish_reason length and not one token: the prompt fills the context"
+_NOTHING = "HTTP 200 with finish_reason length and not one token: the prompt is too long for the context"
 _NO_SUCH_PATH = {403, 404, 405, 501}
 _TOOL_FLAG = "--tool-call-parser"  # in the words of a vLLM that was started without it
 

@@ -7,10 +7,11 @@ from typing import Any, ClassVar
 
 import pytest
 import pytest_asyncio
-from fault_server import FaultServer, answer, completion
+from fault_server import FaultServer
 from small_context import SmallContext, Style
 
 from harness.endpoint.chat import ChatModel, RetryPolicy, Sampling
+from harness.endpoint.refusals import Reason, judge
 from harness.errors import ContextLimitReached, EndpointUnavailable, RequestRefused, RequestTooLarge
 from harness.trajectory import Message
 
@@ -161,8 +162,8 @@ class TestUsage:
         assert (await ask(SHORT, max_tokens=100)).cut
 
     async def test_nothing_at_all_is_a_full_context(self, endpoint, ask):
-        endpoint.will_send(
-            answer(200, completion(None, "length", usage={"prompt_tokens": 8192, "completion_tokens": 0}))
-        )
-        with pytest.raises(ContextLimitReached):
+        endpoint.will_reply(None, finish_reason="length", usage={"prompt_tokens": 8192, "completion_tokens": 0})
+        with pytest.raises(ContextLimitReached) as caught:
             await ask(SHORT)
+        assert caught.value.prompt_tokens == 8192
+        assert judge(400, {"error": {"message": str(caught.value)}}).reason is Reason.PROMPT, "as cassettes keep it"
