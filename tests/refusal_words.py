@@ -10,6 +10,10 @@ from typing import Any, NamedTuple
 from harness.endpoint.refusals import Reason
 
 PROMPT = (
+    "This model's maximum context length is {c} tokens. However, your prompt contains 5100050 characters (more than "
+    "2621440 characters, which is the upper bound for {c} input tokens). (parameter=input_text, value=5100050)",
+    "the prompt is longer than the context length currently available to the model; shorten the prompt, or adjust the "
+    "context length in settings",
     "This model's maximum context length is {c} tokens. However, your messages resulted in {p} tokens. Please reduce "
     "the length of the messages.",
     "This model's maximum context length is {c} tokens. However, your prompt contains at least {c1} input "

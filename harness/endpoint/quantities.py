@@ -161,7 +161,10 @@ def numbers_of(text: str, max_tokens: int | None) -> list[Measured]:
             Measured(int(value), role) for value, role in zip(found.groups(), ("in", "out", "context"), strict=True)
         ]
     ranges = {int(each[1]): int(each[1]) - bool(each[2]) for each in _RANGE.finditer(text)}
-    matches = [each for each in _NUMBER.finditer(text) if not _NO_TOKENS.match(text, each.end())]
+    every = list(_NUMBER.finditer(text))
+    # What is said once to be characters is no tokens where it is told again.
+    others = {each[1] for each in every if _NO_TOKENS.match(text, each.end())}
+    matches = [each for each in every if each[1] not in others]
     return list(_read(text, matches, ranges, max_tokens))
 
 
