@@ -31,8 +31,8 @@ _SMALLEST_CONTEXT = 256
 _SEEN_GROWTH_BYTES = 64
 """Growth of the history that shows in any count of its tokens."""
 _WORD = re.compile(r"[^\W\d_]+")
-"""Letters in a row: no usual tokenizer makes less than a token of them."""
-_LEAST_PER_WORD = 0.8
+"""Letters in a row, of which usual tokenizers make at least a token."""
+_LEAST_PER_WORD = 0.6
 
 
 @dataclass(frozen=True)

@@ -304,7 +304,7 @@ def cases(seed: int, number: int) -> Iterator[Case]:
         m = chance.choice([16384, 8000, 4096, 65536])
         c = chance.choice([2048, 8192, 32768, 40960, 131072, 200000])
         limit = chance.choice([each for each in (1024, 2048, 4000, 32768) if each < m])
-        q = chance.randrange(max(1, c - m + 1), c - 64)
+        q = chance.randrange(max(20, c - m + 1), c - 64)
         numbers = {"c": c, "m": m, "l": limit, "q": q, "p": c + chance.randrange(1, 90_000), "t": q + m, "n": 7}
         words = template.format(**numbers, c1=c + 1, l1=limit + 1, m1=m + 1)
         if chance.random() < 0.15 and reason not in {Reason.OTHER, Reason.TROUBLE}:

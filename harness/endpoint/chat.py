@@ -191,7 +191,7 @@ class ChatModel:
         `elsewhere`: the caller has another endpoint, so this one being away is no reason to wait.
         Raises EndpointUnavailable, RequestRefused or ContextLimitReached.
         """
-        began, attempts = time.monotonic(), 0
+        began, refused_sec, attempts = time.monotonic(), 0.0, 0
         lowering = Lowering(self.limits, max_tokens)
         while True:
             asked = lowering.max_tokens
@@ -202,9 +202,9 @@ class ChatModel:
                 done = await self._ask(path, body, read, absence, elsewhere=elsewhere, max_tokens=asked)
                 break
             except TooManyTokens as error:
-                attempts += 1
-                error.waited_sec = time.monotonic() - began
+                error.waited_sec += refused_sec
                 lowering.lower(error)
+                attempts, refused_sec = attempts + 1, time.monotonic() - began
         lowering.accepted()
         reply = done.value
         if says_nothing(reply):
@@ -215,7 +215,7 @@ class ChatModel:
         return reply.model_copy(
             update={
                 "latency_sec": done.latency_sec,
-                "waited_sec": time.monotonic() - began - done.latency_sec,
+                "waited_sec": refused_sec + done.waited_sec,
                 "attempts": attempts + done.attempts,
                 "max_tokens": asked if asked < max_tokens else None,
             }
@@ -411,9 +411,9 @@ class ChatModel:
         if refusal.reason in {Reason.RATE, Reason.TROUBLE}:
             asked = retry_after_sec(error.retry_after)
             return TransientError(words, retry_after_sec=asked, answered=error.status in _THERE)
-        if refusal.reason in {Reason.PROMPT, Reason.REPLY, Reason.BOTH}:
+        if sent is not None and refusal.reason in {Reason.PROMPT, Reason.REPLY, Reason.BOTH}:
             return TooManyTokens(self._public(words), refusal, size)
-        if refusal.reason is Reason.BODY:
+        if sent is not None and refusal.reason is Reason.BODY:
             where = f"{self._where(path)}: {self._public(words)}"
             return RequestTooLarge(f"{where} (the request has {_in_units(size)}; {BODY_REMEDY})")
         advice = _advice(error.status, words, refusal, size)

@@ -61,12 +61,12 @@ TOO_LONG = _anywhere(r"\btoo (?:long|large|big)\b|\b(?:max)?length\b|\bsize\b|\b
 INVALID = _anywhere(r"\binvalid\b|\billegal\b|\bnot valid\b", "非法")
 ADVICE = _anywhere(r"\b(?:reduce|shorten|decrease|lower|fewer|shorter) ")
 PLAIN = _anywhere(
-    r"exceed|\btoo \w+|\b(?:longer|larger|greater|more|less) than\b|overflow|>|\bat least 1\b",
+    r"exceed|surpass|\bis above\b|\btoo \w+|\b(?:longer|larger|greater|more|less) than\b|overflow|>|\bat least 1\b",
     "超",
 )
 """Without doubt about a size."""
 PASSING = _anywhere(
-    r"\bmemory\b|\boom\b|\bcuda\b|\bqueue|\bbusy\b|overload|\btimed? ?out\b|\bdeadline\b|\bunavailable\b",
+    r"\bmemory\b|\boom\b|\bcuda\b|\bqueue|\bbusy\b|overload|\btimed? ?out\b|\bdeadline\b|\bunavailable\b|\blater\b",
 )
 """About trouble that passes."""
 RATE = _anywhere(
@@ -78,7 +78,7 @@ LATER = _anywhere(r"\b(?:wait|later|again|retry|busy|overloaded)\b")
 _BYTES = _anywhere(r"\b(?:\d+ ?[kmg]i?b|bytes|body|entity|payload)\b")
 _BODY = _anywhere(
     r"\b(?:request|content|message|entity|payload|body)(?:[._ ](?:entity|body|size|length))*[._ ](?:\w+ ){0,2}"
-    r"(?:too[._ ](?:large|long|big)|exceed)",
+    r"(?:too[._ ](?:large|long|big)|exceed|larger than)",
     r"\b(?:bytes|body|payload)\b.*\b(?:exceed\w*|limit|max\w*|too large)",
     r"\b(?:exceed\w*|limit|max\w*|too large)\b.*\b(?:bytes|body|payload|\d+ ?[kmg]i?b)\b",
 )

@@ -28,7 +28,7 @@ def checks(base_url: str, model: str | None, api_key: str | None) -> list[Check]
     make = partial(_chat, base_url, model, api_key)
     return [
         Check(NAMES[0], partial(look_at_listing, make), 30),
-        Check(NAMES[1], partial(look_at_completion, make), _ANSWER_SEC + 30),
+        Check(NAMES[1], partial(look_at_completion, make), 2 * _ANSWER_SEC + 30),
         Check(NAMES[2], partial(look_at_date, base_url), 15),
     ]
 
