@@ -20,6 +20,7 @@ from typing import Any
 import pytest
 from fault_server import FaultServer
 from own_tls import make_certificate
+from small_context import SmallContext, Style
 
 from tbench.demo.server import DemoEndpoint
 from tbench.doctor import Check, CheckResult, CheckStatus, endpoint, examine, examine_all, ok
@@ -399,6 +400,16 @@ async def test_a_model_that_is_not_served_or_a_refused_key_says_what_to_do() -> 
     server.close()
     assert (found["endpoint"].status, "OPENAI_API_KEY" in found["endpoint"].advice) == (CheckStatus.FAIL, True)
     assert "sk-planted" not in str(found)
+
+
+@pytest.mark.parametrize("style", ["vllm", "vllm-old", "litellm", "halving"])
+async def test_a_context_that_is_not_told_is_found_out_by_what_a_run_would_ask_for(style: Style) -> None:
+    server = FaultServer()
+    server.answer_by(SmallContext(style, "ok"))
+    found = await asked(server.base_url)
+    server.close()
+    assert found["endpoint"].status is CheckStatus.OK
+    assert (found["model"].status, "--max-tokens 16,384" in found["model"].advice) == (CheckStatus.WARN, True)
 
 
 async def test_a_server_with_another_time_is_pointed_out() -> None:

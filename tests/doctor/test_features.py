@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 from fault_server import FaultServer, Seen, answer, completion
+from small_context import SmallContext
 
 from tbench.demo.server import DemoEndpoint
 from tbench.doctor.features import Feature, features_of, fitting_protocols
@@ -103,6 +104,13 @@ async def test_a_server_that_is_gone_can_do_nothing(server: FaultServer) -> None
     features = await features_of(server.base_url, "m", None)
     assert {each.can for each in features} == {"no"}
     assert "HTTP 0: " in features[0].seen
+
+
+async def test_a_context_in_which_the_default_does_not_fit_is_told(server: FaultServer) -> None:
+    server.answer_by(SmallContext("vllm", "text"))
+    (feature,) = [each for each in await features_of(server.base_url, "tiny", None) if each.name == "context error"]
+    assert feature.can == "yes"
+    assert feature.seen.endswith("; the default --max-tokens 16,384 does not fit 8,192")
 
 
 async def test_the_demo_endpoint_takes_tools_and_refuses_what_is_too_long() -> None:

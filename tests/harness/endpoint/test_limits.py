@@ -153,7 +153,8 @@ class TestUsage:
         ask.chat.context_tokens = 131_072
         endpoint.will_reply("hello", usage=self.IMPOSSIBLE[usage])
         reply = await ask(SHORT)
-        assert (reply.content, reply.cut, reply.signs) == ("hello", False, ("impossible_usage",))
+        assert (reply.content, reply.cut) == ("hello", False)
+        assert "impossible_usage" in reply.signs
         assert 0 <= reply.usage.prompt_tokens <= 131_072
         assert 0 <= reply.usage.completion_tokens <= 16_384
 
