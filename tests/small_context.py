@@ -26,9 +26,9 @@ class SmallContext:
     def __call__(self, seen: Seen) -> bytes:
         if seen.path.endswith("/models"):
             return answer(200, {"object": "list", "data": [{"id": "tiny"}]})
-        wanted = int(seen.json["max_tokens"])
+        wanted = int(seen.json.get("max_tokens", 16))
         self.asked.append(wanted)
-        prompt = sum(len(str(each.get("content"))) for each in seen.json["messages"]) // 4 + 10
+        prompt = sum(len(str(each.get("content"))) for each in seen.json.get("messages", [])) // 4 + 10
         if self.style == "shifts":
             return self._reply(min(prompt, self.context))
         if self.style == "proxy":
