@@ -349,8 +349,7 @@ class Agent:
 
     def _full(self) -> Exception:
         """What ends an agent whose history cannot be made shorter."""
-        too_large = isinstance(self._refusal, RequestTooLarge)
-        return self._refusal if too_large and self._refusal is not None else _End(Outcome.CONTEXT_LIMIT)
+        return self._refusal if isinstance(self._refusal, RequestTooLarge) else _End(Outcome.CONTEXT_LIMIT)
 
     # -- replies and actions ---------------------------------------------------------------------
 

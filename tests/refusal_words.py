@@ -192,6 +192,7 @@ TROUBLE = (
     "IndexError: index 4096 is out of bounds for dimension 0 with size 4096",
 )
 OTHER = (
+    "Your credit balance is too low to access this API.",
     "Unsupported parameter: 'max_tokens' is not supported with this model. Use 'max_completion_tokens' instead.",
     "n must be 1 when using greedy sampling, got 2.",
     "temperature must be in [0, 2], got 3.0",

@@ -71,9 +71,10 @@ PASSING = _anywhere(
 """About trouble that passes."""
 RATE = _anywhere(
     r"\brate[ _-]?limit|\bper (?:minute|min|second|sec|hour|day|month)\b|\bminute\b|\b(?:hour|dai|month)ly\b",
-    r"\b[tr]p[mdhs]\b|\bquotas?\b|insufficient_quota|\bthrottl|\bcredits?\b|\bbilling\b|\bconcurren",
+    r"\b[tr]p[mdhs]\b|\bthrottl|\bconcurren",
     r"\btoo[ _]many[ _](?:requests|concurrent|connections)|\bresource_exhausted\b",
 )
+UNPAID = _anywhere(r"\bquotas?\b|insufficient_quota|\bcredits?\b|\bbilling\b")
 LATER = _anywhere(r"\b(?:wait|later|again|retry|busy|overloaded)\b")
 _BYTES = _anywhere(r"\b(?:\d+ ?[kmg]i?b|bytes|body|entity|payload)\b")
 _BODY = _anywhere(

@@ -26,6 +26,7 @@ from harness.endpoint.quantities import (
     PLAIN,
     RATE,
     TOKENS,
+    UNPAID,
     Measured,
     clauses,
     leaves_nothing,
@@ -76,6 +77,8 @@ _NO_REFUSAL_OF_SIZE = {401, 402, 403, 404, 405, 406, 407, 410, 414, 415, 431, 45
 _LONGEST = 8000
 """Characters of a text that are read: some servers quote the whole prompt behind their words."""
 _TROUBLE = {408, 409, 425, 429}
+_RATE = {400, 413, 422, 503, 529}
+"""Statuses with which a limit of requests or tokens per time is told beside 429."""
 
 
 def judge(
@@ -92,21 +95,23 @@ def judge(
     words = _plain(body)
     text = re.sub(rf"\b{status}\b(?! (?:tok|input|output))", " ", NO_NUMBER.sub(" ", _flat(body, words)))
     refusal = Refusal(Reason.OTHER, words)
-    about_size = status not in _NO_REFUSAL_OF_SIZE
-    is_rate = RATE.search(text) or (status in _TROUBLE | {503, 529} and LATER.search(text))
-    found = _size(text, max_tokens) if about_size and not is_rate else None
+    about_size = status not in _NO_REFUSAL_OF_SIZE and not _is_about_use(text, status)
+    found = _size(text, max_tokens) if about_size else None
     if found is not None and (status < 500 or _is_plain(found, text)):
         return _doubted(replace(found, words=words), sent_bytes, max_tokens)
-    if status == 429 or (RATE.search(text) and status in {400, 413, 422, 503, 529}):
+    if status == 429 or (RATE.search(text) and status in _RATE):
         return replace(refusal, reason=Reason.RATE)
-    passes = is_rate or (status >= 500 and PASSING.search(text))
-    if status == 413 or (about_size and not passes and speaks_of_bytes(text)):
+    if status == 413 or (about_size and not (status >= 500 and PASSING.search(text)) and speaks_of_bytes(text)):
         return replace(refusal, reason=Reason.BODY)
     if status in _TROUBLE or status >= 500 or status == 200:
         return replace(refusal, reason=Reason.TROUBLE)
-    if about_size and sent_bytes > LARGE_BODY_BYTES:
-        return replace(refusal, is_sure=False)
-    return refusal
+    return replace(refusal, is_sure=not (about_size and sent_bytes > LARGE_BODY_BYTES))
+
+
+def _is_about_use(text: str, status: int) -> bool:
+    """Whether a refusal is about how much is used, or paid, rather than about this request."""
+    is_busy = status in _TROUBLE | {503, 529} and LATER.search(text)
+    return bool(is_busy or RATE.search(text) or UNPAID.search(text))
 
 
 def _plain(body: object) -> str:

@@ -7,7 +7,8 @@ from typing import Any, ClassVar
 
 import pytest
 import pytest_asyncio
-from fault_server import FaultServer
+from fault_server import FaultServer, Seen, answer, completion
+from refusal_words import BOTH, REPLY
 from small_context import SmallContext, Style
 
 from harness.endpoint.chat import ChatModel, RetryPolicy, Sampling
@@ -60,6 +61,23 @@ class TestLearning:
         assert "--context-tokens" in line
         at_other_temperature = ask.chat.at_temperature(0.0)
         assert at_other_temperature.context_tokens == 8192
+
+    @pytest.mark.parametrize("words", [*REPLY, *BOTH])
+    async def test_whatever_the_words_a_short_prompt_gets_its_reply(self, endpoint, ask, words):
+        context, limit, prompt = 8192, 8192 if words in BOTH else 4096, 1000 if words in BOTH else 0
+
+        def answered(seen: Seen) -> bytes:
+            m = seen.json["max_tokens"]
+            if prompt + m <= min(context, limit):
+                return answer(200, completion("hello"))
+            numbers = {"c": context, "m": m, "l": limit, "q": prompt, "t": prompt + m, "l1": limit + 1, "m1": m}
+            return answer(400, {"error": {"message": words.format(**numbers), "code": 400}})
+
+        endpoint.answer_by(answered)
+        reply = await ask(SHORT)
+        assert (reply.content, reply.attempts <= 5) == ("hello", True)
+        assert reply.max_tokens >= 2048, "no more is given up than by halving"
+        assert (await ask(SHORT)).attempts <= (5 if words in BOTH else 1)
 
     async def test_without_a_number_it_is_halved_until_it_is_taken(self, endpoint, ask):
         server = small(endpoint, "halving")
