@@ -209,6 +209,15 @@ class Agent:
                 self._history.add_reply(reply)
             raise _End(Outcome.TOKEN_LIMIT)
 
+    def _tell_of_uncounted(self) -> None:
+        if self._limits.completion_tokens is None or not self._usage.uncounted:
+            return
+        if not self._warnings["limit_without_effect"]:
+            self._notice(
+                "limit_without_effect: The server does not count the tokens of its replies, so --max-completion-tokens "
+                "does not bound them."
+            )
+
     def _notice(self, warning: str) -> None:
         self._warnings[warning.partition(":")[0]] += 1
         self._noticed.append(warning)
@@ -309,6 +318,7 @@ class Agent:
 
         reply = await self._clock.ask(answer, self._model.patience_sec)
         self._usage += reply.usage
+        self._tell_of_uncounted()
         return reply
 
     # -- the context -----------------------------------------------------------------------------
@@ -358,13 +368,28 @@ class Agent:
         if reply.cut:
             return FormatError(
                 "reply_cut",
-                f"Your reply was cut off after {reply.usage.completion_tokens} tokens, so nothing of it was "
+                f"Your reply was cut off{_length(reply)}, so nothing of it was "
                 "executed. Answer again, shorter; write long files in several steps.",
             )
         try:
             return self._protocol.parse(reply.content, reply.tool_calls)
         except FormatError as error:
-            return error
+            return self._in_reasoning(reply) or error
+
+    def _in_reasoning(self, reply: Reply) -> FormatError | None:
+        """The error about a reply that stands whole in the thinking, with nothing behind it; None for another one."""
+        if reply.content.strip() or reply.tool_calls or not reply.reasoning:
+            return None
+        try:
+            self._protocol.parse(reply.reasoning)
+        except FormatError as error:
+            if error.kind != "raw_tool_call":
+                return None
+        return FormatError(
+            "reply_in_reasoning",
+            "All of your reply counts as thinking, so nothing of it was executed. Think first, end your thinking, and "
+            "answer behind it.",
+        )
 
     def _complain(self, step: Step, error: FormatError) -> None:
         self._warnings[f"format_error:{error.kind}"] += 1
@@ -446,6 +471,12 @@ def never_answered(ended: Outcome | None, refusal: ContextLimitReached | None) -
         f"the model had given no reply when the agent ended ({ended}): look at the endpoint, and whether the task's "
         "[agent] timeout_sec leaves time for one"
     )
+
+
+def _length(reply: Reply) -> str:
+    """After how many tokens a reply was cut, where the server has counted them."""
+    tokens = reply.usage.completion_tokens
+    return f" after {tokens} tokens" if tokens else ""
 
 
 def shown_action(action: Action) -> str:

@@ -8,9 +8,9 @@ import json
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
-from typing import Any, Literal, Protocol, Self, runtime_checkable
+from typing import Annotated, Any, Literal, Protocol, Self, runtime_checkable
 
-from pydantic import Field, field_validator, model_validator
+from pydantic import BeforeValidator, Field, field_validator, model_validator
 
 from harness.trajectory import Frozen, Message, Reply
 
@@ -105,6 +105,11 @@ class Seeds:
         return self.seed if self.scheme == "bare" else hashed_seed(self.seed, self.task, step)
 
 
+def _of_earlier_versions(value: object) -> object:
+    """The word for what was true or false once."""
+    return {"true": "on", "false": "off"}.get(str(value).lower(), value)
+
+
 Template = Literal["server", "chatml", "gemma", "gemma4", "contract"]
 
 
@@ -121,8 +126,16 @@ class Rendering(Frozen, use_attribute_docstrings=True):
     strip_thinking: Literal["on", "off", "auto"] = "auto"
     """Leave the thinking out of earlier replies. `auto`: only where the prompt is rendered here; a server's
     template has its own rule for it."""
-    send_reasoning: bool = False
-    """Send reasoning that came apart from the reply back. It goes as `reasoning_content`."""
+    send_reasoning: Annotated[Literal["auto", "on", "off"], BeforeValidator(_of_earlier_versions)] = "auto"
+    """Send reasoning that came apart from the reply back. It goes under the name in which it came, and the server's
+    template drops what its model is not to see. `auto`: until a server refuses that."""
+
+    @property
+    def sends_reasoning(self) -> bool:
+        """Whether reasoning goes back, as long as no server refuses it."""
+        if self.send_reasoning == "auto":
+            return self.template == "server" and self.strip_thinking != "on"
+        return self.send_reasoning == "on"
 
     @property
     def takes_tools(self) -> bool:
@@ -133,9 +146,9 @@ class Rendering(Frozen, use_attribute_docstrings=True):
     def _nothing_without_effect(self) -> Self:
         if self.template != "server" and self.chat_template_kwargs:
             raise ValueError(f"chat_template_kwargs are for the server's template, not for {self.template}")
-        if self.template != "server" and self.send_reasoning:
+        if self.template != "server" and self.send_reasoning == "on":
             raise ValueError(f"send_reasoning is for the server's template: {self.template} has no place for it")
-        if self.send_reasoning and self.strip_thinking == "on":
+        if self.send_reasoning == "on" and self.strip_thinking == "on":
             raise ValueError("send_reasoning and strip_thinking=on contradict each other")
         return self
 

@@ -15,6 +15,8 @@ from harness.text import without_lone_surrogates
 from harness.trajectory import Message, ToolCall
 
 _THINKING = (("<think>", "</think>"), ("<|channel>thought", "<channel|>"))  # Qwen and many others; Gemma 4
+_NO_REASONING = " "
+"""What servers that want reasoning in every reply take for it; some refuse an empty text."""
 # Templates that open <think> in the prompt leave the reply only its end. Elsewhere in a line it is text.
 _BARE_END = re.compile(r"</think>[ \t\r]*(?:\n|\Z)")
 # In this order: an escaped backslash is no escape of its own, a pair is no lone surrogate.
@@ -34,6 +36,18 @@ class _TurnFormat(NamedTuple):
     """Whether contents lose the white space around them."""
     folds_system: bool = False
     """Whether there is no system turn, so that the system message goes in front of the first user message."""
+
+
+class Sent(NamedTuple):
+    """How the reasoning of earlier replies goes back."""
+
+    field: str = "reasoning_content"
+    """Its name in a message; with `content` it goes as a part of that."""
+    always: bool = False
+    """Whether also replies that had none have the field, for servers that want it in each."""
+
+
+_AS_USUAL = Sent()
 
 
 def _turn_format(opening: str, closing: str, roles: Mapping[str, str], **more: Any) -> _TurnFormat:
@@ -60,10 +74,16 @@ _TEMPLATES: dict[str, _TurnFormat] = {
 }
 
 
-def wire_messages(messages: Sequence[Message], rendering: Rendering) -> list[dict[str, Any]]:
-    """The history in the format of `/v1/chat/completions`, always encodable."""
+def wire_messages(
+    messages: Sequence[Message], rendering: Rendering, sent: Sent | None = _AS_USUAL
+) -> list[dict[str, Any]]:
+    """The history in the format of `/v1/chat/completions`, always encodable.
+
+    Reasoning goes as `sent` says, where the rendering sends any; None leaves it out.
+    """
     strips = _strips_thinking(rendering)
-    return [_wire(message, strips, rendering.send_reasoning) for message in messages]
+    sent = sent if rendering.sends_reasoning else None
+    return [_wire(message, strips, sent) for message in messages]
 
 
 def render_prompt(messages: Sequence[Message], rendering: Rendering) -> str:
@@ -113,10 +133,15 @@ def _content(message: Message, strips_thinking: bool) -> str:
     return without_thinking(text) if strips_thinking and message.role == "assistant" else text
 
 
-def _wire(message: Message, strips_thinking: bool, with_reasoning: bool) -> dict[str, Any]:
+def _wire(message: Message, strips_thinking: bool, sent: Sent | None) -> dict[str, Any]:
     wire: dict[str, Any] = {"role": message.role, "content": _content(message, strips_thinking)}
-    if with_reasoning and message.reasoning:
-        wire["reasoning_content"] = without_lone_surrogates(message.reasoning)
+    if sent is not None and message.role == "assistant" and (message.reasoning or sent.always):
+        reasoning = without_lone_surrogates(message.reasoning or _NO_REASONING)
+        if sent.field == "content":
+            thinking = {"type": "thinking", "thinking": [{"type": "text", "text": reasoning}]}
+            wire["content"] = [thinking, {"type": "text", "text": wire["content"]}]
+        else:
+            wire[sent.field] = reasoning
     if message.tool_calls:
         wire["tool_calls"] = [_wire_call(call) for call in message.tool_calls]
     if message.tool_call_id is not None:

@@ -37,7 +37,7 @@ class Message(Frozen):
     role: Literal["system", "user", "assistant", "tool"]
     content: str
     reasoning: str | None = None
-    """The assistant's thinking that came apart from `content`; sent back only where that is asked for."""
+    """The assistant's thinking that came apart from `content`; sent back as `Rendering.send_reasoning` says."""
     tool_calls: tuple[ToolCall, ...] = ()
     """The assistant's calls that stay in the history: each is answered by a tool message."""
     tool_call_id: str | None = None
@@ -51,6 +51,8 @@ class Usage(Frozen):
     completion_tokens: int = 0
     cached_tokens: int | None = None
     """Prompt tokens served from the prefix cache; None where the server does not say."""
+    uncounted: int = 0
+    """Replies whose tokens the server did not count: the sums lack them, and are at least what they say."""
 
     def __add__(self, other: Usage) -> Usage:
         cached = [u.cached_tokens for u in (self, other) if u.cached_tokens is not None]
@@ -58,7 +60,13 @@ class Usage(Frozen):
             prompt_tokens=self.prompt_tokens + other.prompt_tokens,
             completion_tokens=self.completion_tokens + other.completion_tokens,
             cached_tokens=sum(cached) if cached else None,
+            uncounted=self.uncounted + other.uncounted,
         )
+
+    @property
+    def is_known(self) -> bool:
+        """Whether anything was counted, or nothing was there to be counted."""
+        return bool(self.prompt_tokens or self.completion_tokens or not self.uncounted)
 
 
 class ReplyTokens(Frozen):
@@ -76,7 +84,9 @@ class Reply(Frozen):
 
     content: str
     reasoning: str | None = None
-    """The text of `message.reasoning` or `message.reasoning_content`, apart from `content`."""
+    """The thinking that came apart from `content`, under whatever name."""
+    reasoning_field: str | None = Field(default=None, exclude=True, repr=False)
+    """The name by which the server takes it back; on no disk."""
     tool_calls: tuple[ToolCall, ...] = ()
     finish_reason: str | None = None
     cut: bool = False

@@ -7,52 +7,60 @@ from __future__ import annotations
 
 import json
 import uuid
+from collections.abc import Iterator
 from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
-from typing import Any
+from typing import Annotated, Any, NamedTuple
 
-from pydantic import BaseModel, ValidationError, model_validator
+from pydantic import (
+    AliasChoices,
+    BaseModel,
+    Field,
+    NonNegativeInt,
+    ValidationError,
+    ValidatorFunctionWrapHandler,
+    WrapValidator,
+    model_validator,
+)
 
+from harness.endpoint.finish import ending, reasons
 from harness.endpoint.retry import TransientError
+from harness.endpoint.spoken import Spoken, spoken, without_channels
 from harness.endpoint.usage import believed
+from harness.raw_calls import holds_raw_call
 from harness.text import without_lone_surrogates
 from harness.trajectory import Frozen, Reply, ReplyTokens, ToolCall, Usage
 
 LONGEST_QUOTE = 500
 """Most characters of a server's text that go into a message of ours: some servers quote the whole prompt."""
 
-_COMPLETE = {
-    *("stop", "tool_calls", "function_call"),  # OpenAI
-    *("eos_token", "stop_sequence"),  # TGI
-    *("end_turn", "tool_use"),  # Anthropic, handed on by gateways
-}
-"""Reasons for which a model ends its reply itself."""
-_CUT = {"length", "max_tokens", "repetition"}  # OpenAI; Anthropic; vLLM's repetition_detection
-"""Reasons for which a server cuts a reply short that is good so far."""
+
+def _or_none(value: Any, check: ValidatorFunctionWrapHandler) -> Any:
+    """What is no count of tokens is none: a reply is no worse for it."""
+    try:
+        return check(value)
+    except ValidationError:
+        return None
+
+
+Count = Annotated[NonNegativeInt | None, WrapValidator(_or_none)]
 
 
 class _PromptDetails(BaseModel):
-    cached_tokens: int | None = None
+    cached_tokens: Count = None
 
 
 class _WireUsage(BaseModel):
-    prompt_tokens: int | None = None
-    completion_tokens: int | None = None
-    total_tokens: int | None = None
-    prompt_tokens_details: _PromptDetails | None = None
+    prompt_tokens: Count = Field(default=None, validation_alias=AliasChoices("prompt_tokens", "input_tokens"))
+    completion_tokens: Count = Field(default=None, validation_alias=AliasChoices("completion_tokens", "output_tokens"))
+    total_tokens: Count = None
+    prompt_tokens_details: Annotated[_PromptDetails | None, WrapValidator(_or_none)] = None
 
 
-class _WireMessage(BaseModel):
-    content: str | None = None
-    reasoning: str | None = None
-    reasoning_content: str | None = None
-    tool_calls: Any = None
-    """The calls as they came; `_tool_call` reads them, so that a model's mistake is no fault of the answer."""
-
-
-class _Choice(BaseModel):
-    message: _WireMessage
-    finish_reason: str | None = None
+class _Choice(BaseModel, extra="allow"):
+    message: dict[str, Any]
+    """Read by its shape (harness.endpoint.spoken), so that a model's mistake is no fault of the answer."""
+    finish_reason: Any = None
     stop_reason: Any = None
     error: Any = None
     """What some gateways put beside the text of a reply that failed on its way."""
@@ -69,11 +77,16 @@ class _Choice(BaseModel):
             return {"message": {"content": choice["text"]}, **choice}
         return choice
 
+    @property
+    def named(self) -> dict[str, Any]:
+        """All its fields, also those that are not known here."""
+        return {**self.__dict__, **(self.model_extra or {})}
+
 
 class _Completion(BaseModel):
     model: str | None = None
     choices: list[_Choice] | None = None
-    usage: _WireUsage | None = None
+    usage: Annotated[_WireUsage | None, WrapValidator(_or_none)] = None
     prompt_token_ids: list[int] | None = None
 
 
@@ -116,21 +129,24 @@ class TokenCount(BaseModel):
     max_model_len: int | None = None
 
 
-def read_completion(data: object, *, max_tokens: int, context_tokens: int | None) -> Reply:
-    """The reply in the body of an HTTP 200. Raises TransientError when there is no whole one."""
-    completion, choice = _whole(data)
-    return believed(_reply(completion, choice), data, max_tokens=max_tokens, context_tokens=context_tokens)
+def read_completion(data: object, *, max_tokens: int, context_tokens: int | None, takes_calls: bool = False) -> Reply:
+    """The reply in the body of an HTTP 200, `takes_calls` to a request with tools.
+
+    Raises TransientError when there is no whole one.
+    """
+    whole = _whole(data)
+    reply = believed(_reply(whole), data, max_tokens=max_tokens, context_tokens=context_tokens)
+    return reply.model_copy(update={"signs": (*reply.signs, *_signs(reply, takes_calls=takes_calls))})
 
 
 def read_raw_reply(data: object) -> RawReply:
     """The reply in the body of an HTTP 200, not interpreted. Raises TransientError when there is no whole one."""
-    completion, choice = _whole(data)
-    message, usage, stop = choice.message, completion.usage or _WireUsage(), choice.stop_reason
-    reasoning = message.reasoning or message.reasoning_content
+    completion, choice, said, _ = _whole(data)
+    usage, stop = completion.usage or _WireUsage(), choice.stop_reason
     return RawReply(
-        content=without_lone_surrogates(message.content or ""),
-        reasoning=without_lone_surrogates(reasoning) if reasoning else None,
-        finish_reason=choice.finish_reason,
+        content=without_lone_surrogates(said.content),
+        reasoning=without_lone_surrogates(said.reasoning) if said.reasoning else None,
+        finish_reason=_finish_reason(choice),
         stop_reason=without_lone_surrogates(stop) if isinstance(stop, str) else stop if type(stop) is int else None,
         prompt_tokens=usage.prompt_tokens,
         completion_tokens=usage.completion_tokens,
@@ -145,7 +161,16 @@ def read_token_count(data: object) -> TokenCount | None:
         return None
 
 
-def _whole(data: object) -> tuple[_Completion, _Choice]:
+class _Whole(NamedTuple):
+    """A completion with the choice that counts, what it says, and whether it was cut."""
+
+    completion: _Completion
+    choice: _Choice
+    said: Spoken
+    cut: bool
+
+
+def _whole(data: object) -> _Whole:
     try:
         completion = _Completion.model_validate(data)
     except ValidationError:
@@ -154,30 +179,60 @@ def _whole(data: object) -> tuple[_Completion, _Choice]:
         raise TransientError(f"HTTP 200 without choices{_error_within(data)}")
     choice = completion.choices[0]
     failed = _error_within(data) or _error_within({"error": choice.error})
-    if failed or choice.finish_reason not in _COMPLETE | _CUT:
+    named = list(reasons(choice.named))
+    unfit = [reason for reason in named if ending(reason) == "failed"]
+    if failed or unfit:
         # abort, error, content_filter, none at all, or a new one: half a command must not be run.
-        reason = shorten(quote(choice.finish_reason))
+        reason = shorten(quote((unfit or named)[0]))
         raise TransientError(f"the server ended the reply with finish_reason {reason}, so it may not be whole{failed}")
-    return completion, choice
+    said = spoken(choice.message)
+    if said is None:
+        raise TransientError(f"HTTP 200, but the reply's content is no text: {shorten(quote(choice.message))}")
+    return _Whole(completion, choice, said, any(ending(reason) == "cut" for reason in named))
 
 
-def _reply(completion: _Completion, choice: _Choice) -> Reply:
-    message, usage = choice.message, completion.usage or _WireUsage()
-    reasoning = message.reasoning or message.reasoning_content
+def _reply(whole: _Whole) -> Reply:
+    completion, choice, said = whole.completion, whole.choice, without_channels(whole.said)
     return Reply(
-        content=without_lone_surrogates(message.content or ""),
-        reasoning=without_lone_surrogates(reasoning) if reasoning else None,
-        tool_calls=_tool_calls(message.tool_calls),
-        finish_reason=choice.finish_reason,
-        cut=choice.finish_reason in _CUT,
-        usage=Usage(
-            prompt_tokens=usage.prompt_tokens or 0,
-            completion_tokens=usage.completion_tokens or 0,
-            cached_tokens=usage.prompt_tokens_details.cached_tokens if usage.prompt_tokens_details else None,
-        ),
+        content=without_lone_surrogates(said.content),
+        reasoning=without_lone_surrogates(said.reasoning) if said.reasoning else None,
+        reasoning_field=said.reasoning_field,
+        tool_calls=tuple(_tool_call(call) for call in said.tool_calls),
+        finish_reason=_finish_reason(choice),
+        cut=whole.cut,
+        usage=_usage(completion.usage or _WireUsage(), said),
         model=completion.model,
+        signs=said.signs,
         tokens=_tokens(completion, choice),
     )
+
+
+def _signs(reply: Reply, *, takes_calls: bool) -> Iterator[str]:
+    """What is odd about a reply whose counts have been looked at."""
+    if reply.usage.uncounted:
+        yield "no_usage"
+    if not reply.content.strip() and not reply.tool_calls and reply.reasoning and not reply.cut:
+        yield "reasoning_only"
+    if takes_calls and not reply.tool_calls and holds_raw_call(reply.content.strip() or reply.reasoning or ""):
+        yield "raw_tool_call"
+
+
+def _usage(wire: _WireUsage, said: Spoken) -> Usage:
+    """The counts of a reply. For one that says something, 0 is no count: gateways put it for what is missing."""
+    prompt, completion = wire.prompt_tokens or 0, wire.completion_tokens
+    speaks = bool(said.content or said.reasoning or said.tool_calls)
+    is_counted = prompt > 0 and (completion is not None and (completion > 0 or not speaks))
+    return Usage(
+        prompt_tokens=prompt,
+        completion_tokens=completion or 0,
+        cached_tokens=wire.prompt_tokens_details.cached_tokens if wire.prompt_tokens_details else None,
+        uncounted=0 if is_counted else 1,
+    )
+
+
+def _finish_reason(choice: _Choice) -> str | None:
+    reason = choice.finish_reason
+    return without_lone_surrogates(reason if isinstance(reason, str) else json.dumps(reason)) if reason else None
 
 
 def _tokens(completion: _Completion, choice: _Choice) -> ReplyTokens | None:
@@ -190,10 +245,6 @@ def _tokens(completion: _Completion, choice: _Choice) -> ReplyTokens | None:
     found = [each.get("logprob") for each in content if isinstance(each, dict)] or told.get("token_logprobs") or ()
     logprobs = [each for each in found if isinstance(each, int | float)]
     return ReplyTokens(prompt=tuple(prompt), completion=tuple(choice.token_ids), logprobs=tuple(logprobs))
-
-
-def _tool_calls(calls: object) -> tuple[ToolCall, ...]:
-    return tuple(_tool_call(call) for call in calls) if isinstance(calls, list) else ()
 
 
 def _tool_call(call: object) -> ToolCall:

@@ -26,6 +26,7 @@ from harness.endpoint.limits import Lowering, ServerLimits, TooManyTokens
 from harness.endpoint.outage import AwayTooLongError, Outage, OutagePolicy
 from harness.endpoint.refusals import BODY_REMEDY, Reason, Refusal, judge
 from harness.endpoint.retry import Absence, BudgetSpentError, OnWait, RetryPolicy, Success, TransientError, persist
+from harness.endpoint.thinking import ReasoningPolicy
 from harness.endpoint.transport import StatusError, Transport
 from harness.endpoint.usage import says_nothing
 from harness.errors import (
@@ -36,7 +37,7 @@ from harness.errors import (
     RequestTooLarge,
 )
 from harness.model import Model, Rendering, Sampling, ServedModel
-from harness.rendering import render_prompt, stop_strings, wire_messages
+from harness.rendering import Sent, render_prompt, stop_strings, wire_messages
 from harness.trajectory import Message, Reply
 
 __all__ = [
@@ -73,8 +74,8 @@ class ChatModel:
     `request_timeout_sec` bounds one attempt from outside, the server's queue included.
     `rendering` chooses between `/chat/completions` and `/completions` with a prompt rendered here.
     `max_outage` says how long requests wait, at no cost to their budget, for an endpoint that is away altogether;
-    by default there is only the budget. `on_outage` is told in words when that begins and ends, and of the limits that
-    the endpoint's refusals tell.
+    by default there is only the budget. `on_outage` is told in words when that begins and ends, of the limits that the
+    endpoint's refusals tell, and when the way changes in which it is asked.
     Raises EndpointError for what cannot be used at all: base URL, key, contradictory template settings.
     """
 
@@ -100,13 +101,15 @@ class ChatModel:
         self.sampling = sampling
         self.rendering = rendering or Rendering()
         _check_template_settings(sampling, self.rendering)
+        self._reasoning = ReasoningPolicy(self.rendering)
         self.limits = ServerLimits(on_outage or (lambda _: None))
         self._key = usable_key(api_key)
         self._password = urlsplit(url).password
         self._timeout_sec = request_timeout_sec
         self._retry = retry or RetryPolicy()
         self._on_wait = on_wait
-        self.outage = Outage(self._probe, max_outage or OutagePolicy(max_sec=0), on_outage or (lambda _: None))
+        self._on_notice = on_outage or (lambda _: None)
+        self.outage = Outage(self._probe, max_outage or OutagePolicy(max_sec=0), self._on_notice)
         self._transport = Transport(url, self._key)
 
     @property
@@ -193,10 +196,14 @@ class ChatModel:
         """
         began, refused_sec, attempts = time.monotonic(), 0.0, 0
         lowering = Lowering(self.limits, max_tokens)
+        tried: list[Sent | None] = []
         while True:
             asked = lowering.max_tokens
             path, body = self.request(messages, seed=seed, max_tokens=asked, tools=tools)
-            read = partial(read_completion, max_tokens=asked, context_tokens=self.context_tokens)
+            tried.append(self._reasoning.sent)
+            read = partial(
+                read_completion, max_tokens=asked, context_tokens=self.context_tokens, takes_calls=bool(tools)
+            )
             absence = self.outage.request(waits=not elsewhere)
             try:
                 done = await self._ask(path, body, read, absence, elsewhere=elsewhere, max_tokens=asked)
@@ -204,14 +211,16 @@ class ChatModel:
             except TooManyTokens as error:
                 error.waited_sec += refused_sec
                 lowering.lower(error)
-                attempts, refused_sec = attempts + 1, time.monotonic() - began
+                tried.clear()
+            except RequestRefused as refused:
+                self._learn(refused, tried)
+            attempts, refused_sec = attempts + 1, time.monotonic() - began
         lowering.accepted()
         reply = done.value
+        self._reasoning.came_as(reply.reasoning_field)
         if says_nothing(reply):
             raise ContextLimitReached(_NOTHING, reply.usage.prompt_tokens or None)
-        self.limits.longest_tokens = max(
-            self.limits.longest_tokens, reply.usage.prompt_tokens + reply.usage.completion_tokens
-        )
+        self.limits.answered(reply.usage)
         return reply.model_copy(
             update={
                 "latency_sec": done.latency_sec,
@@ -220,6 +229,14 @@ class ChatModel:
                 "max_tokens": asked if asked < max_tokens else None,
             }
         )
+
+    def _learn(self, refused: RequestRefused, tried: list[Sent | None]) -> None:
+        """Change how reasoning goes back, where a refusal is about that. Raises it where nothing new can be tried."""
+        learned = self._reasoning.learn(refused, tried[-1]) if self._reasoning.sent == tried[-1] else ""
+        if learned is None or self._reasoning.sent in tried:
+            raise refused
+        if learned:  # else another conversation has learned it meanwhile
+            self._on_notice(learned)
 
     def request(
         self,
@@ -320,7 +337,7 @@ class ChatModel:
         """The path of the request for this history, and its fields."""
         rendering = self.rendering
         if rendering.template == "server":
-            fields: dict[str, Any] = {"messages": wire_messages(messages, rendering)}
+            fields: dict[str, Any] = {"messages": wire_messages(messages, rendering, self._reasoning.sent)}
             if rendering.chat_template_kwargs:
                 fields["chat_template_kwargs"] = rendering.chat_template_kwargs
             if tools:  # an empty list is refused by vLLM

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from harness.endpoint.refusals import Reason, Refusal
 from harness.errors import ContextLimitReached
 from harness.limits import SMALLEST_REPLY_TOKENS
+from harness.trajectory import Usage
 
 MOST_LOWERINGS = 10
 """Most times that one query is asked again with less max_tokens; halving the default to the smallest takes eight."""
@@ -43,6 +44,10 @@ class ServerLimits:
     def context_tokens(self) -> int | None:
         known = [each for each in (self.listed_tokens, self.learned_tokens) if each is not None]
         return min(known, default=None)
+
+    def answered(self, usage: Usage) -> None:
+        """Note the length of a prompt and its reply, for which there was room."""
+        self.longest_tokens = max(self.longest_tokens, usage.prompt_tokens + usage.completion_tokens)
 
     def learn_context(self, refusal: Refusal) -> None:
         """Take over the context's length from a refusal that tells a shorter one than is known."""

@@ -32,13 +32,19 @@ def believed(reply: Reply, data: object, *, max_tokens: int, context_tokens: int
         completion = completion if completion <= _bytes(reply) else 0
     if context_tokens is not None and prompt + completion > context_tokens + _SLACK:
         is_wrong, prompt = True, 0
+    is_dropped = prompt < reply.usage.prompt_tokens or completion < reply.usage.completion_tokens
     filled = prompt + completion if prompt and completion else total or 0
     is_full = context_tokens is not None and context_tokens <= filled <= context_tokens + _SLACK
     return reply.model_copy(
         update={
             "cut": reply.cut or completion == max_tokens or is_full,
             "usage": reply.usage.model_copy(
-                update={"prompt_tokens": prompt, "completion_tokens": completion, "cached_tokens": cached}
+                update={
+                    "prompt_tokens": prompt,
+                    "completion_tokens": completion,
+                    "cached_tokens": cached,
+                    "uncounted": 1 if is_dropped else reply.usage.uncounted,
+                }
             ),
             "signs": (*reply.signs, IMPOSSIBLE_USAGE) if is_wrong else reply.signs,
         }

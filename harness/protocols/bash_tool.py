@@ -7,7 +7,6 @@ stays there as it was understood: servers put the arguments into the prompt and 
 from __future__ import annotations
 
 import json
-import re
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
@@ -17,26 +16,12 @@ from harness.protocols.base import Command, Parsed
 from harness.protocols.bash import SAMPLES, BashProtocol, one_command
 from harness.protocols.json_values import Fields, decode
 from harness.protocols.text import unknown_fields
+from harness.raw_calls import holds_raw_call
 from harness.trajectory import ToolCall
 
 FUNCTION = "bash"
 
 _ALIASES = ("cmd", "code", "script", "bash")
-_CALL_MARKUP = re.compile(
-    r"<[|\uff5c][^\s<>]{0,40}?(?i:tool|call|func|invoke|python_tag|action|plugin|channel)"
-    r"|<(?:/?[\w-]+:)?(?:tool_calls?\b|TOOLCALL|function_calls?\b|tool_use\b|function=|parameter=|invoke name=)"
-    r"|\[TOOL_CALLS\]"
-)
-"""Control tokens and tags with which chat templates surround calls."""
-_CALL_NAME = re.compile(r"""["'](?:tool_?)?(?:name|function)["']\s*:\s*["']""")
-_CALL_ARGUMENTS = re.compile(r"""["'](?:arguments|parameters)["']\s*:\s*["'{]""")
-_ARGUMENT = re.compile(r"""(?:(?<=[{(,"'>])|^[ \t]*)(?:command(?:["'`]?\s*[:=]|<)|(?<=bash\()["'])""", re.MULTILINE)
-"""The name of our function's argument, in a call's notation; Python may leave it out."""
-_NOTATION = re.compile(r"""[{(<\[":]""")
-_PROSE = re.compile(r"[^\W\d_]\s+[^\W\d_]")
-"""Two words with a space between: a sentence, no notation."""
-_CALL_CHARS = 120
-"""Most characters between a function's name and that of its argument."""
 
 
 class BashTool(BashProtocol):
@@ -78,27 +63,11 @@ def _function(description: str, command: str) -> dict[str, Any]:
 
 
 def _without_call(content: str) -> FormatError:
-    if _holds_raw_call(content):
+    if holds_raw_call(content):
         return FormatError(
             "raw_tool_call", "A tool call was written as text, but it was not recognised as one in that form."
         )
     return FormatError("no_tool_call", "Found 0 tool calls; exactly one is needed.")
-
-
-def _holds_raw_call(content: str) -> bool:
-    """Whether the text holds a tool call in some model's own notation, which the server has not parsed.
-
-    Also where the server has dropped the control tokens round it: then the function's name stands before its argument
-    with nothing but notation between.
-    """
-    if _CALL_MARKUP.search(content) or (_CALL_NAME.search(content) and _CALL_ARGUMENTS.search(content)):
-        return True
-    for argument in _ARGUMENT.finditer(content):
-        before = content[max(0, argument.start() - _CALL_CHARS) : argument.start()]
-        _, named, between = before.rpartition(FUNCTION)
-        if named and _NOTATION.search(between) and not _PROSE.search(between):
-            return True
-    return False
 
 
 def _parse_call(call: ToolCall, warnings: list[str]) -> Parsed:

@@ -182,6 +182,7 @@ class ModelConfig(EndpointConfig, Rendering, use_attribute_docstrings=True):
     options: ClassVar[Mapping[str, Option]] = {
         **EndpointConfig.options,
         "template": Option(("--render",), metavar="HOW"),
+        "send_reasoning": Option(bare="on"),
     }
 
     base_url: Annotated[

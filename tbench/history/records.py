@@ -166,6 +166,7 @@ def _trial(result: TrialResult, cell: Cell) -> Row:
         "prompt_tokens": result.usage.prompt_tokens,
         "completion_tokens": result.usage.completion_tokens,
         "cached_tokens": result.usage.cached_tokens,
+        "uncounted": result.usage.uncounted,
         "wall_sec": result.timings.wall_sec,
         "model_sec": result.timings.model_sec,
         "agent_sec": result.timings.agent_sec,

@@ -52,6 +52,8 @@ class RunRow:
     per_seed: tuple[float, ...]
     prompt_tokens: int
     completion_tokens: int
+    uncounted: int
+    """Replies whose tokens the server did not count: then the sums are at least what they say."""
     total_sec: float
     """Seconds of all trials together."""
     metrics: Mapping[str, float]

@@ -103,7 +103,7 @@ def _cells(run: Path) -> list[str]:
         "–" if score is None or score.std is None else percent(score.std),
         f"{counts.scored}/{counts.planned}",
         str(counts.solved),
-        f"{tokens:,}" if tokens else "–",
+        f"{'≥ ' if found.usage.uncounted else ''}{tokens:,}" if tokens else "–",
         f"{found.time.total_sec / 3600:.2f}",
     ]
 

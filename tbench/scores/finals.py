@@ -74,7 +74,7 @@ class FinalResult:
     outcome: Outcome | None
     error: ErrorInfo | None
     steps: int
-    tokens: tuple[int, int, int | None]
+    tokens: tuple[int, int, int | None, int]
     replies_from: Mapping[str, int]
     replies: SeenOfReplies
     timings: Seconds
@@ -100,7 +100,7 @@ class FinalResult:
             outcome=result.outcome,
             error=result.error,
             steps=result.steps,
-            tokens=(usage.prompt_tokens, usage.completion_tokens, usage.cached_tokens),
+            tokens=(usage.prompt_tokens, usage.completion_tokens, usage.cached_tokens, usage.uncounted),
             replies_from=result.replies_from or _NO_NUMBERS,
             replies=SeenOfReplies.of(result.replies),
             timings=Seconds.of(result.timings),

@@ -207,10 +207,13 @@ def _only(what: str, names: Collection[str | None]) -> str | None:
 def _usage(results: Sequence[FinalResult]) -> Usage:
     if not results:
         return Usage()
-    prompt, completion, cached = zip(*(result.tokens for result in results), strict=True)
+    prompt, completion, cached, uncounted = zip(*(result.tokens for result in results), strict=True)
     known = [tokens for tokens in cached if tokens is not None]
     return Usage(
-        prompt_tokens=sum(prompt), completion_tokens=sum(completion), cached_tokens=sum(known) if known else None
+        prompt_tokens=sum(prompt),
+        completion_tokens=sum(completion),
+        cached_tokens=sum(known) if known else None,
+        uncounted=sum(uncounted),
     )
 
 

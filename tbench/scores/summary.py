@@ -350,7 +350,7 @@ class Summary(Frozen):
         tasks [{task, mean_reward, solved, scored, cells [{seed, status, reward, error, outcome, steps,
         wall_sec, attempt, human_touched, reward_all_steps, task_steps}], outcomes, mean_steps, mean_wall_sec, time}];
         errors [{stage, type, blame, count, retryable, example_message, example_trial}];
-        outcomes {name: count}; usage {prompt_tokens, completion_tokens, cached_tokens};
+        outcomes {name: count}; usage {prompt_tokens, completion_tokens, cached_tokens, uncounted};
         replies_from {url: count}; replies {total, models, fingerprints, weights, signs} (all but total {name: count});
         time {model_sec, waiting_sec, command_sec, verifier_sec, sandbox_sec, teardown_sec, other_sec, total_sec,
         queue_sec}, here and per task;

@@ -206,7 +206,8 @@ def _token_text(usage: Usage) -> str:
     if usage.cached_tokens is not None:
         share = f", {100 * usage.cached_tokens / usage.prompt_tokens:.0f} %" if usage.prompt_tokens else ""
         cached = f" ({usage.cached_tokens:,} cached{share})"
-    return f"{usage.prompt_tokens:,} prompt{cached}, {usage.completion_tokens:,} completion"
+    least = f"at least ({usage.uncounted:,} replies not counted) " if usage.uncounted else ""
+    return f"{least}{usage.prompt_tokens:,} prompt{cached}, {usage.completion_tokens:,} completion"
 
 
 def _about(summary: Summary) -> str:

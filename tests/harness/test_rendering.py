@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from pydantic import ValidationError
 
 from harness.model import Rendering, Template
-from harness.rendering import render_prompt, stop_strings, wire_messages, without_thinking
+from harness.rendering import Sent, render_prompt, stop_strings, wire_messages, without_thinking
 from harness.trajectory import Message, ToolCall
 
 LOCAL = [template for template in get_args(Template) if template != "server"]
@@ -39,7 +39,7 @@ class TestMessages:
         assert [one_wire(message) for message in HISTORY] == [
             {"role": "system", "content": "Be brief."},
             {"role": "user", "content": "List the files."},
-            {"role": "assistant", "content": REPLY.content},
+            {"role": "assistant", "content": REPLY.content, "reasoning_content": "apart"},
             {"role": "user", "content": "a b"},
         ]
 
@@ -56,9 +56,27 @@ class TestMessages:
             {"role": "tool", "content": "a b", "tool_call_id": "call_1"},
         ]
 
-    def test_reasoning_is_sent_only_when_asked_for(self):
-        assert "reasoning_content" not in one_wire(REPLY)
-        assert one_wire(REPLY, Rendering(send_reasoning=True))["reasoning_content"] == "apart"
+    @pytest.mark.parametrize(
+        ("rendering", "sent"),
+        [
+            (Rendering(), "apart"),
+            (Rendering(send_reasoning=True), "apart"),
+            (Rendering(send_reasoning="on"), "apart"),
+            (Rendering(send_reasoning="off"), None),
+            (Rendering(send_reasoning=False), None),
+            (Rendering(strip_thinking="on"), None),
+        ],
+    )
+    def test_the_template_is_given_earlier_reasoning_unless_it_is_not_to_be_sent(self, rendering, sent):
+        assert one_wire(REPLY, rendering).get("reasoning_content") == sent
+
+    def test_reasoning_goes_back_under_the_name_in_which_it_came(self):
+        silent = REPLY.model_copy(update={"reasoning": None})
+        assert wire_messages([REPLY], Rendering(), Sent("reasoning"))[0]["reasoning"] == "apart"
+        assert "reasoning" not in wire_messages([silent], Rendering(), Sent("reasoning"))[0]
+        assert wire_messages([silent], Rendering(), Sent(always=True))[0]["reasoning_content"]
+        parts = wire_messages([REPLY], Rendering(), Sent("content"))[0]["content"]
+        assert [part["type"] for part in parts] == ["thinking", "text"]
 
     @pytest.mark.parametrize(("strip", "sent"), [("auto", REPLY.content), ("off", REPLY.content), ("on", "ls")])
     def test_thinking_stays_unless_it_is_to_go(self, strip, sent):

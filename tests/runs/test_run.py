@@ -52,7 +52,7 @@ TIMING_KEYS = {
     "queue_sec", "sandbox_sec", "agent_sec", "model_sec", "waited_sec", "command_sec", "verifier_sec",
     "teardown_sec", "wall_sec",
 }  # fmt: skip
-USAGE_KEYS = {"prompt_tokens", "completion_tokens", "cached_tokens"}
+USAGE_KEYS = {"prompt_tokens", "completion_tokens", "cached_tokens", "uncounted"}
 ERROR_KEYS = {"stage", "type", "blame", "retryable", "message"}
 
 

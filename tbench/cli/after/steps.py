@@ -49,6 +49,7 @@ def step_lines(step: Step, count: int, *, whole: bool = False) -> Iterator[Style
     code = "" if step.exit_code is None else f", exit {step.exit_code}"
     usage = step.reply.usage
     tokens = f", {usage.prompt_tokens:,} + {usage.completion_tokens:,} tokens" if usage.completion_tokens else ""
+    tokens = ", tokens not counted" if usage.uncounted else tokens
     yield click.style(
         f"step {step.index} of {count}: model {step.model_sec:.1f} s, commands {step.command_sec:.1f} s{code}{tokens}",
         bold=True,

@@ -109,6 +109,8 @@ def _warnings(trial: StoredTrial) -> Iterator[str]:
         yield _marked("form", ", ".join(f"{kind} {count}" for kind, count in errors.most_common()), fg="yellow")
     if "raw_tool_call" in errors:
         yield "  Tool calls came as text: start the server with the --tool-call-parser of this model."
+    if "reply_in_reasoning" in errors:
+        yield "  Whole replies came as thinking: start the server with the --reasoning-parser of this model, or none."
     kinds = Counter(warning.partition(":")[0] for step in trial.steps for warning in step.warnings)
     if kinds:
         yield _marked("warnings", ", ".join(f"{kind} {count}" for kind, count in kinds.most_common(6)), fg="yellow")

@@ -139,10 +139,15 @@ def _cells(row: RunRow, roots: Sequence[Path]) -> tuple[str, ...]:
         _score(row),
         f"{row.scored}/{row.planned}",
         str(len(row.seeds)),
-        _rounded(tokens) if (tokens := row.prompt_tokens + row.completion_tokens) else "-",
+        _tokens(row),
         "-" if row.wall_sec is None else duration(row.wall_sec),
         _state(row),
     )
+
+
+def _tokens(row: RunRow) -> str:
+    tokens = row.prompt_tokens + row.completion_tokens
+    return f"{'≥' if row.uncounted else ''}{_rounded(tokens)}" if tokens else "-"
 
 
 def _proxy_cells(row: ProxyRow, roots: Sequence[Path]) -> tuple[str, ...]:

@@ -141,8 +141,8 @@ def _metrics(reply: Reply, model_sec: float) -> Fields:
 
 
 def token_counts(usage: Usage, prefix: str = "") -> Fields:
-    """The counts as the endpoint told them; those that it did not tell are left out."""
-    told = usage.prompt_tokens or usage.completion_tokens
+    """The counts as the endpoint told them; those that it did not tell, and sums that lack some, are left out."""
+    told = not usage.uncounted and (usage.prompt_tokens or usage.completion_tokens)
     return _given(
         {
             f"{prefix}prompt_tokens": usage.prompt_tokens if told else None,

@@ -156,7 +156,7 @@ def _context(usage: Usage, replies: int, outcome: Outcome | None) -> Record:
 
 
 def _counts(usage: Usage) -> Record:
-    told = usage.prompt_tokens or usage.completion_tokens
+    told = not usage.uncounted and (usage.prompt_tokens or usage.completion_tokens)
     return {
         "n_input_tokens": usage.prompt_tokens if told else None,
         "n_cache_tokens": usage.cached_tokens,

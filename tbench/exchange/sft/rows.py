@@ -21,7 +21,7 @@ from tbench.exchange.tool_arguments import json_object
 
 Thinking = Literal["keep", "inline", "drop"]
 """Thinking stays where it came (`keep`), stands in `<think>` tags in front of the text (`inline`), or goes (`drop`)."""
-_AS_STORED = Rendering(strip_thinking="off", send_reasoning=True)
+_AS_STORED = Rendering(strip_thinking="off", send_reasoning="on")
 
 Fields = dict[str, Any]
 
