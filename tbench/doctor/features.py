@@ -12,6 +12,7 @@ from typing import Any, Literal, NamedTuple
 from harness.endpoint.address import full_url, goes_past_proxies
 from harness.endpoint.answers import server_words
 from harness.endpoint.refusals import Reason, judge
+from harness.endpoint.spoken import spoken
 from harness.model import Sampling
 from harness.protocols import PROTOCOLS, load_protocol
 from tbench.doctor import in_thread
@@ -94,9 +95,9 @@ def _reasoning(ask: Asks) -> Feature:
     got = ask(_CHAT, {"messages": _SAY, "temperature": 0.0, "max_tokens": 512})
     if got.status != 200:
         return Feature("reasoning", "no", got.words)
-    name = next((name for name in ("reasoning", "reasoning_content") if got.message.get(name)), None)
-    if name is not None:
-        return Feature("reasoning", "yes", f"apart from the reply, as message.{name}")
+    said = spoken(got.message)
+    if said is not None and said.reasoning:
+        return Feature("reasoning", "yes", f"apart from the reply, as message.{said.reasoning_field}")
     if "</think>" in _said(got) or "<think>" in _said(got):
         return Feature("reasoning", "unclear", "within the reply: start the server with a reasoning parser")
     return Feature("reasoning", "no", "the model has shown none")
@@ -173,9 +174,73 @@ def _completions(ask: Asks) -> Feature:
     return Feature("completions", "yes", "prompts that are rendered here (--render)")
 
 
+_THOUGHT = "First I look at the files, then I read the one that matters. " * 8
+_WAYS: Mapping[str, Mapping[str, str]] = {
+    "reasoning_content": {"reasoning_content": _THOUGHT},
+    "reasoning": {"reasoning": _THOUGHT},
+    "<think> in the content": {"content": f"<think>\n{_THOUGHT}\n</think>\n\n"},
+}
+"""The forms in which earlier thinking can go back."""
+
+
+def _earlier_thinking(ask: Asks) -> Feature:
+    """Whether the chat template gives the model its earlier thinking back, by how long prompts are with it and without.
+
+    Behind a message of the user, as the text protocols have it, and between tool calls.
+    """
+    name, call = "earlier thinking", {"id": "call_00001", "type": "function"}
+    call = {**call, "function": {"name": "bash", "arguments": '{"command": "ls"}'}}
+    result = {"role": "tool", "tool_call_id": "call_00001", "content": "a b"}
+    talked = _kept(ask, {"content": "ls"}, {"role": "user", "content": "a b"}, {})
+    tools = {"tools": list(load_protocol("bash-tool").tools)}
+    called = _kept(ask, {"content": "", "tool_calls": [call]}, result, tools)
+    if talked is None:
+        got = ask(_CHAT, {"messages": _SAY, "temperature": 0.0, "max_tokens": 1})
+        is_there = got.status == 200
+        return Feature(name, "unclear" if is_there else "no", "prompts are not counted" if is_there else got.words)
+    if talked:
+        return Feature(name, "yes", f"kept, also behind messages of the user, as {talked}")
+    reread = "each prompt is read again from the newest reply on"
+    if called:
+        return Feature(name, "unclear", f"kept between tool calls, as {called}; dropped behind a message of the user: "
+                       f"text protocols lose it, and {reread}")  # fmt: skip
+    return Feature(name, "no", f"dropped by the chat template, or not taken: {reread}")
+
+
+def _kept(ask: Asks, said: Mapping[str, Any], told: Mapping[str, Any], more: Mapping[str, Any]) -> str | None:
+    """The first form in which thinking makes the prompt longer; empty where none does, None without counts."""
+
+    def count(fields: Mapping[str, str]) -> int | None:
+        content = fields.get("content", "") + said["content"]
+        messages = [*_SAY, {"role": "assistant", **said, **fields, "content": content}, told]
+        got = ask(_CHAT, {"messages": messages, **more, "temperature": 0.0, "max_tokens": 1})
+        usage = got.body.get("usage") if got.status == 200 and isinstance(got.body, dict) else None
+        tokens = usage.get("prompt_tokens") if isinstance(usage, dict) else None
+        return tokens if isinstance(tokens, int) and tokens > 0 else None
+
+    without = count({})
+    if without is None:
+        return None
+    return next((way for way, fields in _WAYS.items() if (count(fields) or 0) > without + _MARGIN), "")
+
+
+_MARGIN = 20
+"""Tokens by which a prompt is longer at least if all of that thinking is in it."""
 _CHAT = "/chat/completions"
 PROBES: Sequence[Callable[[Asks], Feature]] = (
-    *(_seed, _tools, _reasoning, _usage, _logprobs, _token_ids, _context_error, _streaming, _template, _completions),
+    *(
+        _seed,
+        _tools,
+        _reasoning,
+        _earlier_thinking,
+        _usage,
+        _logprobs,
+        _token_ids,
+        _context_error,
+        _streaming,
+        _template,
+        _completions,
+    ),
 )
 
 

@@ -37,7 +37,11 @@ def vllm(asked: dict[str, Any]) -> bytes:
     if asked.get("return_token_ids"):
         body["choices"][0]["token_ids"] = [1]
         body["prompt_token_ids"] = [1, 2]
-    body["usage"] = {"prompt_tokens": 5, "completion_tokens": 2, "prompt_tokens_details": {"cached_tokens": 0}}
+    body["usage"] = {
+        "prompt_tokens": 5 if len(asked["messages"]) == 1 else len(json.dumps(asked["messages"])),
+        "completion_tokens": 2,
+        "prompt_tokens_details": {"cached_tokens": 0},
+    }
     return answer(200, body)
 
 
@@ -86,6 +90,7 @@ async def test_a_server_that_ignores_or_refuses_what_it_does_not_know_is_told_ap
         "seed": "no",
         "tools": "no",
         "reasoning": "unclear",
+        "earlier thinking": "unclear",
         "usage": "no",
         "logprobs": "no",
         "token ids": "no",
@@ -97,6 +102,32 @@ async def test_a_server_that_ignores_or_refuses_what_it_does_not_know_is_told_ap
     assert features["tools"].seen == "HTTP 400: tools are not supported"
     fits = fitting_protocols(list(features.values()))
     assert [name for name, why in fits.items() if why] == ["bash-tool"]
+
+
+@pytest.mark.parametrize(
+    ("template", "can", "words"),
+    [
+        ("keeps", "yes", "as reasoning_content"),
+        ("keeps between calls", "unclear", "text protocols lose it"),
+        ("drops", "no", "read again from the newest reply on"),
+        ("knows the other name", "yes", "as reasoning"),
+        ("refuses the field", "yes", "<think> in the content"),
+    ],
+)
+async def test_a_template_that_drops_earlier_thinking_is_found_by_the_length_of_prompts(server, template, can, words):
+    def answers(asked: dict[str, Any]) -> bytes:
+        said = next((each for each in asked.get("messages", []) if each["role"] == "assistant"), {})
+        if template == "refuses the field" and {"reasoning", "reasoning_content"} & said.keys():
+            return answer(400, {"error": {"message": "extra fields not permitted"}})
+        field = "reasoning" if template == "knows the other name" else "reasoning_content"
+        thought = said.get("content", "") if template == "refuses the field" else said.get(field, "")
+        kept = thought if template != "drops" and ("tools" in asked or template != "keeps between calls") else ""
+        usage = {"prompt_tokens": 30 + len(kept.split()), "completion_tokens": 1}
+        return answer(200, {**completion("text"), "usage": usage})
+
+    feature = (await found(server, answers))["earlier thinking"]
+    assert feature.can == can
+    assert words in feature.seen
 
 
 async def test_a_server_that_is_gone_can_do_nothing(server: FaultServer) -> None:
