@@ -27,7 +27,7 @@ from harness.endpoint.finish import ending, reasons
 from harness.endpoint.retry import TransientError
 from harness.endpoint.spoken import Spoken, spoken, without_channels
 from harness.endpoint.usage import believed
-from harness.raw_calls import holds_raw_call
+from harness.protocols.raw_calls import holds_raw_call
 from harness.text import without_lone_surrogates
 from harness.trajectory import Frozen, Reply, ReplyTokens, ToolCall, Usage
 

@@ -15,8 +15,8 @@ from harness.errors import FormatError
 from harness.protocols.base import Command, Parsed
 from harness.protocols.bash import SAMPLES, BashProtocol, one_command
 from harness.protocols.json_values import Fields, decode
+from harness.protocols.raw_calls import holds_raw_call
 from harness.protocols.text import unknown_fields
-from harness.raw_calls import holds_raw_call
 from harness.trajectory import ToolCall
 
 FUNCTION = "bash"

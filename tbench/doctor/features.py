@@ -188,8 +188,9 @@ def _earlier_thinking(ask: Asks) -> Feature:
 
     Behind a message of the user, as the text protocols have it, and between tool calls.
     """
-    name, call = "earlier thinking", {"id": "call_00001", "type": "function"}
-    call = {**call, "function": {"name": "bash", "arguments": '{"command": "ls"}'}}
+    name = "earlier thinking"
+    function = {"name": "bash", "arguments": '{"command": "ls"}'}
+    call = {"id": "call_00001", "type": "function", "function": function}
     result = {"role": "tool", "tool_call_id": "call_00001", "content": "a b"}
     talked = _kept(ask, {"content": "ls"}, {"role": "user", "content": "a b"}, {})
     tools = {"tools": list(load_protocol("bash-tool").tools)}

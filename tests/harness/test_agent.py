@@ -24,6 +24,7 @@ from harness.model import Sampling, Seeds
 from harness.protocols.base import CommandResult, Keys, ScreenView
 from harness.protocols.bash import MARKER
 from harness.protocols.bash_block import BashBlock
+from harness.protocols.bash_tool import BashTool
 from harness.protocols.keystrokes_json import KeystrokesJson
 from harness.terminal import Settled
 from harness.trajectory import Message, OnOverflow, Outcome, Reply, Step, Trajectory, Usage
@@ -498,3 +499,41 @@ async def test_time_for_which_the_terminal_was_out_of_reach_is_not_charged() -> 
     terminal.agent = Agent(ScriptedModel([LS, CLAIM, CLAIM]), terminal, KeystrokesJson(), Limits(timeout_sec=0.08))
     trajectory = await terminal.agent.run("Do it.")
     assert (trajectory.outcome, trajectory.waited_sec) == (Outcome.SUBMITTED, pytest.approx(0.1))
+
+
+# -- replies that are no words of the model's ------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("reasoning", "bash", "kind"),
+    [
+        (LS, False, "reply_in_reasoning"),
+        (SUBMIT, True, "reply_in_reasoning"),
+        ("I wonder what to do.", False, "no_json"),
+    ],
+)
+async def test_a_reply_that_stands_whole_in_the_thinking_is_named_and_not_done(reasoning, bash, kind) -> None:
+    terminal = FakeTerminal()
+    trajectory = await run(
+        ScriptedModel([reply("", reasoning=reasoning)] * 2), terminal, bash=bash, limits=Limits(steps=2)
+    )
+    assert [step.format_error for step in trajectory.steps] == [kind] * 2
+    assert terminal.typed == []
+    assert ("thinking" in trajectory.steps[0].observation) is (kind == "reply_in_reasoning") or not bash
+
+
+async def test_a_call_that_was_left_in_the_thinking_is_named() -> None:
+    raw = '<tool_call>{"name": "bash", "arguments": {"command": "ls"}}</tool_call>'
+    made = Agent(ScriptedModel([reply("\n", reasoning=raw)]), FakeTerminal(), BashTool(), Limits(steps=1))
+    trajectory = await made.run("Make the tests pass.")
+    assert trajectory.steps[0].format_error == "reply_in_reasoning"
+
+
+async def test_a_limit_of_tokens_that_nobody_counts_is_said_once_to_have_no_effect() -> None:
+    silent = Reply(content=LS, usage=Usage(uncounted=1))
+    trajectory = await run(ScriptedModel([silent, silent]), limits=Limits(completion_tokens=100, steps=2))
+    assert trajectory.outcome is Outcome.STEP_LIMIT
+    assert trajectory.usage == Usage(uncounted=2)
+    assert trajectory.warnings["limit_without_effect"] == 1
+    assert trajectory.steps[0].warnings[0].startswith("limit_without_effect: ")
+    assert "limit_without_effect" not in (await run(ScriptedModel([silent]), limits=Limits(steps=1))).warnings
