@@ -151,7 +151,7 @@ def _as_now(content: Mapping[str, Any]) -> Mapping[str, Any]:
     config = content.get("config")
     if version != 2 or not isinstance(config, Mapping) or not isinstance(config.get("model"), Mapping):
         return content
-    model = {"seed_scheme": "bare", **config["model"]}
+    model = {"seed_scheme": "bare", "send_reasoning": "off", **config["model"]}
     return {**content, "schema_version": RUN_SCHEMA_VERSION, "config": {**config, "model": model}}
 
 
@@ -190,6 +190,7 @@ def _of_version_1(old: Mapping[str, Any]) -> dict[str, Any]:
             "name": wanted.get("model") or old.get("model"),
             **_taken(wanted, _TIMES),
             **(old.get("sampling") or {}),
+            "send_reasoning": "off",
             **(old.get("rendering") or {}),
             "seed_scheme": "bare",
         },

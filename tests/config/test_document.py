@@ -213,7 +213,12 @@ def test_what_version_1_says_of_the_run_itself_is_kept() -> None:
         "endpoints": [],
     }
     assert document.config == a_config(
-        source="tasks", seeds=2, concurrency=1, base_url="http://127.0.0.1:8197/v1", seed_scheme="bare"
+        source="tasks",
+        seeds=2,
+        concurrency=1,
+        base_url="http://127.0.0.1:8197/v1",
+        seed_scheme="bare",
+        send_reasoning="off",
     ).with_values(model={"name": EARLIER["options"]["model"]["model"] or EARLIER["model"]})
 
 
