@@ -63,11 +63,6 @@ class Usage(Frozen):
             uncounted=self.uncounted + other.uncounted,
         )
 
-    @property
-    def is_known(self) -> bool:
-        """Whether anything was counted, or nothing was there to be counted."""
-        return bool(self.prompt_tokens or self.completion_tokens or not self.uncounted)
-
 
 class ReplyTokens(Frozen):
     """The tokens of a request and its reply as the server has them: text that is tokenized again may be others."""

@@ -243,6 +243,7 @@ def test_options_in_prose_exist() -> None:
     known |= {"--logprobs-mode"}
     known |= {"--address", "--num-cpus", "--head"}  # of ray start
     known |= {"--max-model-len", "--enable-auto-tool-choice", "--tool-call-parser", "--enable-prompt-tokens-details"}
+    known |= {"--reasoning-parser"}
     known |= {option for words in every_command() for option in options_of(words)}
     for page in PAGES:
         said = re.sub(r"^\|[^|]*\|", "", prose(page), flags=re.MULTILINE) if page == FROM_HARBOR else prose(page)

@@ -206,8 +206,8 @@ def _token_text(usage: Usage) -> str:
     if usage.cached_tokens is not None:
         share = f", {100 * usage.cached_tokens / usage.prompt_tokens:.0f} %" if usage.prompt_tokens else ""
         cached = f" ({usage.cached_tokens:,} cached{share})"
-    least = f"at least ({usage.uncounted:,} replies not counted) " if usage.uncounted else ""
-    return f"{least}{usage.prompt_tokens:,} prompt{cached}, {usage.completion_tokens:,} completion"
+    counts = f"{usage.prompt_tokens:,} prompt{cached}, {usage.completion_tokens:,} completion"
+    return f"at least {counts}; replies not counted: {usage.uncounted:,}" if usage.uncounted else counts
 
 
 def _about(summary: Summary) -> str:

@@ -323,6 +323,15 @@ def test_the_summary_says_which_servers_replied_and_what_share_of_the_prompts_wa
     assert "replies: 2 from http://a/v1, 1,201 from http://b/v1" in lines
 
 
+def test_tokens_that_the_server_did_not_count_are_unknown_and_not_0() -> None:
+    silent, half = Usage(uncounted=2), Usage(prompt_tokens=50, completion_tokens=5, uncounted=1)
+    summary = summarise([trial("t", 0, 1.0, usage=silent)], ["t"], [0])
+    assert "tokens: not counted" in printed(summary).splitlines()
+    summary = summarise([trial("t", 0, 1.0, usage=silent), trial("t", 1, 1.0, usage=half)], ["t"], [0, 1])
+    assert summary.usage == Usage(prompt_tokens=50, completion_tokens=5, uncounted=3)
+    assert "tokens: at least 50 prompt, 5 completion; replies not counted: 3" in printed(summary).splitlines()
+
+
 def test_usage_is_summed_over_counted_trials() -> None:
     results = [trial("t", seed, 1.0, usage=Usage(prompt_tokens=5, completion_tokens=2)) for seed in (0, 1)]
     assert summarise(results, ["t"], [0, 1]).usage == Usage(prompt_tokens=10, completion_tokens=4)

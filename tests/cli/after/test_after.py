@@ -162,3 +162,10 @@ def test_a_recording_is_played_in_the_terminal_which_is_sane_afterwards(tmp_path
     child.close()
     assert child.exitstatus == 0
     assert "play needs a terminal; tbench show" in tbench("play", trial).stderr
+
+
+def test_why_names_the_parser_that_a_server_lacks(tmp_path: Path) -> None:
+    steps = [a_step(1, format_error="reply_in_reasoning"), a_step(2, format_error="raw_tool_call")]
+    said = tbench("why", write_trial(tmp_path / "run", steps)).stdout
+    assert "start the server with the --reasoning-parser of this model" in said
+    assert "start the server with the --tool-call-parser of this model" in said
