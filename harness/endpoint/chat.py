@@ -269,7 +269,7 @@ class ChatModel:
     async def metrics(self) -> object:
         """The body of the `/metrics` beside its `/v1`, asked for once, without retries. Raises EndpointError."""
         try:
-            return await self._transport.get(f"{self._root}/metrics")
+            return await self._transport.get_text(f"{self._root}/metrics")
         except TransientError as failure:
             words = failure.reason
         except StatusError as error:
@@ -387,7 +387,7 @@ class ChatModel:
             return await persist(attempt, policy, self._tell_waiting, absence)
         except BudgetSpentError as error:
             times = "1 attempt" if error.attempts == 1 else f"{error.attempts} attempts"
-            words = f"{self._public(error.reason)} (gave up after {times})"
+            words = f"{self._public(error.failure.reason)} (gave up after {times})"
         except AwayTooLongError as error:
             words = str(error)
         raise EndpointUnavailable(f"{self._where(path)}: {words}")

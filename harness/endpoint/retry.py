@@ -41,6 +41,8 @@ class RetryPolicy(Frozen):
     """Longest first pause when the connection broke: a server closing an idle connection is no outage."""
     max_retry_after_sec: float = Field(default=300.0, ge=0)
     """Longest pause that a server's Retry-After can ask for."""
+    most_costly: int = Field(default=2, ge=1)
+    """Most attempts in which the server does its work in vain: see `TransientError.costly`."""
 
 
 class TransientError(Exception):
@@ -55,6 +57,8 @@ class TransientError(Exception):
         refused: bool = False,
         answered: bool = False,
         lost: bool = False,
+        costly: bool = False,
+        over_time: bool = False,
     ) -> None:
         super().__init__(reason)
         self.reason = reason
@@ -67,14 +71,19 @@ class TransientError(Exception):
         """Whether a server is there, which asked to come again."""
         self.lost = lost
         """Whether the server that had the request went away, and is back."""
+        self.costly = costly or over_time
+        """Whether the server has done its work in vain, and would most likely do so again."""
+        self.over_time = over_time
+        """Whether the reply took longer than a request may, here or on the way."""
 
 
 class BudgetSpentError(Exception):
     """Raised where the budget is spent."""
 
-    def __init__(self, reason: str, attempts: int) -> None:
-        super().__init__(reason)
-        self.reason = reason
+    def __init__(self, failure: TransientError, attempts: int) -> None:
+        super().__init__(failure.reason)
+        self.failure = failure
+        """That of the last attempt."""
         self.attempts = attempts
 
 
@@ -139,7 +148,9 @@ async def persist(
     except RetryError as error:
         last = error.last_attempt
     # Raised here and not above: an exception chain could carry request headers into a log.
-    raise BudgetSpentError(str(last.exception()), last.attempt_number)
+    failure = last.exception()
+    assert isinstance(failure, TransientError)
+    raise BudgetSpentError(failure, last.attempt_number)
 
 
 class _Budget:
@@ -152,6 +163,7 @@ class _Budget:
         self._began = self._started = time.monotonic()
         self._free_sec = 0.0
         self._was_away = False
+        self._costly = 0
         self._own_pause = _pauses(policy)
 
     def attempts(self) -> AsyncRetrying:
@@ -173,13 +185,17 @@ class _Budget:
             self._was_away = await self._absence.was_away(_failure(state))
         if self._was_away:
             self._free_sec += time.monotonic() - self._began
+        else:
+            self._costly += _failure(state).costly
 
     def _pause(self, state: RetryCallState) -> float:
         return 0.0 if self._was_away else self._own_pause(state)
 
     def _is_spent(self, state: RetryCallState) -> bool:
+        if self._was_away:
+            return False
         spent = time.monotonic() - self._started - self._free_sec
-        return not self._was_away and spent + state.upcoming_sleep >= self._policy.total_sec
+        return self._costly >= self._policy.most_costly or spent + state.upcoming_sleep >= self._policy.total_sec
 
     def _tell(self, state: RetryCallState) -> None:
         if self._on_wait is not None and not self._was_away:

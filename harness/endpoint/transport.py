@@ -1,6 +1,7 @@
 """HTTP to one endpoint: a JSON body out, a JSON body in, and every way in which that can fail told apart.
 
-The only module that imports openai, and only when a Transport is made: the import takes about a second.
+The only module that imports openai, for its HTTP clients, and only when a Transport is made: the import takes about a
+second.
 """
 
 from __future__ import annotations
@@ -8,20 +9,27 @@ from __future__ import annotations
 import errno
 import json
 import os
+import ssl
+import sys
 import time
 from collections import deque
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 from urllib.parse import urlsplit
 
 from harness.endpoint.address import goes_past_proxies, proxy_of
-from harness.endpoint.answers import shorten
+from harness.endpoint.answers import LONGEST_QUOTE, quote, shorten
+from harness.endpoint.bodies import ENCODINGS, Answer, Bodies, OutOfBoundsError, out_of_bounds
+from harness.endpoint.certificates import certificate_words, check_certificates
 from harness.endpoint.retry import TransientError
 from harness.errors import EndpointError
 from harness.turns import take_turn
 
-_PLACEHOLDER_KEY = "none"  # the SDK demands a key, local servers ignore it
+T = TypeVar("T")
+
+_USER_AGENT = "tbench"
+_MOST_REDIRECTS = 5
 _JSON = {"Content-Type": "application/json"}
 _BROKEN = {
     *("ReadError", "WriteError", "CloseError", "RemoteProtocolError"),  # of httpx and httpx2
@@ -45,81 +53,100 @@ class _Connections:
 
 
 class StatusError(Exception):
-    """An answer whose HTTP status is no 2xx; `body` is decoded as far as it can be."""
+    """An answer whose HTTP status is no 2xx; `body` is decoded JSON, or text: of a page only its title and headings."""
 
-    def __init__(self, status: int, body: object, retry_after: str | None) -> None:
-        super().__init__(f"HTTP {status}")
-        self.status = status
-        self.body = body
-        self.retry_after = retry_after
+    def __init__(self, answer: Answer, sent_bytes: int = 0) -> None:
+        super().__init__(f"HTTP {answer.status}")
+        self.status = answer.status
+        self.body = _words_or_json(answer)
+        self.is_page = answer.is_page
+        """Whether it is a page for people, which no server of models sends, but what stands before it."""
+        self.content_type = answer.content_type
+        self.server = answer.server
+        """What answered, by its header of that name."""
+        self.retry_after = answer.retry_after
         """The header of that name."""
+        self.sent_bytes = sent_bytes
+        """Size of the body that was sent."""
 
 
 class Transport:
     """Connections to one base URL, kept between requests, with the key that each is sent with.
 
-    Raises EndpointError where the environment's proxy cannot be used.
+    Raises EndpointError where the environment's proxy or certificates cannot be used.
     """
 
     def __init__(self, url: str, key: str | None) -> None:
         import aiohttp
+        import anyio
         import openai
 
-        self._sdk = openai
-        self._failures = (openai.APIConnectionError, aiohttp.ClientError)
+        http = _library_of(openai.DefaultAsyncHttpxClient)
+        self._failures = (http.HTTPError, http.StreamError, aiohttp.ClientError, OSError, anyio.EndOfStream)
+        self._bodies = Bodies()
         self.proxy = proxy_of(url)
         self._idle_since: deque[float] = deque()
-        """When connections became idle that may be kept: the SDK does not tell which of them a request goes out on."""
+        """When connections became idle that may be kept: nobody tells which of them a request goes out on."""
         # aiohttp costs half of httpx per request, but it knows no SOCKS, and takes no password in a URL beside a key.
         is_direct = self.proxy is None and urlsplit(url).username is None
+        headers = {"Accept": "application/json", "Accept-Encoding": ENCODINGS, "User-Agent": _USER_AGENT}
+        if key is not None:
+            headers["Authorization"] = f"Bearer {key}"
+        if not is_direct and urlsplit(url).scheme != "https":
+            # httpx's pool keeps idle connections for 5 s, too: a race when a command takes that long.
+            headers["Connection"] = "close"
+        kept: dict[str, Any] = {"limits": _Connections()} if is_direct else {}
+        make: Any = openai.DefaultAioHttpClient if is_direct else openai.DefaultAsyncHttpxClient
+        check_certificates()
         try:
-            self._client = openai.AsyncOpenAI(
+            self._client = make(
                 base_url=url,
-                api_key=key or _PLACEHOLDER_KEY,
+                headers=headers,
                 timeout=None,  # bounded from outside, the server's queue included
-                max_retries=0,
-                http_client=self._http_client(url, is_direct),
-                # httpx's pool keeps idle connections for 5 s, too: a race when a command takes that long.
-                default_headers=None if is_direct or urlsplit(url).scheme == "https" else {"Connection": "close"},
+                follow_redirects=False,  # their bodies would be read whole
+                # The environment's proxies are not for this machine; its certificates are for all others.
+                trust_env=not goes_past_proxies(url),
+                **kept,
             )
         except (ImportError, ValueError) as error:
             raise EndpointError(f"{self.proxy or 'the proxy of the environment'}: {_proxy_words(error)}") from None
 
-    def _http_client(self, url: str, is_direct: bool) -> Any:
-        if not is_direct:
-            return self._sdk.DefaultAsyncHttpxClient(trust_env=not goes_past_proxies(url))
-        # The environment's proxies are not for this machine; its certificates are for all others.
-        kept: Any = _Connections()
-        hooks = {"response": [_in_turn]}
-        return self._sdk.DefaultAioHttpClient(limits=kept, trust_env=not goes_past_proxies(url), event_hooks=hooks)
-
     async def get(self, path: str) -> object:
         """The decoded body of the answer. Raises as `post` does."""
-        return await self._answer(lambda: self._client.get(path, cast_to=object))
+        return await self._exchange("GET", path, None, _decoded)
+
+    async def get_text(self, path: str) -> str:
+        """The body of the answer as text. Raises StatusError or TransientError."""
+        return await self._exchange("GET", path, None, lambda answer: answer.text)
 
     async def post(self, path: str, body: object) -> object:
         """The decoded body of the answer to a JSON body; `path` is below the base URL, or a URL of its own.
 
         Raises StatusError for an answer that is no 2xx, TransientError where there is none, or no JSON.
         """
-        # As bytes: the SDK walks through a body of its own making several times, which costs more than all the rest.
-        content = json.dumps(body, ensure_ascii=False, separators=(",", ":"), allow_nan=False).encode()
-        return await self._answer(
-            lambda: self._client.post(path, cast_to=object, content=content, options={"headers": _JSON})
-        )
+        return await self._exchange("POST", path, _encoded(body), _decoded)
+
+    async def post_for_answer(self, path: str, body: object) -> Answer:
+        """The answer to a JSON body, whatever its status. Raises TransientError where there is none."""
+        return await self._exchange("POST", path, _encoded(body), lambda answer: answer, refuses=False)
 
     async def close(self) -> None:
-        await self._client.close()
+        await self._client.aclose()
 
-    async def _answer(self, send: Callable[[], Awaitable[Any]]) -> object:
-        """The answer to a request, which is sent again at once where the kept connection had been closed by then."""
+    async def _exchange(
+        self, method: str, path: str, content: bytes | None, read: Callable[[Answer], T], *, refuses: bool = True
+    ) -> T:
+        """What is read of the answer to a request, which is sent again at once where the kept connection had been
+        closed by then."""
+        headers = None if content is None else _JSON
+        request = self._client.build_request(method, path, content=content, headers=headers)
         is_kept = self._takes_a_kept_one()
         try:
-            return await self._answer_to(send())
+            return await self._answer_to(request, read, refuses)
         except TransientError as failure:
             if not (is_kept and failure.broke):
                 raise
-        return await self._answer_to(send())
+        return await self._answer_to(request, read, refuses)
 
     def _takes_a_kept_one(self) -> bool:
         """Whether the next request may go out on a connection of an earlier one."""
@@ -131,36 +158,67 @@ class Transport:
         kept.pop()
         return True
 
-    async def _answer_to(self, sent: Awaitable[Any]) -> object:
+    async def _answer_to(self, request: Any, read: Callable[[Answer], T], refuses: bool) -> T:
         failure: Exception
         try:
-            answer = _decoded(await sent)
-        except self._sdk.APIStatusError as error:
-            failure = StatusError(error.status_code, error.body, error.response.headers.get("retry-after"))
+            response = await self._sent(request)
+            try:
+                async with self._bodies.received(response) as answer:
+                    if refuses and not 200 <= answer.status < 300:
+                        raise StatusError(answer, len(request.content))
+                    value = read(answer)
+            finally:
+                await response.aclose()
         except self._failures as error:
             failure = _no_connection(error)
-        except (json.JSONDecodeError, UnicodeDecodeError):
-            failure = TransientError("HTTP 200 with a body that is not JSON")
         else:
             self._idle_since.append(time.monotonic())
-            return answer
-        # Raised outside the handlers: the SDK's exceptions hold the request with its headers.
+            return value
+        # Raised outside the handlers: the client's exceptions hold the request with its headers.
         raise failure
 
+    async def _sent(self, request: Any) -> Any:
+        """The answer to a request, with its body yet to be read, from where it is redirected to."""
+        response = await self._client.send(request, stream=True)
+        for _ in range(_MOST_REDIRECTS):
+            if response.next_request is None:
+                break
+            await response.aclose()
+            response = await self._client.send(response.next_request, stream=True)
+        # Hundreds of answers that come at the same moment are read one after the other: others have a turn between.
+        await take_turn()
+        return response
 
-async def _in_turn(_: object) -> None:
-    """Let hundreds of answers that come at the same moment be read one after the other: others have a turn between."""
-    await take_turn()
+
+def _library_of(client: type) -> Any:
+    """The HTTP library of a client class: httpx, or what another version of the SDK has in its place."""
+    base = next(each for each in client.__mro__ if each.__name__ == "AsyncClient")
+    return sys.modules[base.__module__.partition(".")[0]]
 
 
-def _decoded(answer: object) -> object:
-    """The decoded body, for which the SDK gives raw text where the content type is not JSON."""
-    if not isinstance(answer, str):
-        return answer
+def _encoded(body: object) -> bytes:
+    return json.dumps(body, ensure_ascii=False, separators=(",", ":"), allow_nan=False).encode()
+
+
+def _decoded(answer: Answer) -> object:
+    """The decoded body. Raises TransientError."""
     try:
-        return json.loads(answer)
-    except json.JSONDecodeError:
-        return answer
+        return answer.json()
+    except OutOfBoundsError as error:
+        raise out_of_bounds(answer.status, error) from None
+    except ValueError:
+        what = "a page" if answer.is_page else "a body"
+        begins = quote(answer.words[: 2 * LONGEST_QUOTE])
+        words = f"HTTP {answer.status} with {what} that is not JSON{': ' if begins else ''}{begins}"
+        raise TransientError(words) from None
+
+
+def _words_or_json(answer: Answer) -> object:
+    """What a refusal says."""
+    try:
+        return answer.json()
+    except ValueError:
+        return answer.words
 
 
 def _proxy_words(error: Exception) -> str:
@@ -170,7 +228,9 @@ def _proxy_words(error: Exception) -> str:
 
 
 def _no_connection(error: Exception) -> TransientError:
-    causes = [each for each in _causes(error) if not type(each).__module__.startswith("openai")]
+    causes = list(_causes(error))
+    if (denied := next((each for each in causes if isinstance(each, ssl.SSLError)), None)) is not None:
+        return TransientError(f"cannot connect: {certificate_words(denied)}")
     names = {type(cause).__name__ for cause in causes}
     words = next(filter(None, map(_cause_words, reversed(causes))), "no details")
     if names & _BROKEN:

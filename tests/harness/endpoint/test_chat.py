@@ -108,7 +108,7 @@ class TestConnecting:
 
     async def test_a_wrong_host_is_found_out(self, endpoint, chat):
         endpoint.will_answer(200, b"<html>welcome</html>", {"content-type": "text/html"})
-        with pytest.raises(EndpointUnavailable, match="not a list of models: <html>welcome"):
+        with pytest.raises(EndpointUnavailable, match="/models: HTTP 200 with a page that is not JSON: welcome"):
             await chat().connect(budget_sec=0)
 
     async def test_a_path_that_is_not_there_is_refused(self, endpoint, chat):
@@ -244,7 +244,7 @@ class TestRequest:
         monkeypatch.setenv("OPENAI_API_KEY", KEY)
         endpoint.will_reply()
         await ask(chat(api_key=None))
-        assert KEY not in endpoint.seen[0].headers["authorization"]
+        assert "authorization" not in endpoint.seen[0].headers
 
     async def test_lone_surrogates_are_never_sent(self, endpoint, chat):
         endpoint.will_reply()

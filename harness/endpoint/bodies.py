@@ -1,0 +1,189 @@
+"""Reads the bodies of answers within bounds, whatever a server sends: bytes, packed bytes, nested JSON, pages.
+
+An answer that is out of bounds is a failure of the endpoint, told in words, and costs at most some 200 MB of memory.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import html
+import json
+import re
+import zlib
+from collections.abc import AsyncIterator, Iterator
+from typing import Any, NamedTuple
+
+from harness.endpoint.retry import TransientError
+
+ENCODINGS = "gzip, deflate"
+"""The encodings that are asked for: those of which the standard library unpacks a piece at a time."""
+MOST_BYTES = 32 << 20
+"""Largest body, unpacked. A reply of 16,384 tokens with ids and log probabilities has 2 MB, with those of five other
+tokens each 10 MB; one of 131,072 tokens has 17 MB; a million ids of a prompt have 7 MB."""
+_MOST_ERROR_BYTES = 256 << 10
+"""What is read of the body of a refusal, whose status says most."""
+_MOST_DECODED_BYTES = 180 << 20
+"""Most memory for the decoded JSON of a body."""
+_MOST_LEVELS = 100
+"""Deepest JSON: a reply has about ten levels, and what handles it further recurses."""
+_LARGE_BYTES = 1 << 20
+"""Bodies beyond this are read and decoded one at a time."""
+_PIECE_BYTES = 256 << 10
+_PAGE = re.compile(r"\s*(?:\ufeff\s*)?<(?:!doctype|html|head|body|\?xml|!--|h[1-6]|title|center|p)\b", re.IGNORECASE)
+_HEADINGS = re.compile(r"<(title|h[1-6])\b[^<>]*>([^<]{1,300})", re.IGNORECASE)
+_MARKUP = re.compile(r"<(?:style|script)\b.*?(?:</(?:style|script)\s*>|\Z)|<[^>]*>?", re.IGNORECASE | re.DOTALL)
+
+
+class Answer(NamedTuple):
+    """An answer as it came, unpacked. Of the body of a refusal it may have only the beginning."""
+
+    status: int
+    content: bytes
+    content_type: str = ""
+    server: str = ""
+    """The header of that name."""
+    retry_after: str | None = None
+
+    @property
+    def text(self) -> str:
+        return self.content.decode("utf-8", "replace")
+
+    @property
+    def is_page(self) -> bool:
+        """Whether it is a page for people, by its content type or its beginning."""
+        kind = self.content_type.partition(";")[0].strip().lower()
+        return kind in {"text/html", "application/xhtml+xml"} or bool(_PAGE.match(self.text[:200]))
+
+    @property
+    def words(self) -> str:
+        """What it says where it is no JSON: of a page its title and headings, or else its beginning, without markup."""
+        if not self.is_page:
+            return self.text
+        found = dict.fromkeys(" ".join(words.split()) for _, words in _HEADINGS.findall(self.text))
+        plain = "; ".join(filter(None, found)) or " ".join(_MARKUP.sub(" ", self.text).split())[:200]
+        return html.unescape(plain)
+
+    def json(self) -> Any:
+        """The decoded body. Raises ValueError where it is no JSON, or one that would take too much to handle."""
+        if len(self.content) > 4 * _LARGE_BYTES and _decoded_bytes(self.content) > _MOST_DECODED_BYTES:
+            megabytes = len(self.content) >> 20
+            raise OutOfBoundsError(f"{megabytes} MB of JSON with so many values that they would not fit into memory")
+        try:
+            value = json.loads(self.content)
+        except RecursionError:
+            raise _too_deep() from None
+        # A count of what opens a level is cheap, and enough for nearly every reply.
+        if self.content.count(b"[") + self.content.count(b"{") > _MOST_LEVELS and _is_deep(value):
+            raise _too_deep()
+        return value
+
+
+class OutOfBoundsError(ValueError):
+    """A body that is not taken, and why."""
+
+
+class Bodies:
+    """Reads the bodies of one server's answers."""
+
+    def __init__(self) -> None:
+        self._one_large = asyncio.Lock()
+
+    @contextlib.asynccontextmanager
+    async def received(self, response: Any) -> AsyncIterator[Answer]:
+        """A context manager that gives an answer of httpx whose body was not read yet. Raises TransientError.
+
+        Within its block no other large body is held.
+        """
+        status, headers = response.status_code, response.headers
+        is_good = 200 <= status < 300
+        body = bytearray()
+        async with contextlib.AsyncExitStack() as stack:
+            is_large = False
+            try:
+                async with contextlib.aclosing(response.aiter_raw()) as pieces:
+                    unpacked = _unpacking(headers.get("content-encoding", ""))
+                    async for packed in pieces:
+                        for piece in unpacked(packed):
+                            body += piece
+                            if len(body) > (MOST_BYTES if is_good else _MOST_ERROR_BYTES):
+                                raise OutOfBoundsError(f"a body of more than {MOST_BYTES >> 20} MB")
+                            if not is_large and len(body) > _LARGE_BYTES:
+                                await stack.enter_async_context(self._one_large)
+                                is_large = True
+            except (OutOfBoundsError, zlib.error) as error:
+                if is_good:
+                    raise out_of_bounds(status, error) from None
+            del body[_MOST_ERROR_BYTES if not is_good else MOST_BYTES :]
+            yield Answer(
+                status,
+                bytes(body),
+                headers.get("content-type", ""),
+                headers.get("server", ""),
+                headers.get("retry-after"),
+            )
+
+
+def out_of_bounds(status: int, why: Exception) -> TransientError:
+    """What becomes of an answer with a body that is not taken: to make it anew costs the server a whole reply."""
+    words = "a body that is not packed as it says" if isinstance(why, zlib.error) else str(why)
+    return TransientError(f"HTTP {status} with {words}", costly=isinstance(why, OutOfBoundsError))
+
+
+def _unpacking(encoding: str) -> Any:
+    """What unpacks each piece of a body into pieces of bounded size. Raises OutOfBoundsError."""
+    encodings = [name for each in encoding.lower().split(",") if (name := each.strip()) not in {"", "identity"}]
+    if not encodings:
+        return lambda packed: (packed,)
+    if len(encodings) > 1 or encodings[0] not in {"gzip", "x-gzip", "deflate"}:
+        raise OutOfBoundsError(f"a body in the encoding {encoding[:40]!r}, which was not asked for")
+    return _Unpacker()
+
+
+class _Unpacker:
+    """Unpacks gzip and deflate; the latter also without the header that it should have."""
+
+    def __init__(self) -> None:
+        self._stream = zlib.decompressobj(zlib.MAX_WBITS | 32)
+        self._is_first = True
+
+    def __call__(self, packed: bytes) -> Iterator[bytes]:
+        is_more = True
+        while is_more and not self._stream.eof:
+            try:
+                piece = self._stream.decompress(packed, _PIECE_BYTES)
+            except zlib.error:
+                if not self._is_first:
+                    raise
+                self._stream = zlib.decompressobj(-zlib.MAX_WBITS)
+                piece = self._stream.decompress(packed, _PIECE_BYTES)
+            self._is_first = False
+            packed = self._stream.unconsumed_tail
+            is_more = bool(packed) or len(piece) == _PIECE_BYTES
+            yield piece
+
+
+def _decoded_bytes(content: bytes) -> int:
+    """A generous estimate of the memory that decoding takes: of the text twice, and of each value."""
+    text = len(content) * (1 if content.isascii() else 4)
+    values = 32 * content.count(b",") + 30 * content.count(b'"') + 200 * content.count(b"{") + 64 * content.count(b"[")
+    return 2 * text + values
+
+
+def _is_deep(value: object) -> bool:
+    level = [value]
+    for _ in range(_MOST_LEVELS):
+        level = [
+            inner
+            for outer in level
+            if isinstance(outer, dict | list)
+            for inner in (outer.values() if isinstance(outer, dict) else outer)
+            if isinstance(inner, dict | list)
+        ]
+        if not level:
+            return False
+    return True
+
+
+def _too_deep() -> OutOfBoundsError:
+    return OutOfBoundsError(f"JSON of more than {_MOST_LEVELS} levels")
