@@ -3,6 +3,7 @@
 HarnessError
 ├── EndpointError          the endpoint gave no usable answer
 │   ├── EndpointUnavailable    refused, reset, timed out, 408/409/429/5xx until the retry budget was spent, or away
+│   ├── ReplyTimeout           the reply takes longer than one request may, and the server is there
 │   └── RequestRefused         4xx: the server said no and would say it again
 ├── ContextLimitReached    the prompt no longer fits the model's context: an outcome, not an error
 │   └── RequestTooLarge        it does not fit through the way to the model: an error, where it cannot be made shorter
@@ -29,6 +30,10 @@ class EndpointError(HarnessError):
 
 class EndpointUnavailable(EndpointError):
     """The endpoint could not be reached or kept failing until the retry budget was spent, or was away for too long."""
+
+
+class ReplyTimeout(EndpointError):
+    """The reply took longer than one request may, here or at a gateway on the way, while the server was there."""
 
 
 class RequestRefused(EndpointError):

@@ -35,6 +35,7 @@ TrialError
 ├── agent
 │   ├── sandbox_lost          infra     again
 │   ├── endpoint_unavailable  endpoint  again
+│   ├── reply_timeout         user      stands
 │   ├── endpoint_refused      user      stands
 │   ├── request_too_large     infra     stands
 │   ├── never_answered        endpoint  stands
@@ -134,6 +135,9 @@ KINDS: dict[str, Kind] = {
     "terminal_failed": Kind(Stage.TERMINAL, Blame.INFRA, True, "tmux could not be started in the container"),
     "endpoint_unavailable": Kind(
         Stage.AGENT, Blame.ENDPOINT, True, "the endpoint kept failing until the budget was spent"
+    ),
+    "reply_timeout": Kind(
+        Stage.AGENT, Blame.USER, False, "a reply took longer than one request may, while the endpoint was there"
     ),
     "endpoint_refused": Kind(Stage.AGENT, Blame.USER, False, "the endpoint refused the request (4xx)"),
     "request_too_large": Kind(

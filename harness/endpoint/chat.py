@@ -27,12 +27,14 @@ from harness.endpoint.outage import AwayTooLongError, Outage, OutagePolicy
 from harness.endpoint.refusals import BODY_REMEDY, Reason, Refusal, judge
 from harness.endpoint.retry import Absence, BudgetSpentError, OnWait, RetryPolicy, Success, TransientError, persist
 from harness.endpoint.thinking import ReasoningPolicy
+from harness.endpoint.time_limit import TimeLimit
 from harness.endpoint.transport import StatusError, Transport
 from harness.endpoint.usage import says_nothing
 from harness.errors import (
     ContextLimitReached,
     EndpointError,
     EndpointUnavailable,
+    ReplyTimeout,
     RequestRefused,
     RequestTooLarge,
 )
@@ -64,6 +66,13 @@ _THERE = {408, 409, 429}
 """Statuses of a server that is there and asks to come again."""
 _NOTHING = "HTTP 200 with finish_reason length and not one token: the prompt is too long for the context"
 _NO_SUCH_PATH = {403, 404, 405, 501}
+_GAVE_UP_WAITING = {408, 504, 524, 598, 599}
+"""Statuses by which a server, or what stands before it, says that an answer takes too long."""
+_LONG_WAIT_SEC = 10.0
+"""A wait from which on such a status is about a reply; before, it is about a server that cannot be reached."""
+NEAR_TIME_LIMIT = "near_time_limit"
+"""Sign of a reply that took more than four fifths of the time that it might have taken."""
+_MORE_TIME = "; the server is there: give a reply more time (--request-timeout), or fewer tokens (--max-tokens)"
 _TOOL_FLAG = "--tool-call-parser"  # in the words of a vLLM that was started without it
 
 
@@ -71,7 +80,8 @@ class ChatModel:
     """A model behind an OpenAI-compatible endpoint, safe to share between concurrent trials.
 
     `base_url` is given with its `/v1` or without (`http://host:8000`); any other path is used as it is.
-    `request_timeout_sec` bounds one attempt from outside, the server's queue included.
+    `request_timeout_sec` bounds one attempt from outside, the server's queue included; None is by `max_tokens` and
+    the pace of this server's replies (harness.endpoint.time_limit).
     `rendering` chooses between `/chat/completions` and `/completions` with a prompt rendered here.
     `max_outage` says how long requests wait, at no cost to their budget, for an endpoint that is away altogether;
     by default there is only the budget. `on_outage` is told in words when that begins and ends, of the limits that the
@@ -86,7 +96,7 @@ class ChatModel:
         sampling: Sampling,
         *,
         api_key: str | None,
-        request_timeout_sec: float = 600,
+        request_timeout_sec: float | None = None,
         retry: RetryPolicy | None = None,
         on_wait: OnWait | None = None,
         max_outage: OutagePolicy | None = None,
@@ -105,8 +115,9 @@ class ChatModel:
         self.limits = ServerLimits(on_outage or (lambda _: None))
         self._key = usable_key(api_key)
         self._password = urlsplit(url).password
-        self._timeout_sec = request_timeout_sec
+        self._limit = TimeLimit(request_timeout_sec)
         self._retry = retry or RetryPolicy()
+        self._retry_elsewhere = self._retry.model_copy(update={"most_costly": 1})
         self._on_wait = on_wait
         self._on_notice = on_outage or (lambda _: None)
         self.outage = Outage(self._probe, max_outage or OutagePolicy(max_sec=0), self._on_notice)
@@ -144,7 +155,8 @@ class ChatModel:
     @property
     def patience_sec(self) -> float:
         """The retry budget, plus an attempt that begins at its end, plus the longest outage."""
-        return self._retry.total_sec + self._timeout_sec + self.outage.policy.patience_sec(self._timeout_sec)
+        longest_sec = self._limit.longest_sec
+        return self._retry.total_sec + longest_sec + self.outage.policy.patience_sec(longest_sec)
 
     def __repr__(self) -> str:
         return f"ChatModel({self.url!r}, {self.model!r})"
@@ -192,7 +204,7 @@ class ChatModel:
         """One reply to `messages`, with retries, and with less max_tokens where the server refuses so many.
 
         `elsewhere`: the caller has another endpoint, so this one being away is no reason to wait.
-        Raises EndpointUnavailable, RequestRefused or ContextLimitReached.
+        Raises EndpointUnavailable, ReplyTimeout, RequestRefused or ContextLimitReached.
         """
         began, refused_sec, attempts = time.monotonic(), 0.0, 0
         lowering = Lowering(self.limits, max_tokens)
@@ -221,12 +233,15 @@ class ChatModel:
         if says_nothing(reply):
             raise ContextLimitReached(_NOTHING, reply.usage.prompt_tokens or None)
         self.limits.answered(reply.usage)
+        is_near = done.latency_sec > 0.8 * self._limit.of(asked)
+        self._limit.saw(reply.usage.completion_tokens, done.latency_sec)
         return reply.model_copy(
             update={
                 "latency_sec": done.latency_sec,
                 "waited_sec": refused_sec + done.waited_sec,
                 "attempts": attempts + done.attempts,
                 "max_tokens": asked if asked < max_tokens else None,
+                "signs": (*reply.signs, NEAR_TIME_LIMIT) if is_near else reply.signs,
             }
         )
 
@@ -259,9 +274,11 @@ class ChatModel:
         Raises as `query` does.
         """
         path = "/chat/completions" if "messages" in fields else "/completions"
-        body = self.sampling.on_the_wire({**fields, **self._parameters(seed, self.sampling.max_tokens)})
+        max_tokens = self.sampling.max_tokens
+        body = self.sampling.on_the_wire({**fields, **self._parameters(seed, max_tokens)})
         absence = self.outage.request(waits=not elsewhere)
-        done = await self._ask(path, body, read_raw_reply, absence, elsewhere=elsewhere)
+        done = await self._ask(path, body, read_raw_reply, absence, elsewhere=elsewhere, max_tokens=max_tokens)
+        self._limit.saw(done.value.completion_tokens or 0, done.latency_sec)
         return done.value.model_copy(
             update={"latency_sec": done.latency_sec, "waited_sec": done.waited_sec, "attempts": done.attempts}
         )
@@ -307,12 +324,21 @@ class ChatModel:
     ) -> Success[T]:
         url = self._root + path if path == TOKENIZE else path
         judged = partial(self._judged, path, body, max_tokens)
+        times_cut = 0
 
         async def attempt() -> T:
-            answer = self._transport.post(url, body)
-            return read(await self._send(answer, self._timeout_sec, judged, elsewhere=elsewhere))
+            nonlocal times_cut
+            limit_sec = self._limit.of(max_tokens, times_cut) if max_tokens else self._limit.least_sec
+            try:
+                answer = self._transport.post(url, body)
+                return read(await self._send(answer, limit_sec, judged, elsewhere=elsewhere))
+            except TransientError as failure:
+                times_cut += failure.over_time
+                raise
 
-        done = await self._persist(path, attempt, policy or self._retry, absence)
+        # Where there is another server, the second attempt at a reply that takes too long is made there.
+        policy = policy or (self._retry_elsewhere if elsewhere else self._retry)
+        done = await self._persist(path, attempt, policy, absence)
         self.outage.heard()
         return done
 
@@ -365,7 +391,7 @@ class ChatModel:
             pass
 
     async def _list_models(self) -> list[ModelCard]:
-        timeout_sec = min(self._timeout_sec, LISTING_TIMEOUT_SEC)
+        timeout_sec = min(self._limit.least_sec, LISTING_TIMEOUT_SEC)
         judged = partial(self._judged, "/models", None, None)
         return read_models(await self._send(self._transport.get("/models"), timeout_sec, judged))
 
@@ -383,14 +409,18 @@ class ChatModel:
     async def _persist(
         self, path: str, attempt: Callable[[], Awaitable[T]], policy: RetryPolicy, absence: Absence | None = None
     ) -> Success[T]:
+        kind: type[EndpointError] = EndpointUnavailable
         try:
             return await persist(attempt, policy, self._tell_waiting, absence)
         except BudgetSpentError as error:
             times = "1 attempt" if error.attempts == 1 else f"{error.attempts} attempts"
             words = f"{self._public(error.failure.reason)} (gave up after {times})"
+            if error.failure.over_time and await self.outage.is_there():
+                kind = ReplyTimeout
+                words += _MORE_TIME
         except AwayTooLongError as error:
             words = str(error)
-        raise EndpointUnavailable(f"{self._where(path)}: {words}")
+        raise kind(f"{self._where(path)}: {words}")
 
     def _tell_waiting(self, reason: str, seconds: float) -> None:
         if self._on_wait is not None:
@@ -405,6 +435,7 @@ class ChatModel:
         elsewhere: bool = False,
     ) -> object:
         """Make one attempt: the decoded body of a 200, else an exception of ours."""
+        began = time.monotonic()
         try:
             async with self.outage.attempt(timeout_sec, elsewhere=elsewhere) as flight:
                 body = await answer
@@ -414,7 +445,7 @@ class ChatModel:
         except TimeoutError:
             failure = _no_answer(timeout_sec, lost=flight.lost)
         except StatusError as error:
-            failure = judged(error)
+            failure = _given_up(error, time.monotonic() - began) or judged(error)
         # Raised outside the handlers: what a server quotes may hold the key.
         raise failure
 
@@ -474,4 +505,17 @@ def _advice(status: int, words: str, refusal: Refusal, size: int) -> str:
 def _no_answer(timeout_sec: float, *, lost: bool) -> TransientError:
     if lost:
         return TransientError("the server was away for a while, and the request is lost", lost=True)
-    return TransientError(f"no answer within {timeout_sec:g} s")
+    return TransientError(f"no answer within {timeout_sec:.4g} s", over_time=True)
+
+
+def _given_up(error: StatusError, waited_sec: float) -> TransientError | None:
+    """What becomes of an answer by which something on the way says that it waits no longer; None for any other."""
+    if error.status not in _GAVE_UP_WAITING or waited_sec < _LONG_WAIT_SEC:
+        return None
+    is_gateway = error.is_page or error.status != 408
+    who = f"a gateway ({error.server.partition('/')[0]})" if error.server and is_gateway else "a gateway"
+    who = who if is_gateway else "the server"
+    said = shorten(server_words(error.body)) or "no message"
+    words = f"HTTP {error.status} from {who} after {waited_sec:.0f} s: it gave up waiting for the reply ({said}); "
+    remedy = "raise its own time limit (nginx: proxy_read_timeout; LiteLLM: request_timeout)"
+    return TransientError(words + remedy, over_time=True)

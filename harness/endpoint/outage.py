@@ -154,6 +154,10 @@ class Outage:
             self._watch = asyncio.create_task(self._until_back(failure), name="wait for the endpoint")
         return True
 
+    async def is_there(self) -> bool:
+        """Whether it answers now."""
+        return not self.is_away and await self._failing() is None
+
     async def _failing(self) -> TransientError | None:
         """The endpoint's failure now; None where it answers."""
         try:

@@ -11,7 +11,7 @@ from typing import Any, Generic, TypeVar
 
 from harness.endpoint.chat import ChatModel, RawReply
 from harness.endpoint.outage import Presence
-from harness.errors import EndpointError, EndpointUnavailable, RequestRefused
+from harness.errors import EndpointError, EndpointUnavailable, ReplyTimeout, RequestRefused
 from harness.model import Model, Rendering, Sampling, ServedModel
 from harness.trajectory import Message, Reply
 
@@ -262,6 +262,10 @@ class Replicas:
                 if replica.chat.outage.is_away and asking.away < MOST_MOVES:
                     asking.away += 1
                     continue
+                asking.failed.append((replica, error))
+            except ReplyTimeout as error:
+                if any(isinstance(why, ReplyTimeout) for _, why in asking.failed):
+                    raise  # a third would take as long
                 asking.failed.append((replica, error))
             except RequestRefused as error:
                 if error.status not in _ABOUT_THE_SERVER:

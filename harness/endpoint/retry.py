@@ -148,9 +148,9 @@ async def persist(
     except RetryError as error:
         last = error.last_attempt
     # Raised here and not above: an exception chain could carry request headers into a log.
-    failure = last.exception()
-    assert isinstance(failure, TransientError)
-    raise BudgetSpentError(failure, last.attempt_number)
+    spent = last.exception()
+    assert isinstance(spent, TransientError)
+    raise BudgetSpentError(spent, last.attempt_number)
 
 
 class _Budget:

@@ -16,6 +16,7 @@ from harness.errors import (
     AgentCrashed,
     EndpointUnavailable,
     NeverAnswered,
+    ReplyTimeout,
     RequestRefused,
     RequestTooLarge,
     TerminalLost,
@@ -182,6 +183,8 @@ async def _work_at_terminal(place: Workplace, terminal: Terminal, agent: _Conver
         trajectory = await agent.run(await told_at(place))
     except EndpointUnavailable as error:
         raise TrialError("endpoint_unavailable", str(error)) from error
+    except ReplyTimeout as error:
+        raise TrialError("reply_timeout", str(error)) from error
     except RequestRefused as error:
         raise TrialError("endpoint_refused", str(error)) from error
     except RequestTooLarge as error:

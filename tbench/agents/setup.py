@@ -168,7 +168,7 @@ def make_chat(
         model.name,
         Sampling(**model.model_dump(include=set(Sampling.model_fields))),
         api_key=api_key or os.environ.get("OPENAI_API_KEY"),
-        request_timeout_sec=model.request_timeout_sec,
+        request_timeout_sec=model.request_timeout_sec or None,
         retry=RetryPolicy(total_sec=model.retry_budget_sec if retry_budget_sec is None else retry_budget_sec),
         rendering=Rendering(**model.model_dump(include=set(Rendering.model_fields))),
         on_wait=on_wait,

@@ -189,6 +189,7 @@ def _of_version_1(old: Mapping[str, Any]) -> dict[str, Any]:
             "base_url": wanted.get("base_url") or old.get("base_url"),
             "name": wanted.get("model") or old.get("model"),
             **_taken(wanted, _TIMES),
+            "request_timeout_sec": wanted.get("request_timeout_sec") or 600.0,
             **(old.get("sampling") or {}),
             "send_reasoning": "off",
             **(old.get("rendering") or {}),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ipaddress
+import math
 import re
 from collections.abc import Iterable, Mapping
 from typing import Annotated, Any, ClassVar, Literal
@@ -64,6 +65,20 @@ def _number_or_auto(value: Any, check: ValidatorFunctionWrapHandler) -> int:
     if number < 1:
         raise ValueError("must be 1 or more, or auto")
     return number
+
+
+class _AutoSeconds(float):
+    """No time limit of the user's own."""
+
+
+def _seconds_or_auto(value: Any, check: ValidatorFunctionWrapHandler) -> float:
+    """Seconds, 1 or more; 0 for `auto`, which no other 0 stands for."""
+    if value == "auto" or isinstance(value, _AutoSeconds):
+        return _AutoSeconds()
+    seconds: float = check(value)
+    if not 1 <= seconds < math.inf:
+        raise ValueError("must be 1 or more, or auto")
+    return seconds
 
 
 def _known_preset(name: str | None) -> str | None:
@@ -145,8 +160,14 @@ class EndpointConfig(SamplingSettings, use_attribute_docstrings=True):
 
     name: Annotated[str | None, Option(("--model", "-m"), daily=True, measured=False)] = None
     """The model's id, where the endpoint lists several."""
-    request_timeout_sec: Annotated[float, _NOT_MEASURED] = Field(default=600.0, ge=1)
-    """Seconds for one request to the endpoint."""
+    request_timeout_sec: Annotated[
+        float,
+        WrapValidator(_seconds_or_auto),
+        PlainSerializer(lambda seconds: seconds or "auto"),
+        WithJsonSchema({"anyOf": [{"type": "number", "minimum": 1}, {"const": "auto"}]}),
+        Option(metavar="SECONDS|auto", measured=False),
+    ] = Field(default=_AutoSeconds())
+    """Seconds for one request, or auto: by max_tokens and the endpoint's pace."""
     retry_budget_sec: Annotated[float, _NOT_MEASURED] = Field(default=900.0, ge=0)
     """Seconds to try a failing endpoint. Then it is an error."""
     max_outage_sec: Annotated[float, _NOT_MEASURED] = Field(default=3600.0, ge=0)

@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-import json
-import urllib.error
-import urllib.request
+import asyncio
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, NamedTuple
 
-from harness.endpoint.address import full_url, goes_past_proxies
+from harness.endpoint.address import full_url, usable_key
 from harness.endpoint.answers import server_words
+from harness.endpoint.bodies import Answer
 from harness.endpoint.refusals import Reason, judge
+from harness.endpoint.retry import TransientError
 from harness.endpoint.spoken import spoken
+from harness.endpoint.transport import Transport
 from harness.model import Sampling
 from harness.protocols import PROTOCOLS, load_protocol
 from tbench.doctor import in_thread
@@ -20,7 +21,6 @@ from tbench.text import one_line
 
 Can = Literal["yes", "no", "unclear"]
 _ANSWER_SEC = 120.0
-_MOST_BYTES = 4 << 20
 _SAY = [{"role": "user", "content": "Write one short sentence about terminals."}]
 _TOO_MANY = 100_000_000
 _SHORT, _LONGER = 24, 64
@@ -247,8 +247,12 @@ PROBES: Sequence[Callable[[Asks], Feature]] = (
 
 async def features_of(base_url: str, model: str, api_key: str | None) -> list[Feature]:
     """What the endpoint can do for a model, each asked for in its turn."""
-    ask = _asks(full_url(base_url), model, api_key)
-    return [await in_thread(probe, ask) for probe in PROBES]
+    transport = Transport(full_url(base_url), usable_key(api_key))
+    try:
+        ask = _asks(transport, model)
+        return [await in_thread(probe, ask) for probe in PROBES]
+    finally:
+        await transport.close()
 
 
 def fitting_protocols(features: Sequence[Feature]) -> dict[str, str]:
@@ -261,30 +265,30 @@ def fitting_protocols(features: Sequence[Feature]) -> dict[str, str]:
     return found
 
 
-def _asks(base: str, model: str, api_key: str | None) -> Asks:
-    opener = urllib.request.build_opener(*([urllib.request.ProxyHandler({})] if goes_past_proxies(base) else []))
-    headers = {"Content-Type": "application/json"} | ({"Authorization": f"Bearer {api_key}"} if api_key else {})
+def _asks(transport: Transport, model: str) -> Asks:
+    """What asks from a thread, by way of the event loop that runs here."""
+    loop = asyncio.get_running_loop()
+
+    async def ask_within_time(path: str, body: Mapping[str, Any]) -> HttpAnswer:
+        try:
+            async with asyncio.timeout(_ANSWER_SEC):
+                return _read(await transport.post_for_answer(path, body))
+        except TransientError as failure:
+            return HttpAnswer(0, None, failure.reason)
+        except TimeoutError:
+            return HttpAnswer(0, None, f"no answer within {_ANSWER_SEC:g} s")
 
     def ask(path: str, fields: Mapping[str, Any]) -> HttpAnswer:
-        request = urllib.request.Request(f"{base}{path}", json.dumps({"model": model, **fields}).encode(), headers)
-        try:
-            with opener.open(request, timeout=_ANSWER_SEC) as answer:
-                return _read(answer.status, answer.read(_MOST_BYTES))
-        except urllib.error.HTTPError as refusal:
-            with refusal:
-                return _read(refusal.code, refusal.read(_MOST_BYTES))
-        except (OSError, ValueError) as error:
-            return HttpAnswer(0, None, str(error))
+        return asyncio.run_coroutine_threadsafe(ask_within_time(path, {"model": model, **fields}), loop).result()
 
     return ask
 
 
-def _read(status: int, raw: bytes) -> HttpAnswer:
-    text = raw.decode("utf-8", "replace")
+def _read(answer: Answer) -> HttpAnswer:
     try:
-        return HttpAnswer(status, json.loads(text), text)
-    except (ValueError, RecursionError):
-        return HttpAnswer(status, None, text)
+        return HttpAnswer(answer.status, answer.json(), answer.text)
+    except ValueError:
+        return HttpAnswer(answer.status, None, answer.words)
 
 
 def _said(answer: HttpAnswer) -> str:

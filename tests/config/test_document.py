@@ -219,7 +219,9 @@ def test_what_version_1_says_of_the_run_itself_is_kept() -> None:
         base_url="http://127.0.0.1:8197/v1",
         seed_scheme="bare",
         send_reasoning="off",
-    ).with_values(model={"name": EARLIER["options"]["model"]["model"] or EARLIER["model"]})
+    ).with_values(
+        model={"name": EARLIER["options"]["model"]["model"] or EARLIER["model"], "request_timeout_sec": 600.0}
+    )
 
 
 def test_version_1_is_written_as_this_version_and_stays_the_same_run() -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 
-from harness.errors import ContextLimitReached, EndpointUnavailable, RequestRefused
+from harness.errors import ContextLimitReached, EndpointUnavailable, ReplyTimeout, RequestRefused
 from harness.model import Model, Seeds
 from harness.protocols.base import ActionProtocol
 from harness.protocols.thinking_bash import ThinkingBash
@@ -73,7 +73,7 @@ async def ask(model: Model, protocol: ActionProtocol, task: TaskEntry, seed: int
         return ReplyRecord(task=task.name, seed=seed, error=f"overflow: {one_line(str(error))}")
     except RequestRefused as error:
         return ReplyRecord(task=task.name, seed=seed, error=f"refused: {one_line(str(error))}")
-    except EndpointUnavailable as error:
+    except (EndpointUnavailable, ReplyTimeout) as error:
         return ReplyRecord(task=task.name, seed=seed, error=f"unavailable: {one_line(str(error))}")
     return ReplyRecord(
         task=task.name,

@@ -9,7 +9,7 @@ from typing import NamedTuple, Protocol
 
 from harness.endpoint.answers import quote, shorten
 from harness.endpoint.chat import RawReply
-from harness.errors import ContextLimitReached, EndpointError, EndpointUnavailable
+from harness.errors import ContextLimitReached, EndpointError, EndpointUnavailable, ReplyTimeout
 from tbench.proxies.datasets.records import Record
 from tbench.proxies.replay.asking.prompts import Prompt
 from tbench.proxies.replay.responses import ReplayResponse
@@ -126,6 +126,8 @@ class _Asking:
         except EndpointUnavailable as error:
             if self._endpoints.gave_up is not None:
                 self.progress.stopped = self._endpoints.gave_up
+            return _failed(step, f"unavailable: {error}")
+        except ReplyTimeout as error:
             return _failed(step, f"unavailable: {error}")
         except EndpointError as error:
             return _failed(step, f"refused: {error}")

@@ -45,7 +45,7 @@ class ReplayOptions:
     allow_overflow: bool = False
     limit: int | None = None
     shard: Shard = _WHOLE
-    request_timeout_sec: float = 600.0
+    request_timeout_sec: float | None = None
     retry_budget_sec: float = 900.0
     max_outage_sec: float = 3600.0
 
@@ -76,7 +76,7 @@ class ReplayOptions:
             allow_overflow=prompt.allow_overflow,
             limit=config.dataset.limit,
             shard=Shard.parse(config.dataset.shard) if config.dataset.shard else _WHOLE,
-            request_timeout_sec=model.request_timeout_sec,
+            request_timeout_sec=model.request_timeout_sec or None,
             retry_budget_sec=model.retry_budget_sec,
             max_outage_sec=model.max_outage_sec,
         )
