@@ -102,6 +102,10 @@ class FaultServer:
 
         self._plays.append(play)
 
+    def will_play(self, play: Play) -> None:
+        """What `play` does with the connection."""
+        self._plays.append(play)
+
     def will_trickle(self, raw: bytes, every_sec: float) -> None:
         """These bytes, then a space now and then for ever."""
 

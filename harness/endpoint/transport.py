@@ -232,7 +232,7 @@ def _no_connection(error: Exception) -> TransientError:
     if (denied := next((each for each in causes if isinstance(each, ssl.SSLError)), None)) is not None:
         return TransientError(f"cannot connect: {certificate_words(denied)}")
     names = {type(cause).__name__ for cause in causes}
-    words = next(filter(None, map(_cause_words, reversed(causes))), "no details")
+    words = quote(next(filter(None, map(_cause_words, reversed(causes))), "no details"))
     if names & _BROKEN:
         return TransientError(f"connection broke: {words}", broke=True)
     refused = any(isinstance(cause, OSError) and cause.errno == errno.ECONNREFUSED for cause in causes)
