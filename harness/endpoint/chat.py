@@ -20,8 +20,10 @@ from harness.endpoint.answers import (
     read_raw_reply,
     read_token_count,
     retry_after_sec,
+    server_words,
     shorten,
 )
+from harness.endpoint.bodies import Answer
 from harness.endpoint.limits import Lowering, ServerLimits, TooManyTokens
 from harness.endpoint.outage import AwayTooLongError, Outage, OutagePolicy
 from harness.endpoint.refusals import BODY_REMEDY, Reason, Refusal, judge
@@ -441,7 +443,7 @@ class ChatModel:
                 body = await answer
             if not (isinstance(body, dict) and body.get("error") and not body.get("choices")):
                 return body
-            failure = judged(StatusError(200, body, None))
+            failure = judged(StatusError(Answer(200, json.dumps(body).encode())))
         except TimeoutError:
             failure = _no_answer(timeout_sec, lost=flight.lost)
         except StatusError as error:
