@@ -55,7 +55,7 @@ class _Connections:
 class StatusError(Exception):
     """An answer whose HTTP status is no 2xx; `body` is decoded JSON, or text: of a page only its title and headings."""
 
-    def __init__(self, answer: Answer, sent_bytes: int = 0) -> None:
+    def __init__(self, answer: Answer) -> None:
         super().__init__(f"HTTP {answer.status}")
         self.status = answer.status
         self.body = _words_or_json(answer)
@@ -66,8 +66,6 @@ class StatusError(Exception):
         """What answered, by its header of that name."""
         self.retry_after = answer.retry_after
         """The header of that name."""
-        self.sent_bytes = sent_bytes
-        """Size of the body that was sent."""
 
 
 class Transport:
@@ -165,7 +163,7 @@ class Transport:
             try:
                 async with self._bodies.received(response) as answer:
                     if refuses and not 200 <= answer.status < 300:
-                        raise StatusError(answer, len(request.content))
+                        raise StatusError(answer)
                     value = read(answer)
             finally:
                 await response.aclose()

@@ -166,8 +166,8 @@ def test_of_a_page_its_title_and_headings_are_told() -> None:
 def test_an_answer_of_a_gateway_has_no_markup_in_its_words(endpoint: FaultServer) -> None:
     endpoint.will_send(
         answer(
-            413, b"<html><head><title>413 Request Entity Too Large</title></head></html>", {"content-type": "text/html"}
+            400, b"<html><head><title>400 Request Header Too Large</title></head></html>", {"content-type": "text/html"}
         )
     )
     said, _ = ask(endpoint, "chat")
-    assert "413 Request Entity Too Large" in said and "<" not in said
+    assert "400 Request Header Too Large" in said and "<" not in said
