@@ -8,6 +8,7 @@ from __future__ import annotations
 import contextlib
 import json
 import socket
+import ssl
 import struct
 import threading
 from collections.abc import Callable
@@ -54,6 +55,8 @@ class FaultServer:
         self._ending = threading.Event()
         self.keeps = False
         """Whether a connection goes on after an answer; else it ends, and the answer says so."""
+        self.tls: ssl.SSLContext | None = None
+        """What connections are encrypted with."""
         self._connections: list[socket.socket] = []
         self._threads: list[threading.Thread] = []
         self._lock = threading.Lock()
@@ -68,7 +71,7 @@ class FaultServer:
     @property
     def base_url(self) -> str:
         host, port = self._address
-        return f"http://{host}:{port}/v1"
+        return f"http{'s' if self.tls else ''}://{host}:{port}/v1"
 
     # What to do with the next request that has no behaviour yet.
 
@@ -212,7 +215,10 @@ class FaultServer:
             thread.start()
 
     def _serve(self, connection: socket.socket) -> None:
-        with connection, contextlib.suppress(OSError):
+        with contextlib.ExitStack() as stack, contextlib.suppress(OSError):
+            stack.enter_context(connection)
+            if self.tls is not None:
+                connection = stack.enter_context(self.tls.wrap_socket(connection, server_side=True))
             while seen := _read(connection):
                 self._choose(seen)(connection)
                 if not self.keeps:

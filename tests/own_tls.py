@@ -33,12 +33,12 @@ while True:
 """
 
 
-def make_certificate(directory: Path, name: str = "localhost") -> Path:
+def make_certificate(directory: Path, name: str = "localhost", hosts: str = "DNS:localhost,IP:127.0.0.1") -> Path:
     """Make ca.pem, cert.pem and key.pem of one certificate for this host; returns the directory."""
     if shutil.which("openssl") is None:
         pytest.skip("openssl makes the certificate")
     directory.mkdir(exist_ok=True)
-    names = ["-subj", f"/CN={name}", "-addext", "subjectAltName=DNS:localhost,IP:127.0.0.1"]
+    names = ["-subj", f"/CN={name}", "-addext", f"subjectAltName={hosts}"]
     files = ["-keyout", str(directory / "key.pem"), "-out", str(directory / "cert.pem")]
     making = ["openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-days", "2", *names, *files]
     subprocess.run(making, check=True, capture_output=True)

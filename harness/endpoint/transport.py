@@ -227,9 +227,10 @@ def _proxy_words(error: Exception) -> str:
 
 def _no_connection(error: Exception) -> TransientError:
     causes = list(_causes(error))
-    if (denied := next((each for each in causes if isinstance(each, ssl.SSLError)), None)) is not None:
-        return TransientError(f"cannot connect: {certificate_words(denied)}")
     names = {type(cause).__name__ for cause in causes}
+    denied = [cause for cause in causes if type(cause).__module__ == "ssl" and isinstance(cause, ssl.SSLError)]
+    if denied and names & (_UNCONNECTED | {"SSLCertVerificationError"}):
+        return TransientError(f"cannot connect: {certificate_words(denied[-1])}")
     words = quote(next(filter(None, map(_cause_words, reversed(causes))), "no details"))
     if names & _BROKEN:
         return TransientError(f"connection broke: {words}", broke=True)
