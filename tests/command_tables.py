@@ -186,7 +186,8 @@ def _rows(context: click.Context, panel: Iterable[Setting | click.Parameter]) ->
 
 
 def _row_of_setting(setting: Setting, parameters: Sequence[click.Parameter]) -> Row:
-    is_option, default = any(isinstance(each, click.Option) for each in parameters), setting.default
+    is_option = any(isinstance(each, click.Option) for each in parameters)
+    default = setting.default if setting.kind is tuple else setting.said_default
     words = () if setting.option.switch else setting.choices
     bounds = {name: getattr(each, name) for each in setting.field.metadata for name in _SIGNS if hasattr(each, name)}
     value = _value(words, metavar(setting) if is_option else "", bounds)

@@ -35,7 +35,7 @@ _HEADINGS = re.compile(r"<(title|h[1-6])\b[^<>]*>([^<]{1,300})", re.IGNORECASE)
 _MARKUP = re.compile(r"<(?:style|script)\b.*?(?:</(?:style|script)\s*>|\Z)|<[^>]*>?", re.IGNORECASE | re.DOTALL)
 
 
-class Answer(NamedTuple):
+class RawAnswer(NamedTuple):
     """An answer as it came, unpacked. Of the body of a refusal it may have only the beginning."""
 
     status: int
@@ -90,7 +90,7 @@ class Bodies:
         self._one_large = asyncio.Lock()
 
     @contextlib.asynccontextmanager
-    async def received(self, response: Any) -> AsyncIterator[Answer]:
+    async def received(self, response: Any) -> AsyncIterator[RawAnswer]:
         """A context manager that gives an answer of httpx whose body was not read yet. Raises TransientError.
 
         Within its block no other large body is held.
@@ -115,7 +115,7 @@ class Bodies:
                 if is_good:
                     raise out_of_bounds(status, error) from None
             del body[_MOST_ERROR_BYTES if not is_good else MOST_BYTES :]
-            yield Answer(
+            yield RawAnswer(
                 status,
                 bytes(body),
                 headers.get("content-type", ""),

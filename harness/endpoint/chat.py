@@ -23,7 +23,7 @@ from harness.endpoint.answers import (
     server_words,
     shorten,
 )
-from harness.endpoint.bodies import Answer
+from harness.endpoint.bodies import RawAnswer
 from harness.endpoint.limits import Lowering, ServerLimits, TooManyTokens
 from harness.endpoint.outage import AwayTooLongError, Outage, OutagePolicy
 from harness.endpoint.refusals import BODY_REMEDY, Reason, Refusal, judge
@@ -443,7 +443,7 @@ class ChatModel:
                 body = await answer
             if not (isinstance(body, dict) and body.get("error") and not body.get("choices")):
                 return body
-            failure = judged(StatusError(Answer(200, json.dumps(body).encode())))
+            failure = judged(StatusError(RawAnswer(200, json.dumps(body).encode())))
         except TimeoutError:
             failure = _no_answer(timeout_sec, lost=flight.lost)
         except StatusError as error:

@@ -20,7 +20,7 @@ from urllib.parse import urlsplit
 
 from harness.endpoint.address import goes_past_proxies, proxy_of
 from harness.endpoint.answers import LONGEST_QUOTE, quote, shorten
-from harness.endpoint.bodies import ENCODINGS, Answer, Bodies, OutOfBoundsError, out_of_bounds
+from harness.endpoint.bodies import ENCODINGS, RawAnswer, Bodies, OutOfBoundsError, out_of_bounds
 from harness.endpoint.certificates import certificate_words, check_certificates
 from harness.endpoint.retry import TransientError
 from harness.errors import EndpointError
@@ -55,7 +55,7 @@ class _Connections:
 class StatusError(Exception):
     """An answer whose HTTP status is no 2xx; `body` is decoded JSON, or text: of a page only its title and headings."""
 
-    def __init__(self, answer: Answer) -> None:
+    def __init__(self, answer: RawAnswer) -> None:
         super().__init__(f"HTTP {answer.status}")
         self.status = answer.status
         self.body = _words_or_json(answer)
@@ -124,7 +124,7 @@ class Transport:
         """
         return await self._exchange("POST", path, _encoded(body), _decoded)
 
-    async def post_for_answer(self, path: str, body: object) -> Answer:
+    async def post_for_answer(self, path: str, body: object) -> RawAnswer:
         """The answer to a JSON body, whatever its status. Raises TransientError where there is none."""
         return await self._exchange("POST", path, _encoded(body), lambda answer: answer, refuses=False)
 
@@ -132,7 +132,7 @@ class Transport:
         await self._client.aclose()
 
     async def _exchange(
-        self, method: str, path: str, content: bytes | None, read: Callable[[Answer], T], *, refuses: bool = True
+        self, method: str, path: str, content: bytes | None, read: Callable[[RawAnswer], T], *, refuses: bool = True
     ) -> T:
         """What is read of the answer to a request, which is sent again at once where the kept connection had been
         closed by then."""
@@ -156,7 +156,7 @@ class Transport:
         kept.pop()
         return True
 
-    async def _answer_to(self, request: Any, read: Callable[[Answer], T], refuses: bool) -> T:
+    async def _answer_to(self, request: Any, read: Callable[[RawAnswer], T], refuses: bool) -> T:
         failure: Exception
         try:
             response = await self._sent(request)
@@ -198,7 +198,7 @@ def _encoded(body: object) -> bytes:
     return json.dumps(body, ensure_ascii=False, separators=(",", ":"), allow_nan=False).encode()
 
 
-def _decoded(answer: Answer) -> object:
+def _decoded(answer: RawAnswer) -> object:
     """The decoded body. Raises TransientError."""
     try:
         return answer.json()
@@ -211,7 +211,7 @@ def _decoded(answer: Answer) -> object:
         raise TransientError(words) from None
 
 
-def _words_or_json(answer: Answer) -> object:
+def _words_or_json(answer: RawAnswer) -> object:
     """What a refusal says."""
     try:
         return answer.json()

@@ -87,6 +87,11 @@ class Setting:
     def default(self) -> Any:
         return self.field.get_default(call_default_factory=True)
 
+    @property
+    def said_default(self) -> Any:
+        """The default in the words that a file has for it."""
+        return self.adapter.dump_python(self.default, mode="json")
+
     def value_in(self, config: BaseModel) -> Any:
         """The setting's value in a configuration."""
         return getattr(getattr(config, self.section), self.name)

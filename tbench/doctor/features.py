@@ -9,7 +9,7 @@ from typing import Any, Literal, NamedTuple
 
 from harness.endpoint.address import full_url, usable_key
 from harness.endpoint.answers import server_words
-from harness.endpoint.bodies import Answer
+from harness.endpoint.bodies import RawAnswer
 from harness.endpoint.refusals import Reason, judge
 from harness.endpoint.retry import TransientError
 from harness.endpoint.spoken import spoken
@@ -284,7 +284,7 @@ def _asks(transport: Transport, model: str) -> Asks:
     return ask
 
 
-def _read(answer: Answer) -> HttpAnswer:
+def _read(answer: RawAnswer) -> HttpAnswer:
     try:
         return HttpAnswer(answer.status, answer.json(), answer.text)
     except ValueError:

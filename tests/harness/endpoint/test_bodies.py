@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 from fault_server import FaultServer, answer, completion
 
-from harness.endpoint.bodies import Answer
+from harness.endpoint.bodies import RawAnswer
 
 MB = 1 << 20
 MOST_MB = 200
@@ -153,14 +153,14 @@ async def test_a_packed_reply_is_read(endpoint: FaultServer, encoding: str, pack
 
 def test_of_a_page_its_title_and_headings_are_told() -> None:
     nginx = b"<html>\r\n<head><title>504 Gateway Time-out</title></head>\r\n<body><center><h1>504 Gateway Time-out</h1>"
-    assert Answer(504, nginx, "text/html").words == "504 Gateway Time-out"
+    assert RawAnswer(504, nginx, "text/html").words == "504 Gateway Time-out"
     cloudflare = (
         b"<!DOCTYPE html><!--[if lt IE 7]> x <![endif]--><title>h | 524: A timeout occurred</title><h2>Host</h2>"
     )
-    assert Answer(524, cloudflare, "text/plain").words == "h | 524: A timeout occurred; Host"
+    assert RawAnswer(524, cloudflare, "text/plain").words == "h | 524: A timeout occurred; Host"
     bare = b"<html><style>p {}</style><p>No &amp; upstream<script>x()"
-    assert Answer(502, bare).words == "No & upstream"
-    assert Answer(200, b"<think>hm</think>", "text/plain").words == "<think>hm</think>"
+    assert RawAnswer(502, bare).words == "No & upstream"
+    assert RawAnswer(200, b"<think>hm</think>", "text/plain").words == "<think>hm</think>"
 
 
 def test_an_answer_of_a_gateway_has_no_markup_in_its_words(endpoint: FaultServer) -> None:
