@@ -80,8 +80,6 @@ class Reply(Frozen):
     content: str
     reasoning: str | None = None
     """The thinking that came apart from `content`, under whatever name."""
-    reasoning_field: str | None = Field(default=None, exclude=True, repr=False)
-    """The name by which the server takes it back; on no disk."""
     tool_calls: tuple[ToolCall, ...] = ()
     finish_reason: str | None = None
     cut: bool = False

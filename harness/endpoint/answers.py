@@ -139,6 +139,11 @@ def read_completion(data: object, *, max_tokens: int, context_tokens: int | None
     return reply.model_copy(update={"signs": (*reply.signs, *_signs(reply, takes_calls=takes_calls))})
 
 
+def read_reasoning_field(data: object) -> str | None:
+    """The name by which the server takes the reasoning of this reply back; None where it has none."""
+    return _whole(data).said.reasoning_field
+
+
 def read_raw_reply(data: object) -> RawReply:
     """The reply in the body of an HTTP 200, not interpreted. Raises TransientError when there is no whole one."""
     completion, choice, said, _ = _whole(data)
@@ -196,7 +201,6 @@ def _reply(whole: _Whole) -> Reply:
     return Reply(
         content=without_lone_surrogates(said.content),
         reasoning=without_lone_surrogates(said.reasoning) if said.reasoning else None,
-        reasoning_field=said.reasoning_field,
         tool_calls=tuple(_tool_call(call) for call in said.tool_calls),
         finish_reason=_finish_reason(choice),
         cut=whole.cut,

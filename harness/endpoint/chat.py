@@ -18,6 +18,7 @@ from harness.endpoint.answers import (
     read_completion,
     read_models,
     read_raw_reply,
+    read_reasoning_field,
     read_token_count,
     retry_after_sec,
     server_words,
@@ -215,9 +216,7 @@ class ChatModel:
             asked = lowering.max_tokens
             path, body = self.request(messages, seed=seed, max_tokens=asked, tools=tools)
             tried.append(self._reasoning.sent)
-            read = partial(
-                read_completion, max_tokens=asked, context_tokens=self.context_tokens, takes_calls=bool(tools)
-            )
+            read = partial(self._read, max_tokens=asked, takes_calls=bool(tools))
             absence = self.outage.request(waits=not elsewhere)
             try:
                 done = await self._ask(path, body, read, absence, elsewhere=elsewhere, max_tokens=asked)
@@ -231,7 +230,6 @@ class ChatModel:
             attempts, refused_sec = attempts + 1, time.monotonic() - began
         lowering.accepted()
         reply = done.value
-        self._reasoning.came_as(reply.reasoning_field)
         if says_nothing(reply):
             raise ContextLimitReached(_NOTHING, reply.usage.prompt_tokens or None)
         self.limits.answered(reply.usage)
@@ -246,6 +244,13 @@ class ChatModel:
                 "signs": (*reply.signs, NEAR_TIME_LIMIT) if is_near else reply.signs,
             }
         )
+
+    def _read(self, data: object, *, max_tokens: int, takes_calls: bool) -> Reply:
+        context = self.context_tokens
+        reply = read_completion(data, max_tokens=max_tokens, context_tokens=context, takes_calls=takes_calls)
+        if reply.reasoning:
+            self._reasoning.came_as(read_reasoning_field(data))
+        return reply
 
     def _learn(self, refused: RequestRefused, tried: list[Sent | None]) -> None:
         """Change how reasoning goes back, where a refusal is about that. Raises it where nothing new can be tried."""

@@ -20,7 +20,7 @@ from urllib.parse import urlsplit
 
 from harness.endpoint.address import goes_past_proxies, proxy_of
 from harness.endpoint.answers import LONGEST_QUOTE, quote, shorten
-from harness.endpoint.bodies import ENCODINGS, RawAnswer, Bodies, OutOfBoundsError, out_of_bounds
+from harness.endpoint.bodies import ENCODINGS, Bodies, OutOfBoundsError, RawAnswer, out_of_bounds
 from harness.endpoint.certificates import certificate_words, check_certificates
 from harness.endpoint.retry import TransientError
 from harness.errors import EndpointError

@@ -9,6 +9,7 @@ import pytest
 from harness.endpoint.answers import read_completion
 from harness.endpoint.finish import ending
 from harness.endpoint.retry import TransientError
+from harness.endpoint.spoken import spoken
 from harness.trajectory import Reply
 
 WHOLE = """stop STOP eos eos_token FinishReason.STOP FINISH_REASON_STOP COMPLETE completed end_turn endTurn tool_use
@@ -73,8 +74,9 @@ class TestShapes:
         ],
     )
     def test_thinking_is_found_wherever_it_stands(self, message, field):
-        reply = read({"content": "ls", **message})
-        assert (reply.content, reply.reasoning, reply.reasoning_field, reply.signs) == ("ls", "why", field, ())
+        reply, said = read({"content": "ls", **message}), spoken({"content": "ls", **message})
+        assert (reply.content, reply.reasoning, reply.signs) == ("ls", "why", ())
+        assert said is not None and said.reasoning_field == field
 
     def test_parts_of_text_are_joined_and_calls_among_them_read(self):
         call = {"type": "tool_use", "id": "t1", "name": "bash", "input": {"command": "ls"}}
