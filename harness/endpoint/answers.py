@@ -99,6 +99,17 @@ class ModelCard(BaseModel):
     """The base model of a LoRA adapter."""
     max_model_len: int | None = None
 
+    @model_validator(mode="before")
+    @classmethod
+    def _of_other_servers(cls, card: Any) -> Any:
+        """Take the context's length also from where llama.cpp and LiteLLM tell it."""
+        if not isinstance(card, dict) or card.get("max_model_len") is not None:
+            return card
+        meta, most = card.get("meta"), card.get("max_input_tokens")
+        # LiteLLM tells the context of the server behind it as both; where they differ, they are from its price list.
+        told = meta.get("n_ctx") if isinstance(meta, dict) else most if most == card.get("max_output_tokens") else None
+        return {**card, "max_model_len": told} if type(told) is int and told > 0 else card
+
 
 class _ModelList(BaseModel):
     data: list[ModelCard]
