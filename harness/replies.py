@@ -6,13 +6,21 @@ A reply names its model, and counts its tokens; some of that contradicts what wa
 
 from __future__ import annotations
 
+import hashlib
+import json
 from collections import Counter
-from collections.abc import Iterable, Mapping
-from typing import Protocol
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from typing import NamedTuple, Protocol
 
 from pydantic import Field
 
 from harness.trajectory import Frozen, Reply, Trajectory
+
+_TELLING_CHARS = 200
+"""Characters of a reply from which on it can be expected to differ from one draw to the next."""
+_EQUAL_TRIALS = 3
+_EQUAL_SHARE = 0.5
+_NAMES_SHOWN = 4
 
 
 class RepliesSeen(Frozen):
@@ -28,29 +36,38 @@ class RepliesSeen(Frozen):
     """Replies by the version of the weights that they name (vLLM's `weight_versions`)."""
     signs: dict[str, int] = Field(default={})
     """Replies by what is odd about them."""
+    first: str | None = None
+    """A digest of the first reply, by which trials that began alike are found; None for a short one."""
 
     @classmethod
     def of(cls, trajectory: Trajectory) -> RepliesSeen:
         """What the replies of a conversation say about themselves."""
-        replies = list(trajectory.replies)
+        return cls.of_replies(list(trajectory.replies))
+
+    @classmethod
+    def of_replies(cls, replies: Sequence[Reply]) -> RepliesSeen:
+        """What replies that belong together say about themselves, in their order."""
         return cls(
             total=len(replies),
             models=_counted(reply.model for reply in replies),
             fingerprints=_counted(reply.fingerprint for reply in replies),
             weights=_counted(reply.weights for reply in replies),
             signs=_counted(sign for reply in replies for sign in _signs(reply)),
+            first=_digest(replies[0]) if replies else None,
         )
 
     @classmethod
     def sum(cls, parts: Iterable[Countable]) -> RepliesSeen:
-        """What several trials have seen together."""
-        total = 0
+        """What several parts of a trial, or several trials, have seen together; the first reply is the first part's."""
+        total, first = 0, None
         totals: dict[str, Counter[str]] = {name: Counter() for name in _COUNTED}
-        for part in parts:
+        for number, part in enumerate(parts):
+            first = part.first if number == 0 else first
             total += part.total
             for name, counter in totals.items():
                 counter.update(getattr(part, name))
-        return cls(total=total, **{name: dict(sorted(counter.items())) for name, counter in totals.items()})
+        sums = {name: dict(sorted(counter.items())) for name, counter in totals.items()}
+        return cls(total=total, first=first, **sums)
 
 
 _COUNTED = ("models", "fingerprints", "weights", "signs")
@@ -69,13 +86,123 @@ class Countable(Protocol):
     def weights(self) -> Mapping[str, int]: ...
     @property
     def signs(self) -> Mapping[str, int]: ...
+    @property
+    def first(self) -> str | None: ...
 
 
-def _signs(reply: Reply) -> Iterable[str]:
-    yield from reply.signs
+def _signs(reply: Reply) -> Iterator[str]:
+    yield from dict.fromkeys(reply.signs)
     if reply.cut:
         yield "cut"
 
 
 def _counted(values: Iterable[str | None]) -> dict[str, int]:
     return dict(sorted(Counter(value for value in values if value is not None).items()))
+
+
+def _digest(reply: Reply) -> str | None:
+    calls = [[call.name, call.arguments] for call in reply.tool_calls]
+    said = json.dumps([reply.reasoning or "", reply.content, calls])
+    return hashlib.sha256(said.encode()).hexdigest()[:16] if len(said) >= _TELLING_CHARS else None
+
+
+# -- notes ---------------------------------------------------------------------------------------
+
+
+class _Meaning(NamedTuple):
+    """What a sign means for a score."""
+
+    words: str
+    advice: str
+    share: float = 0.0
+    """Share of the replies above which it is worth a note."""
+
+
+_MEANINGS = {
+    "cut": _Meaning(
+        "ended at max_tokens or at the end of the context, and nothing of them was done",
+        "raise --max-tokens, or serve a longer context",
+        0.05,
+    ),
+    "reasoning_only": _Meaning(
+        "had reasoning and no answer",
+        "check that the server's --reasoning-parser is the model's own, and that --max-tokens leaves room to think",
+        0.02,
+    ),
+    "raw_tool_call": _Meaning(
+        "had a tool call as text that the server did not read", "start the server with the model's --tool-call-parser"
+    ),
+    "channel_tokens": _Meaning(
+        "had the channel tokens of their template in the text", "start the server with the model's --reasoning-parser"
+    ),
+    "no_usage": _Meaning("came without token counts", "limits of tokens have no effect on them"),
+    "impossible_usage": _Meaning("came with token counts that cannot be", "sums of tokens may be wrong"),
+    "prompt_truncated": _Meaning(
+        "answered a prompt that the server had silently cut, so the model did not see all of it",
+        "give the server a longer context (Ollama: num_ctx; llama.cpp: -c), or set --context-tokens",
+    ),
+    "near_time_limit": _Meaning("took nearly as long as a request may", "raise --request-timeout", 0.05),
+}
+"""By kind. One that is not here is shown by its name wherever it occurs."""
+_NAMED = {
+    "models": ("models", "a gateway fell back to another model, or the server was exchanged"),
+    "weights": ("versions of the weights", "the score is of none of them alone"),
+    "fingerprints": ("configurations of the server (system_fingerprint)", "replicas that differ, or a restart"),
+}
+
+
+def reply_notes(trials: Collection[Countable]) -> tuple[str, ...]:
+    """What is odd about the replies of these trials, one line each: a share that is worth a reader's attention."""
+    seen = RepliesSeen.sum(trials)
+    notes = []
+    for name, (what, meaning) in _NAMED.items():
+        counts: dict[str, int] = getattr(seen, name)
+        if len(counts) > 1:
+            rare = min(counts, key=lambda each: counts[each])
+            mixed = sum(len(getattr(trial, name)) > 1 for trial in trials)
+            shown = sorted(counts.items(), key=lambda item: -item[1])
+            words = ", ".join(f"{value} ({count:,})" for value, count in shown[:_NAMES_SHOWN])
+            more = ", …" if len(shown) > _NAMES_SHOWN else ""
+            having = sum(rare in getattr(trial, name) for trial in trials)
+            notes.append(
+                f"replies name {len(counts)} {what}: {words}{more}; {rare} in {_trials(having)}, several in "
+                f"{_trials(mixed)}: {meaning}"
+            )
+    for kind, count in sorted(seen.signs.items(), key=lambda item: -item[1]):
+        meaning_of = _MEANINGS.get(kind, _Meaning(f"are marked {kind}", "see docs/results.md"))
+        if count > meaning_of.share * seen.total:
+            having = sum(kind in trial.signs for trial in trials)
+            notes.append(
+                f"{count:,} of {seen.total:,} replies ({_percent(count, seen.total)}), in {_trials(having)}, "
+                f"{meaning_of.words}: {meaning_of.advice}"
+            )
+    return tuple(notes)
+
+
+def equal_replies_note(firsts: Mapping[str, Sequence[str | None]]) -> str | None:
+    """A line where draws do not differ: `firsts` has the digests of the first replies of a task at several seeds.
+
+    Said where at least three trials, and half of those that could show it, have the first reply of another seed.
+    """
+    comparable = equal = 0
+    for digests in firsts.values():
+        told = Counter(digest for digest in digests if digest is not None)
+        if told.total() > 1:
+            comparable += told.total()
+            equal += sum(count for count in told.values() if count > 1)
+    if equal < _EQUAL_TRIALS or equal < _EQUAL_SHARE * comparable:
+        return None
+    return (
+        f"{equal:,} of {comparable:,} trials begin with the reply of another seed, though the temperature is above "
+        "0: the server samples nothing, or answers from a cache (transformers serve: do_sample), so seeds are no "
+        "repetitions, and ± is too small"
+    )
+
+
+def _trials(number: int) -> str:
+    return "1 trial" if number == 1 else f"{number:,} trials"
+
+
+def _percent(count: int, total: int) -> str:
+    share = 100 * count / total
+    return f"{share:.0f} %" if share >= 1 else "below 1 %"

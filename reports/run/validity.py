@@ -60,6 +60,7 @@ def checks_of(run: StoredRun, summary: Summary, trial_links: dict[str, str]) -> 
         *_leaderboard(run, summary),
         _limits(run, summary),
         _pressure(run, summary),
+        *_replies(summary),
         *_humans(summary),
         *_repeated(summary),
         *_remarks(summary),
@@ -140,6 +141,13 @@ def _pressure(run: StoredRun, summary: Summary) -> ValidityCheck:
     if all(result.host is None for result in run.results):
         return ValidityCheck(Standing.UNKNOWN, "Machine", "what it went through was not recorded")
     return ValidityCheck(Standing.GOOD, "Machine", "no trial failed while it was under pressure")
+
+
+def _replies(summary: Summary) -> Iterator[ValidityCheck]:
+    if notes := summary.reply_notes:
+        yield ValidityCheck(Standing.DOUBT, "Replies", notes[0], details=notes[1:])
+    elif summary.replies.total:
+        yield ValidityCheck(Standing.GOOD, "Replies", "nothing odd in what they say of themselves")
 
 
 def _humans(summary: Summary) -> Iterator[ValidityCheck]:

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from markupsafe import Markup
 
+from harness.replies import reply_notes
 from reports.charts.stacked_bar import BarPart, stacked_bar
 from reports.look import seconds
 from tbench.results import ErrorInfo, TrialResult, is_weak
@@ -111,6 +112,9 @@ def _remarks(result: TrialResult) -> Iterator[IntegrityRemark]:
         yield IntegrityRemark("moved aside before the verifier", path)
     for where, reward in integrity.rewards.items():
         yield IntegrityRemark(f"reward, verified {where}", f"{reward:g}")
+    if result.replies.total:
+        for note in reply_notes([result.replies]):
+            yield IntegrityRemark("replies", note)
     if integrity.regrades:
         yield IntegrityRemark("verified again", f"{integrity.regrades} times")
     if result.out_of_memory:

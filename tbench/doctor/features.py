@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any, Literal, NamedTuple
 
 from harness.endpoint.address import full_url, usable_key
-from harness.endpoint.answers import server_words
+from harness.endpoint.answers import read_completion, server_words
 from harness.endpoint.bodies import RawAnswer
 from harness.endpoint.refusals import Reason, judge
 from harness.endpoint.retry import TransientError
@@ -16,6 +16,7 @@ from harness.endpoint.spoken import spoken
 from harness.endpoint.transport import Transport
 from harness.model import Sampling
 from harness.protocols import PROTOCOLS, load_protocol
+from harness.replies import RepliesSeen, equal_replies_note, reply_notes
 from tbench.doctor import in_thread
 from tbench.text import one_line
 
@@ -23,7 +24,8 @@ Can = Literal["yes", "no", "unclear"]
 _ANSWER_SEC = 120.0
 _SAY = [{"role": "user", "content": "Write one short sentence about terminals."}]
 _TOO_MANY = 100_000_000
-_SHORT, _LONGER = 24, 64
+_SAY_MORE = [{"role": "user", "content": "Tell in a hundred words of your own how a terminal came to be."}]
+_SHORT, _LONGER, _LONG = 24, 64, 512
 _DEFAULT = Sampling().max_tokens
 
 
@@ -227,6 +229,23 @@ def _kept(ask: Asks, said: Mapping[str, Any], told: Mapping[str, Any], more: Map
 
 _MARGIN = 20
 """Tokens by which a prompt is longer at least if all of that thinking is in it."""
+
+
+def _replies(ask: Asks) -> Feature:
+    """Whether what replies say about themselves adds up; in a run the same is looked at in every reply."""
+    asked = {"messages": _SAY_MORE, "temperature": 1.0, "top_p": 1.0, "max_tokens": _LONG}
+    answers = [ask(_CHAT, {**asked, "seed": seed}) for seed in (11, 12, 13)]
+    try:
+        replies = [read_completion(each.body, max_tokens=_LONG, context_tokens=None) for each in answers]
+    except TransientError as failure:
+        words = next((each.words for each in answers if each.status != 200), one_line(str(failure), 160))
+        return Feature("replies", "no", words)
+    firsts = {"": [RepliesSeen.of_replies([reply]).first for reply in replies]}
+    notes = (*reply_notes([RepliesSeen.of_replies(replies)]), equal_replies_note(firsts))
+    odd = "; ".join(filter(None, notes))
+    return Feature("replies", "unclear" if odd else "yes", odd or f"{len(replies)}, with nothing odd about them")
+
+
 _CHAT = "/chat/completions"
 PROBES: Sequence[Callable[[Asks], Feature]] = (
     *(
@@ -241,6 +260,7 @@ PROBES: Sequence[Callable[[Asks], Feature]] = (
         _streaming,
         _template,
         _completions,
+        _replies,
     ),
 )
 

@@ -34,11 +34,18 @@ class SeenOfReplies(NamedTuple):
     fingerprints: Mapping[str, int]
     weights: Mapping[str, int]
     signs: Mapping[str, int]
+    first: str | None
 
     @classmethod
     def of(cls, seen: RepliesSeen) -> Self:
-        counts = (seen.models, seen.fingerprints, seen.weights, seen.signs)
-        return cls(seen.total, *(each or _NO_NUMBERS for each in counts))
+        return cls(
+            total=seen.total,
+            models=seen.models or _NO_NUMBERS,
+            fingerprints=seen.fingerprints or _NO_NUMBERS,
+            weights=seen.weights or _NO_NUMBERS,
+            signs=seen.signs or _NO_NUMBERS,
+            first=seen.first,
+        )
 
 
 class Seconds(NamedTuple):

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Collection, Iterable, Sequence
 from datetime import UTC, datetime
 from typing import NamedTuple
 
-from harness.replies import RepliesSeen
+from harness.replies import RepliesSeen, equal_replies_note, reply_notes
 from harness.trajectory import Usage
 from tbench.errors import UsageError
 from tbench.origin import DatasetOrigin
@@ -82,6 +82,7 @@ def summarise(
     shard: ShardTrials | None = None,
     intervals: bool = True,
     is_bounded: bool = True,
+    is_sampled: bool = True,
 ) -> Summary:
     """Sum up the final results of a run over its plan. `population` makes the +- a population std.
 
@@ -90,7 +91,8 @@ def summarise(
     Of several final results of one trial (a resumed or regraded run) the highest attempt counts, then the
     last line. `dataset` and the `broken_rules` of its leaderboard are taken over. Without `intervals` the summary has
     none: they take longer than all the rest. Without `is_bounded`, for tasks whose rewards may be other than 0 to 1, it
-    has no bounds. With a `shard` only its trials are planned, and there is no score.
+    has no bounds. Without `is_sampled`, at temperature 0, equal replies are as they should be. With a `shard` only its
+    trials are planned, and there is no score.
     Raises MixedResults, and ValueError for a plan that names a task or a
     seed twice.
     """
@@ -122,7 +124,8 @@ def summarise(
         outcomes=_outcomes(ended),
         usage=_usage(ended),
         replies_from=dict(sorted(sum((Counter(result.replies_from) for result in ended), Counter()).items())),
-        replies=RepliesSeen.sum(result.replies for result in ended),
+        replies=RepliesSeen.sum(result.replies for result in ended).model_copy(update={"first": None}),
+        reply_notes=_reply_notes(ended, is_sampled),
         time=time_split(ended),
         pressure=pressure_of(ended),
         repeated=taken.repeated,
@@ -133,6 +136,15 @@ def summarise(
         shard=ShardCounts(name=shard.name, trials=len(planned), whole=whole) if shard is not None else None,
         unreached=_unreached(ended, len(planned)),
     )
+
+
+def _reply_notes(ended: Sequence[FinalResult], is_sampled: bool) -> tuple[str, ...]:
+    notes = reply_notes([result.replies for result in ended if result.replies.total])
+    firsts: defaultdict[str, list[str | None]] = defaultdict(list)
+    for result in ended:
+        firsts[result.task].append(result.replies.first)
+    equal = equal_replies_note(firsts) if is_sampled else None
+    return (*notes, equal) if equal else notes
 
 
 def reward_table(

@@ -231,6 +231,8 @@ class Summary(Frozen):
     """Replies of the model by the URL of the server that gave them; empty where there was one server only."""
     replies: RepliesSeen = RepliesSeen()
     """What the replies say about themselves, over all trials that count."""
+    reply_notes: tuple[str, ...] = ()
+    """What is odd about the replies, a line each: it may say more of the server than of the model."""
     time: TimeSplit
     pressure: Pressure | None = None
     """None where no trial failed on a machine under pressure."""
@@ -351,7 +353,8 @@ class Summary(Frozen):
         wall_sec, attempt, human_touched, reward_all_steps, task_steps}], outcomes, mean_steps, mean_wall_sec, time}];
         errors [{stage, type, blame, count, retryable, example_message, example_trial}];
         outcomes {name: count}; usage {prompt_tokens, completion_tokens, cached_tokens, uncounted};
-        replies_from {url: count}; replies {total, models, fingerprints, weights, signs} (all but total {name: count});
+        replies_from {url: count}; replies {total, models, fingerprints, weights,
+        signs, first} ({name: count} but for total and first, which is null); reply_notes [text];
         time {model_sec, waiting_sec, command_sec, verifier_sec, sandbox_sec, teardown_sec, other_sec, total_sec,
         queue_sec}, here and per task;
         pressure null or {timeouts, under_pressure, failed, failed_under_pressure, load_max, memory_stall_max,

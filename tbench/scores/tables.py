@@ -190,6 +190,8 @@ def _detail_lines(summary: Summary) -> Iterator[str]:
     yield from _notes(counts)
     if summary.pressure is not None:
         yield f"note: {summary.pressure.words}"
+    for note in summary.reply_notes:
+        yield f"note: {plain(note)}"
     if summary.outcomes:
         yield f"outcomes: {_counted(summary.outcomes)}"
     yield f"tokens: {_token_text(summary.usage)}"

@@ -37,6 +37,7 @@ def summary_of(
         shard=ShardTrials(run.shard.name, run.shard.trials) if run.shard is not None else None,
         intervals=intervals,
         is_bounded=run.is_bounded,
+        is_sampled=run.document is None or run.document.config.model.temperature > 0,
     )
 
 

@@ -98,6 +98,7 @@ async def test_a_server_that_ignores_or_refuses_what_it_does_not_know_is_told_ap
         "streaming": "no",
         "chat_template_kwargs": "unclear",
         "completions": "no",
+        "replies": "yes",
     }
     assert features["tools"].seen == "HTTP 400: tools are not supported"
     fits = fitting_protocols(list(features.values()))
@@ -128,6 +129,12 @@ async def test_a_template_that_drops_earlier_thinking_is_found_by_the_length_of_
     feature = (await found(server, answers))["earlier thinking"]
     assert feature.can == can
     assert words in feature.seen
+
+
+async def test_replies_that_do_not_differ_from_seed_to_seed_are_odd(server: FaultServer) -> None:
+    features = await found(server, lambda _: answer(200, completion("Once upon a time, " * 20)))
+    assert features["replies"].can == "unclear"
+    assert "the server samples nothing" in features["replies"].seen
 
 
 async def test_a_server_that_is_gone_can_do_nothing(server: FaultServer) -> None:
