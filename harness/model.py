@@ -127,7 +127,7 @@ class Rendering(Frozen, use_attribute_docstrings=True):
     """Leave the thinking out of earlier replies. `auto`: only where the prompt is rendered here; a server's
     template has its own rule for it."""
     send_reasoning: Annotated[Literal["auto", "on", "off"], BeforeValidator(_of_earlier_versions)] = "auto"
-    """Send reasoning that came apart from the reply back. It goes under the name in which it came, and the server's
+    """Send earlier reasoning back. It goes under the name in which it came, and the server's
     template drops what its model is not to see. `auto`: until a server refuses that."""
 
     @property

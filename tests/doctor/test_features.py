@@ -98,7 +98,7 @@ async def test_a_server_that_ignores_or_refuses_what_it_does_not_know_is_told_ap
         "streaming": "no",
         "chat_template_kwargs": "unclear",
         "completions": "no",
-        "replies": "yes",
+        "replies": "unclear",
     }
     assert features["tools"].seen == "HTTP 400: tools are not supported"
     fits = fitting_protocols(list(features.values()))
