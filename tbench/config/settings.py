@@ -167,7 +167,7 @@ class EndpointConfig(SamplingSettings, use_attribute_docstrings=True):
         WithJsonSchema({"anyOf": [{"type": "number", "minimum": 1}, {"const": "auto"}]}),
         Option(metavar="SECONDS|auto", measured=False),
     ] = Field(default=_AutoSeconds())
-    """Seconds for one request, or auto: by max_tokens and the endpoint's pace."""
+    """Seconds for one request. `auto`: by max_tokens and the endpoint's pace."""
     retry_budget_sec: Annotated[float, _NOT_MEASURED] = Field(default=900.0, ge=0)
     """Seconds to try a failing endpoint. Then it is an error."""
     max_outage_sec: Annotated[float, _NOT_MEASURED] = Field(default=3600.0, ge=0)
