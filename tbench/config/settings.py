@@ -165,9 +165,9 @@ class EndpointConfig(SamplingSettings, use_attribute_docstrings=True):
         WrapValidator(_seconds_or_auto),
         PlainSerializer(lambda seconds: seconds or "auto"),
         WithJsonSchema({"anyOf": [{"type": "number", "minimum": 1}, {"const": "auto"}]}),
-        Option(metavar="SECONDS|auto", measured=False),
-    ] = Field(default=_AutoSeconds())
-    """Seconds for one request. `auto`: by max_tokens and the endpoint's pace."""
+        Option(metavar="SEC|auto", measured=False),
+    ] = Field(default_factory=_AutoSeconds, json_schema_extra={"default": "auto"})
+    """Seconds for a request. `auto` is by max_tokens and the endpoint's pace."""
     retry_budget_sec: Annotated[float, _NOT_MEASURED] = Field(default=900.0, ge=0)
     """Seconds to try a failing endpoint. Then it is an error."""
     max_outage_sec: Annotated[float, _NOT_MEASURED] = Field(default=3600.0, ge=0)
