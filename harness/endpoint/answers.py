@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 import uuid
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
 from typing import Annotated, Any, NamedTuple
@@ -44,6 +44,10 @@ def _or_none(value: Any, check: ValidatorFunctionWrapHandler) -> Any:
 
 
 Count = Annotated[NonNegativeInt | None, WrapValidator(_or_none)]
+
+
+_LONGEST_IDENTITY = 120
+"""Most characters of what is kept of a fingerprint, which has some 20."""
 
 
 class _PromptDetails(BaseModel):
@@ -85,6 +89,7 @@ class _Choice(BaseModel, extra="allow"):
 
 class _Completion(BaseModel):
     model: str | None = None
+    system_fingerprint: Any = None
     choices: list[_Choice] | None = None
     usage: Annotated[_WireUsage | None, WrapValidator(_or_none)] = None
     prompt_token_ids: list[int] | None = None
@@ -216,10 +221,25 @@ def _reply(whole: _Whole) -> Reply:
         finish_reason=_finish_reason(choice),
         cut=whole.cut,
         usage=_usage(completion.usage or _WireUsage(), said),
-        model=completion.model,
+        model=completion.model and _identity(completion.model),
+        fingerprint=_identity(completion.system_fingerprint),
+        weights=_identity(_weights(choice.named)),
         signs=said.signs,
         tokens=_tokens(completion, choice),
     )
+
+
+def _identity(value: object) -> str | None:
+    """What a reply says of who gave it, short; None where it says nothing."""
+    if value is None or value == "" or value == [] or value == {}:
+        return None
+    return quote(value if isinstance(value, str) else json.dumps(value, sort_keys=True))[:_LONGEST_IDENTITY]
+
+
+def _weights(named: Mapping[str, Any]) -> object:
+    """vLLM's version of the weights, which LiteLLM hands on in a frame of its own."""
+    frame = named.get("provider_specific_fields")
+    return named.get("weight_versions") or (frame.get("weight_versions") if isinstance(frame, dict) else None)
 
 
 def _signs(reply: Reply, *, takes_calls: bool) -> Iterator[str]:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
 import copy
 import json
 import time
@@ -25,6 +27,7 @@ from harness.endpoint.answers import (
     shorten,
 )
 from harness.endpoint.bodies import RawAnswer
+from harness.endpoint.identity import Replier, served_otherwise
 from harness.endpoint.limits import Lowering, ServerLimits, TooManyTokens
 from harness.endpoint.outage import AwayTooLongError, Outage, OutagePolicy
 from harness.endpoint.refusals import BODY_REMEDY, Reason, Refusal, judge
@@ -65,6 +68,10 @@ TOKENIZE = "/tokenize"
 """The path of vLLM's tokenizer, beside its `/v1`."""
 LISTING_TIMEOUT_SEC = 30.0
 """Time limit of one `GET /v1/models`, which takes no model's work."""
+_LOOK_EVERY_SEC = 60.0
+"""Time between two looks at the list of models while replies come."""
+_SAY_OK = Message(role="user", content="Say ok.")
+_SHORT_TOKENS = 16
 _THERE = {408, 409, 429}
 """Statuses of a server that is there and asks to come again."""
 _NOTHING = "HTTP 200 with finish_reason length and not one token: the prompt is too long for the context"
@@ -125,6 +132,12 @@ class ChatModel:
         self._on_notice = on_outage or (lambda _: None)
         self.outage = Outage(self._probe, max_outage or OutagePolicy(max_sec=0), self._on_notice)
         self._transport = Transport(url, self._key)
+        self.replier = Replier(self._on_notice)
+        self._served: ServedModel | None = None
+        self._broken_list: str | None = None
+        """How the list of models fails at a server that replies nevertheless."""
+        self._looked_at = time.monotonic()
+        self._looking: asyncio.Task[None] | None = None
 
     @property
     def urls(self) -> tuple[str, ...]:
@@ -171,6 +184,9 @@ class ChatModel:
         await self.close()
 
     async def close(self) -> None:
+        if self._looking is not None:
+            self._looking.cancel()
+            await asyncio.wait({self._looking})
         await self.outage.close()
         await self._transport.close()
 
@@ -184,15 +200,15 @@ class ChatModel:
         """Ask the endpoint what it serves; settles `model` and `context_tokens`.
 
         `budget_sec` replaces the retry budget: short to find a wrong URL soon, long for a loading server.
-        Raises RequestRefused when the model is not listed, or none was named and there is a choice.
+        A model that is not listed is taken where it replies. Raises RequestRefused where it does not, or none was named
+        and there is a choice.
         """
         policy = self._retry if budget_sec is None else self._retry.model_copy(update={"total_sec": budget_sec})
-        cards = (await self._persist("/models", self._list_models, policy)).value
-        card = self._chosen(cards)
-        by_id = {each.id: each for each in cards}
-        base = by_id.get(card.parent or "", card)  # a LoRA adapter's own card has no length
-        served = ServedModel(id=card.id, context_tokens=card.max_model_len or base.max_model_len, root=card.root)
-        self.model, self.context_tokens = served.id, served.context_tokens
+        cards = (await self._persist("/models", self._listed, policy)).value
+        served = _as_served(await self._chosen(cards), cards)
+        self.model, self.context_tokens, self._served = served.id, served.context_tokens, served
+        others = [card.id for card in cards if served.root and card.root == served.root]
+        self.replier.names = list(dict.fromkeys((served.id, *others)))
         return served
 
     async def query(
@@ -248,6 +264,7 @@ class ChatModel:
     def _read(self, data: object, *, max_tokens: int, takes_calls: bool) -> Reply:
         context = self.context_tokens
         reply = read_completion(data, max_tokens=max_tokens, context_tokens=context, takes_calls=takes_calls)
+        self._require_same(reply)
         if reply.reasoning:
             self._reasoning.came_as(read_reasoning_field(data))
         return reply
@@ -347,6 +364,7 @@ class ChatModel:
         policy = policy or (self._retry_elsewhere if elsewhere else self._retry)
         done = await self._persist(path, attempt, policy, absence)
         self.outage.heard()
+        self._look_at_weights()
         return done
 
     def _where(self, path: str) -> str:
@@ -387,31 +405,98 @@ class ChatModel:
             "skip_special_tokens": extra.get("skip_special_tokens", False),
         }
 
+    # -- who answers -----------------------------------------------------------------------------
+
     async def _probe(self) -> None:
-        """Ask whether the endpoint is there; a refusal says yes, too. Raises TransientError."""
+        """Ask whether the model is there; a refusal says yes, too. Raises TransientError, also for other weights."""
         try:
-            await self._list_models()
+            cards = await self._list_models()
         except TransientError as failure:
             failure.reason = self._public(failure.reason)
-            raise
+            if self._broken_list is None or failure.reason[: len(self._broken_list)] != self._broken_list:
+                raise
+            cards = []
         except (RequestRefused, ContextLimitReached):
-            pass
+            cards = []
+        if (words := self._other_weights(cards)) is not None:
+            raise TransientError(words)
+        if self.replier.is_in_doubt:
+            with contextlib.suppress(EndpointError, ContextLimitReached):
+                self._require_same(await self._short_reply())
+
+    def _other_weights(self, cards: Sequence[ModelCard]) -> str | None:
+        """How the list of models says that the model is another than at the start; None where it does not."""
+        card = next((card for card in cards if card.id == self.model), None)
+        if card is None or self._served is None or not self.replier.is_strict:
+            return None
+        words = served_otherwise(self._served, _as_served(card, cards))
+        return f"other weights under the same name: {self._public(words)}" if words else None
+
+    def _require_same(self, reply: Reply) -> None:
+        """Raise TransientError for a reply of other weights than those before."""
+        if (words := self.replier.difference(reply)) is not None:
+            raise TransientError(f"other weights under the same name: {words}")
+
+    def _look_at_weights(self) -> None:
+        """Look now and then whether the list of models still says the same: a restart may go unnoticed."""
+        now = time.monotonic()
+        if now - self._looked_at > _LOOK_EVERY_SEC and self.outage.policy.max_sec > 0:
+            self._looked_at = now
+            self._looking = asyncio.create_task(self._find_other_weights(), name="look at the weights")
+
+    async def _find_other_weights(self) -> None:
+        with contextlib.suppress(TransientError, EndpointError, ContextLimitReached):
+            if self._other_weights(await self._list_models()) is not None:
+                await self.outage.look()
+
+    async def _short_reply(self) -> Reply:
+        """A reply of a few tokens. Raises TransientError, RequestRefused and the like after one attempt."""
+        path, body = self.request([_SAY_OK], seed=None, max_tokens=_SHORT_TOKENS)
+        judged = partial(self._judged, path, body, _SHORT_TOKENS)
+        answer = await self._send(self._transport.post(path, body), LISTING_TIMEOUT_SEC, judged)
+        return read_completion(answer, max_tokens=_SHORT_TOKENS, context_tokens=None, takes_calls=False)
+
+    async def _listed(self) -> list[ModelCard]:
+        """The models that are listed; none where the list cannot be had, and the model that was named replies."""
+        try:
+            return await self._list_models()
+        except (TransientError, RequestRefused) as failure:
+            is_gone = isinstance(failure, TransientError) and (failure.refused or failure.broke or failure.over_time)
+            if self.model is None or is_gone:
+                raise
+            self._broken_list = str(failure)[: len("HTTP 500")]
+            try:
+                await self._short_reply()
+            except (TransientError, EndpointError, ContextLimitReached) as also:
+                if isinstance(also, RequestRefused) and also.status not in _NO_SUCH_PATH:
+                    raise
+                raise failure from None
+            self._on_notice(f"has no list of models ({self._public(str(failure))}), and {self.model!r} replies")
+            return []
 
     async def _list_models(self) -> list[ModelCard]:
         timeout_sec = min(self._limit.least_sec, LISTING_TIMEOUT_SEC)
         judged = partial(self._judged, "/models", None, None)
         return read_models(await self._send(self._transport.get("/models"), timeout_sec, judged))
 
-    def _chosen(self, cards: list[ModelCard]) -> ModelCard:
+    async def _chosen(self, cards: Sequence[ModelCard]) -> ModelCard:
         ids = [card.id for card in cards]
         listed = shorten(", ".join(ids)) or "no model"
         if self.model is None:
             if len(cards) == 1:
                 return cards[0]
             raise RequestRefused(f"{self.url} lists {listed}: name the model to use", status=404)
-        if self.model not in ids:
-            raise RequestRefused(f"{self.url} does not serve {self.model!r}; it lists {listed}", status=404)
-        return cards[ids.index(self.model)]
+        if self.model in ids:
+            return cards[ids.index(self.model)]
+        if not cards and self._broken_list is not None:
+            return ModelCard(id=self.model)
+        with contextlib.suppress(TransientError, EndpointError, ContextLimitReached):
+            reply = await self._short_reply()
+            # A server that takes any name says by which it knows the model.
+            if reply.model == self.model or (not ids and reply.model is None):
+                self._on_notice(f"lists {listed}, and {self.model!r} replies")
+                return ModelCard(id=self.model)
+        raise RequestRefused(f"{self.url} does not serve {self.model!r}; it lists {listed}", status=404)
 
     async def _persist(
         self, path: str, attempt: Callable[[], Awaitable[T]], policy: RetryPolicy, absence: Absence | None = None
@@ -479,6 +564,11 @@ class ChatModel:
         for secret, shown in ((self._key, "[key]"), (self._password, "[password]")):
             text = text.replace(secret, shown) if secret else text
         return shorten(text)
+
+
+def _as_served(card: ModelCard, cards: Sequence[ModelCard]) -> ServedModel:
+    base = next((each for each in cards if each.id == card.parent), card)  # a LoRA adapter's own card has no length
+    return ServedModel(id=card.id, context_tokens=card.max_model_len or base.max_model_len, root=card.root)
 
 
 def _check_template_settings(sampling: Sampling, rendering: Rendering) -> None:

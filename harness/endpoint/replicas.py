@@ -161,7 +161,7 @@ class Replicas:
                 raise each
         if not served:
             raise next(each for each in found if isinstance(each, EndpointUnavailable))
-        _check_same(served, same_context)
+        _check_same(served, same_context, same_weights=all(chat.replier.is_strict for chat in self.chats))
         lengths = [each.context_tokens for each in served.values() if each.context_tokens is not None]
         first = next(iter(served.values())).model_copy(update={"context_tokens": min(lengths, default=None)})
         for replica, each in zip(self._replicas, found, strict=True):
@@ -431,10 +431,18 @@ async def _until_one_is_back(replicas: Sequence[Replica]) -> None:
             task.cancel()
 
 
-def _check_same(served: Mapping[str, ServedModel], same_context: bool) -> None:
-    """Raise RequestRefused where servers, by URL, have different models, or contexts of different lengths."""
+def _check_same(served: Mapping[str, ServedModel], same_context: bool, *, same_weights: bool) -> None:
+    """Raise RequestRefused where servers, by URL, have different models or weights, or contexts of other lengths."""
     if len(ids := sorted({each.id for each in served.values()})) > 1:
         raise RequestRefused(f"they serve different models ({', '.join(ids)}): name the one to use", status=404)
+    roots = {url: each.root for url, each in served.items() if each.root is not None}
+    if same_weights and len(set(roots.values())) > 1:
+        told = ", ".join(f"{url} {root}" for url, root in roots.items())
+        raise RequestRefused(
+            f"they serve different weights under one name ({told}): serve the same everywhere, or, where these are the "
+            "same at several places, give --other-weights take",
+            status=400,
+        )
     lengths = {url: each.context_tokens for url, each in served.items() if each.context_tokens is not None}
     if same_context and len(set(lengths.values())) > 1:
         told = ", ".join(f"{url} {tokens}" for url, tokens in lengths.items())

@@ -12,7 +12,7 @@ from reports.names import series_page, slug
 from reports.site.judging import AlarmSpan, JudgedSeries, judged
 from tbench.history.index import RunHistory
 from tbench.history.rows import RunRow
-from tbench.scores.gate.nights import GateRule, Night
+from tbench.scores.gate.nights import GateRule, Night, run_identity
 from tbench.scores.gate.verdict import GateVerdict, JudgedNight
 from tbench.storage.read_run import StoredRun, read_run
 from tbench.storage.run_files import is_abandoned
@@ -244,4 +244,12 @@ def _is_night(run: SiteRun) -> bool:
 
 def _night(history: RunHistory, run: SiteRun, name: str) -> Night:
     path = run.row.path
-    return Night(name, run.row.begun_at or "", history.table(path), history.hashes(path), run.row.fingerprint)
+    row = run.row
+    return Night(
+        name,
+        row.begun_at or "",
+        history.table(path),
+        history.hashes(path),
+        row.fingerprint,
+        run_identity(row.name, row.model, row.begun_at),
+    )

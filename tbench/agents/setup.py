@@ -163,7 +163,7 @@ def make_chat(
     Without an `api_key`, it is that of the environment.
     """
     at = server.base_url if server is not None else model.servers[0].base_url if model.servers else ""
-    return ChatModel(
+    chat = ChatModel(
         at,
         model.name,
         Sampling(**model.model_dump(include=set(Sampling.model_fields))),
@@ -175,6 +175,8 @@ def make_chat(
         max_outage=OutagePolicy(max_sec=model.max_outage_sec),
         on_outage=on_outage,
     )
+    chat.replier.is_strict = model.other_weights == "pause"
+    return chat
 
 
 async def connect_if_used(

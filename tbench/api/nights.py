@@ -10,7 +10,7 @@ from pathlib import Path
 
 from tbench.errors import UsageError
 from tbench.results import UNKNOWN_TIME
-from tbench.scores.gate.nights import Night
+from tbench.scores.gate.nights import Night, run_identity
 from tbench.scores.summarise import MixedResults, refuse_mixed
 from tbench.storage.comparable import fingerprint
 from tbench.storage.read_run import RunUnreadable, StoredRun, read_run
@@ -51,7 +51,9 @@ def night_of(run: StoredRun) -> Night:
         raise RunUnreadable(f"{where}: {error}") from None
     if not run.planned_tasks or not run.planned_seeds:
         raise RunUnreadable(f"{where}: has no tasks or no seeds; leave it out")
-    return Night(run.name, begun_at(run), rewards_of(run), run.task_hashes, fingerprint(run))
+    table, began = rewards_of(run), begun_at(run)
+    identity = run_identity(run.name, run.model, began) if run.document is not None else ""
+    return Night(run.name, began, table, run.task_hashes, fingerprint(run), identity)
 
 
 def begun_at(run: StoredRun) -> str:

@@ -367,6 +367,8 @@ class Runner:
         chat, served = await connect_if_used(setup, self._say, api_key)
         if chat is not None:
             stack.push_async_callback(chat.close)
+            for each in chat.chats:
+                each.replier.is_strict = False  # in training the weights change from step to step
         plan = self._plan(config, setup.locked(chat, served))
         for other in self._endpoints.values():
             if other.plan.locked.model != plan.locked.model:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from itertools import combinations
 from pathlib import Path
 
-from harness.replies import reply_notes
+from harness.replies import RepliesSeen, reply_notes
 from tbench.errors import UsageError
 from tbench.scores.comparing.side import Side
 from tbench.scores.summarise import MixedResults, refuse_mixed
@@ -112,6 +112,7 @@ def remarks(paths: Sequence[Path], runs: Sequence[StoredRun]) -> Iterator[str]:
         elif run.document is None:
             hashes = "" if run.task_hashes else ", and the content of its tasks is not known"
             yield f"{path}: imported: only what it tells of its settings is compared{hashes}"
+    yield from _other_weights(paths, runs)
     windows = {
         str(path): served.context_tokens
         for path, run in zip(paths, runs, strict=True)
@@ -119,6 +120,35 @@ def remarks(paths: Sequence[Path], runs: Sequence[StoredRun]) -> Iterator[str]:
     }
     if len(set(windows.values())) > 1:
         yield f"contexts differ: {', '.join(f'{path} {tokens:,} tokens' for path, tokens in windows.items())}"
+
+
+def _other_weights(paths: Sequence[Path], runs: Sequence[StoredRun]) -> Iterator[str]:
+    """A line for each two runs of one model's name whose servers said that they have different weights."""
+    known = [
+        (path, run.model, root_of(run), RepliesSeen.sum(result.replies for result in run.results if result.final))
+        for path, run in zip(paths, runs, strict=True)
+    ]
+    for (path, model, root, seen), (other, other_model, other_root, other_seen) in combinations(known, 2):
+        if model is None or model != other_model:
+            continue
+        said = [("root", {root} - {None}, {other_root} - {None})]
+        said += [
+            (name, set(getattr(seen, name)), set(getattr(other_seen, name)))
+            for name in ("models", "weights", "fingerprints")
+        ]
+        apart = [
+            f"{name} {', '.join(sorted(map(str, one)))} and {', '.join(sorted(map(str, two)))}"
+            for name, one, two in said
+            if one and two and not one & two
+        ]
+        if apart:
+            yield f"{path} and {other}: not the same weights, or not served alike, under the name {model}: {'; '.join(apart)}"
+
+
+def root_of(run: StoredRun) -> str | None:
+    """Where the weights of a run's model came from, as its server said."""
+    served = run.document.locked.served if run.document is not None else None
+    return served.root if served is not None else None
 
 
 @dataclass(frozen=True, slots=True)

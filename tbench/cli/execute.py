@@ -14,8 +14,10 @@ from typing import Literal
 
 import click
 
+from harness.endpoint.identity import served_otherwise
 from harness.endpoint.replicas import Endpoint
 from harness.model import ServedModel
+from harness.replies import RepliesSeen
 from tbench.agents.setup import AgentSetup, connect_if_used
 from tbench.cli.interruption import run_interruptibly, tell
 from tbench.cli.printing import print_line, print_text
@@ -40,6 +42,7 @@ from tbench.runs.run import RunOutcome, demand_of_task, execute_run
 from tbench.runs.scheduling.machines import why_no_machine
 from tbench.runs.scheduling.stopping import ENDPOINT_ERRORS
 from tbench.sandbox.docker.cleaning import leave_removing_to_a_child
+from tbench.storage.read_run import read_run
 from tbench.tasks.sources import TaskSet
 from tbench.text import counted
 
@@ -93,6 +96,8 @@ async def _execute(
 ) -> RunOutcome:
     config, events = setup.config, Events(say_before_the_run)
     chat, served = await connect_if_used(setup, lambda text: events.emit(Note(text=text)))
+    if chat is not None and served is not None and earlier is not None and config.model.other_weights == "pause":
+        expect_same_weights(chat, served, earlier)
     if chat is not None:
         chat.outage.on_change = lambda presence: events.emit(EndpointPresence(presence=presence))
     try:
@@ -239,6 +244,21 @@ def planned(setup: AgentSetup, tasks: TaskSet, earlier: EarlierRun | None, name:
     if earlier is not None:
         check_same_run(earlier, plan, tasks)
     return plan
+
+
+def expect_same_weights(chat: Endpoint, served: ServedModel, earlier: EarlierRun) -> None:
+    """Check that the model is the one that the run began with, and hold its replies to that. Raises UsageError."""
+    before = earlier.document.locked.served
+    words = served_otherwise(before, served) if before is not None else None
+    if words is not None:
+        raise UsageError(
+            f"{earlier.directory}: cannot go on with other weights: {words}; serve the first ones again, start a new "
+            "run, or give --other-weights take"
+        )
+    results = read_run(earlier.directory).results
+    seen = RepliesSeen.sum(result.replies for result in results if result.final)
+    for each in chat.chats:
+        each.replier.expect({"model": seen.models, "weights": seen.weights, "fingerprint": seen.fingerprints})
 
 
 def say_before_the_run(event: Event) -> None:

@@ -21,7 +21,13 @@ _MACHINES = ("sandbox.engines", "sandbox.ray")
 """Settings that say on which machines trials are; one of them takes the place of the other."""
 _MAY_CHANGE = {
     *(each.path for each in settings_of(RunConfig) if each.section == "schedule" and each.name not in _OF_A_SHARD),
-    *("model.base_url", "model.request_timeout_sec", "model.retry_budget_sec", "model.max_outage_sec"),
+    *(
+        "model.base_url",
+        "model.request_timeout_sec",
+        "model.retry_budget_sec",
+        "model.max_outage_sec",
+        "model.other_weights",
+    ),
     *("overrides.build_timeout_multiplier", "overrides.healthcheck_timeout_multiplier"),
     *("sandbox.pull", "sandbox.pull_concurrency", "sandbox.pull_timeout_sec", "sandbox.prefetch"),
     "sandbox.drop_images",

@@ -172,6 +172,8 @@ class EndpointConfig(SamplingSettings, use_attribute_docstrings=True):
     """Seconds to try a failing endpoint. Then it is an error."""
     max_outage_sec: Annotated[float, _NOT_MEASURED] = Field(default=3600.0, ge=0)
     """Seconds to pause while the endpoint is away. Then the run stops; 0 is no pause."""
+    other_weights: Annotated[Literal["pause", "take"], _NOT_MEASURED] = "pause"
+    """Other weights under the same name. The run pauses as in an outage until the first are back, or it takes them."""
 
 
 class ServerConfig(Frozen):

@@ -9,7 +9,7 @@ from pathlib import Path
 from tbench.history.index import RunHistory
 from tbench.nightly.checkpoints import is_glob
 from tbench.nightly.journal import CheckpointRecord, NightRecord
-from tbench.scores.gate.nights import Night
+from tbench.scores.gate.nights import Night, run_identity
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,5 +39,15 @@ def as_the_gate_sees(runs: Iterable[LaneRun], folder: Path, history: RunHistory)
     for each in runs:
         path = folder / each.checkpoint.run
         row = history.run(path)
-        found.append(Night(each.name, each.night.begun_at, history.table(path), history.hashes(path), row.fingerprint))
+        rewards, hashes = history.table(path), history.hashes(path)
+        found.append(
+            Night(
+                each.name,
+                each.night.begun_at,
+                rewards,
+                hashes,
+                row.fingerprint,
+                run_identity(row.name, row.model, row.begun_at),
+            )
+        )
     return found

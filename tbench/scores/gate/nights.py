@@ -23,6 +23,8 @@ class Night:
     """Content hash by task, without those that are not known."""
     fingerprint: str = ""
     """What the run was done with; nights with another one are not compared."""
+    run: str = ""
+    """The run that it is, whatever the night and its directory are called; empty where that is not known."""
 
     @property
     def day(self) -> date | None:
@@ -36,6 +38,11 @@ class Night:
     def when(self) -> str:
         """The date as people say it, "12 Nov 2026", or what stands in its place."""
         return f"{self.day.day} {self.day:%b %Y}" if self.day is not None else self.begun or self.name
+
+
+def run_identity(name: str, model: str | None, begun: str | None) -> str:
+    """What tells a run from every other, also from one of the same night; empty where its time is not known."""
+    return f"{begun} {name} {model or ''}" if begun and "T" in begun else ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -112,7 +112,12 @@ def _without_repeats(nights: Sequence[Night]) -> tuple[list[Night], list[str]]:
 
 
 def _is_same(night: Night, other: Night) -> bool:
-    """Whether two nights that began at the same time are one run: by name, or copied under another."""
+    """Whether two nights that began at the same time are one run: by what is known of that, else by name and rewards.
+
+    Two checkpoints of one night are two runs, also with equal rewards.
+    """
+    if night.run and other.run:
+        return night.run == other.run
     if "T" in night.begun:
         return night.name == other.name or night.table == other.table
     return night.name == other.name and night.table == other.table

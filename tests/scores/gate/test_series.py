@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 from gate_nights import TASKS, a_night, nights, rewards
 
@@ -90,6 +92,13 @@ def test_a_run_that_is_given_twice_counts_once() -> None:
     assert names(found)[:3] == ["night-0", "night-1", "night-2"]
     assert len(found.nights) == 12
     assert found.notes == ("given twice, counted once: night-4, night-3",)
+
+
+def test_checkpoints_of_one_night_with_equal_rewards_are_several_runs_and_copies_of_one_are_not() -> None:
+    twins = [replace(night, run=f"{night.begun} {name}", name=name) for night in nights(6) for name in ("a", "b")]
+    assert len(series_of(twins, RULE).nights) == 12
+    copy = replace(twins[3], name="copy")
+    assert series_of([*twins, copy], RULE).notes == ("given twice, counted once: b",)
 
 
 def test_runs_of_one_name_on_several_days_are_several_nights() -> None:
