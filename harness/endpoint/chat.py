@@ -307,6 +307,13 @@ class ChatModel:
             update={"latency_sec": done.latency_sec, "waited_sec": done.waited_sec, "attempts": done.attempts}
         )
 
+    async def listed_roots(self) -> list[str]:
+        """Where the weights of the models that are listed came from, as far as the server says; asked for once."""
+        try:
+            return [card.root for card in await self._list_models() if card.root]
+        except (TransientError, EndpointError, ContextLimitReached):
+            return []
+
     async def metrics(self) -> object:
         """The body of the `/metrics` beside its `/v1`, asked for once, without retries. Raises EndpointError."""
         try:

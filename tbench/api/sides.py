@@ -142,7 +142,7 @@ def _other_weights(paths: Sequence[Path], runs: Sequence[StoredRun]) -> Iterator
             if one and two and not one & two
         ]
         if apart:
-            yield f"{path} and {other}: not the same weights, or not served alike, under the name {model}: {'; '.join(apart)}"
+            yield f"{path} and {other}: {model} was not of the same weights, or not served alike: {'; '.join(apart)}"
 
 
 def root_of(run: StoredRun) -> str | None:

@@ -240,9 +240,9 @@ class AgentConfig(Frozen, use_attribute_docstrings=True):
     protocol: Annotated[str, Option(words=protocols)] = "keystrokes-json"
     """How replies become actions. It is keystrokes-json, keystrokes-xml, bash-block, bash-tool or thinking-bash."""
     prompt: Annotated[str | None, Option(is_path=True)] = None
-    """A file whose blocks replace the protocol's prompts."""
+    """Blocks that replace the protocol's prompts."""
     observation_bytes: int = Field(default=OUTPUT_LIMIT_BYTES, ge=200)
-    """Longer observations lose their middle."""
+    """Longer ones lose their middle."""
     settling: Annotated[Settling, Option(switch=("strict", "adaptive"))] = "adaptive"
     """Wait out the durations, or until all is quiet. Fixed-sleep harnesses do the former."""
     shell_state: ShellMode | None = None

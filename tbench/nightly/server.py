@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import os
 import re
 import time
 from collections.abc import AsyncIterator
 from dataclasses import dataclass
 from pathlib import Path
 
+from harness.endpoint.chat import ChatModel
+from harness.errors import EndpointError
+from harness.model import Sampling
 from tbench.errors import TbenchError, UsageError
 from tbench.nightly.checkpoints import Checkpoint
 from tbench.nightly.process import KeptProcess
@@ -74,6 +78,7 @@ async def serving(serve: ServeSection, checkpoint: Checkpoint, log: Path, lock: 
     async with process:
         server = ModelServer(process, base_url, log)
         await _ready(server, health, serve.ready_timeout_sec)
+        await _require_weights(base_url, checkpoint)
         yield server
 
 
@@ -97,6 +102,19 @@ async def _ready(server: ModelServer, health: str, within_sec: float) -> None:
                 f"(log: {server.log}); raise serve.ready_timeout_sec if it needs longer"
             )
         await asyncio.sleep(_POLL_SEC)
+
+
+async def _require_weights(base_url: str, checkpoint: Checkpoint) -> None:
+    """Check that it serves the checkpoint, as far as it says. Raises ServerFailed."""
+    try:
+        chat = ChatModel(base_url, None, Sampling(), api_key=os.environ.get("OPENAI_API_KEY"))
+    except EndpointError:
+        return  # the run says what is wrong with it
+    async with chat:
+        roots = [root for root in await chat.listed_roots() if "/" in root]
+    path = checkpoint.path.rstrip("/")
+    if roots and not any(path in root or root in path or root.endswith(f"/{checkpoint.name}") for root in roots):
+        raise ServerFailed(f"{base_url} serves {', '.join(roots)}, not {path}; mend serve.command")
 
 
 def _filled(text: str, checkpoint: Checkpoint, port: int) -> str:
