@@ -240,9 +240,9 @@ class AgentConfig(Frozen, use_attribute_docstrings=True):
     protocol: Annotated[str, Option(words=protocols)] = "keystrokes-json"
     """How replies become actions. It is keystrokes-json, keystrokes-xml, bash-block, bash-tool or thinking-bash."""
     prompt: Annotated[str | None, Option(is_path=True)] = None
-    """Blocks that replace the protocol's prompts."""
+    """A file whose blocks replace the protocol's prompts."""
     observation_bytes: int = Field(default=OUTPUT_LIMIT_BYTES, ge=200)
-    """Longer ones lose their middle."""
+    """Longer observations lose their middle."""
     settling: Annotated[Settling, Option(switch=("strict", "adaptive"))] = "adaptive"
     """Wait out the durations, or until all is quiet. Fixed-sleep harnesses do the former."""
     shell_state: ShellMode | None = None
@@ -458,7 +458,7 @@ class OutputConfig(Frozen, use_attribute_docstrings=True):
     min_coverage: Annotated[float, Option(daily=True)] = Field(default=0.0, ge=0, le=1)
     """Exit with 3 if fewer trials have a verdict, or none has."""
     log_level: Annotated[LogLevel, Option(metavar="LEVEL", daily=True)] = "info"
-    """What run.log holds: debug, info, warning or error, and above."""
+    """What run.log holds: from debug, info, warning or error on."""
     verbosity: Annotated[Verbosity, Option(switch=("verbose", "quiet"), letters="vq", daily=True)] = "normal"
     """Print each step, or nothing but the score. `normal` is the live view on a terminal, and a line per trial
     elsewhere."""
