@@ -19,7 +19,8 @@ from harness.trajectory import Frozen, Reply, Trajectory
 _TELLING_CHARS = 200
 """Characters of a reply from which on it can be expected to differ from one draw to the next."""
 _EQUAL_TRIALS = 3
-_EQUAL_SHARE = 0.5
+_EQUAL_SHARE = 0.9
+"""Of the trials that could show a difference. A model that is sure of itself begins alike in most, not in all."""
 _NAMES_SHOWN = 4
 
 
@@ -182,7 +183,7 @@ def reply_notes(trials: Collection[Countable]) -> tuple[str, ...]:
 def equal_replies_note(firsts: Mapping[str, Sequence[str | None]]) -> str | None:
     """A line where draws do not differ: `firsts` has the digests of the first replies of a task at several seeds.
 
-    Said where at least three trials, and half of those that could show it, have the first reply of another seed.
+    Said where at least three trials, and nearly all of those that could show it, have the first reply of another seed.
     """
     comparable = equal = 0
     for digests in firsts.values():
@@ -194,8 +195,8 @@ def equal_replies_note(firsts: Mapping[str, Sequence[str | None]]) -> str | None
         return None
     return (
         f"{equal:,} of {comparable:,} trials begin with the reply of another seed, though the temperature is above "
-        "0: the server samples nothing, or answers from a cache (transformers serve: do_sample), so seeds are no "
-        "repetitions, and ± is too small"
+        "0: the server samples nothing (transformers serve: do_sample), answers from a cache, or the model is all but "
+        "sure of its words; then seeds are no repetitions, and ± is too small"
     )
 
 

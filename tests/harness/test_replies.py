@@ -64,6 +64,8 @@ def test_several_models_under_one_name_are_said_with_the_trials_that_had_them():
         ({"t": ["1", "1", "1"]}, True),
         ({"t": ["1", "1"], "u": ["2", "2"]}, True),
         ({"t": ["1", "1"]}, False),
+        ({"t": ["1", "1", "1", "1", "1", "2"]}, False),
+        ({"t": ["1"] * 19 + ["2"]}, True),
         ({"t": ["1", "2", "3"], "u": ["4", "4", "5"]}, False),
         ({"t": [None, None, None]}, False),
         ({"t": ["1"], "u": ["1"], "v": ["1"]}, False),
