@@ -159,16 +159,12 @@ def reply_notes(trials: Collection[Countable]) -> tuple[str, ...]:
     for name, (what, meaning) in _NAMED.items():
         counts: dict[str, int] = getattr(seen, name)
         if len(counts) > 1:
-            rare = min(counts, key=lambda each: counts[each])
             mixed = sum(len(getattr(trial, name)) > 1 for trial in trials)
             shown = sorted(counts.items(), key=lambda item: -item[1])
             words = ", ".join(f"{value} ({count:,})" for value, count in shown[:_NAMES_SHOWN])
             more = ", …" if len(shown) > _NAMES_SHOWN else ""
-            having = sum(rare in getattr(trial, name) for trial in trials)
-            notes.append(
-                f"replies name {len(counts)} {what}: {words}{more}; {rare} in {_trials(having)}, several in "
-                f"{_trials(mixed)}: {meaning}"
-            )
+            both = f"; {_trials(mixed)} had several" if mixed else ""
+            notes.append(f"replies name {len(counts)} {what}: {words}{more}{both}: {meaning}")
     for kind, count in sorted(seen.signs.items(), key=lambda item: -item[1]):
         meaning_of = _MEANINGS.get(kind, _Meaning(f"are marked {kind}", "see docs/results.md"))
         if count > meaning_of.share * seen.total:

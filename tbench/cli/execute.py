@@ -96,11 +96,11 @@ async def _execute(
 ) -> RunOutcome:
     config, events = setup.config, Events(say_before_the_run)
     chat, served = await connect_if_used(setup, lambda text: events.emit(Note(text=text)))
-    if chat is not None and served is not None and earlier is not None and config.model.other_weights == "pause":
-        expect_same_weights(chat, served, earlier)
     if chat is not None:
         chat.outage.on_change = lambda presence: events.emit(EndpointPresence(presence=presence))
     try:
+        if chat is not None and served is not None and earlier is not None and config.model.other_weights == "pause":
+            expect_same_weights(chat, served, earlier)
         directory = Path(config.output.directory or _default_directory(config, served))
         plan = planned(setup, tasks, earlier, directory.name, setup.locked(chat, served))
         settings = sandbox_settings(plan, directory / "images")

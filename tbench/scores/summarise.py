@@ -142,6 +142,8 @@ def _reply_notes(ended: Sequence[FinalResult], is_sampled: bool) -> tuple[str, .
     notes = reply_notes([result.replies for result in ended if result.replies.total])
     firsts: defaultdict[str, list[str | None]] = defaultdict(list)
     for result in ended:
+        if result.human_touched:
+            continue
         firsts[result.task].append(result.replies.first)
     equal = equal_replies_note(firsts) if is_sampled else None
     return (*notes, equal) if equal else notes

@@ -55,7 +55,7 @@ def test_a_sign_of_many_replies_is_said_with_its_share_also_one_that_nobody_know
 def test_several_models_under_one_name_are_said_with_the_trials_that_had_them():
     a, b = Reply(content="x", model="a"), Reply(content="x", model="fallback")
     (note,) = reply_notes([seen(a, a), seen(a, b), seen(a)])
-    assert "2 models: a (4), fallback (1); fallback in 1 trial" in note
+    assert "2 models: a (4), fallback (1); 1 trial had several" in note
 
 
 @pytest.mark.parametrize(

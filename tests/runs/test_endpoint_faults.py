@@ -8,6 +8,7 @@ from __future__ import annotations
 import ast
 import asyncio
 import contextlib
+import itertools
 import json
 from collections.abc import Callable
 from pathlib import Path
@@ -412,3 +413,21 @@ async def test_a_replica_that_is_killed_under_a_run_costs_no_verdict(
     counted = summarise(outcome.results, one.names, range(8)).replies_from
     assert sum(counted.values()) == len(replies) and counted.keys() == {endpoint.base_url, other.base_url}
     assert sum(reply.waited_sec > 0 for reply in replies) >= 2
+
+
+class TestOtherWeights:
+    async def test_a_run_stops_where_other_weights_take_the_place_of_the_first_and_no_reply_of_theirs_counts(
+        self, endpoint, make_run, make_task
+    ):
+        asked = itertools.count()
+
+        def of_two_weights(_: object) -> bytes:
+            return answer(200, {**completion(CLAIM), "system_fingerprint": "first" if next(asked) < 5 else "second"})
+
+        endpoint.answer_by(of_two_weights)
+        run = make_run(max_outage=PATIENT.model_copy(update={"max_sec": 0.2}))
+        outcome = await run.execute(many(make_task, 5), concurrency=1)
+        assert "other weights under the same name" in (outcome.stopped or "")
+        assert [result.reward for result in outcome.results] == [1.0, 1.0, None]
+        assert all(set(result.replies.fingerprints) <= {"first"} for result in outcome.results)
+        assert any("away: other weights" in words for words in run.told)
