@@ -30,6 +30,8 @@ _SMALLEST_CONTEXT = 256
 """A smaller count is no prompt that was cut to a context."""
 _SEEN_GROWTH_BYTES = 64
 """Growth of the history that shows in any count of its tokens."""
+_STALLED_COUNTS = 6
+"""So many counts in a row that have not grown with the history are no thinking that a template has dropped."""
 _WORD = re.compile(r"[^\W\d_]+")
 """Letters in a row, of which usual tokenizers make at least a token."""
 _LEAST_PER_WORD = 0.6
@@ -75,6 +77,8 @@ class History:
         """Bytes of thinking in all messages: whether they are sent is up to settings and template."""
         self._last: _Count | None = None
         """The latest count of this version of the history."""
+        self._stalled = 0
+        """Counts in a row that have not grown with it."""
         self._tokens_per_byte = _TOKENS_PER_BYTE
 
     def open(self, messages: Sequence[Message]) -> None:
@@ -150,6 +154,8 @@ class History:
                 return IMPOSSIBLE_USAGE  # counted without what its cache has
             # A template may have dropped all the thinking that was in the last prompt, but nothing else.
             too_few |= tokens <= last.tokens - last.thinking_bytes * _THINKING_PER_BYTE
+            self._stalled = self._stalled + 1 if tokens <= last.tokens else 0
+            too_few |= self._stalled >= _STALLED_COUNTS
         if not too_few:
             return None
         return PROMPT_TRUNCATED if tokens >= _SMALLEST_CONTEXT else IMPOSSIBLE_USAGE
@@ -175,7 +181,7 @@ class History:
         tokens = self.estimate(messages)
         self.messages = list(messages)
         self._measure(messages)
-        self._counted_bytes, self._last = self._bytes, None
+        self._counted_bytes, self._last, self._stalled = self._bytes, None, 0
         self._counted_tokens, self._counted_messages = tokens, len(messages)
 
     def _measure(self, messages: Sequence[Message]) -> None:

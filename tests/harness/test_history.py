@@ -138,6 +138,18 @@ def test_thinking_that_a_template_leaves_out_later_is_no_truncation() -> None:
     assert counted(made, 300) is None
 
 
+def test_counts_that_stand_still_over_many_thoughtful_turns_are_a_truncated_prompt() -> None:
+    made = history("words " * 500)
+    for tokens in (1000, 1200, 1400):
+        assert counted(made, tokens) is None
+        turn(made, "out " * 20, content=f"<think>{'hm ' * 200}</think>ls")
+    signs = []
+    for _ in range(8):
+        signs.append(counted(made, 1400))
+        turn(made, "out " * 20, content=f"<think>{'hm ' * 200}</think>ls")
+    assert signs == [*[None] * 5, *[PROMPT_TRUNCATED] * 3]
+
+
 def test_a_shorter_version_of_the_history_is_no_truncation() -> None:
     made = history("words " * 5000)
     assert counted(made, 5000) is None
