@@ -161,6 +161,8 @@ class ServedModel(Frozen):
     """The server's `max_model_len`; None where it does not say."""
     root: str | None = None
     """The path or repository that the weights came from."""
+    names: tuple[str, ...] = ()
+    """Its other names: those that are listed with the same root."""
 
 
 @runtime_checkable

@@ -152,10 +152,18 @@ _NAMED = {
 }
 
 
-def reply_notes(trials: Collection[Countable]) -> tuple[str, ...]:
-    """What is odd about the replies of these trials, one line each: a share that is worth a reader's attention."""
+def reply_notes(trials: Collection[Countable], asked: Collection[str] = ()) -> tuple[str, ...]:
+    """What is odd about the replies of these trials, one line each: a share that is worth a reader's attention.
+
+    `asked` has the names of the model that was asked for, where they are known.
+    """
     seen = RepliesSeen.sum(trials)
     notes = []
+    if asked and len(seen.models) == 1 and not any(_is_name_of(said, each) for said in seen.models for each in asked):
+        notes.append(
+            f"all replies name the model {next(iter(seen.models))}, and {next(iter(asked))} was asked for: another name "
+            "of the same one, or a gateway's other model"
+        )
     for name, (what, meaning) in _NAMED.items():
         counts: dict[str, int] = getattr(seen, name)
         if len(counts) > 1:
@@ -194,6 +202,12 @@ def equal_replies_note(firsts: Mapping[str, Sequence[str | None]]) -> str | None
         "0: the server samples nothing (transformers serve: do_sample), answers from a cache, or the model is all but "
         "sure of its words; then seeds are no repetitions, and ± is too small"
     )
+
+
+def _is_name_of(said: str, asked: str) -> bool:
+    """Whether a reply's name of its model is the one that was asked for: also with a date, or without a provider."""
+    said, asked = (name.rpartition("/")[2].casefold() for name in (said, asked))
+    return said.startswith(asked) and not said[len(asked) :].strip("-@:._0123456789")
 
 
 def _trials(number: int) -> str:

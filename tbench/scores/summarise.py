@@ -83,6 +83,7 @@ def summarise(
     intervals: bool = True,
     is_bounded: bool = True,
     is_sampled: bool = True,
+    names: Sequence[str] = (),
 ) -> Summary:
     """Sum up the final results of a run over its plan. `population` makes the +- a population std.
 
@@ -91,8 +92,8 @@ def summarise(
     Of several final results of one trial (a resumed or regraded run) the highest attempt counts, then the
     last line. `dataset` and the `broken_rules` of its leaderboard are taken over. Without `intervals` the summary has
     none: they take longer than all the rest. Without `is_bounded`, for tasks whose rewards may be other than 0 to 1, it
-    has no bounds. Without `is_sampled`, at temperature 0, equal replies are as they should be. With a `shard` only its
-    trials are planned, and there is no score.
+    has no bounds. Without `is_sampled`, at temperature 0, equal replies are as they should be. `names` are those of the model
+    that was asked for. With a `shard` only its trials are planned, and there is no score.
     Raises MixedResults, and ValueError for a plan that names a task or a
     seed twice.
     """
@@ -125,7 +126,7 @@ def summarise(
         usage=_usage(ended),
         replies_from=dict(sorted(sum((Counter(result.replies_from) for result in ended), Counter()).items())),
         replies=RepliesSeen.sum(result.replies for result in ended).model_copy(update={"first": None}),
-        reply_notes=_reply_notes(ended, is_sampled),
+        reply_notes=_reply_notes(ended, names, is_sampled),
         time=time_split(ended),
         pressure=pressure_of(ended),
         repeated=taken.repeated,
@@ -138,8 +139,8 @@ def summarise(
     )
 
 
-def _reply_notes(ended: Sequence[FinalResult], is_sampled: bool) -> tuple[str, ...]:
-    notes = reply_notes([result.replies for result in ended if result.replies.total])
+def _reply_notes(ended: Sequence[FinalResult], names: Sequence[str], is_sampled: bool) -> tuple[str, ...]:
+    notes = reply_notes([result.replies for result in ended if result.replies.total], names)
     firsts: defaultdict[str, list[str | None]] = defaultdict(list)
     for result in ended:
         if result.human_touched:

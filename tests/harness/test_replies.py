@@ -59,6 +59,17 @@ def test_several_models_under_one_name_are_said_with_the_trials_that_had_them():
 
 
 @pytest.mark.parametrize(
+    ("said", "is_other"),
+    [
+        ("tiny", False), ("tiny-2024-08-06", False), ("org/Tiny", False), ("alias", False),
+        ("tiny-large", True), ("fallback", True),
+    ],
+)  # fmt: skip
+def test_replies_that_all_name_another_model_than_was_asked_for_are_said(said: str, is_other: bool):
+    assert bool(reply_notes([seen(Reply(content="x", model=said))], ["provider/tiny", "alias"])) is is_other
+
+
+@pytest.mark.parametrize(
     ("firsts", "is_said"),
     [
         ({"t": ["1", "1", "1"]}, True),
