@@ -161,8 +161,8 @@ def reply_notes(trials: Collection[Countable], asked: Collection[str] = ()) -> t
     notes = []
     if asked and len(seen.models) == 1 and not any(_is_name_of(said, each) for said in seen.models for each in asked):
         notes.append(
-            f"all replies name the model {next(iter(seen.models))}, and {next(iter(asked))} was asked for: another name "
-            "of the same one, or a gateway's other model"
+            f"all replies name the model {next(iter(seen.models))}, and {next(iter(asked))} was asked for: another "
+            "name of the same one, or a gateway's other model"
         )
     for name, (what, meaning) in _NAMED.items():
         counts: dict[str, int] = getattr(seen, name)

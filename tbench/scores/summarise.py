@@ -92,8 +92,8 @@ def summarise(
     Of several final results of one trial (a resumed or regraded run) the highest attempt counts, then the
     last line. `dataset` and the `broken_rules` of its leaderboard are taken over. Without `intervals` the summary has
     none: they take longer than all the rest. Without `is_bounded`, for tasks whose rewards may be other than 0 to 1, it
-    has no bounds. Without `is_sampled`, at temperature 0, equal replies are as they should be. `names` are those of the model
-    that was asked for. With a `shard` only its trials are planned, and there is no score.
+    has no bounds. Without `is_sampled`, at temperature 0, equal replies are as they should be. `names` are those of the
+    model that was asked for. With a `shard` only its trials are planned, and there is no score.
     Raises MixedResults, and ValueError for a plan that names a task or a
     seed twice.
     """
