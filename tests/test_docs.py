@@ -240,7 +240,7 @@ def test_every_command_is_in_some_page() -> None:
 
 def test_options_in_prose_exist() -> None:
     known = {"--help", "--version", "--mount"}  # the last is Docker's, the next are vLLM's
-    known |= {"--logprobs-mode"}
+    known |= {"--logprobs-mode", "--served-model-name"}
     known |= {"--address", "--num-cpus", "--head"}  # of ray start
     known |= {"--max-model-len", "--enable-auto-tool-choice", "--tool-call-parser", "--enable-prompt-tokens-details"}
     known |= {"--reasoning-parser"}
