@@ -27,6 +27,8 @@ class Health(http.server.BaseHTTPRequestHandler):
     def do_GET(self):
         self.send_response(503 if mode == "never" else 200)
         self.end_headers()
+        if self.path == "/v1/models":
+            self.wfile.write(b'{"data": [{"id": "m", "root": "%s"}]}' % pathlib.Path(note).parent.as_posix().encode())
     def log_message(self, *_):
         pass
 if mode == "dies":

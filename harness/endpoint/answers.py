@@ -6,6 +6,7 @@ Pure functions over decoded JSON. Shapes and texts as recorded from vLLM 0.32 an
 from __future__ import annotations
 
 import json
+import re
 import uuid
 from collections.abc import Iterator, Mapping
 from datetime import UTC, datetime
@@ -46,6 +47,8 @@ def _or_none(value: Any, check: ValidatorFunctionWrapHandler) -> Any:
 Count = Annotated[NonNegativeInt | None, WrapValidator(_or_none)]
 
 
+_CONTEXT_NAME = re.compile(r"context(?!.*(output|completion|train))|n_ctx(?!.*train)|max_(model|seq|sequence)_?len")
+"""Field of a listed model that is the length of its context, and not that of its training or of a reply."""
 _LONGEST_IDENTITY = 120
 """Most characters of what is kept of a fingerprint, which has some 20."""
 
@@ -107,13 +110,25 @@ class ModelCard(BaseModel):
     @model_validator(mode="before")
     @classmethod
     def _of_other_servers(cls, card: Any) -> Any:
-        """Take the context's length also from where llama.cpp and LiteLLM tell it."""
+        """Take the context's length also from the fields by which other servers tell it."""
         if not isinstance(card, dict) or card.get("max_model_len") is not None:
             return card
-        meta, most = card.get("meta"), card.get("max_input_tokens")
+        told, most = list(_lengths(card)), card.get("max_input_tokens")
+        # What is loaded may be less than what the model could have. Else the most: the server refuses what is too much.
+        lengths = [length for name, length in told if "loaded" in name] or [length for _, length in told]
         # LiteLLM tells the context of the server behind it as both; where they differ, they are from its price list.
-        told = meta.get("n_ctx") if isinstance(meta, dict) else most if most == card.get("max_output_tokens") else None
-        return {**card, "max_model_len": told} if type(told) is int and told > 0 else card
+        if not lengths and type(most) is int and most > 0 and most == card.get("max_output_tokens"):
+            lengths = [most]
+        return {**card, "max_model_len": max(lengths)} if lengths else card
+
+
+def _lengths(card: Mapping[str, Any]) -> Iterator[tuple[str, int]]:
+    """The fields of a listed model, also one level down, that by their names are the length of a context."""
+    for name, value in card.items():
+        if isinstance(value, dict):
+            yield from _lengths({key: each for key, each in value.items() if not isinstance(each, dict)})
+        elif _CONTEXT_NAME.search(name.lower()) and type(value) is int and value > 0:
+            yield name.lower(), value
 
 
 class _ModelList(BaseModel):
@@ -223,7 +238,7 @@ def _reply(whole: _Whole) -> Reply:
         usage=_usage(completion.usage or _WireUsage(), said),
         model=completion.model and _identity(completion.model),
         fingerprint=_identity(completion.system_fingerprint),
-        weights=_identity(_weights(choice.named)),
+        weights=_identity(", ".join(dict.fromkeys(_versions(_weights(choice.named))))),
         signs=said.signs,
         tokens=_tokens(completion, choice),
     )
@@ -240,6 +255,20 @@ def _weights(named: Mapping[str, Any]) -> object:
     """vLLM's version of the weights, which LiteLLM hands on in a frame of its own."""
     frame = named.get("provider_specific_fields")
     return named.get("weight_versions") or (frame.get("weight_versions") if isinstance(frame, dict) else None)
+
+
+def _versions(weights: object) -> Iterator[str]:
+    """The versions in it, in their order: vLLM says of each which tokens of the reply are from it."""
+    if isinstance(weights, dict):
+        named = {key: each for key, each in weights.items() if "version" in key} or {
+            key: each for key, each in weights.items() if isinstance(each, str | dict | list)
+        }
+        weights = list(named.values())
+    if isinstance(weights, list):
+        for each in weights:
+            yield from _versions(each)
+    elif weights is not None and weights != "":
+        yield str(weights)
 
 
 def _signs(reply: Reply, *, takes_calls: bool) -> Iterator[str]:

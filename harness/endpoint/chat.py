@@ -27,7 +27,7 @@ from harness.endpoint.answers import (
     shorten,
 )
 from harness.endpoint.bodies import RawAnswer
-from harness.endpoint.identity import Replier, served_otherwise
+from harness.endpoint.identity import MOST_IN_A_ROW, Replier, served_otherwise
 from harness.endpoint.limits import Lowering, ServerLimits, TooManyTokens
 from harness.endpoint.outage import AwayTooLongError, Outage, OutagePolicy
 from harness.endpoint.refusals import BODY_REMEDY, Reason, Refusal, judge
@@ -78,6 +78,8 @@ _NOTHING = "HTTP 200 with finish_reason length and not one token: the prompt is 
 _NO_SUCH_PATH = {403, 404, 405, 501}
 _GAVE_UP_WAITING = {408, 504, 524, 598, 599}
 """Statuses by which a server, or what stands before it, says that an answer takes too long."""
+_NAME_IT = "a server without a list of models needs --model NAME"
+_LEARNED = "; how long its context is shows in what it refuses"
 _LONG_WAIT_SEC = 10.0
 """A wait from which on such a status is about a reply; before, it is about a server that cannot be reached."""
 NEAR_TIME_LIMIT = "near_time_limit"
@@ -206,10 +208,14 @@ class ChatModel:
         policy = self._retry if budget_sec is None else self._retry.model_copy(update={"total_sec": budget_sec})
         cards = (await self._persist("/models", self._listed, policy)).value
         served = _as_served(await self._chosen(cards), cards)
-        self.model, self.context_tokens, self._served = served.id, served.context_tokens, served
+        self.expect(served)
         others = [card.id for card in cards if served.root and card.root == served.root]
         self.replier.names = list(dict.fromkeys((served.id, *others)))
         return served
+
+    def expect(self, served: ServedModel) -> None:
+        """Take what is served for known: later it has to be the same."""
+        self.model, self.context_tokens, self._served = served.id, served.context_tokens, served
 
     async def query(
         self,
@@ -417,7 +423,7 @@ class ChatModel:
     async def _probe(self) -> None:
         """Ask whether the model is there; a refusal says yes, too. Raises TransientError, also for other weights."""
         try:
-            cards = await self._list_models()
+            cards = await self.list_models()
         except TransientError as failure:
             failure.reason = self._public(failure.reason)
             if self._broken_list is None or failure.reason[: len(self._broken_list)] != self._broken_list:
@@ -429,7 +435,20 @@ class ChatModel:
             raise TransientError(words)
         if self.replier.is_in_doubt:
             with contextlib.suppress(EndpointError, ContextLimitReached):
-                self._require_same(await self._short_reply())
+                await self._until_known_replies()
+
+    async def _until_known_replies(self) -> None:
+        """Ask for short replies, several times where it may be a fleet. Raises TransientError for other weights."""
+        for _ in range(MOST_IN_A_ROW):
+            reply = await self._short_reply()
+            try:
+                self._require_same(reply)
+                return
+            except TransientError as failure:
+                other = failure
+            if not self.replier.may_be_fleet:
+                break
+        raise other
 
     def _other_weights(self, cards: Sequence[ModelCard]) -> str | None:
         """How the list of models says that the model is another than at the start; None where it does not."""
@@ -437,12 +456,12 @@ class ChatModel:
         if card is None or self._served is None or not self.replier.is_strict:
             return None
         words = served_otherwise(self._served, _as_served(card, cards))
-        return f"other weights under the same name: {self._public(words)}" if words else None
+        return self._public(f"other weights under the same name: {words}; --other-weights take them") if words else None
 
     def _require_same(self, reply: Reply) -> None:
         """Raise TransientError for a reply of other weights than those before."""
         if (words := self.replier.difference(reply)) is not None:
-            raise TransientError(f"other weights under the same name: {words}")
+            raise TransientError(self._public(f"other weights under the same name: {words}; --other-weights take them"))
 
     def _look_at_weights(self) -> None:
         """Look now and then whether the list of models still says the same: a restart may go unnoticed."""
@@ -453,7 +472,7 @@ class ChatModel:
 
     async def _find_other_weights(self) -> None:
         with contextlib.suppress(TransientError, EndpointError, ContextLimitReached):
-            if self._other_weights(await self._list_models()) is not None:
+            if self._other_weights(await self.list_models()) is not None:
                 await self.outage.look()
 
     async def _short_reply(self) -> Reply:
@@ -466,10 +485,15 @@ class ChatModel:
     async def _listed(self) -> list[ModelCard]:
         """The models that are listed; none where the list cannot be had, and the model that was named replies."""
         try:
-            return await self._list_models()
+            return await self.list_models()
         except (TransientError, RequestRefused) as failure:
             is_gone = isinstance(failure, TransientError) and (failure.refused or failure.broke or failure.over_time)
-            if self.model is None or is_gone:
+            if is_gone:
+                raise
+            if self.model is None and isinstance(failure, RequestRefused):
+                raise RequestRefused(f"{failure} ({_NAME_IT})", failure.status) from None
+            if self.model is None and isinstance(failure, TransientError):
+                failure.reason = f"{failure.reason[:200]} ({_NAME_IT})"
                 raise
             self._broken_list = str(failure)[: len("HTTP 500")]
             try:
@@ -478,10 +502,12 @@ class ChatModel:
                 if isinstance(also, RequestRefused) and also.status not in _NO_SUCH_PATH:
                     raise
                 raise failure from None
-            self._on_notice(f"has no list of models ({self._public(str(failure))}), and {self.model!r} replies")
+            why = self._public(str(failure))
+            self._on_notice(f"has no list of models ({why}), and {self.model!r} replies{_LEARNED}")
             return []
 
-    async def _list_models(self) -> list[ModelCard]:
+    async def list_models(self) -> list[ModelCard]:
+        """The models that the endpoint lists now, asked for once. Raises TransientError or RequestRefused."""
         timeout_sec = min(self._limit.least_sec, LISTING_TIMEOUT_SEC)
         judged = partial(self._judged, "/models", None, None)
         return read_models(await self._send(self._transport.get("/models"), timeout_sec, judged))
@@ -499,9 +525,9 @@ class ChatModel:
             return ModelCard(id=self.model)
         with contextlib.suppress(TransientError, EndpointError, ContextLimitReached):
             reply = await self._short_reply()
-            # A server that takes any name says by which it knows the model.
-            if reply.model == self.model or (not ids and reply.model is None):
-                self._on_notice(f"lists {listed}, and {self.model!r} replies")
+            # A server that takes any name says by which of its own it knows the model.
+            if not ids or (reply.model is not None and reply.model not in ids):
+                self._on_notice(f"lists {listed}, and {self.model!r} replies{_LEARNED}")
                 return ModelCard(id=self.model)
         raise RequestRefused(f"{self.url} does not serve {self.model!r}; it lists {listed}", status=404)
 

@@ -13,6 +13,9 @@ from harness.trajectory import Reply
 
 _SAID = {"model": "the model", "weights": "the version of its weights", "fingerprint": "its system_fingerprint"}
 """What replies say of who gave them, by the name of the field."""
+_FIRST_REPLIES = 50
+MOST_IN_A_ROW = 8
+"""Replies of other servers in a row that a fleet is not expected to give: of two equal ones, once in 256 times."""
 
 
 def served_otherwise(before: ServedModel, now: ServedModel) -> str | None:
@@ -32,7 +35,8 @@ def served_otherwise(before: ServedModel, now: ServedModel) -> str | None:
 class Replier:
     """Who gives a server's replies, by what the first ones say. A reply of somebody else is not to be followed.
 
-    A fingerprint that comes and goes is of a fleet behind one address, whose members are told apart and all taken.
+    A fleet behind one address answers in turn with several fingerprints: one that is seen among the first replies, with
+    less than so many in a row before a known one is back, is taken as well. Later ones are of another server.
     """
 
     say: Callable[[str], None]
@@ -44,11 +48,21 @@ class Replier:
     """The values that are taken, by field."""
     _other: dict[str, str] = field(default_factory=dict)
     """The last value that was not taken, by field."""
+    _taken: int = 0
+    """Number of replies that were taken."""
+    _in_a_row: int = 0
+    """Number of replies that were not, since the last one that was."""
 
     @property
     def is_in_doubt(self) -> bool:
         """Whether the last reply came from somebody else."""
         return bool(self._other)
+
+    @property
+    def may_be_fleet(self) -> bool:
+        """Whether the last replies may come from other servers of the same model."""
+        is_early = self._taken <= _FIRST_REPLIES and self._in_a_row < MOST_IN_A_ROW
+        return is_early and set(self._other) == {"fingerprint"}
 
     def expect(self, seen: Mapping[str, Iterable[str]]) -> None:
         """Take what the replies of an earlier start said, by field."""
@@ -58,25 +72,24 @@ class Replier:
 
     def difference(self, reply: Reply) -> str | None:
         """What a reply says of itself that those before it did not, in words; None for one of the same weights."""
-        said = {name: value for name in _SAID if self.is_strict and (value := getattr(reply, name))}
+        if not self.is_strict:
+            return None
+        said = {name: self._canonical(name, value) for name in _SAID if (value := getattr(reply, name))}
         for name, value in said.items():
-            known = self.known.setdefault(name, set())
-            canonical = self._canonical(name, value)
-            if not known:
-                known.add(canonical)
-            if canonical not in known:
-                self._other[name] = canonical
+            known = self.known.get(name)
+            if known and value not in known:
+                self._other[name] = value
+                self._in_a_row += 1
                 return f"its reply says that {_SAID[name]} is {value}; before it was {', '.join(sorted(known))}"
-        self._admit_fleet()
-        return None
-
-    def _admit_fleet(self) -> None:
-        """The first one is back: another fingerprint in between, of the same model and weights, was a fellow's."""
-        if set(self._other) == {"fingerprint"}:
-            self.known["fingerprint"].add(self._other["fingerprint"])
+        for name, value in said.items():
+            self.known.setdefault(name, set()).add(value)
+        if self.may_be_fleet:
             other = self._other["fingerprint"]
+            self.known["fingerprint"].add(other)
             self.say(f"replies in turn with system_fingerprint {other} and another: taken for servers of one model")
         self._other.clear()
+        self._taken, self._in_a_row = self._taken + 1, 0
+        return None
 
     def _canonical(self, name: str, value: str) -> str:
         """One name for all names of the model."""

@@ -121,6 +121,9 @@ class Replicas:
         self._turn = 0
         self._looking: asyncio.Task[None] | None = None
         self.outage = Outages(self._replicas)
+        versions: set[str] = set()
+        for chat in chats:  # fingerprints differ with paths, and names with gateways
+            chat.replier.known["weights"] = versions
 
     @property
     def chats(self) -> list[ChatModel]:
@@ -167,7 +170,7 @@ class Replicas:
         for replica, each in zip(self._replicas, found, strict=True):
             replica.connected = isinstance(each, ServedModel)
             if isinstance(each, EndpointUnavailable):
-                replica.chat.model, replica.chat.context_tokens = first.id, first.context_tokens
+                replica.chat.expect(first)
                 self._say(f"{each}; the others take its requests until it answers")
         return first
 

@@ -142,7 +142,8 @@ def _other_weights(paths: Sequence[Path], runs: Sequence[StoredRun]) -> Iterator
             if one and two and not one & two
         ]
         if apart:
-            yield f"{path} and {other}: {model} was not of the same weights, or not served alike: {'; '.join(apart)}"
+            where = f"{path} and {other}: not the same weights, or not served alike, under the name {model}"
+            yield f"{where}: {'; '.join(apart)}"
 
 
 def root_of(run: StoredRun) -> str | None:

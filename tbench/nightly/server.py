@@ -7,13 +7,13 @@ import contextlib
 import os
 import re
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
-from harness.endpoint.chat import ChatModel
+from harness.endpoint.chat import ChatModel, Sampling
+from harness.endpoint.retry import TransientError
 from harness.errors import EndpointError
-from harness.model import Sampling
 from tbench.errors import TbenchError, UsageError
 from tbench.nightly.checkpoints import Checkpoint
 from tbench.nightly.process import KeptProcess
@@ -23,6 +23,7 @@ from tbench.nightly.web import Unanswered, free_port, somebody_listens, status_o
 _PLACEHOLDER = re.compile(rf"\{{({'|'.join(PLACEHOLDERS)})\}}")
 _ASK_SEC = 2.0
 _POLL_SEC = 0.2
+_LIST_SEC = 30.0
 
 
 class ServerFailed(TbenchError):
@@ -78,7 +79,8 @@ async def serving(serve: ServeSection, checkpoint: Checkpoint, log: Path, lock: 
     async with process:
         server = ModelServer(process, base_url, log)
         await _ready(server, health, serve.ready_timeout_sec)
-        await _require_weights(base_url, checkpoint)
+        if any("{checkpoint}" in word for word in serve.command):
+            await _check_weights(server, checkpoint)
         yield server
 
 
@@ -104,17 +106,30 @@ async def _ready(server: ModelServer, health: str, within_sec: float) -> None:
         await asyncio.sleep(_POLL_SEC)
 
 
-async def _require_weights(base_url: str, checkpoint: Checkpoint) -> None:
-    """Check that it serves the checkpoint, as far as it says. Raises ServerFailed."""
+async def _check_weights(server: ModelServer, checkpoint: Checkpoint) -> None:
+    """Raise ServerFailed where the server says that its weights are of another place on this machine.
+
+    A path that is not here is one inside of a container, and says nothing.
+    """
+    key = os.environ.get("OPENAI_API_KEY")
     try:
-        chat = ChatModel(base_url, None, Sampling(), api_key=os.environ.get("OPENAI_API_KEY"))
-    except EndpointError:
-        return  # the run says what is wrong with it
-    async with chat:
-        roots = [root for root in await chat.listed_roots() if "/" in root]
-    path = checkpoint.path.rstrip("/")
-    if roots and not any(path in root or root in path or root.endswith(f"/{checkpoint.name}") for root in roots):
-        raise ServerFailed(f"{base_url} serves {', '.join(roots)}, not {path}; mend serve.command")
+        async with ChatModel(server.base_url, None, Sampling(), api_key=key, request_timeout_sec=_LIST_SEC) as chat:
+            cards = await chat.list_models()
+    except (EndpointError, TransientError):
+        return
+    roots = [card.root for card in cards if card.root and card.parent is None]
+    if (other := _elsewhere(roots, checkpoint)) is not None:
+        raise ServerFailed(
+            f"{server.base_url}: serves {other} and not {checkpoint.path}: another server has its port, or its command "
+            f"names other weights (log: {server.log})"
+        )
+
+
+def _elsewhere(roots: Iterable[str], checkpoint: Checkpoint) -> Path | None:
+    """The first of the places on this machine that weights came from, where none of them is the checkpoint's."""
+    here = [root for each in roots if (root := Path(each)).is_absolute() and root.exists()]
+    expected = Path(checkpoint.path).resolve()
+    return None if any(root.resolve().is_relative_to(expected) for root in here) else next(iter(here), None)
 
 
 def _filled(text: str, checkpoint: Checkpoint, port: int) -> str:

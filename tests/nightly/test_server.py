@@ -63,6 +63,20 @@ async def test_a_server_is_ready_and_then_ended_with_all_its_processes(
     assert is_gone(child) and log.read_text() == "serving\n"
 
 
+async def test_a_server_that_says_that_it_has_the_weights_of_another_place_is_refused(
+    bench: NightlyBench, lock: int
+) -> None:
+    log, words = bench.folder / "serve.log", section(bench, "good").command
+    serve = section(bench, "good", command=(*words, "{checkpoint}"))
+    other = bench.folder / "step-5"
+    with pytest.raises(ServerFailed, match=r"/v1: serves /.* and not /.*/step-5: another server has its port"):
+        async with serving(serve, Checkpoint("l", str(other)), log, lock):
+            raise AssertionError("it is another server")
+    other.symlink_to(bench.folder)
+    async with serving(serve, Checkpoint("l", str(other)), log, lock) as server:
+        assert server.process.code is None
+
+
 async def test_a_server_that_dies_while_it_starts_is_told_with_its_last_words(bench: NightlyBench, lock: int) -> None:
     with pytest.raises(ServerFailed, match=r"died while it started: .* code 1: ValueError: no such checkpoint"):
         async with serving(section(bench, "dies"), CHECKPOINT, bench.folder / "serve.log", lock):

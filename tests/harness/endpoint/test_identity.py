@@ -1,223 +1,267 @@
-"""identity: other weights under the same name are noticed by what a server says of itself, and never followed."""
+"""Other weights under the same name are noticed, and a server without a usable list of models is used, over HTTP."""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
-from fault_server import FaultServer, Seen, answer, completion
+from endpoint_trials import CLAIM, PATIENT, QUICK, EndpointRun
+from fault_server import FaultServer, answer, completion
 
-from harness.endpoint.chat import ChatModel, OutagePolicy, RetryPolicy, Sampling
-from harness.endpoint.identity import Replier, served_otherwise
+from harness.endpoint.answers import ModelCard, read_completion
+from harness.endpoint.chat import ChatModel, Sampling
+from harness.endpoint.identity import served_otherwise
 from harness.endpoint.replicas import Replicas
-from harness.endpoint.retry import TransientError
-from harness.errors import EndpointUnavailable, RequestRefused
+from harness.errors import EndpointError, RequestRefused
 from harness.model import ServedModel
-from harness.trajectory import Message, Reply
+from harness.trajectory import Message
+from tbench.results import TrialResult
+from tbench.tasks.sources import read_tasks
 
-QUICK = RetryPolicy(total_sec=20, initial_sec=0.01, max_sec=0.02, reset_sec=0.01)
-PATIENT = OutagePolicy(max_sec=60, first_pause_sec=0.02, longest_pause_sec=0.05, spread_sec=0.02)
-IMPATIENT = PATIENT.model_copy(update={"max_sec": 0.2})
-FAILURE = TransientError("HTTP 500")
 HELLO = [Message(role="user", content="hello")]
+CARD = {"id": "tiny", "root": "/checkpoints/step-5", "max_model_len": 8192}
+BRIEF = PATIENT.model_copy(update={"max_sec": 0.5})
+Connect = Callable[..., ChatModel]
 
 
-class Server:
-    """Says of itself what it is told to."""
-
-    def __init__(self, endpoint: FaultServer, **said: Any) -> None:
-        self.endpoint = endpoint
-        self.card: dict[str, Any] = {"id": "tiny", "root": "/ckpt/1", "max_model_len": 8192}
-        self.aliases: list[dict[str, Any]] = []
-        self.said: list[dict[str, Any]] = [{"model": "tiny"} | said]
-        """What the replies say in turn; the last one stays."""
-        self.asked = 0
-        endpoint.answer_by(self._answer)
-
-    def _answer(self, seen: Seen) -> bytes:
-        if seen.path.endswith("/models"):
-            return answer(200, {"data": [self.card, *self.aliases]})
-        said = self.said[min(self.asked, len(self.said) - 1)]
-        self.asked += 1
-        body = completion("hi") | {key: value for key, value in said.items() if key != "weight_versions"}
-        if "weight_versions" in said:
-            body["choices"][0]["weight_versions"] = said["weight_versions"]
-        return answer(200, body)
+def said(content: str = "ok", versions: Any = None, **changes: Any) -> bytes:
+    """A whole answer with what it says of who gave it."""
+    body = {**completion(content), **changes}
+    if versions is not None:
+        body["choices"][0]["weight_versions"] = versions
+    return answer(200, body)
 
 
 @pytest.fixture
-async def connect(endpoint: FaultServer) -> AsyncIterator[Callable[..., ChatModel]]:
+def told() -> list[str]:
+    return []
+
+
+@pytest.fixture
+async def chat(endpoint: FaultServer, told: list[str]) -> AsyncIterator[Connect]:
     async with contextlib.AsyncExitStack() as stack:
 
-        def make(url: str = endpoint.base_url, model: str | None = "tiny", **options: Any) -> ChatModel:
-            given: dict[str, Any] = {"api_key": None, "retry": QUICK, "max_outage": PATIENT} | options
-            made = ChatModel(url, model, Sampling(), **given)
+        def make(model: str | None = "tiny", **options: Any) -> ChatModel:
+            known = {"api_key": None, "retry": QUICK, "max_outage": PATIENT, "on_outage": told.append}
+            made = ChatModel(endpoint.base_url, model, Sampling(), **(known | options))
             stack.push_async_callback(made.close)
             return made
 
         yield make
 
 
-async def ask(chat: ChatModel) -> Reply:
-    return await chat.query(HELLO, seed=1, max_tokens=100)
+async def ask(model: ChatModel, times: int = 1) -> list[str]:
+    async with asyncio.timeout(20):
+        return [(await model.query(HELLO, seed=1, max_tokens=100)).content for _ in range(times)]
 
 
-OTHERS = [
-    {"model": "fallback"},
-    {"model": "tiny", "system_fingerprint": "fp-2"},
-    {"model": "tiny", "system_fingerprint": "fp-1", "weight_versions": ["2"]},
-]
-FIRST = {"model": "tiny", "system_fingerprint": "fp-1", "weight_versions": ["1"]}
+class TestListing:
+    @pytest.mark.parametrize(
+        ("status", "body"),
+        [
+            (200, {"object": "list", "data": []}),
+            (200, [{"id": "tiny"}]),
+            (200, {"models": ["tiny"]}),
+            (200, b"<html>Welcome</html>"),
+            (200, b""),
+            *((status, {"error": "no"}) for status in (401, 403, 404, 405, 500, 501, 503)),
+        ],
+    )
+    async def test_a_named_model_is_used_without_a_list(self, endpoint, chat, told, status, body):
+        endpoint.answer_by(lambda seen: answer(status, body) if seen.method == "GET" else said())
+        model = chat()
+        served = await model.connect(budget_sec=0)
+        assert (served.id, served.context_tokens) == ("tiny", None)
+        assert ["'tiny' replies; how long its context is shows in what it refuses" in line for line in told] == [True]
+        await model.outage.look()
+        assert not model.outage.is_away
+        assert await ask(model) == ["ok"]
+
+    @pytest.mark.parametrize(("status", "body"), [(404, {}), (500, {}), (200, b"<html>" * 500), (405, {})])
+    async def test_without_a_name_one_line_says_to_name_it(self, endpoint, chat, status, body):
+        endpoint.answer_by(lambda seen: answer(status, body) if seen.method == "GET" else said())
+        with pytest.raises(EndpointError, match="needs --model NAME") as error:
+            await chat(model=None).connect(budget_sec=0)
+        assert "\n" not in str(error.value) and len(str(error.value)) < 400
+
+    async def test_without_a_list_and_without_a_reply_the_first_failure_counts(self, endpoint, chat):
+        endpoint.answer_all(404, {"detail": "Not Found"})
+        with pytest.raises(EndpointError, match="/models: HTTP 404"):
+            await chat().connect(budget_sec=0)
+
+    @pytest.mark.parametrize(("name", "is_taken"), [("wild/card", True), ("wild/card@main", True), ("tiny", False)])
+    async def test_a_model_that_is_not_listed_is_taken_unless_the_reply_names_a_listed_one(
+        self, endpoint, chat, name, is_taken
+    ):
+        endpoint.always_list(CARD)
+        endpoint.will_send(said(model=name))
+        taking = chat("wild/card").connect(budget_sec=0)
+        if is_taken:
+            assert (await taking).id == "wild/card"
+        else:
+            with pytest.raises(RequestRefused, match="does not serve 'wild/card'; it lists tiny"):
+                await taking
+
+    @pytest.mark.parametrize(
+        ("fields", "tokens"),
+        [
+            ({"max_model_len": 8192, "context_length": 99}, 8192),
+            ({"max_input_tokens": 8192, "max_output_tokens": 8192}, 8192),
+            ({"max_input_tokens": 4096, "max_output_tokens": 8192}, None),
+            ({"meta": {"n_ctx": 8192, "n_ctx_train": 32768}}, 8192),
+            ({"meta": {"n_ctx_train": 32768}}, None),
+            ({"context_length": 8192, "top_provider": {"context_length": 4096, "max_completion_tokens": 99}}, 8192),
+            ({"context_window": 8192, "max_completion_tokens": 4096}, 8192),
+            ({"max_context_length": 131072, "loaded_context_length": 8192}, 8192),
+            ({"context_length": "long", "contextual": True}, None),
+        ],
+    )
+    def test_the_context_is_read_under_any_name_for_it(self, fields, tokens):
+        assert ModelCard.model_validate({"id": "tiny", **fields}).max_model_len == tokens
 
 
-@pytest.mark.parametrize("other", OTHERS)
-async def test_a_reply_of_other_weights_is_dropped_and_waited_for_the_first_ones(endpoint, connect, other):
-    server, said = Server(endpoint), []
-    server.said = [FIRST, other, other, other, FIRST]
-    chat = connect(on_outage=said.append)
-    await chat.connect()
-    assert (await ask(chat)).weights == '["1"]'
-    assert (await ask(chat)).fingerprint == "fp-1"
-    assert any("away: other weights under the same name" in words for words in said)
+class TestReplies:
+    @pytest.mark.parametrize(
+        ("versions", "short"),
+        [
+            ("w1", "w1"),
+            (7, "7"),
+            (["w1", "w2", "w1"], "w1, w2"),
+            ([{"version": "w2", "start": 0, "end": 60}], "w2"),
+            ([{"version": "w1", "start": 0, "end": 9}, {"version": "w2", "start": 9, "end": 60}], "w1, w2"),
+            ([{"id": "w3", "from": 5}], "w3"),
+            (["x" * 999], "x" * 120),
+            ([], None),
+        ],
+    )
+    def test_versions_of_weights_are_short_and_without_positions(self, versions, short):
+        body = completion("ok")
+        beside = {"provider_specific_fields": {"weight_versions": versions}}
+        for fields in ({"weight_versions": versions}, beside):
+            body["choices"][0] = {**completion("ok")["choices"][0], **fields}
+            assert read_completion(body, max_tokens=99, context_tokens=None).weights == short
+
+    async def test_replies_of_a_named_version_differ_only_by_that(self, endpoint, chat, told):
+        endpoint.always_list(CARD)
+        for end in (5, 9):
+            endpoint.will_send(said(versions=[{"version": "w1", "start": 0, "end": end}]))
+        model = chat()
+        await model.connect()
+        assert await ask(model, 2) == ["ok", "ok"] and told == []
+
+    @pytest.mark.parametrize(
+        "other", [{"model": "spare"}, {"system_fingerprint": "B"}, {"versions": "w2"}, {"versions": ["w1", "w2"]}]
+    )
+    async def test_a_reply_of_other_weights_is_not_followed_and_the_first_are_waited_for(
+        self, endpoint, chat, told, other
+    ):
+        endpoint.always_list(CARD)
+        same = {"system_fingerprint": "A", "versions": "w1"}
+        endpoint.will_send(said("first", **same))
+        for _ in range(20):
+            endpoint.will_send(said("other", **(same | other)))
+        endpoint.will_send(said("again", **same))
+        model = chat()
+        await model.connect()
+        assert await ask(model, 2) == ["first", "again"]
+        assert told[0].startswith("away: other weights under the same name: its reply says that")
+        assert told[1].startswith("back after") and len(told) == 2
+        assert "B" not in model.replier.known["fingerprint"]
+
+    async def test_other_weights_that_stay_end_in_words(self, endpoint, chat, told):
+        endpoint.always_list(CARD)
+        endpoint.will_send(said(system_fingerprint="A"))
+        endpoint.will_send(said(system_fingerprint="B"))
+        model = chat(max_outage=BRIEF)
+        await model.connect()
+        with pytest.raises(EndpointError, match=r"longer than --max-outage \(other weights under the same name"):
+            await ask(model, 2)
+
+    async def test_a_fleet_that_answers_in_turn_is_taken_and_said_once(self, endpoint, chat, told):
+        endpoint.always_list(CARD)
+        for _ in range(30):
+            for name in "AB":
+                endpoint.will_send(said(system_fingerprint=name))
+        model = chat()
+        await model.connect()
+        await ask(model, 40)
+        assert told == ["replies in turn with system_fingerprint B and another: taken for servers of one model"]
+
+    async def test_all_names_of_one_root_are_one_model_and_a_dated_name_may_be_the_only_one(self, endpoint, chat, told):
+        endpoint.always_list(CARD, CARD | {"id": "alias"})
+        for name in ("alias", "tiny"):
+            endpoint.will_send(said(model=name))
+        model = chat()
+        await model.connect()
+        await ask(model, 2)
+        endpoint.will_send(said(model="tiny-2026-08-06"))
+        other = chat()
+        await other.connect()
+        await ask(other, 2)
+        assert told == []
+
+    async def test_a_list_with_another_root_after_an_outage_is_no_return(self, endpoint, chat, told):
+        endpoint.always_list(CARD)
+        endpoint.will_reply("ok")
+        model = chat()
+        await model.connect()
+        endpoint.always_list(CARD | {"root": "/checkpoints/step-6"})
+        await model.outage.look()
+        assert model.outage.is_away
+        endpoint.always_list(CARD)
+        async with asyncio.timeout(20):
+            await model.outage.wait()
+        assert "tiny is now /checkpoints/step-6, and was /checkpoints/step-5" in told[0]
 
 
-@pytest.mark.parametrize("other", OTHERS)
-async def test_where_the_first_weights_do_not_come_back_the_model_is_given_up_in_words(endpoint, connect, other):
-    server = Server(endpoint)
-    server.said = [FIRST, other]
-    chat = connect(max_outage=IMPATIENT)
-    await chat.connect()
-    await ask(chat)
-    with pytest.raises(EndpointUnavailable, match="other weights under the same name"):
-        await ask(chat)
-    assert chat.outage.gave_up is not None
-
-
-async def test_a_server_that_comes_back_with_other_weights_stays_away(endpoint, connect):
-    server, said = Server(endpoint), []
-    chat = connect(on_outage=said.append)
-    await chat.connect()
-    await ask(chat)
-    endpoint.go_away()
-    asking = asyncio.create_task(ask(chat))
-    while not said:  # noqa: ASYNC110 - the server is polled, too
-        await asyncio.sleep(0.01)
-    server.card = {**server.card, "root": "/ckpt/2"}
-    endpoint.come_back()
-    await asyncio.sleep(0.3)
-    assert not asking.done()
-    server.card = {**server.card, "root": "/ckpt/1"}
-    assert (await asking).content == "hi"
-
-
-async def test_servers_of_a_fleet_that_reply_in_turn_are_all_taken(endpoint, connect):
-    server, said = Server(endpoint), []
-    server.said = [{"model": "tiny", "system_fingerprint": f"fp-{n % 2}"} for n in range(20)]
-    chat = connect(on_outage=said.append)
-    await chat.connect()
-    assert {(await ask(chat)).fingerprint for _ in range(6)} == {"fp-0", "fp-1"}
-    assert len([words for words in said if "taken for servers of one model" in words]) == 1
-    assert not any("away" in words for words in said)
-
-
-async def test_other_names_of_the_same_weights_are_no_difference(endpoint, connect):
-    server = Server(endpoint)
-    server.aliases = [{"id": "alias", "root": "/ckpt/1"}]
-    server.said = [{"model": "alias"}, {"model": "tiny"}, {"model": "alias"}]
-    chat = connect(max_outage=IMPATIENT)
-    await chat.connect()
-    assert [(await ask(chat)).model for _ in range(3)] == ["alias", "tiny", "alias"]
-
-
-async def test_what_an_earlier_start_has_seen_is_expected(endpoint, connect):
-    Server(endpoint, system_fingerprint="fp-2")
-    chat = connect(max_outage=IMPATIENT)
-    await chat.connect()
-    chat.replier.expect({"model": ["tiny"], "fingerprint": ["fp-1"], "weights": []})
-    with pytest.raises(EndpointUnavailable, match="fp-2; before it was fp-1"):
-        await ask(chat)
-
-
-async def test_one_that_is_not_strict_takes_whatever_comes(endpoint, connect):
-    server = Server(endpoint)
-    server.said = [FIRST, *OTHERS]
-    chat = connect()
-    chat.replier.is_strict = False
-    await chat.connect()
-    assert [(await ask(chat)).model for _ in range(4)] == ["tiny", "fallback", "tiny", "tiny"]
-
-
-async def test_replicas_of_different_weights_are_refused_unless_they_are_taken(endpoint, connect, server_at):
-    Server(endpoint)
-    other = Server(server_at())
-    other.card = {**other.card, "root": "/ckpt/2"}
-    replicas = Replicas([connect(), connect(other.endpoint.base_url)])
-    with pytest.raises(RequestRefused, match=r"/ckpt/1.*/ckpt/2.*--other-weights take"):
-        await replicas.connect(1.0)
-    for chat in replicas.chats:
-        chat.replier.is_strict = False
-    assert (await replicas.connect(1.0)).root == "/ckpt/1"
+def test_what_is_not_known_does_not_differ() -> None:
+    known = ServedModel(id="tiny", context_tokens=8192, root="/a")
+    assert served_otherwise(ServedModel(id="tiny"), known) is None
+    assert served_otherwise(known, ServedModel(id="alias", root="/a")) is None
+    assert served_otherwise(known, known.model_copy(update={"root": "/b"})) == "tiny is now /b, and was /a"
+    assert "8,192" in (served_otherwise(known, ServedModel(id="tiny", context_tokens=4096)) or "")
 
 
 @pytest.fixture
-def server_at():
+def two() -> Iterator[list[FaultServer]]:
     with contextlib.ExitStack() as stack:
-        yield lambda: stack.enter_context(contextlib.closing(FaultServer()))
+        yield [stack.enter_context(contextlib.closing(FaultServer())) for _ in range(2)]
 
 
-def test_unknown_never_differs_from_known():
-    known = ServedModel(id="m", root="a", context_tokens=5)
-    assert served_otherwise(known, ServedModel(id="m")) is None
-    assert served_otherwise(ServedModel(id="m"), known) is None
-    assert "b" in (served_otherwise(known, ServedModel(id="m", root="b")) or "")
-    assert "6" in (served_otherwise(known, ServedModel(id="m", root="a", context_tokens=6)) or "")
-    assert Replier(lambda _: None).difference(Reply(content="")) is None
+async def test_replicas_of_other_weights_are_refused_or_not_followed(two: list[FaultServer]) -> None:
+    for number, server in enumerate(two):
+        server.always_list(CARD)
+        server.will_send(said(str(number), versions=f"w{number}"))
+    chats = [ChatModel(each.base_url, "tiny", Sampling(), api_key=None, max_outage=BRIEF, retry=QUICK) for each in two]
+    replicas = Replicas(chats)
+    try:
+        await replicas.connect(5)
+        async with asyncio.timeout(20):
+            replies = [await replicas.query(HELLO, seed=1, max_tokens=9) for _ in range(4)]
+        assert {reply.weights for reply in replies} == {"w0"}
+        two[1].always_list(CARD | {"root": "/checkpoints/step-6"})
+        with pytest.raises(RequestRefused, match="different weights under one name"):
+            await replicas.connect(5)
+    finally:
+        await replicas.close()
 
 
-# -- no list of models ---------------------------------------------------------------------------
-
-LISTINGS = [
-    answer(404, {"detail": "Not Found"}),
-    answer(500, b"Internal Server Error"),
-    answer(405, b""),
-    answer(200, {"data": []}),
-    answer(200, b"<html>hello</html>"),
-    answer(200, {"models": {}}),
-]
-
-
-@pytest.mark.parametrize("listing", LISTINGS)
-async def test_a_model_that_is_named_is_asked_without_a_list(endpoint, connect, listing):
-    said: list[str] = []
-    endpoint.answer_by(lambda seen: listing if seen.path.endswith("/models") else answer(200, completion("hi")))
-    chat = connect(model="tiny", on_outage=said.append)
-    assert (await chat.connect()).id == "tiny"
-    assert (await ask(chat)).content == "hi"
-    assert len(said) == 1 and "'tiny' replies" in said[0]
-    assert not await chat.outage.is_to_blame_for(FAILURE)
-    nameless = connect(model=None, retry=QUICK.model_copy(update={"total_sec": 0}))
-    with pytest.raises((RequestRefused, EndpointUnavailable)):
-        await nameless.connect()
-
-
-@pytest.mark.parametrize("listing", LISTINGS[:3])
-async def test_without_a_list_a_gateway_whose_server_is_gone_is_away(endpoint, connect, listing):
-    endpoint.answer_by(lambda seen: listing if seen.path.endswith("/models") else answer(200, completion("hi")))
-    chat = connect()
-    await chat.connect()
-    endpoint.answer_by(lambda _: answer(502, b"<html><title>502 Bad Gateway</title></html>"))
-    assert await chat.outage.is_to_blame_for(FAILURE)
-
-
-async def test_a_server_that_takes_any_name_does_not_serve_every_model(endpoint, connect):
-    Server(endpoint)
-    with pytest.raises(RequestRefused, match="does not serve 'huge'; it lists tiny"):
-        await connect(model="huge").connect()
-
-
-async def test_a_model_that_is_not_listed_and_replies_by_its_name_is_taken(endpoint, connect):
-    Server(endpoint).said = [{"model": "hidden"}]
-    assert (await connect(model="hidden").connect()).context_tokens is None
+async def test_a_run_whose_server_gets_other_weights_stops_and_has_no_result_of_theirs(
+    endpoint: FaultServer, make_task: Any, tmp_path: Path
+) -> None:
+    endpoint.always_list({"id": "tiny"})
+    for _ in range(3):
+        endpoint.will_send(said(CLAIM, system_fingerprint="A"))
+    endpoint.will_send(said(CLAIM, system_fingerprint="B"))
+    tasks = read_tasks(str(make_task("one").parent)) if make_task("two") else None
+    assert tasks is not None
+    run = EndpointRun(endpoint.base_url, tmp_path / "run", max_outage=BRIEF)
+    outcome = await run.execute(tasks, concurrency=1)
+    results: list[TrialResult] = list(outcome.results)
+    assert outcome.stopped is not None and "other weights under the same name" in outcome.stopped
+    assert [each.reward for each in results if each.error is None] == [1.0]
+    assert all(set(each.replies.fingerprints) <= {"A"} for each in results if each.replies is not None)
