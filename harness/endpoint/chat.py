@@ -136,6 +136,8 @@ class ChatModel:
         self._transport = Transport(url, self._key)
         self.replier = Replier(self._on_notice)
         self._served: ServedModel | None = None
+        self.unlisted: str | None = None
+        """What the endpoint lists instead of the model, which replies nevertheless; None for one that is listed."""
         self._broken_list: str | None = None
         """How the list of models fails at a server that replies nevertheless."""
         self._looked_at = time.monotonic()
@@ -503,8 +505,12 @@ class ChatModel:
                     raise
                 raise failure from None
             why = self._public(str(failure))
-            self._on_notice(f"has no list of models ({why}), and {self.model!r} replies{_LEARNED}")
+            self._tell_unlisted(f"has no list of models ({why})")
             return []
+
+    def _tell_unlisted(self, words: str) -> None:
+        self.unlisted = f"{words}, and {self.model!r} replies{_LEARNED}"
+        self._on_notice(self.unlisted)
 
     async def list_models(self) -> list[ModelCard]:
         """The models that the endpoint lists now, asked for once. Raises TransientError or RequestRefused."""
@@ -527,7 +533,7 @@ class ChatModel:
             reply = await self._short_reply()
             # A server that takes any name says by which of its own it knows the model.
             if not ids or (reply.model is not None and reply.model not in ids):
-                self._on_notice(f"lists {listed}, and {self.model!r} replies{_LEARNED}")
+                self._tell_unlisted(f"lists {listed}")
                 return ModelCard(id=self.model)
         raise RequestRefused(f"{self.url} does not serve {self.model!r}; it lists {listed}", status=404)
 

@@ -56,6 +56,8 @@ async def look_at_listing(make: Callable[[], ChatModel]) -> CheckResult:
             through = "" if chat.proxy is None else f"; through {chat.proxy}"
     except EndpointError as error:
         return fail(str(error), _advice(error))
+    if chat.unlisted is not None:
+        return ok(f"the server {chat.unlisted}{through}")
     if served.context_tokens is None:
         return ok(f"{served.id}; it does not say how long its context is{through}")
     words = f"{served.id}, context of {served.context_tokens:,} tokens{through}"

@@ -5,12 +5,16 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections.abc import AsyncIterator, Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
 from endpoint_trials import CLAIM, PATIENT, QUICK, EndpointRun
 from fault_server import FaultServer, answer, completion
+from run_plans import a_document
+from run_trees import a_result, write_run
 
 from harness.endpoint.answers import ModelCard, read_completion
 from harness.endpoint.chat import ChatModel, Sampling
@@ -18,8 +22,15 @@ from harness.endpoint.identity import served_otherwise
 from harness.endpoint.replicas import Replicas
 from harness.errors import EndpointError, RequestRefused
 from harness.model import ServedModel
+from harness.replies import RepliesSeen
 from harness.trajectory import Message
+from tbench.api.sides import remarks
+from tbench.cli.execute import expect_same_weights
+from tbench.doctor.endpoint import look_at_listing
+from tbench.errors import UsageError
 from tbench.results import TrialResult
+from tbench.runs.resume import EarlierRun
+from tbench.storage.read_run import read_run
 from tbench.tasks.sources import read_tasks
 
 HELLO = [Message(role="user", content="hello")]
@@ -80,6 +91,7 @@ class TestListing:
         await model.outage.look()
         assert not model.outage.is_away
         assert await ask(model) == ["ok"]
+        assert "'tiny' replies" in (await look_at_listing(chat)).what
 
     @pytest.mark.parametrize(("status", "body"), [(404, {}), (500, {}), (200, b"<html>" * 500), (405, {})])
     async def test_without_a_name_one_line_says_to_name_it(self, endpoint, chat, status, body):
@@ -224,6 +236,32 @@ def test_what_is_not_known_does_not_differ() -> None:
     assert served_otherwise(known, ServedModel(id="alias", root="/a")) is None
     assert served_otherwise(known, known.model_copy(update={"root": "/b"})) == "tiny is now /b, and was /a"
     assert "8,192" in (served_otherwise(known, ServedModel(id="tiny", context_tokens=4096)) or "")
+
+
+def run_with(path: Path, fingerprint: str) -> Path:
+    """A stored run whose replies had that fingerprint."""
+    replies = RepliesSeen(total=2, fingerprints={fingerprint: 2})
+    write_run(path, [a_result("one", 0, 1.0, replies=replies)], {"one": "0" * 64}, (0,))
+    return path
+
+
+def test_a_comparison_says_that_two_runs_of_one_name_had_other_servers(tmp_path: Path) -> None:
+    paths = [run_with(tmp_path / name, name[0]) for name in ("A", "B", "A2")]
+    runs = [replace(read_run(path), model="tiny") for path in paths]
+    apart = [line for line in remarks(paths, runs) if "not the same weights" in line]
+    assert len(apart) == 2 and apart[0].endswith("under the name tiny: fingerprints A and B")
+
+
+def test_a_run_does_not_go_on_with_other_weights(chat: Connect, tmp_path: Path) -> None:
+    before, model = ServedModel(id="tiny", root="/a"), chat()
+    document = a_document()
+    document = document.model_copy(update={"locked": document.locked.model_copy(update={"served": before})})
+    run_with(tmp_path / "run", "A")
+    earlier = cast(EarlierRun, SimpleNamespace(directory=tmp_path / "run", document=document))
+    with pytest.raises(UsageError, match=r"cannot go on with other weights: tiny is now /b, and was /a; .*--other"):
+        expect_same_weights(model, before.model_copy(update={"root": "/b"}), earlier)
+    expect_same_weights(model, ServedModel(id="tiny"), earlier)
+    assert model.replier.known["fingerprint"] == {"A"}
 
 
 @pytest.fixture
