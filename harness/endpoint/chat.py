@@ -210,14 +210,15 @@ class ChatModel:
         policy = self._retry if budget_sec is None else self._retry.model_copy(update={"total_sec": budget_sec})
         cards = (await self._persist("/models", self._listed, policy)).value
         served = _as_served(await self._chosen(cards), cards)
+        others = (card.id for card in cards if served.root and card.root == served.root and card.id != served.id)
+        served = served.model_copy(update={"names": tuple(dict.fromkeys(others))})
         self.expect(served)
-        others = [card.id for card in cards if served.root and card.root == served.root]
-        self.replier.names = list(dict.fromkeys((served.id, *others)))
         return served
 
     def expect(self, served: ServedModel) -> None:
         """Take what is served for known: later it has to be the same."""
         self.model, self.context_tokens, self._served = served.id, served.context_tokens, served
+        self.replier.names = (served.id, *served.names)
 
     async def query(
         self,
@@ -314,13 +315,6 @@ class ChatModel:
         return done.value.model_copy(
             update={"latency_sec": done.latency_sec, "waited_sec": done.waited_sec, "attempts": done.attempts}
         )
-
-    async def listed_roots(self) -> list[str]:
-        """Where the weights of the models that are listed came from, as far as the server says; asked for once."""
-        try:
-            return [card.root for card in await self._list_models() if card.root]
-        except (TransientError, EndpointError, ContextLimitReached):
-            return []
 
     async def metrics(self) -> object:
         """The body of the `/metrics` beside its `/v1`, asked for once, without retries. Raises EndpointError."""

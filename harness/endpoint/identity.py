@@ -77,7 +77,11 @@ class Replier:
         said = {name: self._canonical(name, value) for name in _SAID if (value := getattr(reply, name))}
         for name, value in said.items():
             known = self.known.get(name)
-            if known and value not in known:
+            if known and name == "model" and value in self.names and value not in known:
+                # The name that was asked for is right, whoever answered first.
+                self.say(f"its replies name {value} now, and named {', '.join(sorted(known))} before: another model")
+                known.clear()
+            elif known and value not in known:
                 self._other[name] = value
                 self._in_a_row += 1
                 return f"its reply says that {_SAID[name]} is {value}; before it was {', '.join(sorted(known))}"

@@ -302,3 +302,14 @@ async def test_a_run_whose_server_gets_other_weights_stops_and_has_no_result_of_
     assert outcome.stopped is not None and "other weights under the same name" in outcome.stopped
     assert [each.reward for each in results if each.error is None] == [1.0]
     assert all(set(each.replies.fingerprints) <= {"A"} for each in results if each.replies is not None)
+
+
+async def test_the_name_that_was_asked_for_is_right_also_where_a_fallback_answered_first(endpoint, chat, told):
+    names = iter(["fallback", "tiny", "tiny", "fallback", "tiny", "tiny"])
+    cards = {"object": "list", "data": [CARD]}
+    endpoint.answer_by(lambda seen: answer(200, cards) if seen.method == "GET" else said(model=next(names)))
+    model = chat()
+    await model.connect()
+    replies = [await model.query(HELLO, seed=1, max_tokens=100) for _ in range(4)]
+    assert [reply.model for reply in replies] == ["fallback", "tiny", "tiny", "tiny"]
+    assert any("named fallback before: another model" in line for line in told)
