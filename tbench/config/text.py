@@ -27,7 +27,11 @@ def commented_file(
     for section, title, settings in panels_of(configuration):
         lines += ["", f"# {title}", f"[{section}]"]
         for setting in settings:
-            lines += ["", *_wrapped(setting.help + _choices(setting)), f"# {setting.name} = {as_toml(setting.default)}"]
+            lines += [
+                "",
+                *_wrapped(setting.help + _choices(setting)),
+                f"# {setting.name} = {as_toml(setting.said_default)}",
+            ]
     return "\n".join(lines) + "\n"
 
 

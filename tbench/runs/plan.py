@@ -35,7 +35,7 @@ _LATER = {
     "observation_bytes": OUTPUT_LIMIT_BYTES,
     "neutralise_special_tokens": False,
     "shell_state": "persistent",
-    "rendering": Rendering().model_dump(mode="json"),
+    "rendering": Rendering().model_dump(mode="json") | {"send_reasoning": False},
     "verify": "shared",
     "network": "task",
     "block_host": False,
@@ -89,7 +89,7 @@ def _measured(plan: RunPlan) -> dict[str, Any]:
         "shell_state": locked.shell_state,
         "approval": locked.approval,
         "sampling": _picked(model, _SAMPLING) | {"seed": None} if samples else None,
-        "rendering": _picked(model, _RENDERING) if samples else None,
+        "rendering": _rendering(model) if samples else None,
         "limits": _picked(limits, _LIMITS) | {"timeout_sec": None} if works else None,
         "verify": config.verify.mode,
         "network": sandbox["network"],
@@ -98,6 +98,12 @@ def _measured(plan: RunPlan) -> dict[str, Any]:
         "seed_scheme": model["seed_scheme"] if samples and not model["omit_seed"] else None,
         **_later_settings(config),
     }
+
+
+def _rendering(model: dict[str, Any]) -> dict[str, Any]:
+    """The settings of rendering; `on` and `off` as version 1 said them, which did not know `auto`."""
+    sends = model["send_reasoning"]
+    return _picked(model, _RENDERING) | {"send_reasoning": {"on": True, "off": False}.get(sends, sends)}
 
 
 def _later_settings(config: RunConfig) -> dict[str, Any]:

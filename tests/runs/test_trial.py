@@ -296,6 +296,7 @@ FAILURES: dict[str, dict[str, Any]] = {
     "endpoint_refused": {"agent": raising(TrialError("endpoint_refused", "no"))},
     "request_too_large": {"agent": raising(TrialError("request_too_large", "HTTP 413"))},
     "never_answered": {"agent": raising(TrialError("never_answered", "no"))},
+    "reply_timeout": {"agent": raising(TrialError("reply_timeout", "no"))},
     "agent_crashed": {"agent": raising(TrialError("agent_crashed", "ZeroDivisionError"))},
     "oracle_missing": {"agent": OracleAgent(), "task": {"solve": None}},
     "sandbox_lost": {"answers": [TrialError("sandbox_lost", "gone")]},
