@@ -140,10 +140,17 @@ def speaks_of_tokens(clause: str) -> bool:
     if out and INVALID.search(clause):
         return True
     in_tokens = TOKENS.search(clause) is not None
-    is_ours = context or (prompt and in_tokens) or not (_OTHERS.search(clause) or _BYTES.search(clause))
+    others = _OTHERS.search(clause, _end_of_label(clause))
+    is_ours = context or (prompt and in_tokens) or not (others or _BYTES.search(clause))
     if not (TOO_MUCH.search(clause) and is_ours):
         return False
     return out or context or in_tokens or (prompt and TOO_LONG.search(clause) is not None)
+
+
+def _end_of_label(clause: str) -> int:
+    """Where a statement about the prompt begins that has a label, as in "error in function f: prompt too long"."""
+    prompt = IN.search(clause)
+    return 0 if prompt is None else clause.rfind(": ", 0, prompt.start()) + 1
 
 
 def leaves_nothing(clause: str, max_tokens: int | None) -> bool:

@@ -207,7 +207,8 @@ def test_what_version_1_says_of_the_run_itself_is_kept() -> None:
         "tasks"
     ]
     assert document.locked.model_dump(mode="json") == {
-        **{name: EARLIER[name] for name in ("agent", "agent_sha256", "model", "base_url", "served", "prompt_hash")},
+        **{name: EARLIER[name] for name in ("agent", "agent_sha256", "model", "base_url", "prompt_hash")},
+        "served": EARLIER["served"] | {"names": []},
         "shell_state": None,
         "approval": None,
         "endpoints": [],
