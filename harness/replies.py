@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from typing import NamedTuple, Protocol
 
@@ -182,6 +182,19 @@ def reply_notes(trials: Collection[Countable], asked: Collection[str] = ()) -> t
                 f"{meaning_of.words}: {meaning_of.advice}"
             )
     return tuple(notes)
+
+
+def run_notes(
+    trials: Iterable[tuple[str, Countable]], asked: Collection[str] = (), *, is_sampled: bool = True
+) -> tuple[str, ...]:
+    """What is odd about the replies of a run, whose trials come with the names of their tasks."""
+    found = [(task, seen) for task, seen in trials if seen.total]
+    firsts: defaultdict[str, list[str | None]] = defaultdict(list)
+    for task, seen in found:
+        firsts[task].append(seen.first)
+    notes = reply_notes([seen for _, seen in found], asked)
+    equal = equal_replies_note(firsts) if is_sampled else None
+    return (*notes, equal) if equal else notes
 
 
 def equal_replies_note(firsts: Mapping[str, Sequence[str | None]]) -> str | None:

@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Literal
 
 from pydantic import Field, ValidationError
 
 from harness.model import ServedModel
+from harness.replies import RepliesSeen, run_notes
 from harness.trajectory import Frozen
 from tbench.config.settings import RunConfig
 from tbench.config.shard import Shard
 from tbench.origin import DatasetOrigin
-from tbench.results import ImageOrigin
+from tbench.results import ImageOrigin, TrialResult
 
 RUN_SCHEMA_VERSION = 3
 Status = Literal["running", "finished", "interrupted", "stopped", "failed"]
@@ -107,9 +108,23 @@ class RunDocument(RunPlan):
     engine: dict[str, Any] = Field(default={})
     paced: PacedConcurrency | None = None
     """With `--concurrency auto`: what that was, in the last start."""
+    replies: RepliesSeen | None = None
+    """What the replies of all trials say about themselves; None until the run has come to an end."""
+    reply_notes: tuple[str, ...] = ()
+    """What is odd about them, a line each."""
     dataset: DatasetOrigin | None = None
     """The dataset that the tasks are of; None for bundled tasks and those of a path."""
     tasks: tuple[PlannedTask, ...]
+
+
+def about_replies(plan: RunPlan, results: Sequence[TrialResult]) -> dict[str, Any]:
+    """What run.json says of the replies of all trials."""
+    served, trials = plan.locked.served, [(each.task, each.replies) for each in results if each.final]
+    asked = (served.id, *served.names) if served is not None else ()
+    return {
+        "replies": RepliesSeen.sum(seen for _, seen in trials).model_copy(update={"first": None}),
+        "reply_notes": run_notes(trials, asked, is_sampled=plan.config.model.temperature > 0),
+    }
 
 
 class NotOurs(ValueError):

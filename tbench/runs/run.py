@@ -15,7 +15,7 @@ from typing import Any
 
 from tbench import __version__
 from tbench.agents.trial_agent import TrialAgent
-from tbench.config.document import PlannedTask, RunDocument, RunPlan, Status
+from tbench.config.document import PlannedTask, RunDocument, RunPlan, Status, about_replies
 from tbench.config.limits_in_force import EARLIER, lacking_limits
 from tbench.config.settings import RunConfig, Verify
 from tbench.control.server import controlled
@@ -386,6 +386,7 @@ async def execute_run(
         status = "interrupted"
     finally:
         ending = {
+            **about_replies(plan, [*standing, *outcome.results]),
             "status": status,
             "stopped": outcome.stopped,
             "engine": _described(backend, before),

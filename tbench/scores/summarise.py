@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections import Counter, defaultdict
+from collections import Counter
 from collections.abc import Collection, Iterable, Sequence
 from datetime import UTC, datetime
 from typing import NamedTuple
 
-from harness.replies import RepliesSeen, equal_replies_note, reply_notes
+from harness.replies import RepliesSeen, run_notes
 from harness.trajectory import Usage
 from tbench.errors import UsageError
 from tbench.origin import DatasetOrigin
@@ -126,7 +126,9 @@ def summarise(
         usage=_usage(ended),
         replies_from=dict(sorted(sum((Counter(result.replies_from) for result in ended), Counter()).items())),
         replies=RepliesSeen.sum(result.replies for result in ended).model_copy(update={"first": None}),
-        reply_notes=_reply_notes(ended, names, is_sampled),
+        reply_notes=run_notes(
+            ((each.task, each.replies) for each in ended if not each.human_touched), names, is_sampled=is_sampled
+        ),
         time=time_split(ended),
         pressure=pressure_of(ended),
         repeated=taken.repeated,
@@ -137,17 +139,6 @@ def summarise(
         shard=ShardCounts(name=shard.name, trials=len(planned), whole=whole) if shard is not None else None,
         unreached=_unreached(ended, len(planned)),
     )
-
-
-def _reply_notes(ended: Sequence[FinalResult], names: Sequence[str], is_sampled: bool) -> tuple[str, ...]:
-    notes = reply_notes([result.replies for result in ended if result.replies.total], names)
-    firsts: defaultdict[str, list[str | None]] = defaultdict(list)
-    for result in ended:
-        if result.human_touched:
-            continue
-        firsts[result.task].append(result.replies.first)
-    equal = equal_replies_note(firsts) if is_sampled else None
-    return (*notes, equal) if equal else notes
 
 
 def reward_table(

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from tbench.config.document import Locked, PlannedShard, PlannedTask, RunDocument
+from tbench.config.document import Locked, PlannedShard, PlannedTask, RunDocument, about_replies
 from tbench.errors import UsageError
 from tbench.files import write_json
 from tbench.results import TrialResult
@@ -218,6 +218,7 @@ def _document(shards: Sequence[FinishedShard], name: str) -> RunDocument:
     first = documents[0]
     return first.model_copy(
         update={
+            **about_replies(first, [result for shard in shards for result in shard.results]),
             "run": name,
             "config": first.config.with_values(schedule={"shard": None, "durations": ()}),
             "locked": _locked([document.locked for document in documents]),

@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import json
 from collections.abc import Callable
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -12,9 +13,11 @@ import pytest
 from run_plans import A_MODEL, a_config, a_plan
 
 from harness.model import ServedModel
-from tbench.config.document import NotOurs, PlannedTask, RunDocument, read_document
+from harness.replies import RepliesSeen
+from tbench.config.document import NotOurs, PlannedTask, RunDocument, about_replies, read_document
 from tbench.config.setting import Setting, settings_of
 from tbench.config.settings import RunConfig
+from tbench.results import TrialResult
 from tbench.runs.plan import semantic
 from tbench.storage.read_run import RunUnreadable, read_run, read_run_document
 
@@ -282,3 +285,18 @@ def test_a_plan_beside_imported_results_is_no_document(tmp_path: Path) -> None:
     assert (stored.document, stored.model, stored.planned_tasks, stored.planned_seeds) == (None, "theirs", ["a"], [0])
     with pytest.raises(RunUnreadable, match="does not say how the run was started, so it cannot go on"):
         read_run_document(tmp_path / "run.json")
+
+
+def test_a_run_says_at_its_end_what_its_replies_say_of_themselves() -> None:
+    seen = RepliesSeen(total=4, models={"other": 4}, signs={"prompt_truncated": 1}, first="0" * 16)
+    results = [
+        TrialResult(
+            run="r", trial=f"t{seed}", task="t", seed=seed, agent="a", replies=seen,
+            started_at=datetime.now(UTC), finished_at=datetime.now(UTC),
+        )
+        for seed in range(3)
+    ]  # fmt: skip
+    about = about_replies(a_plan(**A_MODEL, served=ServedModel(id="m")), results)
+    assert (about["replies"].total, about["replies"].models, about["replies"].first) == (12, {"other": 12}, None)
+    kinds = ("name the model other, and m was asked for", "silently cut", "begin with the reply of another seed")
+    assert [kind in note for kind, note in zip(kinds, about["reply_notes"], strict=True)] == [True] * 3
