@@ -78,6 +78,12 @@ def write_nights(folder: Path, runs: int, tasks: int, seeds: int, *, models: int
         with (directory / "results.jsonl").open("w") as file:
             for seed in range(seeds):
                 for name in names:
-                    own = {"task": name, "seed": seed, "trial": f"{name}.s{seed}.x"}
+                    said = {model: 12}, {"vllm-0.33.0-aee50daf": 12}
+                    own = {
+                        "task": name,
+                        "seed": seed,
+                        "trial": f"{name}.s{seed}.x",
+                        "replies": {"total": 12, "models": said[0], "fingerprints": said[1], "first": f"{seed:016x}"},
+                    }
                     reward = float(rng.random() < chance[name])
                     file.write(json.dumps({**template, **own, "reward": reward}, separators=(",", ":")) + "\n")

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from datetime import datetime
+from functools import lru_cache
 from typing import Any, NamedTuple, Self
 
 from harness.replies import RepliesSeen
@@ -26,6 +27,12 @@ HUMAN_TOUCHED = "human_touched"
 _NO_NUMBERS: Mapping[str, Any] = {}
 
 
+@lru_cache(maxsize=1024)
+def _shared(counts: tuple[tuple[str, int], ...]) -> Mapping[str, int]:
+    """Counts as an object that is the same for equal ones: thousands of trials have them."""
+    return dict(counts) or _NO_NUMBERS
+
+
 class SeenOfReplies(NamedTuple):
     """The numbers of `RepliesSeen`, in a third of the memory."""
 
@@ -40,10 +47,10 @@ class SeenOfReplies(NamedTuple):
     def of(cls, seen: RepliesSeen) -> Self:
         return cls(
             total=seen.total,
-            models=seen.models or _NO_NUMBERS,
-            fingerprints=seen.fingerprints or _NO_NUMBERS,
-            weights=seen.weights or _NO_NUMBERS,
-            signs=seen.signs or _NO_NUMBERS,
+            models=_shared(tuple(seen.models.items())),
+            fingerprints=_shared(tuple(seen.fingerprints.items())),
+            weights=_shared(tuple(seen.weights.items())),
+            signs=_shared(tuple(seen.signs.items())),
             first=seen.first,
         )
 
