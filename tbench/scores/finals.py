@@ -44,7 +44,9 @@ class SeenOfReplies(NamedTuple):
     first: str | None
 
     @classmethod
-    def of(cls, seen: RepliesSeen) -> Self:
+    def of(cls, seen: RepliesSeen) -> SeenOfReplies:
+        if not seen.total:
+            return _NO_REPLIES
         return cls(
             total=seen.total,
             models=_shared(tuple(seen.models.items())),
@@ -53,6 +55,9 @@ class SeenOfReplies(NamedTuple):
             signs=_shared(tuple(seen.signs.items())),
             first=seen.first,
         )
+
+
+_NO_REPLIES = SeenOfReplies(0, _NO_NUMBERS, _NO_NUMBERS, _NO_NUMBERS, _NO_NUMBERS, None)
 
 
 class Seconds(NamedTuple):
