@@ -108,8 +108,6 @@ class Agent:
         self._usage = Usage()
         self._format_errors = 0
         self._compactions_in_a_row = 0
-        self._replies = 0
-        """How many the model gave, those included that came too late."""
         self._refusal: ContextLimitReached | None = None
         """The latest one."""
         self._claimed = False
@@ -124,14 +122,14 @@ class Agent:
         except _End as end:
             self._outcome = end.outcome
         except TerminalLost:
-            if not self._replies:
+            if not self._clock.replies:
                 raise
             self._outcome = Outcome.TERMINAL_LOST
         except TimeoutError:
             if not self._clock.expired:
                 raise
             self._outcome = Outcome.AGENT_TIMEOUT
-        if not self._replies:
+        if not self._clock.replies:
             ended, self._outcome = self._outcome, None
             raise never_answered(ended, self._refusal)
         return self.trajectory
@@ -310,13 +308,7 @@ class Agent:
         assert self._clock is not None
         seed = None if self._seeds is None else self._seeds.at(len(self._steps) + 1)
         query = Query(self._model, messages, seed, max_tokens, tools)
-
-        async def answer() -> Reply:
-            reply = await self._watchers.reply(query)
-            self._replies += 1
-            return reply
-
-        reply = await self._clock.ask(answer, self._model.patience_sec)
+        reply = await self._clock.ask(lambda: self._watchers.reply(query), self._model.patience_sec)
         self._usage += reply.usage
         self._tell_of_uncounted()
         return reply

@@ -23,6 +23,8 @@ class Clock:
     def __init__(self, limit_sec: float | None) -> None:
         self._timeout = asyncio.timeout(limit_sec)
         self.waited_sec = 0.0
+        self.replies = 0
+        """How many the queries gave, those included that came too late."""
 
     async def __aenter__(self) -> Self:
         await self._timeout.__aenter__()
@@ -85,6 +87,7 @@ class Clock:
         except asyncio.CancelledError:
             self._leave_out_what_came_after(patience_sec)
             raise
+        self.replies += 1
         self._put_off(-patience_sec)
         self.shift(reply.waited_sec)
         ends_at = self._timeout.when()

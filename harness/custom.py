@@ -141,8 +141,6 @@ class CustomRun:
         self._warnings: Counter[str] = Counter()
         self._outcome: Outcome | None = None
         self._has_asked = False
-        self._replies = 0
-        """How many the model gave, those included that came too late."""
         self._refusal: ContextLimitReached | None = None
         """The latest one."""
         self._clock: Clock | None = None
@@ -168,7 +166,7 @@ class CustomRun:
             await _stop(work)
             self._end_step()
             self._ended.cancel()
-        if self._has_asked and not self._replies:
+        if self._has_asked and not self._clock.replies:
             ended, self._outcome = self._outcome, None
             raise never_answered(ended, self._refusal)
         return self.trajectory
@@ -220,16 +218,12 @@ class CustomRun:
         if self._limits.completion_tokens is not None:
             max_tokens = min(max_tokens, self._limits.completion_tokens - self._usage.completion_tokens)
         started = time.monotonic()
-
         self._has_asked = True
-
-        async def ask() -> Reply:
-            reply = await model.query(messages, seed=self._seeds.at(index), max_tokens=max_tokens, tools=tools)
-            self._replies += 1
-            return reply
-
         try:
-            reply = await clock.ask(ask, model.patience_sec)
+            reply = await clock.ask(
+                lambda: model.query(messages, seed=self._seeds.at(index), max_tokens=max_tokens, tools=tools),
+                model.patience_sec,
+            )
         except EndpointError as error:
             return await self._end(error)
         except ContextLimitReached as refusal:

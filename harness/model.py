@@ -164,6 +164,11 @@ class ServedModel(Frozen):
     names: tuple[str, ...] = ()
     """Its other names: those that are listed with the same root."""
 
+    @property
+    def all_names(self) -> tuple[str, ...]:
+        """The name that was asked for, then the others."""
+        return (self.id, *self.names)
+
 
 @runtime_checkable
 class Tempered(Protocol):

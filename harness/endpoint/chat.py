@@ -218,7 +218,7 @@ class ChatModel:
     def expect(self, served: ServedModel) -> None:
         """Take what is served for known: later it has to be the same."""
         self.model, self.context_tokens, self._served = served.id, served.context_tokens, served
-        self.replier.names = (served.id, *served.names)
+        self.replier.names = served.all_names
 
     async def query(
         self,

@@ -438,22 +438,24 @@ def _check_same(served: Mapping[str, ServedModel], same_context: bool, *, same_w
     """Raise RequestRefused where servers, by URL, have different models or weights, or contexts of other lengths."""
     if len(ids := sorted({each.id for each in served.values()})) > 1:
         raise RequestRefused(f"they serve different models ({', '.join(ids)}): name the one to use", status=404)
-    roots = {url: each.root for url, each in served.items() if each.root is not None}
-    if same_weights and len(set(roots.values())) > 1:
-        told = ", ".join(f"{url} {root}" for url, root in roots.items())
+    if same_weights and (told := _differing({url: each.root for url, each in served.items()})):
         raise RequestRefused(
             f"they serve different weights under one name ({told}): serve the same everywhere, or, where these are the "
             "same at several places, give --other-weights take",
             status=400,
         )
-    lengths = {url: each.context_tokens for url, each in served.items() if each.context_tokens is not None}
-    if same_context and len(set(lengths.values())) > 1:
-        told = ", ".join(f"{url} {tokens}" for url, tokens in lengths.items())
+    if same_context and (told := _differing({url: each.context_tokens for url, each in served.items()})):
         raise RequestRefused(
             f"they have different context lengths ({told}): where a trial is would move its score; serve all with one "
             "--max-model-len",
             status=400,
         )
+
+
+def _differing(said: Mapping[str, object]) -> str:
+    """What each server says, by URL, where those that say something do not say the same; empty where they do."""
+    known = {url: value for url, value in said.items() if value is not None}
+    return ", ".join(f"{url} {value}" for url, value in known.items()) if len(set(known.values())) > 1 else ""
 
 
 Endpoint = ChatModel | Replicas

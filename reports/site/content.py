@@ -12,7 +12,7 @@ from reports.names import series_page, slug
 from reports.site.judging import AlarmSpan, JudgedSeries, judged
 from tbench.history.index import RunHistory
 from tbench.history.rows import RunRow
-from tbench.scores.gate.nights import GateRule, Night, run_identity
+from tbench.scores.gate.nights import GateRule, Night
 from tbench.scores.gate.verdict import GateVerdict, JudgedNight
 from tbench.storage.read_run import StoredRun, read_run
 from tbench.storage.run_files import is_abandoned
@@ -146,7 +146,11 @@ class Site:
 
     def rewards(self, run: SiteRun) -> Night:
         """The rewards of a run with the hashes of its tasks."""
-        return self._nights[run.slug] if run.slug in self._nights else _night(self.history, run, run.slug)
+        return (
+            self._nights[run.slug]
+            if run.slug in self._nights
+            else self.history.night(run.row, run.slug, run.row.begun_at or "")
+        )
 
     @cached_property
     def nights(self) -> dict[str, tuple[SiteRun, ...]]:
@@ -212,7 +216,9 @@ def _one_series(
 ) -> RunSeries:
     names = _names_of(runs)
     rule = _rule_of(lane, runs, names) if lane is not None else GateRule()
-    found = judged([_night(history, run, names[run.slug]) for run in runs if _is_night(run)], rule)
+    found = judged(
+        [history.night(run.row, names[run.slug], run.row.begun_at or "") for run in runs if _is_night(run)], rule
+    )
     alarms = frozenset(run for run, called in names.items() if called in found.by_name and found.by_name[called].alarm)
     return RunSeries(
         name, runs, rule, found.verdict, alarms, own_slug, is_lane=lane is not None, key=key, judged=found, names=names
@@ -240,16 +246,3 @@ def _names_of(runs: Sequence[SiteRun]) -> dict[str, str]:
 
 def _is_night(run: SiteRun) -> bool:
     return run.has_score and run.row.status != "running"
-
-
-def _night(history: RunHistory, run: SiteRun, name: str) -> Night:
-    path = run.row.path
-    row = run.row
-    return Night(
-        name,
-        row.begun_at or "",
-        history.table(path),
-        history.hashes(path),
-        row.fingerprint,
-        run_identity(row.name, row.model, row.begun_at),
-    )

@@ -255,8 +255,10 @@ def expect_same_weights(chat: Endpoint, served: ServedModel, earlier: EarlierRun
             f"{earlier.directory}: cannot go on with other weights: {words}; serve the first ones again, start a new "
             "run, or give --other-weights take"
         )
-    results = read_run(earlier.directory).results
-    seen = RepliesSeen.sum(result.replies for result in results if result.final)
+    seen = earlier.document.replies
+    if seen is None:  # the run was killed, or is of an earlier version
+        results = read_run(earlier.directory).results
+        seen = RepliesSeen.sum(result.replies for result in results if result.final)
     for each in chat.chats:
         each.replier.expect({"model": seen.models, "weights": seen.weights, "fingerprint": seen.fingerprints})
 

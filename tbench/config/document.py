@@ -120,7 +120,7 @@ class RunDocument(RunPlan):
 def about_replies(plan: RunPlan, results: Sequence[TrialResult]) -> dict[str, Any]:
     """What run.json says of the replies of all trials."""
     served, trials = plan.locked.served, [(each.task, each.replies) for each in results if each.final]
-    asked = (served.id, *served.names) if served is not None else ()
+    asked = served.all_names if served is not None else ()
     return {
         "replies": RepliesSeen.sum(seen for _, seen in trials).model_copy(update={"first": None}),
         "reply_notes": run_notes(trials, asked, is_sampled=plan.config.model.temperature > 0),

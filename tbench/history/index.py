@@ -14,6 +14,7 @@ from tbench.history.database import Damaged, connect, make_tables, replace_damag
 from tbench.history.queries import Where
 from tbench.history.rows import Changes, DayRow, ModelRow, ProxyRow, RunRow, TaskPoint, TrialRow
 from tbench.history.updating import Places, Progress, Update
+from tbench.scores.gate.nights import Night, run_identity
 from tbench.scores.statistics import RewardTable
 from tbench.scores.summary import ErrorGroup
 
@@ -116,6 +117,11 @@ class RunHistory:
     def hashes(self, run: Path | str) -> dict[str, str]:
         """The hash of each task's content in a run, by task, where it is known. Raises UsageError."""
         return {task: digest for task, digest in self.tasks(run).items() if digest is not None}
+
+    def night(self, row: RunRow, name: str, begun: str) -> Night:
+        """A run as the gate sees it, under the name and the time of its night. Raises UsageError."""
+        rewards, hashes = self.table(row.path), self.hashes(row.path)
+        return Night(name, begun, rewards, hashes, row.fingerprint, run_identity(row.name, row.model, row.begun_at))
 
     def trials(
         self, run: Path | str, *, tasks: Sequence[str] | None = None, status: str | None = None

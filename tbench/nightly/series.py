@@ -9,7 +9,7 @@ from pathlib import Path
 from tbench.history.index import RunHistory
 from tbench.nightly.checkpoints import is_glob
 from tbench.nightly.journal import CheckpointRecord, NightRecord
-from tbench.scores.gate.nights import Night, run_identity
+from tbench.scores.gate.nights import Night
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,19 +35,5 @@ def runs_of_lane(nights: Iterable[NightRecord], lane: str) -> list[LaneRun]:
 
 def as_the_gate_sees(runs: Iterable[LaneRun], folder: Path, history: RunHistory) -> list[Night]:
     """The runs with their rewards and task hashes, out of the index. Raises UsageError for one that is not in it."""
-    found = []
-    for each in runs:
-        path = folder / each.checkpoint.run
-        row = history.run(path)
-        rewards, hashes = history.table(path), history.hashes(path)
-        found.append(
-            Night(
-                each.name,
-                each.night.begun_at,
-                rewards,
-                hashes,
-                row.fingerprint,
-                run_identity(row.name, row.model, row.begun_at),
-            )
-        )
-    return found
+    rows = ((each, history.run(folder / each.checkpoint.run)) for each in runs)
+    return [history.night(row, each.name, each.night.begun_at) for each, row in rows]

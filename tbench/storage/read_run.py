@@ -76,6 +76,12 @@ class StoredRun(Frozen):
     """What was tolerated while reading, one sentence each."""
 
     @property
+    def names_of_model(self) -> tuple[str, ...]:
+        """The name by which the model was asked for, and its others; empty where that is not recorded."""
+        served = self.document.locked.served if self.document is not None else None
+        return served.all_names if served is not None else ()
+
+    @property
     def overrides(self) -> tuple[str, ...]:
         """What the run did otherwise than its tasks say, a few words each; empty where that is not known."""
         if self.plan is not None:

@@ -37,15 +37,9 @@ def summary_of(
         shard=ShardTrials(run.shard.name, run.shard.trials) if run.shard is not None else None,
         intervals=intervals,
         is_bounded=run.is_bounded,
-        names=_names_of_model(run),
+        names=run.names_of_model,
         is_sampled=run.document is None or run.document.config.model.temperature > 0,
     )
-
-
-def _names_of_model(run: StoredRun) -> tuple[str, ...]:
-    """The name by which a run's model was asked for, and its others; empty where that is not known."""
-    served = run.document.locked.served if run.document is not None else None
-    return (served.id, *served.names) if served is not None else ()
 
 
 def rewards_of(run: StoredRun) -> RewardTable:
