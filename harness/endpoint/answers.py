@@ -39,7 +39,7 @@ LONGEST_QUOTE = 500
 def _or_none(value: Any, check: ValidatorFunctionWrapHandler) -> Any:
     """What is no count of tokens is none: a reply is no worse for it."""
     try:
-        return check(value)
+        return None if isinstance(value, bool) else check(value)
     except ValidationError:
         return None
 
@@ -65,6 +65,7 @@ class _WireUsage(BaseModel):
 
 
 class _Choice(BaseModel, extra="allow"):
+    index: Any = None
     message: dict[str, Any]
     """Read by its shape (harness.endpoint.spoken), so that a model's mistake is no fault of the answer."""
     finish_reason: Any = None
@@ -213,7 +214,7 @@ def _whole(data: object) -> _Whole:
         raise TransientError(f"HTTP 200, but not a completion: {quote(data)}") from None
     if not completion.choices:
         raise TransientError(f"HTTP 200 without choices{_error_within(data)}")
-    choice = completion.choices[0]
+    choice = next((each for each in completion.choices if each.index == 0), completion.choices[0])
     failed = _error_within(data) or _error_within({"error": choice.error})
     named = list(reasons(choice.named))
     unfit = [reason for reason in named if ending(reason) == "failed"]

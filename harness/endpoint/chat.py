@@ -34,7 +34,7 @@ from harness.endpoint.refusals import BODY_REMEDY, Reason, Refusal, judge
 from harness.endpoint.retry import Absence, BudgetSpentError, OnWait, RetryPolicy, Success, TransientError, persist
 from harness.endpoint.thinking import ReasoningPolicy
 from harness.endpoint.time_limit import TimeLimit
-from harness.endpoint.transport import StatusError, Transport
+from harness.endpoint.transport import StatusError, Transport, encoded
 from harness.endpoint.usage import says_nothing
 from harness.errors import (
     ContextLimitReached,
@@ -237,27 +237,31 @@ class ChatModel:
         began, refused_sec, attempts = time.monotonic(), 0.0, 0
         lowering = Lowering(self.limits, max_tokens)
         tried: list[Sent | None] = []
+        learned = ""
         while True:
             asked = lowering.max_tokens
             path, body = self.request(messages, seed=seed, max_tokens=asked, tools=tools)
+            content = encoded(body)
             tried.append(self._reasoning.sent)
             read = partial(self._read, max_tokens=asked, takes_calls=bool(tools))
             absence = self.outage.request(waits=not elsewhere)
             try:
-                done = await self._ask(path, body, read, absence, elsewhere=elsewhere, max_tokens=asked)
+                done = await self._ask(path, content, read, absence, elsewhere=elsewhere, max_tokens=asked)
                 break
             except TooManyTokens as error:
                 error.waited_sec += refused_sec
                 lowering.lower(error)
                 tried.clear()
             except RequestRefused as refused:
-                self._learn(refused, tried)
+                learned = self._learn(refused, tried) or learned
             attempts, refused_sec = attempts + 1, time.monotonic() - began
         lowering.accepted()
+        if learned:
+            self._on_notice(learned)
         reply = done.value
         if says_nothing(reply):
             raise ContextLimitReached(_NOTHING, reply.usage.prompt_tokens or None)
-        self.limits.answered(reply.usage)
+        self.limits.answered(reply.usage, len(content))
         is_near = done.latency_sec > 0.8 * self._limit.of(asked)
         self._limit.saw(reply.usage.completion_tokens, done.latency_sec)
         return reply.model_copy(
@@ -278,13 +282,19 @@ class ChatModel:
             self._reasoning.came_as(read_reasoning_field(data))
         return reply
 
-    def _learn(self, refused: RequestRefused, tried: list[Sent | None]) -> None:
-        """Change how reasoning goes back, where a refusal is about that. Raises it where nothing new can be tried."""
+    def _read_raw(self, data: object, *, max_tokens: int) -> RawReply:
+        self._require_same(read_completion(data, max_tokens=max_tokens, context_tokens=self.context_tokens))
+        return read_raw_reply(data)
+
+    def _learn(self, refused: RequestRefused, tried: list[Sent | None]) -> str:
+        """Change how reasoning goes back, where a refusal is about that: the change in words, which are empty where
+        another conversation has made it. Raises the refusal where nothing new can be tried."""
         learned = self._reasoning.learn(refused, tried[-1]) if self._reasoning.sent == tried[-1] else ""
         if learned is None or self._reasoning.sent in tried:
+            if len(tried) > 1:
+                self._reasoning.sent = tried[0]  # no other way has helped
             raise refused
-        if learned:  # else another conversation has learned it meanwhile
-            self._on_notice(learned)
+        return learned
 
     def request(
         self,
@@ -308,9 +318,10 @@ class ChatModel:
         """
         path = "/chat/completions" if "messages" in fields else "/completions"
         max_tokens = self.sampling.max_tokens
-        body = self.sampling.on_the_wire({**fields, **self._parameters(seed, max_tokens)})
+        body = encoded(self.sampling.on_the_wire({**fields, **self._parameters(seed, max_tokens)}))
         absence = self.outage.request(waits=not elsewhere)
-        done = await self._ask(path, body, read_raw_reply, absence, elsewhere=elsewhere, max_tokens=max_tokens)
+        read = partial(self._read_raw, max_tokens=max_tokens)
+        done = await self._ask(path, body, read, absence, elsewhere=elsewhere, max_tokens=max_tokens)
         self._limit.saw(done.value.completion_tokens or 0, done.latency_sec)
         return done.value.model_copy(
             update={"latency_sec": done.latency_sec, "waited_sec": done.waited_sec, "attempts": done.attempts}
@@ -334,7 +345,7 @@ class ChatModel:
         if not self._tokenizes:
             return None
         policy = self._retry.model_copy(update={"total_sec": min(self._retry.total_sec, LISTING_TIMEOUT_SEC)})
-        body = {"model": self.model, **fields}
+        body = encoded({"model": self.model, **fields})
         try:
             done = await self._ask(TOKENIZE, body, read_token_count, None, policy)
         except RequestRefused as refused:
@@ -347,7 +358,7 @@ class ChatModel:
     async def _ask(
         self,
         path: str,
-        body: Mapping[str, Any],
+        content: bytes,
         read: Callable[[object], T],
         absence: Absence | None,
         policy: RetryPolicy | None = None,
@@ -356,14 +367,14 @@ class ChatModel:
         max_tokens: int | None = None,
     ) -> Success[T]:
         url = self._root + path if path == TOKENIZE else path
-        judged = partial(self._judged, path, body, max_tokens)
+        judged = partial(self._judged, path, content, max_tokens)
         times_cut = 0
 
         async def attempt() -> T:
             nonlocal times_cut
             limit_sec = self._limit.of(max_tokens, times_cut) if max_tokens else self._limit.least_sec
             try:
-                answer = self._transport.post(url, body)
+                answer = self._transport.post(url, content)
                 return read(await self._send(answer, limit_sec, judged, elsewhere=elsewhere))
             except TransientError as failure:
                 times_cut += failure.over_time
@@ -474,8 +485,9 @@ class ChatModel:
     async def _short_reply(self) -> Reply:
         """A reply of a few tokens. Raises TransientError, RequestRefused and the like after one attempt."""
         path, body = self.request([_SAY_OK], seed=None, max_tokens=_SHORT_TOKENS)
-        judged = partial(self._judged, path, body, _SHORT_TOKENS)
-        answer = await self._send(self._transport.post(path, body), LISTING_TIMEOUT_SEC, judged)
+        content = encoded(body)
+        judged = partial(self._judged, path, content, _SHORT_TOKENS)
+        answer = await self._send(self._transport.post(path, content), LISTING_TIMEOUT_SEC, judged)
         return read_completion(answer, max_tokens=_SHORT_TOKENS, context_tokens=None, takes_calls=False)
 
     async def _listed(self) -> list[ModelCard]:
@@ -509,7 +521,7 @@ class ChatModel:
     async def list_models(self) -> list[ModelCard]:
         """The models that the endpoint lists now, asked for once. Raises TransientError or RequestRefused."""
         timeout_sec = min(self._limit.least_sec, LISTING_TIMEOUT_SEC)
-        judged = partial(self._judged, "/models", None, None)
+        judged = partial(self._judged, "/models", b"", None)
         return read_models(await self._send(self._transport.get("/models"), timeout_sec, judged))
 
     async def _chosen(self, cards: Sequence[ModelCard]) -> ModelCard:
@@ -574,23 +586,25 @@ class ChatModel:
         # Raised outside the handlers: what a server quotes may hold the key.
         raise failure
 
-    def _judged(
-        self, path: str, sent: Mapping[str, Any] | None, max_tokens: int | None, error: StatusError
-    ) -> Exception:
+    def _judged(self, path: str, content: bytes, max_tokens: int | None, error: StatusError) -> Exception:
         """The exception for an answer that is a refusal of a request."""
-        size = 0 if sent is None else len(json.dumps(sent, ensure_ascii=False, separators=(",", ":")).encode())
-        refusal = judge(error.status, error.body, sent_bytes=size, max_tokens=max_tokens)
+        size = len(content)
+        refusal = judge(error.status, error.body, sent=content, max_tokens=max_tokens)
         words = f"HTTP {error.status}: {refusal.words or 'no message'}"
         if refusal.reason in {Reason.RATE, Reason.TROUBLE}:
             asked = retry_after_sec(error.retry_after)
             return TransientError(words, retry_after_sec=asked, answered=error.status in _THERE)
-        if sent is not None and refusal.reason in {Reason.PROMPT, Reason.REPLY, Reason.BOTH}:
-            return TooManyTokens(self._public(words), refusal, size)
-        if sent is not None and refusal.reason is Reason.BODY:
-            where = f"{self._where(path)}: {self._public(words)}"
+        where = f"{self._where(path)}: {self._public(words)}"
+        if content and refusal.reason is Reason.BODY:
             return RequestTooLarge(f"{where} (the request has {_in_units(size)}; {BODY_REMEDY})")
-        advice = _advice(error.status, words, refusal, size)
-        return RequestRefused(f"{self._where(path)}: {self._public(words)}{advice}", error.status)
+        refused = RequestRefused(f"{where}{_advice(error.status, words, refusal, size)}", error.status)
+        if not content or refusal.reason in {Reason.BODY, Reason.OTHER}:
+            return refused
+        if self.limits.contradict(refusal, size):
+            return RequestRefused(
+                f"{where} (it has answered longer prompts: this is not about the length)", error.status
+            )
+        return TooManyTokens(self._public(words), refusal, size, refused)
 
     def _public(self, text: str) -> str:
         """Foreign text, cut, without key and password, which some servers repeat."""

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from harness.endpoint.refusals import Reason, Refusal
-from harness.errors import ContextLimitReached
+from harness.errors import ContextLimitReached, RequestRefused
 from harness.limits import SMALLEST_REPLY_TOKENS
 from harness.trajectory import Usage
 
@@ -15,15 +15,19 @@ MOST_LOWERINGS = 10
 """Most times that one query is asked again with less max_tokens; halving the default to the smallest takes eight."""
 _TOKENS_PER_BYTE = 0.25
 """Rate for a prompt that the server has not counted: a request that is still too large is refused once more."""
+_SPREAD = 4
+"""Factor by which the tokens per byte of two requests to one server may differ."""
 
 
 class TooManyTokens(ContextLimitReached):
     """A refusal for the size of prompt and reply, with what it tells."""
 
-    def __init__(self, message: str, refusal: Refusal, sent_bytes: int) -> None:
+    def __init__(self, message: str, refusal: Refusal, sent_bytes: int, refused: RequestRefused) -> None:
         super().__init__(message, refusal.prompt_tokens)
         self.refusal = refusal
         self.sent_bytes = sent_bytes
+        self.refused = refused
+        """The same as a refusal for a reason that is not known."""
 
 
 @dataclass
@@ -39,15 +43,25 @@ class ServerLimits:
     """The largest max_tokens that it takes."""
     longest_tokens: int = 0
     """Prompt and reply that it has answered: no refusal tells a context that is shorter."""
+    longest_bytes: int = 0
+    """Size of the largest request that it has answered."""
 
     @property
     def context_tokens(self) -> int | None:
         known = [each for each in (self.listed_tokens, self.learned_tokens) if each is not None]
         return min(known, default=None)
 
-    def answered(self, usage: Usage) -> None:
-        """Note the length of a prompt and its reply, for which there was room."""
+    def answered(self, usage: Usage, sent_bytes: int) -> None:
+        """Note the length of a prompt and its reply, for which there was room, and the size of the request."""
         self.longest_tokens = max(self.longest_tokens, usage.prompt_tokens + usage.completion_tokens)
+        self.longest_bytes = max(self.longest_bytes, sent_bytes)
+
+    def contradict(self, refusal: Refusal, sent_bytes: int) -> bool:
+        """Whether the server has answered what it calls too long now."""
+        told = refusal.context_tokens
+        if told is not None and refusal.reason is not Reason.REPLY:
+            return told < self.longest_tokens
+        return refusal.reason is Reason.PROMPT and sent_bytes * _SPREAD < self.longest_bytes
 
     def learn_context(self, refusal: Refusal) -> None:
         """Take over the context's length from a refusal that tells a shorter one than is known."""
@@ -82,7 +96,8 @@ class Lowering:
         self.max_tokens = min(max_tokens, limits.most_tokens or max_tokens)
 
     def lower(self, error: TooManyTokens) -> None:
-        """Take what the refusal leaves, or half where it does not say. Raises it where that is too little."""
+        """Take what the refusal leaves, or half where it does not say. Raises it where that is too little; as one for a
+        reason that is not known where it does not speak of the context."""
         refusal, before = error.refusal, self._last
         self._limits.learn_context(refusal)
         # The same numbers for less max_tokens: these are those of the prompt alone.
@@ -90,8 +105,11 @@ class Lowering:
         self._last = refusal
         self._times += 1
         left = self._left(error)
-        if refusal.reason is Reason.PROMPT or is_same or self._times > MOST_LOWERINGS or left < SMALLEST_REPLY_TOKENS:
+        if refusal.reason is Reason.PROMPT or is_same:
             raise error
+        if self._times > MOST_LOWERINGS or left < SMALLEST_REPLY_TOKENS:
+            about_context = refusal.reason is Reason.BOTH or refusal.context_tokens is not None
+            raise error if about_context else error.refused
         self.max_tokens = left
 
     def _left(self, error: TooManyTokens) -> int:

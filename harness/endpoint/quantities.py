@@ -15,7 +15,8 @@ class Measured(NamedTuple):
 
     value: int
     role: str
-    """What it measures: limit, context, in, out, total, least (a lower bound of a prompt), or nothing that is said."""
+    """What it measures: limit, context, in, out, total, least (a lower bound of a prompt), bound (one of a total), or
+    nothing that is said."""
 
 
 def _anywhere(*words: str) -> re.Pattern[str]:
@@ -28,7 +29,7 @@ TOKENS = re.compile(r"\btok(?:en)?s?\b")
 OUT = _anywhere(
     r"(?:\b|_)max(?:imum)?[_ -]?(?:completion|new|output|gen\w*|response)?[_ -]?tok(?:en)?s?(?![a-z_])",
     r"\bn(?:um)?_predict\b",
-    r"\b(?:output|completion|new|generated|response)(?: length|_?tok(?:en)?s?| tok(?:en)?s?)\b",
+    r"\b(?:output|completion|new|generated|generation|response|reply|answer)(?: length|_?tok(?:en)?s?| tok(?:en)?s?)\b",
     r"\bmax_(?:gen|output)_len\w*",
     r"\bin the output\b",
     r"\bcompletion\b",
@@ -39,7 +40,7 @@ IN = _anywhere(
     "输入|提示",
 )
 CONTEXT = _anywhere(
-    r"\bcontext\b(?! deadline| cancel)",  # of a request, in Go
+    r"\bcontext\b(?! deadline| cancel)|\bwindow\b",  # not that of a request, in Go
     r"(?:\b|_)context_?(?:length|window|size|len)\w*",
     r"\bn_ctx\w*|\bnum_ctx\b",
     r"\bmax_(?:model|seq|sequence|total|input|num|position)\w*",
@@ -52,7 +53,7 @@ TOO_MUCH = _anywhere(
     r"\b(?:longer|larger|greater|bigger|higher|more|less|fewer|smaller|lower) than\b|\bless_than\w*",
     r"overflow|\boversize|\bsurpass",
     r"\b(?:beyond|above|over the|at most|up to|limit\w*|maximum|max|max_?length|most)\b",
-    r"\b(?:range|between|outside|capped|full)\b",
+    r"\b(?:range|between|outside|cap|capped|full)\b",
     r"[>≤]|<=|\bonly \d",
     r"\bnot enough\b|\binsufficient\b|\b(?:not|n't|cannot) (?:fit|hold)\b|\bout of\b",
     "超|过长|过大|最大",
@@ -76,10 +77,12 @@ RATE = _anywhere(
 )
 UNPAID = _anywhere(r"\bquotas?\b|insufficient_quota|\bcredits?\b|\bbilling\b")
 LATER = _anywhere(r"\b(?:wait|later|again|retry|busy|overloaded)\b")
-_BYTES = _anywhere(r"\b(?:\d+ ?[kmg]i?b|bytes|body|entity|payload)\b")
+_BYTES = _anywhere(r"\b(?:\d+ ?[kmg]i?b|bytes|body|entity|payload|characters?|chars?|string)\b")
 _BODY = _anywhere(
-    r"\b(?:request|content|message|entity|payload|body)(?:[._ ](?:entity|body|size|length))*[._ ](?:\w+ ){0,2}"
+    r"\b(?:request|content|message|entity|payload|body)(?:[._ ](?:entity|body|size|length))*[._: ]+(?:\w+ ){0,2}"
     r"(?:too[._ ](?:large|long|big)|exceed|larger than)",
+    r"\b(?:inputs?|prompts?|contents?|messages?)\b.*\b(?:exceed\w*|limit|max\w*|at most|long\w*|than)\b.*"
+    r"\b(?:characters|chars)\b",
     r"\b(?:bytes|body|payload)\b.*\b(?:exceed\w*|limit|max\w*|too large)",
     r"\b(?:exceed\w*|limit|max\w*|too large)\b.*\b(?:bytes|body|payload|\d+ ?[kmg]i?b)\b",
 )
@@ -87,12 +90,13 @@ _OTHERS = _anywhere(
     r"\b(?:vocab|logit_bias|token[ _]ids?|special tokens?|stop|images?|budget\w*|tools?|tool_\w+|functions?|ids?)\b",
     r"\b(?:names?|description|schema|temperature|top_[kp]|top_?logprobs|logprobs?|min_tokens|best_of|penalty|seed)\b",
     r"\b(?:file|metadata|base64|headers?|cookies?|pdf|pages?)\b",
+    r"\b(?:number|count|amount) of (?!(?:\w+ ){0,3}?(?:tok(?:en)?s?|bytes|characters)\b)|\b(?!tok)\w{4,} count\b",
 )
 """Other quantities that can be too large."""
 _TOO_LITTLE = _anywhere(r"(?:must|should|has to) be (?:at least|greater than|>=?|positive|larger than|above|more than)")
 _LIMIT = _anywhere(
     r"\b(?:maximum|max|limit\w*|allowed|at most|up to|no more than|bound|capacity|supports?|range|exceeds?|only)\b",
-    r"\b(?:most|capped)\b|[<≤>]=?|\bl[et]:",
+    r"\b(?:most|cap|capped)\b|[<≤>]=?|\bl[et]:",
     r"\b(?:longer|greater|larger|more|less|lower|fewer|smaller|bigger|higher) than\b|\bless_than\w*",
     "超过|最大",
 )
@@ -112,6 +116,8 @@ _NO_TOKENS = re.compile(
 )
 _RANGE = re.compile(r"(?:\bfrom|\bbetween|[\[(])\s*[01]\b\D{0,20}?(?:,|\bto|\band|-)\s*(\d+)(\s*\(?exclusive)?")
 _SUM = re.compile(r"(\d+)[^\d+>]{0,30}\+\s*(?:\w+ )?(\d+)[^\d>=]{0,30}(?:=\s*\d+\s*)?>=?\s*(\d+)")
+_SIDE = re.compile(r"\b(?:when|while|unless)\b[^,;:\n]*")
+"""A condition, which is not what a sentence complains of."""
 _NAME = re.compile(r"(?:(\w+)\s*[:=(]\s*|([\u4e00-\u9fff]+) ?)$")
 """The name that a number has, as in n_ctx: 4096."""
 _MEASURED = re.compile(
@@ -132,11 +138,23 @@ def speaks_of_bytes(text: str) -> bool:
     return any(_BODY.search(each) and not _OTHERS.search(each) for each in clauses(text))
 
 
-def speaks_of_tokens(clause: str) -> bool:
+def speaks_of_reply(clause: str, max_tokens: int | None) -> bool:
+    """Whether a clause is about the reply's length: by name, or as the number that was asked for and nothing else."""
+    main = _SIDE.sub(" ", clause)
+    if OUT.search(main):
+        return True
+    is_asked = max_tokens is not None and any(
+        int(re.sub(r"\D", "", each[1])) == max_tokens for each in _NUMBER.finditer(main)
+    )
+    return is_asked and not any(each.search(main) for each in (IN, CONTEXT, _OTHERS, _BYTES))
+
+
+def speaks_of_tokens(clause: str, max_tokens: int | None = None) -> bool:
     """Whether a clause says that a length is too much for the model."""
     if _TOO_LITTLE.search(clause):
         return leaves_nothing(clause, None)
-    context, prompt, out = (bool(each.search(clause)) for each in (CONTEXT, IN, OUT))
+    context, prompt = (bool(each.search(clause)) for each in (CONTEXT, IN))
+    out = speaks_of_reply(clause, max_tokens)
     if out and INVALID.search(clause):
         return True
     in_tokens = TOKENS.search(clause) is not None
@@ -195,7 +213,7 @@ def _read(
 def _role(before: str, after: str, *, is_asked: bool, is_first: bool) -> str:
     """What a number measures, by the words before and after it."""
     if re.search(r"\bat least\W*$", before):
-        return "least"
+        return "bound" if re.search(r"\btotal\b[^,]*$", before) else "least"
     before = re.sub(r"\w+(?:error|exception)\b", " ", before)
     if role := _named_role(before, after):
         return role

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import re
+from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from enum import Enum
@@ -21,7 +22,6 @@ from harness.endpoint.quantities import (
     IN,
     LATER,
     NO_NUMBER,
-    OUT,
     PASSING,
     PLAIN,
     RATE,
@@ -32,6 +32,7 @@ from harness.endpoint.quantities import (
     leaves_nothing,
     numbers_of,
     speaks_of_bytes,
+    speaks_of_reply,
     speaks_of_tokens,
 )
 
@@ -74,8 +75,12 @@ class Refusal:
 
 _NO_REFUSAL_OF_SIZE = {401, 402, 403, 404, 405, 406, 407, 410, 414, 415, 431, 451}
 """Statuses that are about who asks and where."""
+_RUN = 4
+_WORD = re.compile(r"\w+")
+_ESCAPE = re.compile(r"\\[nrt\"'\\]")
 _LONGEST = 8000
 """Characters of a text that are read: some servers quote the whole prompt behind their words."""
+_LENGTH = re.compile(r"\b(?:input|prompt|context|sequence)[ _]length\b")
 _TROUBLE = {408, 409, 425, 429}
 _RATE = {400, 413, 422, 503, 529}
 """Statuses with which a limit of requests or tokens per time is told beside 429."""
@@ -85,18 +90,25 @@ def judge(
     status: int,
     body: object,
     *,
-    sent_bytes: int = 0,
+    sent: bytes = b"",
+    sent_bytes: int | None = None,
     max_tokens: int | None = None,
 ) -> Refusal:
     """What an answer that is no 2xx is about; a 200 with an error in its body is judged by that.
 
-    `body` is decoded JSON, or text. `sent_bytes` and `max_tokens` are those of the request.
+    `body` is decoded JSON, or text. What it quotes of the body that was `sent` is not the server's own
+    statement. `sent_bytes` is for a request of which only the size is known.
     """
+    sent_bytes = len(sent) if sent_bytes is None else sent_bytes
     words = _plain(body)
     text = re.sub(rf"\b{status}\b(?! (?:tok|input|output))", " ", NO_NUMBER.sub(" ", _flat(body, words)))
     refusal = Refusal(Reason.OTHER, words)
+    found = _size(text, max_tokens)
+    own = _without_quotes(text, sent.decode())
+    if own != text and not (found is not None and _tells(own, found)):
+        text, found = own, _size(own, max_tokens)
     about_size = status not in _NO_REFUSAL_OF_SIZE and not _is_about_use(text, status)
-    found = _size(text, max_tokens) if about_size else None
+    found = found if about_size else None
     if found is not None and (status < 500 or _is_plain(found, text)):
         return _doubted(replace(found, words=words), sent_bytes, max_tokens)
     if status == 429 or (RATE.search(text) and status in _RATE):
@@ -106,6 +118,33 @@ def judge(
     if status in _TROUBLE or status >= 500 or status == 200:
         return replace(refusal, reason=Reason.TROUBLE)
     return replace(refusal, is_sure=not (about_size and sent_bytes > LARGE_BODY_BYTES))
+
+
+def _without_quotes(text: str, sent: str) -> str:
+    """A text without what it quotes of the request; the whole where next to nothing else is left of it."""
+    words = list(_WORD.finditer(text))
+    own, theirs = _runs([each[0] for each in words]), _runs(_WORD.findall(_ESCAPE.sub(" ", sent.lower())))
+    quoted = set(own) & set(theirs) if own else set()
+    dropped = {at + offset for at, run in enumerate(own) if run in quoted for offset in range(_RUN)}
+    left = [each for at, each in enumerate(words) if at not in dropped]
+    if sum(not each[0].isdecimal() for each in left) < _RUN:
+        return text
+    pieces, end = list[str](), 0
+    for at, word in enumerate(words):
+        pieces.append("" if at in dropped else text[end : word.end()])
+        end = word.end()
+    return "".join(pieces) + text[end:]
+
+
+def _runs(words: list[str]) -> list[tuple[str, ...]]:
+    """All runs of so many words that two texts do not share by chance."""
+    return list(zip(*(words[at:] for at in range(_RUN)), strict=False))
+
+
+def _tells(text: str, found: Refusal) -> bool:
+    """Whether a number of the refusal stands in a text."""
+    numbers = {each.value for each in numbers_of(text, None)}
+    return not numbers.isdisjoint({found.context_tokens, found.prompt_tokens, found.most_tokens})
 
 
 def _is_about_use(text: str, status: int) -> bool:
@@ -133,6 +172,7 @@ def _said(body: object) -> Iterator[str]:
         for each in body:
             yield from _said(each)
     elif isinstance(body, dict):
+        body = {key: value for key, value in body.items() if key != "input" or isinstance(value, int)}  # of pydantic
         # What a message is about stands before it, as in a sentence.
         about = " ".join(
             each for each in _scalars(body.get("param"), body.get("loc")) if not each.isdecimal() and each != "body"
@@ -156,13 +196,13 @@ def _scalars(*values: Any) -> Iterator[str]:
 
 
 def _beside(key: str, value: Any) -> Iterator[str]:
-    """What a field beside the message says; of those that repeat the request only numbers."""
+    """What a field beside the message says."""
     if key in {"message", "msg", "detail", "error", "param", "loc", "url", "code", "status", "created"}:
         if key in {"code", "status"} and isinstance(value, str) and not value.isdecimal():
             yield value
     elif isinstance(value, int) and not isinstance(value, bool):
         yield f"{'got' if key == 'input' else key}: {value}"
-    elif isinstance(value, str) and key != "input":
+    elif isinstance(value, str):
         yield f"{'' if key == 'type' else key} {_decoded(value)}"
     elif isinstance(value, dict) and key == "ctx":  # of pydantic
         yield from (f"{name}: {each}" for name, each in value.items() if isinstance(each, int))
@@ -189,22 +229,22 @@ def _is_plain(found: Refusal, text: str) -> bool:
 
 def _size(text: str, max_tokens: int | None) -> Refusal | None:
     """What is too long for the model in the words of a refusal; None where it speaks of something else."""
-    said = [each for each in clauses(text) if speaks_of_tokens(each)]
-    if not said:
-        return None
-    complaint = BREAK.join([each for each in said if not ADVICE.search(each)] or said)
     numbers = numbers_of(text, max_tokens)
+    said = [each for each in clauses(text) if speaks_of_tokens(each, max_tokens)]
+    if not said:
+        prompt, context = _first(numbers, "in"), _first(numbers, "context")
+        is_longer = prompt is not None and context is not None and prompt > context and TOKENS.search(text)
+        return Refusal(Reason.PROMPT, "", context, prompt) if is_longer else None
+    complaint = BREAK.join([each for each in said if not ADVICE.search(each)] or said)
     if any(leaves_nothing(each, max_tokens) for each in said):
         return Refusal(Reason.PROMPT, "", _first(numbers, "context"), _first(numbers, "in"))
     found = _by_numbers(complaint, numbers, max_tokens)
     if found is not None:
         return found
-    out, prompt = bool(OUT.search(complaint)), bool(IN.search(complaint) or CONTEXT.search(complaint))
-    limits = [each.value for each in numbers if each.role in {"limit", "context"}]
-    if out and not prompt:
-        # A limit above what was asked for is not the one that was met.
-        return None if max_tokens is not None and limits and min(limits) >= max_tokens else Refusal(Reason.REPLY, "")
-    in_tokens = TOKENS.search(complaint) is not None
+    out = any(speaks_of_reply(each, max_tokens) for each in clauses(complaint))
+    if out and not (IN.search(complaint) or CONTEXT.search(complaint)):
+        return Refusal(Reason.REPLY, "")
+    in_tokens = TOKENS.search(complaint) is not None or _LENGTH.search(complaint) is not None
     context = _first(numbers, "context", "limit") if in_tokens else None
     return Refusal(Reason.BOTH if out else Reason.PROMPT, "", context_tokens=context)
 
@@ -215,8 +255,10 @@ def _first(numbers: list[Measured], *roles: str) -> int | None:
 
 def _by_numbers(complaint: str, numbers: list[Measured], max_tokens: int | None) -> Refusal | None:
     """What does not fit by the numbers; None where they do not say."""
+    if max_tokens is not None and (found := _sums(numbers, max_tokens)) is not None:
+        return found
     asked = _first(numbers, "out") or max_tokens
-    about_reply = bool(OUT.search(complaint))
+    about_reply = any(speaks_of_reply(each, max_tokens) for each in clauses(complaint))
     about_prompt = bool(IN.search(complaint)) or any(each.role in {"in", "least", "total"} for each in numbers)
     least = {each.value for each in numbers if each.role == "least"}
     told = [each.value for each in numbers if each.role in {"context", "limit"}]
@@ -239,6 +281,22 @@ def _by_numbers(complaint: str, numbers: list[Measured], max_tokens: int | None)
     limits = [each.value for each in numbers if each.role in {"limit", "context"} and each.value < (asked or 0)]
     if about_reply and limits and (context is None or context < (asked or 0)):
         return Refusal(Reason.REPLY, "", context_tokens=_first(numbers, "context"), most_tokens=min(limits))
+    return None
+
+
+def _sums(numbers: list[Measured], asked: int) -> Refusal | None:
+    """What does not fit where a number is the sum of another and of max_tokens, whatever the words; else None."""
+    for total in sorted(numbers, reverse=True):
+        prompt = total.value - asked
+        is_bound = total.role == "bound" or Measured(prompt, "least") in numbers
+        rest = Counter(each.value for each in numbers)
+        rest.subtract([asked, total.value] if is_bound and prompt not in rest else [asked, total.value, prompt])
+        if prompt <= 0 or prompt == asked or min(rest.values()) < 0:  # twice as much is mostly chance
+            continue
+        others = [each for each in numbers if rest[each.value] and each.value < total.value]
+        if (limit := _first(others, "context", "limit", "", "out")) is not None:
+            reason = Reason.BOTH if prompt < limit else Reason.PROMPT
+            return Refusal(reason, "", limit, None if is_bound else prompt)
     return None
 
 

@@ -8,7 +8,8 @@ from harness.errors import RequestRefused
 from harness.model import Rendering
 from harness.rendering import Sent
 
-_FIELD = re.compile(r"\b(reasoning(?:_content|_details)?|thinking(?:_content|_blocks)?)\b")
+_FIELD = re.compile(r"\b(reasoning(?:_content|_details)?|thinking(?:_content|_blocks)?)\b(?!\.\w|[ _]?budget)")
+"""A field of a message; `thinking.type` and the like are of the request."""
 _FILL = re.compile(r"(?:must|may|can|should)(?: not|not) be (?:empty|null|blank|missing|omitted|none)", re.IGNORECASE)
 _UNWANTED = re.compile(
     r"\bnot (?:be )?(?:allowed|permitted|supported|accepted|expected|recogni[sz]ed|valid|included|passed|present|sent)"

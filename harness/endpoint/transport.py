@@ -117,16 +117,16 @@ class Transport:
         """The body of the answer as text. Raises StatusError or TransientError."""
         return await self._exchange("GET", path, None, lambda answer: answer.text)
 
-    async def post(self, path: str, body: object) -> object:
-        """The decoded body of the answer to a JSON body; `path` is below the base URL, or a URL of its own.
+    async def post(self, path: str, content: bytes) -> object:
+        """The decoded body of the answer to an encoded JSON body; `path` is below the base URL, or a URL of its own.
 
         Raises StatusError for an answer that is no 2xx, TransientError where there is none, or no JSON.
         """
-        return await self._exchange("POST", path, _encoded(body), _decoded)
+        return await self._exchange("POST", path, content, _decoded)
 
     async def post_for_answer(self, path: str, body: object) -> RawAnswer:
         """The answer to a JSON body, whatever its status. Raises TransientError where there is none."""
-        return await self._exchange("POST", path, _encoded(body), lambda answer: answer, refuses=False)
+        return await self._exchange("POST", path, encoded(body), lambda answer: answer, refuses=False)
 
     async def close(self) -> None:
         await self._client.aclose()
@@ -194,7 +194,8 @@ def _library_of(client: type) -> Any:
     return sys.modules[base.__module__.partition(".")[0]]
 
 
-def _encoded(body: object) -> bytes:
+def encoded(body: object) -> bytes:
+    """A JSON body as it is sent."""
     return json.dumps(body, ensure_ascii=False, separators=(",", ":"), allow_nan=False).encode()
 
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from itertools import combinations
 from pathlib import Path
 
-from harness.replies import RepliesSeen, reply_notes
+from harness.replies import RepliesSeen, run_notes
 from tbench.errors import UsageError
 from tbench.scores.comparing.side import Side
 from tbench.scores.summarise import MixedResults, refuse_mixed
@@ -103,8 +103,9 @@ def remarks(paths: Sequence[Path], runs: Sequence[StoredRun]) -> Iterator[str]:
     for path, run in zip(paths, runs, strict=True):
         yield from (f"{path}: {note}" for note in run.notes)
     for path, run in zip(paths, runs, strict=True):
-        seen = [result.replies for result in run.results if result.final and result.replies.total]
-        yield from (f"{path}: {note}" for note in reply_notes(seen))
+        seen = ((result.task, result.replies) for result in run.results if result.final)
+        notes = run_notes(seen, run.names_of_model, is_sampled=run.is_sampled)
+        yield from (f"{path}: {note}" for note in notes)
     for path, run in zip(paths, runs, strict=True):
         if run.document is None and run.plan is None:
             missing = "" if run.imported else " of tbench's own"

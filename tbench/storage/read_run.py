@@ -76,6 +76,11 @@ class StoredRun(Frozen):
     """What was tolerated while reading, one sentence each."""
 
     @property
+    def is_sampled(self) -> bool:
+        """Whether replies are drawn, so that equal ones are odd; as far as is known."""
+        return self.document is None or self.document.config.model.temperature > 0
+
+    @property
     def names_of_model(self) -> tuple[str, ...]:
         """The name by which the model was asked for, and its others; empty where that is not recorded."""
         served = self.document.locked.served if self.document is not None else None

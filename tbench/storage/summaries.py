@@ -38,7 +38,7 @@ def summary_of(
         intervals=intervals,
         is_bounded=run.is_bounded,
         names=run.names_of_model,
-        is_sampled=run.document is None or run.document.config.model.temperature > 0,
+        is_sampled=run.is_sampled,
     )
 
 

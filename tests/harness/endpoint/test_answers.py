@@ -27,6 +27,11 @@ def read(said: dict[str, Any], /, *, usage: Any = USAGE, tools: bool = False, **
     return read_completion({**body, "usage": usage}, max_tokens=100, context_tokens=None, takes_calls=tools)
 
 
+def test_of_several_choices_the_one_with_the_index_0_counts() -> None:
+    choices = [{"index": at, "message": {"content": str(at)}, "finish_reason": "stop"} for at in (1, 0)]
+    assert read_completion({"choices": choices}, max_tokens=100, context_tokens=None).content == "0"
+
+
 class TestEnding:
     @pytest.mark.parametrize(
         ("reason", "how"),
@@ -152,6 +157,7 @@ class TestUsage:
             *(None, {}, "x", {"prompt_tokens": 5}),
             {"prompt_tokens": 0, "completion_tokens": 0, "total_tokens": 0},
             {"prompt_tokens": "many", "completion_tokens": -1},
+            {"prompt_tokens": True, "completion_tokens": False},
             {"prompt_tokens": 5, "completion_tokens": 0},
         ],
     )

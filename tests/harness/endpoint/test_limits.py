@@ -87,6 +87,35 @@ class TestLearning:
         assert server.asked == [16384, 8192, 4096, 4096]
         assert ask.said == ["refuses max_tokens 16,384 and takes 4,096: that is asked for now (--max-tokens sets it)"]
 
+    @pytest.mark.parametrize("takes", [4096, 300])
+    async def test_words_that_promise_too_much_are_not_the_last_word(self, endpoint, ask, takes):
+        words = "The maximum tokens you requested exceeds the model limit of 8192."
+        endpoint.answer_by(
+            lambda seen: (
+                answer(200, completion("hello"))
+                if seen.json["max_tokens"] <= takes
+                else answer(400, {"error": {"message": words}})
+            )
+        )
+        assert (await ask(SHORT)).max_tokens == (4096 if takes == 4096 else 256)
+
+    async def test_a_prompt_of_which_only_the_least_is_told_is_asked_for_again(self, endpoint, ask):
+        def answered(seen: Seen) -> bytes:
+            asked, prompt, context = seen.json["max_tokens"], 900, 16500
+            if prompt + asked <= context:
+                return answer(200, completion("hello"))
+            least = context - asked + 1
+            words = (
+                f"This model's maximum context length is {context} tokens. However, you requested {asked} output "
+                f"tokens and your prompt contains at least {least} input tokens, for a total of at least "
+                f"{context + 1} tokens."
+            )
+            return answer(400, {"error": {"message": words, "code": 400}})
+
+        endpoint.answer_by(answered)
+        reply = await ask(told("word " * 700))
+        assert (reply.content, reply.attempts, ask.chat.context_tokens) == ("hello", 2, 16500)
+
     async def test_a_prompt_and_a_reply_that_do_not_fit_get_what_the_prompt_leaves(self, endpoint, ask):
         server = small(endpoint, "vllm-old")
         reply = await ask(LONG)
@@ -102,7 +131,7 @@ class TestLearning:
 
     async def test_one_that_is_refused_whatever_is_asked_ends_soon(self, endpoint, ask):
         endpoint.will_answer(400, {"error": {"message": "max_tokens is too large"}})
-        with pytest.raises(ContextLimitReached):
+        with pytest.raises(RequestRefused):
             await ask(SHORT)
         wanted = [seen.json["max_tokens"] for seen in endpoint.seen]
         assert wanted == sorted(set(wanted), reverse=True)
@@ -119,7 +148,7 @@ class TestLearning:
         endpoint.will_reply(usage={"prompt_tokens": 20_000, "completion_tokens": 5})
         endpoint.will_answer(400, {"error": {"message": "prompt is too long: 9000 tokens > 8192 maximum"}})
         await ask(SHORT)
-        with pytest.raises(ContextLimitReached):
+        with pytest.raises(RequestRefused, match="has answered longer prompts"):
             await ask(LONG)
         assert (ask.chat.context_tokens, ask.said) == (None, [])
 

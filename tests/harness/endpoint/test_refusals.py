@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
 import pytest
@@ -50,6 +51,14 @@ def test_of_thousands_of_refusals_nearly_all_are_read_right_and_no_number_wrong(
          Reason.BOTH, 17000, 3000, None),
         ("maximum context length is 8192 tokens. You requested 16384 output tokens and your prompt contains 2000",
          Reason.BOTH, 8192, 2000, None),
+        ("maximum context length is 16500 tokens. You requested 16384 output tokens and your prompt contains at least "
+         "117 input tokens, for a total of at least 16501 tokens", Reason.BOTH, 16500, None, None),
+        ("sequence length 16906 > max_seq_len 16384 (prompt 522 + generation 16384)", Reason.BOTH, 16384, 522, None),
+        ("Generation length 16384 is above this deployment's cap (2048)", Reason.REPLY, None, None, 2048),
+        ("n must be at most 10 when max_tokens is 16384", Reason.OTHER, None, None, None),
+        ("The number of messages (4900) exceeds the maximum of 4096", Reason.OTHER, None, None, None),
+        ("messages[3].content: string too long: at most 10485760, got 11000000", Reason.BODY, None, None, None),
+        ("A history of 51,200 tokens cannot be served: window 40,960", Reason.PROMPT, 40960, 51200, None),
         ("prompt is too long: 212345 tokens > 200000 maximum", Reason.PROMPT, 200000, 212345, None),
         ("prompt contains at least 8193 tokens, more than the context of 8192 tokens", Reason.PROMPT, 8192, None, None),
         ("max_tokens must be at least 1, got 0. (parameter=max_tokens, value=0)", Reason.PROMPT, None, None, None),
@@ -77,8 +86,34 @@ def test_fields_beside_the_message_tell_too() -> None:
     assert (refusal.reason, refusal.most_tokens) == (Reason.REPLY, 4096)
 
 
-def test_a_limit_above_what_was_asked_for_is_not_the_one_that_was_met() -> None:
-    assert judged("max_tokens may be at most 32768", max_tokens=16384).reason is Reason.OTHER
+QUOTED = "ValueError: prompt is too long: 9000 tokens > 8192 maximum"
+
+
+@pytest.mark.parametrize(
+    ("message", "reason", "numbers"),
+    [
+        (f"Failed to parse the arguments in messages[2]: near '{QUOTED}'", Reason.OTHER, (None, None)),
+        (f"Unsupported role 'tool' in message: \"{QUOTED}\"", Reason.OTHER, (None, None)),
+        ("The server does not take roles: line 9: rate limit reached for tokens per min", Reason.OTHER, (None, None)),
+        (QUOTED, Reason.PROMPT, (8192, 9000)),
+        ("prompt is too long: 9120 tokens > 8192 maximum", Reason.PROMPT, (8192, 9120)),
+        ("OpenAIException - prompt is too long: 9120 tokens > 8192 maximum. No fallback.", Reason.PROMPT, (8192, 9120)),
+    ],
+)
+def test_a_quotation_of_the_request_is_no_statement_of_the_server(
+    message: str, reason: Reason, numbers: tuple[int | None, int | None]
+) -> None:
+    seen = f'Traceback:\n  File "x.py"\n{QUOTED}\nline 9: rate limit reached for tokens per min\n'
+    sent = json.dumps({"messages": [{"role": "user", "content": seen}], "max_tokens": 16384}).encode()
+    refusal = judge(400, {"error": {"message": message}}, sent=sent, max_tokens=16384)
+    assert (refusal.reason, (refusal.context_tokens, refusal.prompt_tokens)) == (reason, numbers)
+    of_pydantic = {
+        "type": "missing",
+        "loc": ["body", "messages", 0],
+        "msg": "Field required",
+        "input": {"content": seen},
+    }
+    assert judge(422, {"detail": [of_pydantic]}, max_tokens=16384).reason is Reason.OTHER
 
 
 def test_a_short_prompt_cannot_be_what_is_too_long() -> None:

@@ -82,7 +82,15 @@ async def test_a_choice_of_the_users_is_not_overruled_but_said(endpoint, choice,
     assert len(endpoint.seen) == 1
 
 
-@pytest.mark.parametrize("refusal", ["reasoning_effort is not supported", "no such field: top_k", "too many tools"])
+@pytest.mark.parametrize(
+    "refusal",
+    [
+        "`max_tokens` must be greater than `thinking.budget_tokens` (20000)",
+        "reasoning_effort is not supported",
+        "no such field: top_k",
+        "too many tools",
+    ],
+)
 async def test_a_refusal_about_something_else_stays_one(endpoint, refusal):
     with pytest.raises(RequestRefused):
         await fields_sent(endpoint, refusal, wants=False)
