@@ -72,6 +72,10 @@ _LOOK_EVERY_SEC = 60.0
 """Time between two looks at the list of models while replies come."""
 _SAY_OK = Message(role="user", content="Say ok.")
 _SHORT_TOKENS = 16
+_WORD = "word "
+"""A token, nearly everywhere."""
+_MARGIN = 1.2
+"""By how much a prompt is longer that is tried in the place of one whose tokens are estimated."""
 _THERE = {408, 409, 429}
 """Statuses of a server that is there and asks to come again."""
 _NOTHING = "HTTP 200 with finish_reason length and not one token: the prompt is too long for the context"
@@ -250,7 +254,12 @@ class ChatModel:
                 break
             except TooManyTokens as error:
                 error.waited_sec += refused_sec
-                lowering.lower(error)
+                try:
+                    lowering.lower(error)
+                except TooManyTokens:
+                    await self._prove(error)
+                    error.waited_sec = time.monotonic() - began
+                    raise
                 tried.clear()
             except RequestRefused as refused:
                 learned = self._learn(refused, tried) or learned
@@ -482,12 +491,36 @@ class ChatModel:
             if self._other_weights(await self.list_models()) is not None:
                 await self.outage.look()
 
-    async def _short_reply(self) -> Reply:
+    async def _prove(self, error: TooManyTokens) -> None:
+        """Try whether a prompt is refused for its length, unless the refusal says so.
+
+        It is where the server takes a short prompt, and refuses one that is as long and says nothing. Raises
+        RequestRefused where it is not.
+        """
+        refusal = error.refusal
+        if refusal.is_sure:
+            return
+        tokens = max(refusal.prompt_tokens or 0, round(error.sent_bytes * self.limits.tokens_per_byte))
+        words = max(tokens, error.sent_bytes // len(_WORD))
+        as_long = Message(role="user", content=_WORD * round(words * _MARGIN))
+        if not await self._takes(_SAY_OK) or await self._takes(as_long):
+            raise error.refused
+        self.limits.learn_context(refusal)
+
+    async def _takes(self, message: Message) -> bool:
+        """Whether the server replies to a message."""
+        try:
+            await self._short_reply(message, self._limit.of(_SHORT_TOKENS))
+        except (TransientError, EndpointError, ContextLimitReached):
+            return False
+        return True
+
+    async def _short_reply(self, message: Message = _SAY_OK, limit_sec: float = LISTING_TIMEOUT_SEC) -> Reply:
         """A reply of a few tokens. Raises TransientError, RequestRefused and the like after one attempt."""
-        path, body = self.request([_SAY_OK], seed=None, max_tokens=_SHORT_TOKENS)
+        path, body = self.request([message], seed=None, max_tokens=_SHORT_TOKENS)
         content = encoded(body)
         judged = partial(self._judged, path, content, _SHORT_TOKENS)
-        answer = await self._send(self._transport.post(path, content), LISTING_TIMEOUT_SEC, judged)
+        answer = await self._send(self._transport.post(path, content), limit_sec, judged)
         return read_completion(answer, max_tokens=_SHORT_TOKENS, context_tokens=None, takes_calls=False)
 
     async def _listed(self) -> list[ModelCard]:
@@ -637,7 +670,7 @@ def _in_units(size: int) -> str:
 
 
 def _advice(status: int, words: str, refusal: Refusal, size: int) -> str:
-    if not refusal.is_sure:
+    if not refusal.is_sure and refusal.reason is Reason.OTHER:
         return f" (probably its size, {_in_units(size)}: {BODY_REMEDY})"
     if status in {401, 403}:
         return " (check OPENAI_API_KEY)"

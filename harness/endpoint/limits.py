@@ -6,15 +6,19 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from harness.endpoint.refusals import Reason, Refusal
+from harness.endpoint.refusals import LEAST_LENGTH, Reason, Refusal
 from harness.errors import ContextLimitReached, RequestRefused
 from harness.limits import SMALLEST_REPLY_TOKENS
 from harness.trajectory import Usage
 
 MOST_LOWERINGS = 10
 """Most times that one query is asked again with less max_tokens; halving the default to the smallest takes eight."""
+MOST_GUESSES = 3
+"""Most of them where the words of the refusal do not say that it is about this."""
 _TOKENS_PER_BYTE = 0.25
 """Rate for a prompt that the server has not counted: a request that is still too large is refused once more."""
+_MEASURED_BYTES = 1000
+"""Least size of a request whose tokens per byte say something of others."""
 _SPREAD = 4
 """Factor by which the tokens per byte of two requests to one server may differ."""
 
@@ -41,10 +45,14 @@ class ServerLimits:
     """The context by a refusal."""
     most_tokens: int | None = None
     """The largest max_tokens that it takes."""
+    taken_tokens: int = 0
+    """The largest max_tokens that it has taken."""
     longest_tokens: int = 0
     """Prompt and reply that it has answered: no refusal tells a context that is shorter."""
     longest_bytes: int = 0
     """Size of the largest request that it has answered."""
+    tokens_per_byte: float = _TOKENS_PER_BYTE
+    """Prompt by size of the last answered request that was not short."""
 
     @property
     def context_tokens(self) -> int | None:
@@ -55,12 +63,14 @@ class ServerLimits:
         """Note the length of a prompt and its reply, for which there was room, and the size of the request."""
         self.longest_tokens = max(self.longest_tokens, usage.prompt_tokens + usage.completion_tokens)
         self.longest_bytes = max(self.longest_bytes, sent_bytes)
+        if sent_bytes >= _MEASURED_BYTES and usage.prompt_tokens > 0:
+            self.tokens_per_byte = min(1.0, usage.prompt_tokens / sent_bytes)
 
     def contradict(self, refusal: Refusal, sent_bytes: int) -> bool:
         """Whether the server has answered what it calls too long now."""
         told = refusal.context_tokens
         if told is not None and refusal.reason is not Reason.REPLY:
-            return told < self.longest_tokens
+            return LEAST_LENGTH <= told < self.longest_tokens
         return refusal.reason is Reason.PROMPT and sent_bytes * _SPREAD < self.longest_bytes
 
     def learn_context(self, refusal: Refusal) -> None:
@@ -92,32 +102,40 @@ class Lowering:
         self._limits = limits
         self._asked = max_tokens
         self._last: Refusal | None = None
-        self._times = 0
+        self._times = self._refused = 0
         self.max_tokens = min(max_tokens, limits.most_tokens or max_tokens)
 
     def lower(self, error: TooManyTokens) -> None:
         """Take what the refusal leaves, or half where it does not say. Raises it where that is too little; as one for a
         reason that is not known where it does not speak of the context."""
         refusal, before = error.refusal, self._last
-        self._limits.learn_context(refusal)
+        if refusal.is_sure:
+            self._limits.learn_context(refusal)
         # The same numbers for less max_tokens: these are those of the prompt alone.
         is_same = before is not None and refusal.prompt_tokens is not None and refusal.words == before.words
-        self._last = refusal
+        self._last, self._refused = refusal, self.max_tokens
         self._times += 1
         left = self._left(error)
-        if refusal.reason is Reason.PROMPT or is_same:
+        if is_same or (refusal.is_sure and refusal.reason is Reason.PROMPT):
             raise error
+        if not refusal.is_sure and refusal.reason is Reason.REPLY and self._times > MOST_GUESSES:
+            raise error.refused
         if self._times > MOST_LOWERINGS or left < SMALLEST_REPLY_TOKENS:
-            about_context = refusal.reason is Reason.BOTH or refusal.context_tokens is not None
+            # What was taken beside a shorter prompt is no limit of its own.
+            is_room = self.max_tokens < self._limits.taken_tokens
+            about_context = refusal.reason is not Reason.REPLY or refusal.context_tokens is not None or is_room
             raise error if about_context else error.refused
         self.max_tokens = left
 
     def _left(self, error: TooManyTokens) -> int:
         refusal, context = error.refusal, self._limits.context_tokens
+        context = context if refusal.is_sure else refusal.context_tokens
         known = [] if refusal.most_tokens is None else [refusal.most_tokens]
         if context is not None:
             prompt = refusal.prompt_tokens
-            known.append(context - (math.ceil(error.sent_bytes * _TOKENS_PER_BYTE) if prompt is None else prompt))
+            known.append(
+                context - (math.ceil(error.sent_bytes * self._limits.tokens_per_byte) if prompt is None else prompt)
+            )
         left = min(known, default=self.max_tokens)
         if refusal.prompt_tokens is None and left < SMALLEST_REPLY_TOKENS:
             left = self.max_tokens  # the estimate errs, let the server have the last word
@@ -125,6 +143,12 @@ class Lowering:
 
     def accepted(self) -> None:
         """Note what the server took in the end."""
-        if self._last is not None and self._last.reason is Reason.REPLY:
-            least = self._last.most_tokens
-            self._limits.learn_most(self.max_tokens if least is None else least, self._asked)
+        is_room = self.max_tokens < self._limits.taken_tokens
+        self._limits.taken_tokens = max(self._limits.taken_tokens, self.max_tokens)
+        if self._last is None:
+            return
+        if self._last.reason is Reason.REPLY and not is_room:
+            most = self._last.most_tokens
+            self._limits.learn_most(self.max_tokens if most is None or most >= self._refused else most, self._asked)
+        elif self._last.reason is not Reason.REPLY and not self._last.is_sure:
+            self._limits.learn_context(self._last)

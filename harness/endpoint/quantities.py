@@ -36,7 +36,7 @@ OUT = _anywhere(
 )
 IN = _anywhere(
     r"\b(?:prompts?|inputs?(?! (?:validation|should|tag|data))|messages?|conversation|history|sequence|n_keep)\b",
-    r"(?:\b|_)(?:prompt|input)_\w+",
+    r"(?:\b|_)(?:prompt|input)_\w+|_prompt\b",
     "输入|提示",
 )
 CONTEXT = _anywhere(
@@ -61,8 +61,11 @@ TOO_MUCH = _anywhere(
 TOO_LONG = _anywhere(r"\btoo (?:long|large|big)\b|\b(?:max)?length\b|\bsize\b|\bexceed", "超长|过长")
 INVALID = _anywhere(r"\binvalid\b|\billegal\b|\bnot valid\b", "非法")
 ADVICE = _anywhere(r"\b(?:reduce|shorten|decrease|lower|fewer|shorter) ")
+ADVISES = _anywhere(r"\s*(?:please |or )?(?:consider|try|use|split|switch|upgrade|choose)\b")
+"""How a sentence begins whose numbers are of something else."""
 PLAIN = _anywhere(
-    r"exceed|surpass|\bis above\b|\btoo \w+|\b(?:longer|larger|greater|more|less) than\b|overflow|>|\bat least 1\b",
+    r"exceed|surpass|\bis above\b|\b(?:not|n't|cannot) fit\b",
+    r"\btoo \w+|\b(?:longer|larger|greater|more|less) than\b|overflow|>|\bat least 1\b",
     "超",
 )
 """Without doubt about a size."""
@@ -89,11 +92,20 @@ _BODY = _anywhere(
 _OTHERS = _anywhere(
     r"\b(?:vocab|logit_bias|token[ _]ids?|special tokens?|stop|images?|budget\w*|tools?|tool_\w+|functions?|ids?)\b",
     r"\b(?:names?|description|schema|temperature|top_[kp]|top_?logprobs|logprobs?|min_tokens|best_of|penalty|seed)\b",
-    r"\b(?:file|metadata|base64|headers?|cookies?|pdf|pages?)\b",
-    r"\b(?:number|count|amount) of (?!(?:\w+ ){0,3}?(?:tok(?:en)?s?|bytes|characters)\b)|\b(?!tok)\w{4,} count\b",
+    r"\b(?:file|metadata|base64|headers?|cookies?|pdf|pages?|arrays?)\b",
+    r"\b(?:number|count|amount) of (?!\d|(?:\w+ ){0,3}?(?:tok(?:en)?s?|bytes|characters)\b)|\b(?!tok)\w{4,} count\b",
 )
 """Other quantities that can be too large."""
 _TOO_LITTLE = _anywhere(r"(?:must|should|has to) be (?:at least|greater than|>=?|positive|larger than|above|more than)")
+PLAINLY = _anywhere(
+    r"\bcontext[ _]?(?:length|window|size|limit)|\bn_ctx|\bmax_(?:model|seq|context)\w*|\bsequence length|上下文",
+    r"\btoo many (?:\w+ )?tok(?:en)?s",
+    r"(?:\b|_)(?:prompts?|inputs?|messages?|conversation|history|sequence|context)\b[^:;\n]*"
+    r"(?:\btoo (?:long|large|many|big)\b|exceed|(?:longer|larger|greater|more) than|\btok(?:en)?s?\b|\blength\b"
+    r"|\bfit\b)",
+    r"过长|超长|too_long|length_exceeded",
+)
+"""Names what is too long, so that it takes no trial to know what a refusal is about."""
 _LIMIT = _anywhere(
     r"\b(?:maximum|max|limit\w*|allowed|at most|up to|no more than|bound|capacity|supports?|range|exceeds?|only)\b",
     r"\b(?:most|cap|capped)\b|[<≤>]=?|\bl[et]:",
@@ -104,18 +116,25 @@ _GIVEN = _anywhere(
     r"\b(?:request(?:ed|s)?|provided|supplied|given|got|contains?|has|received|your|resulted|used|value|was|keep)\b",
     r"\b(?:actual|count|total of)\b",
 )
-_NUMBER = re.compile(r"(?<![\w.\-#])(\d{1,3}(?:[,_ ]\d{3})+|\d+)(?:\.0+(?!\d))?(k\b)?(?![\w%]|\.\d|-\w)", re.IGNORECASE)
+_NUMBER = re.compile(
+    r"(?<![\w.\-#])(\d{1,3}(?:[,_ ]\d{3}){1,4}|\d{1,15})(?:\.0+(?!\d))?(k\b)?(?![\w%]|\.\d|-\w)", re.IGNORECASE
+)
 NO_NUMBER = _anywhere(
+    r"(?<=\w)\[\d+\]|\bbody/",  # an index, as in messages[9]; a path
     r"context_window_fallback\w*(?:=\w+)?",  # of LiteLLM, in any refusal
     r"\b(?:error |status |http )?\"?'?(?:code|status\w*)\"?'?\s*[:=]?\s*\"?'?\d{3}\b|\b(?:http|error) \(?\d{3}\b",
     r"https?://\S+",
 )
 """What has numbers, or words, that are not about the request."""
 _NO_TOKENS = re.compile(
-    r"\s*(?:pages?|blocks?|characters?|chars?|bytes|[kmg]i?b|items?|messages|requests|seconds|s\b|ms\b)"
+    r"\s*(?:input |prompt )?"
+    r"(?:pages?|blocks?|characters?|chars?|bytes|[kmg]i?b|items?|messages|requests|seconds|s\b|ms\b)"
 )
 _RANGE = re.compile(r"(?:\bfrom|\bbetween|[\[(])\s*[01]\b\D{0,20}?(?:,|\bto|\band|-)\s*(\d+)(\s*\(?exclusive)?")
-_SUM = re.compile(r"(\d+)[^\d+>]{0,30}\+\s*(?:\w+ )?(\d+)[^\d>=]{0,30}(?:=\s*\d+\s*)?>=?\s*(\d+)")
+_SUM = re.compile(
+    r"\b(\d{1,15})[^\d+>]{0,30}\+\s*(?:[a-z_]+ ){0,4}(\d{1,15})\b"
+    r"[^\d>=]{0,30}?(?:=\s*\d+\s*)?(?:>=?|\bexceed\w*)[^\d]{0,60}?(\d{1,15})\b"
+)
 _SIDE = re.compile(r"\b(?:when|while|unless)\b[^,;:\n]*")
 """A condition, which is not what a sentence complains of."""
 _NAME = re.compile(r"(?:(\w+)\s*[:=(]\s*|([\u4e00-\u9fff]+) ?)$")
@@ -125,6 +144,8 @@ _MEASURED = re.compile(
 )
 """What follows a number that is too large, rather than a limit."""
 _ROLES = (("out", OUT), ("in", IN), ("context", CONTEXT))
+_ANY_NUMBER = re.compile(r"(?<![\w.,])(\d{1,3}(?:[., \u00a0\u202f'’]\d{3}){1,4}|\d{1,15})(?![\w%]|[.,]\d)")
+"""A number in any language."""
 _SMALLEST, _LARGEST = 8, 100_000_000
 
 
@@ -194,6 +215,16 @@ def numbers_of(text: str, max_tokens: int | None) -> list[Measured]:
     return list(_read(text, matches, ranges, max_tokens))
 
 
+def values_of(text: str) -> list[int]:
+    """All whole numbers of a text, whatever they measure."""
+    return [int(re.sub(r"\D", "", each[1])) for each in _ANY_NUMBER.finditer(text)]
+
+
+def speaks_of_others(text: str) -> bool:
+    """Whether a text is about another quantity than the length of prompt and reply."""
+    return _OTHERS.search(text) is not None
+
+
 def _read(
     text: str, matches: list[re.Match[str]], ranges: dict[int, int], max_tokens: int | None
 ) -> Iterator[Measured]:
@@ -206,6 +237,10 @@ def _read(
             yield Measured(ranges[value], "limit")
         elif _SMALLEST <= value < _LARGEST:
             before = clauses(text[start : match.start()])[-1][-80:]
+            if ADVISES.match(before):
+                continue
+            if before.endswith(" by "):
+                continue  # so many too much
             after = re.split(r"[.;\n]|\)(?! must| exceed)", text[match.end() : end])[0][:40]
             yield Measured(value, _role(before, after, is_asked=value == max_tokens, is_first=not index))
 

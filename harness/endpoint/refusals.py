@@ -22,8 +22,10 @@ from harness.endpoint.quantities import (
     IN,
     LATER,
     NO_NUMBER,
+    OUT,
     PASSING,
     PLAIN,
+    PLAINLY,
     RATE,
     TOKENS,
     UNPAID,
@@ -32,8 +34,10 @@ from harness.endpoint.quantities import (
     leaves_nothing,
     numbers_of,
     speaks_of_bytes,
+    speaks_of_others,
     speaks_of_reply,
     speaks_of_tokens,
+    values_of,
 )
 
 LARGE_BODY_BYTES = 100_000
@@ -70,13 +74,24 @@ class Refusal:
     most_tokens: int | None = None
     """Largest max_tokens that is taken."""
     is_sure: bool = True
-    """Whether the answer says so; else it is what the size of the request suggests."""
+    """Whether the answer says so; else it is what its numbers, or the size of the request, suggest."""
+
+    @property
+    def is_proven(self) -> bool:
+        """Whether its own numbers show that the prompt is too long."""
+        prompt, context = self.prompt_tokens, self.context_tokens
+        return self.is_sure and prompt is not None and context is not None and prompt >= context
 
 
 _NO_REFUSAL_OF_SIZE = {401, 402, 403, 404, 405, 406, 407, 410, 414, 415, 431, 451}
 """Statuses that are about who asks and where."""
+_BYTES_PER_TOKEN = 16
+"""Most bytes that a token of a whole request has on the average; at least it has one."""
+LEAST_LENGTH = 256
+"""Tokens below which nothing is a context."""
 _RUN = 4
 _WORD = re.compile(r"\w+")
+_NAME = re.compile(r"[\w.:/-]{1,80}")
 _ESCAPE = re.compile(r"\\[nrt\"'\\]")
 _LONGEST = 8000
 """Characters of a text that are read: some servers quote the whole prompt behind their words."""
@@ -110,13 +125,15 @@ def judge(
     about_size = status not in _NO_REFUSAL_OF_SIZE and not _is_about_use(text, status)
     found = found if about_size else None
     if found is not None and (status < 500 or _is_plain(found, text)):
-        return _doubted(replace(found, words=words), sent_bytes, max_tokens)
+        return _doubted(replace(found, words=words), text, sent_bytes, max_tokens)
     if status == 429 or (RATE.search(text) and status in _RATE):
         return replace(refusal, reason=Reason.RATE)
     if status == 413 or (about_size and not (status >= 500 and PASSING.search(text)) and speaks_of_bytes(text)):
         return replace(refusal, reason=Reason.BODY)
     if status in _TROUBLE or status >= 500 or status == 200:
         return replace(refusal, reason=Reason.TROUBLE)
+    if about_size and (hint := _hinted(text, sent_bytes, max_tokens)) is not None:
+        return replace(hint, words=words)
     return replace(refusal, is_sure=not (about_size and sent_bytes > LARGE_BODY_BYTES))
 
 
@@ -143,7 +160,7 @@ def _runs(words: list[str]) -> list[tuple[str, ...]]:
 
 def _tells(text: str, found: Refusal) -> bool:
     """Whether a number of the refusal stands in a text."""
-    numbers = {each.value for each in numbers_of(text, None)}
+    numbers = {each.value for each in numbers_of(text, None) if each.value >= LEAST_LENGTH}
     return not numbers.isdisjoint({found.context_tokens, found.prompt_tokens, found.most_tokens})
 
 
@@ -164,6 +181,7 @@ def _plain(body: object) -> str:
 def _flat(body: object, words: str) -> str:
     """All that a body says, in lower case; what stands beside a message is split off by semicolons."""
     text = BREAK.join(_said(body)) if isinstance(body, dict | list) else words
+    text = re.sub(r"(?<=\d)[\u00a0\u202f'’](?=\d{3}\b)", ",", text)
     return re.sub(r"[`\"'\\*]|</?[a-zA-Z!][^>]{0,200}>", "", re.sub(r"\\[nrt]", " ", text)).lower()
 
 
@@ -175,14 +193,24 @@ def _said(body: object) -> Iterator[str]:
         body = {key: value for key, value in body.items() if key != "input" or isinstance(value, int)}  # of pydantic
         # What a message is about stands before it, as in a sentence.
         about = " ".join(
-            each for each in _scalars(body.get("param"), body.get("loc")) if not each.isdecimal() and each != "body"
+            each
+            for each in _scalars(body.get("param"), body.get("loc"), body.get("path"))
+            if not each.isdecimal() and each != "body"
         )
         first = " ".join(_scalars(body.get("message"), body.get("msg"), body.get("detail"), body.get("error")))
-        rest = (each for key, value in body.items() for each in _beside(key, value))
+        # A text beside the message may be what the model has generated.
+        rest = (
+            each
+            for key, value in body.items()
+            if not (first and isinstance(value, str)) or _NAME.fullmatch(value)
+            for each in _beside(key, value)
+        )
         yield BREAK.join(filter(None, (f"{about} {first}".strip(), *rest)))
-        for value in body.values():
+        for key, value in body.items():
             if isinstance(value, dict) or (isinstance(value, list) and any(isinstance(each, dict) for each in value)):
                 yield from _said(value)
+            elif isinstance(value, list) and key not in {"loc", "path"}:
+                yield from (f"{key} {each}" for each in _scalars(value))
     elif isinstance(body, str):
         yield _decoded(body)
 
@@ -223,7 +251,7 @@ def _decoded(text: str) -> str:
 
 def _is_plain(found: Refusal, text: str) -> bool:
     """Whether the words of a 5xx, which mostly is trouble that passes, say without doubt that something is too long."""
-    is_counted = (found.context_tokens, found.prompt_tokens, found.most_tokens) != (None, None, None)
+    is_counted = found.most_tokens is not None or (found.context_tokens is not None and found.prompt_tokens is not None)
     return (is_counted or PLAIN.search(text) is not None) and PASSING.search(text) is None
 
 
@@ -241,12 +269,40 @@ def _size(text: str, max_tokens: int | None) -> Refusal | None:
     found = _by_numbers(complaint, numbers, max_tokens)
     if found is not None:
         return found
-    out = any(speaks_of_reply(each, max_tokens) for each in clauses(complaint))
+    # Advice to shorten either means both.
+    advice = [each for each in clauses(text) if ADVICE.search(each)]
+    out = any(speaks_of_reply(each, max_tokens) for each in (*clauses(complaint), *advice))
     if out and not (IN.search(complaint) or CONTEXT.search(complaint)):
         return Refusal(Reason.REPLY, "")
     in_tokens = TOKENS.search(complaint) is not None or _LENGTH.search(complaint) is not None
-    context = _first(numbers, "context", "limit") if in_tokens else None
-    return Refusal(Reason.BOTH if out else Reason.PROMPT, "", context_tokens=context)
+    context = _first([each for each in numbers if each.value != max_tokens], "context") if in_tokens else None
+    is_sure = PLAINLY.search(complaint) is not None
+    return Refusal(Reason.BOTH if out else Reason.PROMPT, "", context_tokens=context, is_sure=is_sure)
+
+
+def _hinted(text: str, sent_bytes: int, max_tokens: int | None) -> Refusal | None:
+    """What the numbers of an answer suggest whose words say nothing, in whatever language: it has to be tried."""
+    if max_tokens is None or speaks_of_others(text):
+        return None
+    if (found := _sums(numbers_of(text, max_tokens), max_tokens)) is not None:
+        return replace(found, is_sure=False)
+    values = values_of(text)
+    may_be_prompt = [
+        each for each in values if each != max_tokens and sent_bytes <= each * _BYTES_PER_TOKEN <= 16 * sent_bytes
+    ]
+    is_asked = max_tokens in values or OUT.search(text) is not None
+    others = [each for each in values if each != max_tokens]
+    together = [(most, each) for each in may_be_prompt for most in others if each < most < each + max_tokens]
+    if is_asked and together:
+        context, prompt = max(together)
+        return Refusal(Reason.BOTH, "", context, prompt, is_sure=False)
+    alone = [(most, each) for each in may_be_prompt for most in others if LEAST_LENGTH <= most < each]
+    alone += [(each, each) for each in may_be_prompt if values.count(each) > 1]
+    if alone:
+        context, prompt = min(alone)
+        return Refusal(Reason.PROMPT, "", context, prompt, is_sure=False)
+    smaller = [each for each in values if 16 <= each < max_tokens]
+    return Refusal(Reason.REPLY, "", most_tokens=max(smaller), is_sure=False) if is_asked and smaller else None
 
 
 def _first(numbers: list[Measured], *roles: str) -> int | None:
@@ -262,8 +318,15 @@ def _by_numbers(complaint: str, numbers: list[Measured], max_tokens: int | None)
     about_prompt = bool(IN.search(complaint)) or any(each.role in {"in", "least", "total"} for each in numbers)
     least = {each.value for each in numbers if each.role == "least"}
     told = [each.value for each in numbers if each.role in {"context", "limit"}]
+    # What a context leaves beside max_tokens is no context.
+    told = [each for each in told if asked is None or (each + asked not in told and each != max_tokens)] or told
     context = min(told, default=None) if about_prompt or not about_reply else _first(numbers, "context")
     prompt = next((each.value for each in numbers if each.role == "in" and each.value not in least), None)
+    values = {each.value for each in numbers}
+    if context is not None and prompt is not None and context + prompt in values:
+        context += prompt  # what is said to be left
+    if context is not None and prompt is None and asked in values:
+        context = max(told)
     if prompt is None and context is not None and not about_reply and max(told) > context:
         prompt = max(told)  # in "the context: 9000 tokens, limit 8192" both are said of the context
     total = _first(numbers, "total")
@@ -276,7 +339,7 @@ def _by_numbers(complaint: str, numbers: list[Measured], max_tokens: int | None)
         with_reply = asked is not None and (about_reply or total is not None) and 0 < given - asked < context
         prompt = given - asked if with_reply and asked is not None else given
     if context is not None and (prompt is not None or least):
-        is_prompt = (prompt or max(least)) >= context
+        is_prompt = (prompt or max(least, default=0)) >= context
         return Refusal(Reason.PROMPT if is_prompt else Reason.BOTH, "", context, prompt)
     limits = [each.value for each in numbers if each.role in {"limit", "context"} and each.value < (asked or 0)]
     if about_reply and limits and (context is None or context < (asked or 0)):
@@ -293,6 +356,10 @@ def _sums(numbers: list[Measured], asked: int) -> Refusal | None:
         rest.subtract([asked, total.value] if is_bound and prompt not in rest else [asked, total.value, prompt])
         if prompt <= 0 or prompt == asked or min(rest.values()) < 0:  # twice as much is mostly chance
             continue
+        given = next((each.value for each in numbers if each.role == "in" and each.value != prompt), None)
+        if total.role == "context" and given is not None:
+            # The context less max_tokens is what is left for a prompt.
+            return Refusal(Reason.BOTH if given < total.value else Reason.PROMPT, "", total.value, given)
         others = [each for each in numbers if rest[each.value] and each.value < total.value]
         if (limit := _first(others, "context", "limit", "", "out")) is not None:
             reason = Reason.BOTH if prompt < limit else Reason.PROMPT
@@ -300,9 +367,15 @@ def _sums(numbers: list[Measured], asked: int) -> Refusal | None:
     return None
 
 
-def _doubted(refusal: Refusal, sent_bytes: int, max_tokens: int | None) -> Refusal:
-    """A refusal of a prompt that is too short for that: then max_tokens is what does not fit."""
+def _doubted(refusal: Refusal, text: str, sent_bytes: int, max_tokens: int | None) -> Refusal:
+    """A refusal of a prompt as one of prompt and max_tokens, where it may be that: it is asked for again with less."""
+    prompt, asked = refusal.prompt_tokens or 0, max_tokens or 0
+    if refusal.reason is not Reason.PROMPT or not asked:
+        return refusal
+    if prompt > sent_bytes >= prompt - asked > 0:
+        # A token has at least a byte: max_tokens is counted, too.
+        return replace(refusal, reason=Reason.BOTH, prompt_tokens=prompt - asked)
     knows = refusal.context_tokens is not None or refusal.prompt_tokens is not None
-    if refusal.reason is Reason.PROMPT and not knows and 0 < sent_bytes < (max_tokens or 0):
+    if (not knows and 0 < sent_bytes < asked) or (not refusal.is_proven and asked in values_of(text)):
         return replace(refusal, reason=Reason.BOTH)
     return refusal

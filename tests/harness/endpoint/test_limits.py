@@ -153,6 +153,72 @@ class TestLearning:
         assert (ask.chat.context_tokens, ask.said) == (None, [])
 
 
+class TestDoubt:
+    """Words that do not say what is too long: it is tried out."""
+
+    @pytest.mark.parametrize("words", [
+        "El mensaje supera la longitud: {p} tokens (máximo 8192).", "Die Eingabe umfasst {p} Token, erlaubt sind 8192.",
+        "ctx_overflow: limit 8192, actual {p}", "入力が長すぎます: {p} > 8192", "token overflow",
+    ])  # fmt: skip
+    async def test_a_prompt_is_too_long_where_another_of_its_length_is_refused_and_a_short_one_taken(
+        self, endpoint, ask, words
+    ):
+        def answered(seen: Seen) -> bytes:
+            prompt = len(seen.body) // 4
+            if prompt <= 8192:
+                return answer(200, completion("hello"))
+            return answer(400, {"error": {"message": words.format(p=prompt)}})
+
+        endpoint.answer_by(answered)
+        await ask(LONG)
+        with pytest.raises(ContextLimitReached):
+            await ask(TOO_LONG)
+
+    @pytest.mark.parametrize("words", [
+        "The prompt was flagged: maximum toxicity 0.91 exceeds limit 0.8", "token expired: maximum age exceeded",
+        "Session token limit exceeded, sign in again", "CSRF token missing or too long", "line 1 column 9000 (char 8)",
+    ])  # fmt: skip
+    @pytest.mark.parametrize("refuses_all", [True, False])
+    async def test_what_is_refused_whatever_its_length_or_only_for_its_content_is_no_full_context(
+        self, endpoint, ask, words, refuses_all
+    ):
+        def answered(seen: Seen) -> bytes:
+            is_refused = refuses_all or seen.json["messages"] == [{"role": "user", "content": TOO_LONG[0].content}]
+            return answer(400, {"error": {"message": words}}) if is_refused else answer(200, completion("hello"))
+
+        endpoint.answer_by(answered)
+        with pytest.raises(RequestRefused, match=r"HTTP 400"):
+            await ask(TOO_LONG)
+
+    @pytest.mark.parametrize(
+        "words",
+        [
+            "max_tokens は 4096 以下で指定してください",
+            "body/max_tokens must be <= 4096",
+            {"max_tokens": ["at most 4096"]},
+        ],
+    )
+    async def test_a_limit_of_max_tokens_in_unknown_words_is_tried(self, endpoint, ask, words):
+        endpoint.answer_by(
+            lambda seen: (
+                answer(200, completion("hello")) if seen.json["max_tokens"] <= 4096 else answer(400, {"error": words})
+            )
+        )
+        assert ((await ask(SHORT)).max_tokens, ask.chat.most_tokens) == (4096, 4096)
+
+    async def test_what_was_taken_beside_a_shorter_prompt_is_no_limit_of_max_tokens(self, endpoint, ask):
+        def answered(seen: Seen) -> bytes:
+            fits = len(seen.body) // 4 + seen.json["max_tokens"] <= 12_000
+            return answer(200, completion("hello")) if fits else answer(400, {"error": "max_tokens is too large"})
+
+        endpoint.answer_by(answered)
+        assert (await ask(SHORT)).max_tokens == 8192
+        assert (await ask(LONG)).max_tokens == 4096
+        assert ask.chat.most_tokens == 8192
+        with pytest.raises(ContextLimitReached):
+            await ask(told("word " * 12_000))
+
+
 class TestWay:
     async def test_a_proxy_that_takes_no_more_is_named_with_the_size_and_the_remedy(self, endpoint, ask):
         small(endpoint, "proxy")

@@ -53,6 +53,15 @@ def test_of_thousands_of_refusals_nearly_all_are_read_right_and_no_number_wrong(
          Reason.BOTH, 8192, 2000, None),
         ("maximum context length is 16500 tokens. You requested 16384 output tokens and your prompt contains at least "
          "117 input tokens, for a total of at least 16501 tokens", Reason.BOTH, 16500, None, None),
+        ("You passed 7001 input tokens and requested 16384 output tokens. However, the model's context length is only "
+         "20000 tokens, resulting in a maximum input length of 3616 tokens.", Reason.BOTH, 20000, 7001, None),
+        ("Input sequence length 9000 + requested output length 16384 exceeds the engine's max sequence length 20480",
+         Reason.BOTH, 20480, 9000, None),
+        ("max_tokens 16384 exceeds the 1192 tokens that are left after the prompt (7000 of 8192)",
+         Reason.BOTH, 8192, 7000, None),
+        ("The prompt is too long. Consider splitting it into chunks of at most 2000 tokens.",
+         Reason.PROMPT, None, None, None),
+        ("Prompt exceeds the context window by 211 tokens.", Reason.PROMPT, None, None, None),
         ("sequence length 16906 > max_seq_len 16384 (prompt 522 + generation 16384)", Reason.BOTH, 16384, 522, None),
         ("Generation length 16384 is above this deployment's cap (2048)", Reason.REPLY, None, None, 2048),
         ("n must be at most 10 when max_tokens is 16384", Reason.OTHER, None, None, None),
@@ -139,6 +148,17 @@ def test_unknown_words_about_a_large_body_are_probably_about_its_size() -> None:
     assert not judged("Nope.", sent_bytes=150_000).is_sure
     assert judged("Nope.", sent_bytes=50_000).is_sure
     assert judged("Incorrect API key provided", 401, sent_bytes=150_000).is_sure
+
+
+def test_what_the_model_has_generated_is_no_statement_of_the_server() -> None:
+    error = {"message": "Failed to call a function.", "failed_generation": "grep 'prompt is too long: 9000 > 8192' x"}
+    assert judge(400, {"error": error}, max_tokens=16384).reason is Reason.OTHER
+
+
+@pytest.mark.parametrize("words", ["0" * 5000, "slow down " + "7" * 5000, "1.000 + 00 > 8192", "1.000 + 1 >= -1"])
+@pytest.mark.parametrize("status", [400, 429, 500])
+def test_any_number_is_read(words: str, status: int) -> None:
+    assert judge(status, words, sent=b"{}", max_tokens=8192).words == words
 
 
 @pytest.mark.parametrize("body", [None, "", [], {}, {"error": None}, {"error": {"message": None}}, [1], 7, "{" * 9000])
