@@ -80,6 +80,7 @@ _THERE = {408, 409, 429}
 """Statuses of a server that is there and asks to come again."""
 _NOTHING = "HTTP 200 with finish_reason length and not one token: the prompt is too long for the context"
 _NO_SUCH_PATH = {403, 404, 405, 501}
+_MAY_BE_LENGTH = {400, 413, 416, 422}
 _GAVE_UP_WAITING = {408, 504, 524, 598, 599}
 """Statuses by which a server, or what stands before it, says that an answer takes too long."""
 _NAME_IT = "a server without a list of models needs --model NAME"
@@ -262,7 +263,10 @@ class ChatModel:
                     raise
                 tried.clear()
             except RequestRefused as refused:
-                learned = self._learn(refused, tried) or learned
+                if not (way := self._learned(refused, tried)):
+                    await self._try_length(refused, len(content))
+                    raise
+                learned = way if isinstance(way, str) else learned
             attempts, refused_sec = attempts + 1, time.monotonic() - began
         lowering.accepted()
         if learned:
@@ -295,15 +299,22 @@ class ChatModel:
         self._require_same(read_completion(data, max_tokens=max_tokens, context_tokens=self.context_tokens))
         return read_raw_reply(data)
 
-    def _learn(self, refused: RequestRefused, tried: list[Sent | None]) -> str:
-        """Change how reasoning goes back, where a refusal is about that: the change in words, which are empty where
-        another conversation has made it. Raises the refusal where nothing new can be tried."""
+    def _learned(self, refused: RequestRefused, tried: list[Sent | None]) -> str | bool:
+        """Change how reasoning goes back, where a refusal is about that: the change in words, or True where another
+        conversation has made it; False where nothing new can be tried."""
         learned = self._reasoning.learn(refused, tried[-1]) if self._reasoning.sent == tried[-1] else ""
         if learned is None or self._reasoning.sent in tried:
             if len(tried) > 1:
                 self._reasoning.sent = tried[0]  # no other way has helped
-            raise refused
-        return learned
+            return False
+        return learned or True
+
+    async def _try_length(self, refused: RequestRefused, sent_bytes: int) -> None:
+        """Try whether a refusal that does not say so is about the length: of the longest request so far, in any words,
+        or in none. Raises ContextLimitReached where it is."""
+        is_longest = 0 < self.limits.longest_bytes < sent_bytes
+        if refused.status in _MAY_BE_LENGTH and is_longest and await self._is_too_long(sent_bytes):
+            raise ContextLimitReached(str(refused))
 
     def request(
         self,
@@ -492,20 +503,21 @@ class ChatModel:
                 await self.outage.look()
 
     async def _prove(self, error: TooManyTokens) -> None:
-        """Try whether a prompt is refused for its length, unless the refusal says so.
-
-        It is where the server takes a short prompt, and refuses one that is as long and says nothing. Raises
-        RequestRefused where it is not.
-        """
+        """Try whether a prompt is refused for its length, unless the refusal says so. Raises RequestRefused where it is
+        not."""
         refusal = error.refusal
         if refusal.is_sure:
             return
-        tokens = max(refusal.prompt_tokens or 0, round(error.sent_bytes * self.limits.tokens_per_byte))
-        words = max(tokens, error.sent_bytes // len(_WORD))
-        as_long = Message(role="user", content=_WORD * round(words * _MARGIN))
-        if not await self._takes(_SAY_OK) or await self._takes(as_long):
+        if not await self._is_too_long(error.sent_bytes, refusal.prompt_tokens or 0):
             raise error.refused
         self.limits.learn_context(refusal)
+
+    async def _is_too_long(self, sent_bytes: int, tokens: int = 0) -> bool:
+        """Whether the server takes a short prompt, and none that is as long as this one and says nothing."""
+        tokens = max(tokens, round(sent_bytes * self.limits.tokens_per_byte))
+        words = max(tokens, sent_bytes // len(_WORD))
+        as_long = Message(role="user", content=_WORD * round(words * _MARGIN))
+        return await self._takes(_SAY_OK) and not await self._takes(as_long)
 
     async def _takes(self, message: Message) -> bool:
         """Whether the server replies to a message."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from harness.endpoint.refusals import LEAST_LENGTH, Reason, Refusal
 from harness.errors import ContextLimitReached, RequestRefused
@@ -51,6 +51,7 @@ class ServerLimits:
     """Prompt and reply that it has answered: no refusal tells a context that is shorter."""
     longest_bytes: int = 0
     """Size of the largest request that it has answered."""
+    _taken_once: set[int] = field(default_factory=set)
     tokens_per_byte: float = _TOKENS_PER_BYTE
     """Prompt by size of the last answered request that was not short."""
 
@@ -63,6 +64,10 @@ class ServerLimits:
         """Note the length of a prompt and its reply, for which there was room, and the size of the request."""
         self.longest_tokens = max(self.longest_tokens, usage.prompt_tokens + usage.completion_tokens)
         self.longest_bytes = max(self.longest_bytes, sent_bytes)
+        # Counts above a context are not believed: what was sent says whether the refusal told something else, such as
+        # the room that a prompt leaves.
+        if self.learned_tokens is not None and 2 * self.learned_tokens < sent_bytes * self.tokens_per_byte:
+            self.learned_tokens = None
         if sent_bytes >= _MEASURED_BYTES and usage.prompt_tokens > 0:
             self.tokens_per_byte = min(1.0, usage.prompt_tokens / sent_bytes)
 
@@ -85,14 +90,25 @@ class ServerLimits:
         )
 
     def learn_most(self, tokens: int, refused: int) -> None:
-        """Note that the server takes `tokens` as max_tokens, and refuses `refused` whatever the prompt is."""
+        """Note that the server takes `tokens` as max_tokens, and refuses `refused` whatever the prompt is.
+
+        A number that is not round may be the room that one prompt leaves: it is believed when another leaves the same.
+        """
         if self.most_tokens is not None and self.most_tokens <= tokens:
+            return
+        if not _is_round(tokens) and tokens not in self._taken_once:
+            self._taken_once.add(tokens)
             return
         self.most_tokens = tokens
         if self.context_tokens is None or tokens < self.context_tokens:  # else the context says it all
             self.say(
                 f"refuses max_tokens {refused:,} and takes {tokens:,}: that is asked for now (--max-tokens sets it)"
             )
+
+
+def _is_round(tokens: int) -> bool:
+    """Whether a limit is one that somebody has chosen: a round number, or the next one to it."""
+    return any((tokens + each) % 256 == 0 or (tokens + each) % 500 == 0 for each in (-1, 0, 1))
 
 
 class Lowering:

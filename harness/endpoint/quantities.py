@@ -74,8 +74,9 @@ PASSING = _anywhere(
 )
 """About trouble that passes."""
 RATE = _anywhere(
-    r"\brate[ _-]?limit|\bper (?:minute|min|second|sec|hour|day|month)\b|\bminute\b|\b(?:hour|dai|month)ly\b",
+    r"\brate[ _-]?limit|(?:\b|_)per[ _](?:minute|min|second|sec|hour|day|month)\b|\bminute\b|\b(?:hour|dai|month)ly\b",
     r"\b[tr]p[mdhs]\b|\bthrottl|\bconcurren",
+    r"\bplease wait\b|\bretry[- ]after\b|\btry(?:ing)? again (?:later|in|after)\b",
     r"\btoo[ _]many[ _](?:requests|concurrent|connections)|\bresource_exhausted\b",
 )
 UNPAID = _anywhere(r"\bquotas?\b|insufficient_quota|\bcredits?\b|\bbilling\b")

@@ -158,7 +158,8 @@ class TestDoubt:
 
     @pytest.mark.parametrize("words", [
         "El mensaje supera la longitud: {p} tokens (máximo 8192).", "Die Eingabe umfasst {p} Token, erlaubt sind 8192.",
-        "ctx_overflow: limit 8192, actual {p}", "入力が長すぎます: {p} > 8192", "token overflow",
+        "ctx_overflow: limit 8192, actual {p}", "入力が長すぎます: {p} > 8192", "token overflow", "", "Bad Request",
+        "Превышена максимальная длина контекста модели",
     ])  # fmt: skip
     async def test_a_prompt_is_too_long_where_another_of_its_length_is_refused_and_a_short_one_taken(
         self, endpoint, ask, words
@@ -217,6 +218,32 @@ class TestDoubt:
         assert ask.chat.most_tokens == 8192
         with pytest.raises(ContextLimitReached):
             await ask(told("word " * 12_000))
+
+    async def test_a_context_that_was_learned_is_forgotten_when_the_server_answers_what_is_longer(self, endpoint, ask):
+        def answered(seen: Seen) -> bytes:
+            prompt = len(seen.body) // 4
+            words = f"max_tokens ({seen.json['max_tokens']}) exceeds the remaining context ({6000 - prompt} tokens)"
+            usage = {"prompt_tokens": prompt, "completion_tokens": 20}
+            is_taken = prompt + seen.json["max_tokens"] <= 6000
+            return answer(200, completion("hello", usage=usage)) if is_taken else answer(400, {"error": words})
+
+        endpoint.answer_by(answered)
+        await ask(LONG)
+        assert ask.chat.context_tokens is None
+
+    async def test_the_room_that_a_prompt_leaves_is_no_limit_of_max_tokens_from_the_first_request_on(
+        self, endpoint, ask
+    ):
+        def answered(seen: Seen) -> bytes:
+            left = 6000 - len(seen.body) // 4
+            words = f"max_tokens {seen.json['max_tokens']} is too large: only {left} tokens are left"
+            is_taken = seen.json["max_tokens"] <= left
+            return answer(200, completion("hello")) if is_taken else answer(400, {"error": words})
+
+        endpoint.answer_by(answered)
+        assert (await ask(LONG)).max_tokens < 1000
+        assert (await ask(SHORT)).max_tokens > 5000
+        assert ask.chat.most_tokens is None
 
 
 class TestWay:
