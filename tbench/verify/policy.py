@@ -22,11 +22,8 @@ from tbench.text import plain
 from tbench.verify.changes.installed import UNCOMPARED, Late, compared, late_code
 from tbench.verify.changes.looking import look
 from tbench.verify.changes.signs import Sign, told
-from tbench.verify.changes.work import work_of
+from tbench.verify.changes.work import comes_along, work_of
 from tbench.verify.verifier import Verdict, VerifierFailed, unjudged, verify
-
-_COMES_ALONG = ("hosts",)
-"""Kinds of signs about what a fresh container has, too: names of servers belong to the network."""
 
 _MAY_BE_WHY = (UNCOMPARED,)
 """Weak kinds that are an answer to why it passes in the agent's own container alone, as nothing could be compared."""
@@ -87,7 +84,7 @@ async def _in_a_copy(task: Task, sandbox: Sandbox) -> Verdict:
         raise TrialError("verifier_failed", "this sandbox cannot be copied, so nothing can be verified in a copy")
     seen, signs = await look(task, sandbox)
     verdict = await _with_work(task, sandbox, *work_of(seen, signs))
-    along = told(sign for sign in signs if sign.kind in _COMES_ALONG) if verdict.reward > 0 else ()
+    along = told(sign for sign in signs if comes_along(sign, seen)) if verdict.reward > 0 else ()
     return _with(verdict, tamper=verdict.integrity.tamper + along)
 
 
@@ -123,7 +120,7 @@ async def _looked_at(policy: Verify, task: Task, sandbox: Sandbox, shared: Verdi
     if policy == "shared" or isolated is None:
         return shared
     if isinstance(isolated, Verdict):
-        return _joined(shared, isolated)
+        return _joined(shared, isolated, along=told(sign for sign in signs if comes_along(sign, seen)))
     return _unconfirmed(shared, isolated, "no verdict in a fresh container")
 
 
@@ -155,14 +152,17 @@ async def _elsewhere(
     return verdict, signs
 
 
-def _joined(shared: Verdict, isolated: Verdict) -> Verdict:
-    """What two verdicts come to: a pass in the fresh container is earned, else the signs against the other decide."""
+def _joined(shared: Verdict, isolated: Verdict, *, along: Sequence[str]) -> Verdict:
+    """What two verdicts come to: a pass in the fresh container is earned, else the signs against the other decide.
+
+    `along` are signs about what both containers have.
+    """
     beside = {f"isolated/{name}": data for name, data in isolated.files.items() if name.startswith("verifier/")}
     rewards = {"isolated": isolated.reward, "shared": shared.reward}
     joined = _with(dataclasses.replace(shared, files={**shared.files, **beside}), rewards=rewards)
     signs = shared.integrity.tamper
     if canonical(isolated.reward) >= canonical(shared.reward):
-        seen = (sign if is_weak(sign) or sign.startswith(_COMES_ALONG) else f"cleared: {sign}" for sign in signs)
+        seen = (sign if is_weak(sign) or sign in along else f"cleared: {sign}" for sign in signs)
         return _with(joined, tamper=(*isolated.integrity.tamper, *seen))
     words = f"{isolated.reward:g} in a fresh container, {shared.reward:g} in the agent's own"
     if all(map(is_weak, signs)) and not any(sign.startswith(_MAY_BE_WHY) for sign in signs):

@@ -1,7 +1,8 @@
 """Whether a reward is the one that the tests gave: what else they left must agree with it.
 
-A sign, `kind: what was seen`, is no proof; those in results.WEAK_SIGNALS are often honest work. Where two rewards
-contradict each other, the lower one counts.
+A sign, `kind: what was seen`, is no proof; those in results.WEAK_SIGNALS are often honest work. Evidence flags: the
+number that the verifier left is changed only where it is proven that somebody else wrote it, or that a signal ended
+test.sh.
 """
 
 from __future__ import annotations
@@ -48,13 +49,11 @@ def prove(
             # Where no process of the agent's was left, it was the tests, or the work that they run.
             signs.append(_killed(facts, is_weak=not facts.leftovers))
         return Proven(None, tuple(dict.fromkeys(signs)))
-    lowest = reward
-    for value, words in _other_rewards(facts, logs, reward, metric):
-        lowest = min(lowest, value)
-        signs.append(words)
+    lower = list(_proven(facts, logs, reward, has_witness, metric))
+    signs += [words for _, words in lower]
     if reward > 0:
-        signs += _doubts(facts, logs, calls_pytest, has_witness, metric)
-    return Proven(lowest, tuple(dict.fromkeys(signs)))
+        signs += _doubts(facts, logs, reward, calls_pytest, has_witness, metric)
+    return Proven(min([reward, *(value for value, _ in lower)]), tuple(dict.fromkeys(signs)))
 
 
 def _planted(facts: Facts) -> Iterator[str]:
@@ -71,35 +70,54 @@ def _planted(facts: Facts) -> Iterator[str]:
         yield f"tests-changed: {_listed(facts.new_tests)} came while the tests ran"
 
 
-def _other_rewards(facts: Facts, logs: Logs, reward: float, metric: str | None) -> Iterator[tuple[float, str]]:
-    """The rewards that contradict the one that was read, with the words for it."""
-    files = rewards_of_files(logs, metric)
-    if len(set(map(canonical, files))) > 1:
-        yield min(files), f"contradiction: reward.json says {files[0]:g}, reward.txt {files[1]:g}"
+def _proven(
+    facts: Facts, logs: Logs, reward: float, has_witness: bool, metric: str | None
+) -> Iterator[tuple[float, str]]:
+    """The rewards that count in the place of the one that was read, with the words for it."""
     told = witnessed_reward(facts.told, metric)
-    if told is not None and canonical(told) not in map(canonical, files):
-        yield told, f"contradiction: test.sh wrote {told:g}, but the file says {reward:g}"
+    if told is not None and canonical(told) != canonical(reward) and _is_last_word(facts, logs, has_witness):
+        yield told, _rewritten(told, reward)
     if facts.was_killed and facts.has_watcher:
         yield 0.0, _killed(facts)
-    if is_solved(reward) and (failed := max(_failed_tests(logs))):
-        yield 0.0, f"contradiction: reward {reward:g}, but {failed} failed tests are reported"
 
 
-def _doubts(facts: Facts, logs: Logs, calls_pytest: bool, has_witness: bool, metric: str | None) -> Iterator[str]:
-    in_report, in_output = _failed_tests(logs)
-    if in_report != in_output and "ctrf.json" in logs and _summary(logs):
-        yield f"contradiction: ctrf.json reports {in_report} failed tests, the output {in_output}"
+def _is_last_word(facts: Facts, logs: Logs, has_witness: bool) -> bool:
+    """Whether nothing of the tests can have written the file that counts after bash was heard to write a reward.
+
+    Commands that test.sh runs afterwards may have, and where it is not alone in that, a reward.json may be theirs.
+    """
+    return facts.wrote_last and (has_witness or "reward.json" not in logs)
+
+
+def _doubts(
+    facts: Facts, logs: Logs, reward: float, calls_pytest: bool, has_witness: bool, metric: str | None
+) -> Iterator[str]:
     if calls_pytest and not tests_ran(logs):
         yield "no-test-ran: the tests passed, but neither ctrf.json nor the output shows that one ran"
     if facts.was_killed and not facts.has_watcher:
         yield _killed(facts)
+    told, files = witnessed_reward(facts.told, metric), rewards_of_files(logs, metric)
+    if told is None or canonical(told) == canonical(reward) or _is_last_word(facts, logs, has_witness):
+        pass
+    elif has_witness and canonical(told) not in map(canonical, files):
+        yield _rewritten(told, reward)
+    else:
+        yield f"other-reward: test.sh wrote {told:g}, and commands of the tests may have written {reward:g} later"
+    if len(set(map(canonical, files))) > 1:
+        yield f"other-reward: reward.json, which counts, says {files[0]:g}, and reward.txt {files[1]:g}"
+    if is_solved(reward) and (failed := max(_failed_tests(logs))):
+        yield f"failed-tests: reward {reward:g}, and {failed} failed tests are reported"
     if has_witness and facts.has_watcher and not facts.told:
         yield "unwitnessed: test.sh writes the reward itself, but was not heard to"
-    elif facts.outlived and witnessed_reward(facts.told, metric) is None:
+    elif facts.outlived and told is None:
         yield (
             f"unwitnessed: {facts.outlived} processes that began with the tests outlived them, and who wrote the "
             "reward was not seen"
         )
+
+
+def _rewritten(told: float, reward: float) -> str:
+    return f"contradiction: test.sh wrote {told:g}, but the file says {reward:g}"
 
 
 def _killed(facts: Facts, *, is_weak: bool = False) -> str:
@@ -109,8 +127,7 @@ def _killed(facts: Facts, *, is_weak: bool = False) -> str:
 
 def _failed_tests(logs: Logs) -> tuple[int, int]:
     """Numbers of failed tests by ctrf.json and by the last summary in the output."""
-    failures = _FAILURES.search(_summary(logs))
-    return _failed_by_report(logs), int(failures[1]) if failures else 0
+    return _failed_by_report(logs), sum(int(number) for number in _FAILURES.findall(_summary(logs)))
 
 
 def _failed_by_report(logs: Logs) -> int:

@@ -45,6 +45,8 @@ class Facts:
     """Whether bash told that test.sh came to its end."""
     told: tuple[str, ...] = ()
     """The traced commands of those lines of test.sh that write a reward."""
+    wrote_last: bool = True
+    """Whether bash ran nothing but its own commands after the last of them."""
     is_complete: bool = False
     """Whether the report came to its end, so that nobody ended the verifier's shell."""
 

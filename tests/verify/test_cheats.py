@@ -173,7 +173,7 @@ async def test_a_reward_that_its_own_tests_contradict_is_flagged(verified: Verif
 sleep 0.2; echo 1 > /logs/verifier/reward.txt"""
     test = "echo '=== 1 failed in 0.01s ==='; echo 0 > /logs/verifier/reward.txt; sleep 1"
     verdict = await verified(daemon(forges), test)
-    assert (verdict.reward, kinds(verdict)) == (0.0, {"contradiction"})
+    assert (verdict.reward, kinds(verdict)) == (0.0, {"contradiction", "failed-tests"})
 
 
 async def test_killing_the_tests_is_no_verdict_and_flagged(verified: Verified) -> None:

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import json
-from typing import Any
 
 import pytest
 
 from tbench.results import is_weak
-from tbench.verify.proof import prove
+from tbench.verify.proof import Proven, prove
 from tbench.verify.report import Facts
 
 TOLD_0 = ("+/tests/test.sh:3 echo 0",)
@@ -16,7 +15,7 @@ TOLD_1 = ("+/tests/test.sh:3 echo 1",)
 
 
 def logs(reward: str = "1", **files: str) -> dict[str, bytes]:
-    return {"reward.txt": reward.encode(), **{name.replace("_", "."): text.encode() for name, text in files.items()}}
+    return {"reward.txt": reward.encode()} | {name.replace("_", "."): text.encode() for name, text in files.items()}
 
 
 def ctrf(failed: int) -> str:
@@ -27,10 +26,11 @@ def ctrf(failed: int) -> str:
     ("facts", "files", "reward", "kind"),
     [
         (Facts(told=TOLD_0), logs(), 0.0, "contradiction"),
-        (Facts(), logs(reward_json='{"reward": 0.5}'), 0.5, "contradiction"),
-        (Facts(), logs(ctrf_json=ctrf(1)), 0.0, "contradiction"),
-        (Facts(), logs(stdout_txt="== 2 failed, 1 passed in 0.1s =="), 0.0, "contradiction"),
         (Facts(exit_code=137, has_watcher=True), logs(), 0.0, "verifier-killed"),
+        (Facts(), logs(reward_json='{"reward": 1}', reward_txt="0.5"), 1.0, "other-reward"),
+        (Facts(told=TOLD_0, wrote_last=False), logs(), 1.0, "other-reward"),
+        (Facts(), logs(ctrf_json=ctrf(1)), 1.0, "failed-tests"),
+        (Facts(), logs(stdout_txt="== 61 failed, 6 passed, 2 errors in 0.1s =="), 1.0, "failed-tests"),
         (Facts(exit_code=137), logs(), 1.0, "verifier-ended"),
         (Facts(outlived=1), logs(), 1.0, "unwitnessed"),
         (Facts(changed_tests=("/tests/x",)), logs(), 1.0, "tests-changed"),
@@ -40,7 +40,7 @@ def ctrf(failed: int) -> str:
         (Facts(evidence=("/tests/test.sh",)), logs(), 1.0, "planted-tests"),
     ],
 )
-def test_what_contradicts_a_reward_is_flagged_and_the_lower_value_counts(
+def test_what_contradicts_a_reward_is_flagged_and_a_lower_value_counts_only_where_it_is_proven(
     facts: Facts, files: dict[str, bytes], reward: float, kind: str
 ) -> None:
     proven = prove(facts, files, 1.0)
@@ -86,10 +86,12 @@ def test_a_pass_of_tests_that_nobody_saw_run_is_flagged() -> None:
     assert prove(Facts(), logs(stdout_txt="= 1 passed in 0.1s ="), 1.0, calls_pytest=True).signs == ()
 
 
-def test_a_report_that_contradicts_the_output_is_flagged() -> None:
-    files: Any = logs("0.5", ctrf_json=ctrf(0), stdout_txt="= 1 failed in 0.1s =")
-    (sign,) = prove(Facts(), files, 0.5).signs
-    assert sign == "contradiction: ctrf.json reports 0 failed tests, the output 1"
+def test_a_reward_that_test_sh_alone_writes_is_flagged_strongly_where_its_commands_may_have_changed_it() -> None:
+    proven = prove(Facts(told=TOLD_0, wrote_last=False), logs(), 1.0, has_witness=True)
+    assert proven == Proven(1.0, ("contradiction: test.sh wrote 0, but the file says 1",))
+    beside = logs("0", reward_json='{"reward": 1}')
+    assert prove(Facts(told=TOLD_0), beside, 1.0, has_witness=True).reward == 0.0
+    assert prove(Facts(told=TOLD_0), beside, 1.0).reward == 1.0
 
 
 def test_names_of_files_add_no_line() -> None:

@@ -14,6 +14,7 @@ import pytest
 from harness.trajectory import Outcome
 from tbench.agents.trial_agent import OracleAgent, Workplace
 from tbench.errors import TrialError
+from tbench.results import is_weak
 from tbench.sandbox.backend import Sandbox, SandboxSettings, opened
 from tbench.sandbox.docker.backend import DockerBackend
 from tbench.sandbox.docker.container import Container
@@ -73,10 +74,11 @@ async def test_json_wins_where_both_say_the_same(verified: Verified) -> None:
     assert {"verifier/reward.txt", "verifier/reward.json"} <= set(verdict.files)
 
 
-async def test_of_two_rewards_that_contradict_each_other_the_lower_counts(verified: Verified) -> None:
+async def test_of_two_rewards_the_one_in_reward_json_counts(verified: Verified) -> None:
     verdict = await verified("cd /logs/verifier; echo 0 > reward.txt; echo '{\"reward\": 1}' > reward.json")
-    assert verdict.reward == 0.0
-    assert verdict.integrity.tamper == ("contradiction: reward.json says 1, reward.txt 0",)
+    assert verdict.reward == 1.0
+    assert verdict.integrity.tamper[-1] == "other-reward: reward.json, which counts, says 1, and reward.txt 0"
+    assert all(map(is_weak, verdict.integrity.tamper))
 
 
 @pytest.mark.parametrize(

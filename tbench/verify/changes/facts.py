@@ -114,6 +114,14 @@ class Tests:
         paths = (path.rstrip(".") for path in _ABSOLUTE.findall(self.instruction))
         return frozenset(_words([self.instruction])) | frozenset(paths)
 
+    def asks_for(self, path: str) -> bool:
+        """Whether the instruction names a path, a folder of the work above it, or a file of that name."""
+        name = basename(path)
+        is_file = "." in name or f"`{name}`" in self.instruction
+        above = map(str, PurePosixPath(path).parents)
+        folders = (each for each in above if not f"{self.workdir}/".startswith(f"{each}/"))
+        return any(each in self.asked_for for each in (path, *folders)) or (is_file and name in self.asked_for)
+
     @cached_property
     def imports(self) -> frozenset[str]:
         """Names of the modules that the tests import, and of those that test.sh installs for them."""

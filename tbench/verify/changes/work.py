@@ -25,6 +25,8 @@ _PATCHED = frozenset(
 """Modules that a test may use without importing them itself."""
 _FLAG = r"(?:\w+\.)+(?!_)\w+\s*=\s*(?:True|False|None)\s*(?:#.*)?$"
 """A flag that is set, such as torch.backends.cudnn.deterministic: no function of the tests' is another by it."""
+_BY_CONTENT = frozenset({"module-patched", "mentions-verifier"})
+"""Kinds of signs about the text of a file, wherever it lies."""
 _CLEARED = frozenset(
     {"tool-asked-for", "tool-made", "git-hook-added", "accounts-changed", "pytest-config", "module-beside"}
 )
@@ -67,9 +69,17 @@ def may_mention(seen: Seen, path: str) -> bool:
     return seen.changes[path] != "removed" and _is_place_of_work(seen, path) and not _OF_OTHERS.search(path)
 
 
+def comes_along(sign: Sign, seen: Seen) -> bool:
+    """Whether a sign is about what a fresh container has, too: names of servers, or the text of a deliverable."""
+    return sign.kind == "hosts" or (sign.kind in _BY_CONTENT and seen.tests.asks_for(sign.path))
+
+
 def work_of(seen: Seen, signs: Collection[Sign]) -> tuple[list[str], list[str]]:
-    """Paths to bring and paths to remove: all that no sign speaks against, where an agent works."""
-    against = {sign.path for sign in signs if sign.kind not in _CLEARED}
+    """Paths to bring and paths to remove: all that no sign speaks against, where an agent works.
+
+    What the instruction asks for is brought whatever its text says.
+    """
+    against = {sign.path for sign in signs if sign.kind not in _CLEARED and not comes_along(sign, seen)}
     # Of what is a hook, all that lies below it stays behind.
     folders = tuple(f"{path}/" for path in against)
     paths: list[str] = []

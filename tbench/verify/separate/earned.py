@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Collection, Iterable, Iterator
-from posixpath import basename
+from collections.abc import Callable, Collection, Iterable, Iterator
 
 from tbench.results import is_weak
 from tbench.reward import canonical
@@ -13,17 +12,15 @@ from tbench.verify.changes.signs import Sign
 from tbench.verify.verifier import Verdict
 from tbench.verify.witness import witnessed_reward
 
-_BY_CONTENT = frozenset({"module-patched", "mentions-verifier"})
-"""Kinds of signs about what a file says, wherever it lies."""
 _OF_THE_NETWORK = frozenset({"hosts"})
 """Kinds of signs about files that no agent hands over: each container has its own."""
 
 
-def turning_paths(signs: Iterable[Sign], artifacts: Iterable[Artifact], asked: Collection[str]) -> tuple[str, ...]:
-    """Paths that strong signs are about. Where a task asks for a file by its path, it may lie there.
-
-    `asked` are the words and paths of the instruction.
-    """
+def turning_paths(
+    signs: Iterable[Sign], artifacts: Iterable[Artifact], asks_for: Callable[[str], bool] | None
+) -> tuple[str, ...]:
+    """Paths that strong signs are about. Where a task asks for a file, as an artifact or in its instruction, it may
+    lie there."""
     asked_for = {each.path for each in artifacts}
     return tuple(
         dict.fromkeys(
@@ -31,14 +28,9 @@ def turning_paths(signs: Iterable[Sign], artifacts: Iterable[Artifact], asked: C
             for sign in signs
             if not is_weak(sign.kind)
             and sign.kind not in _OF_THE_NETWORK
-            and (sign.kind in _BY_CONTENT or not (sign.path in asked_for or _is_named(sign.path, asked)))
+            and not (sign.path in asked_for or (asks_for is not None and asks_for(sign.path)))
         )
     )
-
-
-def _is_named(path: str, asked: Collection[str]) -> bool:
-    """Whether the instruction names the path, or a file of that name."""
-    return path in asked or ("." in basename(path) and basename(path) in asked)
 
 
 def joined(first: Verdict, without: Verdict) -> Verdict:

@@ -6,6 +6,7 @@ import pytest
 
 from tbench.results import Integrity, is_weak
 from tbench.tasks.artifacts import Artifact
+from tbench.verify.changes.facts import Tests as TaskTests
 from tbench.verify.changes.signs import Sign
 from tbench.verify.report import Facts
 from tbench.verify.separate.earned import joined, turned_within, turning_paths, zero
@@ -28,7 +29,8 @@ def kinds(found: Verdict) -> list[str]:
     [
         ("planted-pytest", "/app", True),
         ("planted-pytest", "/app/x", False),
-        ("module-patched", "/app/x", True),
+        ("module-patched", "/app/x", False),
+        ("module-patched", "/app", True),
         ("pytest-config", "/app", False),
         ("hosts", "/app", False),
     ],
@@ -36,15 +38,16 @@ def kinds(found: Verdict) -> list[str]:
 def test_what_strong_signs_are_about_is_left_out_but_a_file_that_the_task_asks_for_may_lie_there(
     kind: str, artifact: str, is_left_out: bool
 ) -> None:
-    found = turning_paths([Sign(kind, "/app/x", "is so")] * 2, [Artifact(source=artifact)], {"Write"})
+    found = turning_paths([Sign(kind, "/app/x", "is so")] * 2, [Artifact(source=artifact)], None)
     assert found == (("/app/x",) if is_left_out else ())
 
 
 @pytest.mark.parametrize(
-    ("asked", "is_left_out"), [("/app/pytest.ini", False), ("pytest.ini", False), ("pytest", True)]
+    ("asked", "is_left_out"), [("/app/pytest.ini", False), ("pytest.ini", False), ("pytest", True), ("/app", True)]
 )
 def test_a_file_that_the_instruction_names_may_lie_there(asked: str, is_left_out: bool) -> None:
-    found = turning_paths([Sign("planted-pytest", "/app/pytest.ini", "is read")], [], {asked})
+    tests = TaskTests("", instruction=f"Write {asked} as it should be.", workdir="/app")
+    found = turning_paths([Sign("planted-pytest", "/app/pytest.ini", "is read")], [], tests.asks_for)
     assert found == (("/app/pytest.ini",) if is_left_out else ())
 
 
