@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -66,6 +66,16 @@ def write_json(path: Path, value: Any) -> None:
     """Write `value` as indented JSON, with escapes for what is not visible, to last. Raises OSError."""
     text = visible(json.dumps(value, indent=2, ensure_ascii=False))
     write_atomically(path, f"{text}\n".encode("utf-8", "replace"), durable=True)
+
+
+def cache_home(variables: Mapping[str, str] = os.environ) -> Path:
+    """The directory of all caches: TBENCH_CACHE, else below XDG_CACHE_HOME, else below ~/.cache."""
+    if own := variables.get("TBENCH_CACHE"):
+        return Path(own).absolute()
+    shared = variables.get("XDG_CACHE_HOME", "")
+    # A relative one is to be ignored, says its specification.
+    base = Path(shared) if Path(shared).is_absolute() else Path.home() / ".cache"
+    return base / "tbench"
 
 
 def is_unused(path: Path) -> bool:

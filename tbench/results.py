@@ -67,6 +67,8 @@ class Timings(Frozen):
     """Part of `agent_sec` that is charged to nobody: failed requests, pauses, outages of engine or endpoint."""
     command_sec: float = 0.0
     verifier_sec: float = 0.0
+    tests_sec: float = 0.0
+    """Part of `verifier_sec`: its first run alone, which is what the task's limit is about."""
     teardown_sec: float = 0.0
     wall_sec: float = 0.0
 
@@ -99,6 +101,9 @@ class Integrity(Frozen):
     rewards: dict[str, float] = Field(default={})
     """Reward by where the verifier ran; filled in with `both`, and where a verifier of its own container
     ran with what turns the tests (`separate`) and `without` it."""
+    reward_writes: int | None = None
+    """How many writes of a reward bash saw in test.sh, up to 20; 0 where another program wrote it, None where bash was
+    not watched."""
     remarks: tuple[str, ...] = ()
     """What makes the reward doubtful though it stands, `kind: what was seen` each: a 0 beside a failed download."""
 
@@ -194,6 +199,9 @@ class TrialResult(Frozen):
     verifier_image_origin: ImageOrigin | None = None
     out_of_memory: bool = False
     """Whether the kernel ended a process of a container out of memory; False also where the engine does not tell."""
+    memory_peak_mb: float | None = None
+    """The most memory that its container had in use until the verifier's end, caches of files included; None where
+    that is not told."""
     host: HostSample | None = None
     machine: str | None = None
     """Name of the machine that its sandbox was on, where the run has several."""

@@ -47,8 +47,10 @@ from tbench.sandbox.container_proxy import container_proxy
 from tbench.storage.read_run import read_steps
 from tbench.storage.run_store import RunStore
 from tbench.tasks.consent import about_withheld
+from tbench.tasks.environment import agent_environment
 from tbench.tasks.sources import TaskSet
 from tbench.tasks.task import Task
+from tbench.verify.calibration import image_identity
 from tbench.verify.policy import VerifyPolicy
 
 _AS_CONFIGURED: Mapping[str, Any] = MappingProxyType({})
@@ -205,6 +207,18 @@ class Runner:
         if result.reward is None:
             raise TrialFailed(result)
         return TrialRecord(result, at.store.trial_dir(task.name, seed, result.attempt))
+
+    async def prepare(self, task: Task) -> tuple[str, str]:
+        """Pull or build a task's image; gives the identity of the image, and the architecture that it runs on.
+
+        Raises TrialError where the image cannot be had.
+        """
+        async with self._places:
+            await self._backend.prepare(agent_environment(as_configured(task, self.config)))
+        images, described = self._backend, self._backend.describe()
+        machine = next(iter(described.get("machines", ())), described)
+        image = image_identity(images.image_origins.get(task.name), images.image_ids.get(task.name))
+        return image, str(machine.get("architecture", ""))
 
     async def rollout(
         self,

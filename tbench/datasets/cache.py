@@ -23,7 +23,7 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 from tbench.datasets.known import KnownDataset
 from tbench.datasets.reference import without_login
 from tbench.errors import UsageError
-from tbench.files import write_json
+from tbench.files import cache_home, write_json
 from tbench.locks import FileLock, Held
 
 RECORD = ".tbench.json"
@@ -85,12 +85,7 @@ class Entry:
 
 def cache_directory(variables: Mapping[str, str] = os.environ) -> Path:
     """Where datasets are kept: TBENCH_CACHE, else below XDG_CACHE_HOME, else below ~/.cache."""
-    if own := variables.get("TBENCH_CACHE"):
-        return Path(own).absolute() / "datasets"
-    shared = variables.get("XDG_CACHE_HOME", "")
-    # A relative one is to be ignored, says its specification.
-    base = Path(shared) if Path(shared).is_absolute() else Path.home() / ".cache"
-    return base / "tbench" / "datasets"
+    return cache_home(variables) / "datasets"
 
 
 def entry_name(known: KnownDataset, commits: Mapping[tuple[str, str], str]) -> str:

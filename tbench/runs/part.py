@@ -11,6 +11,7 @@ from tbench.agents.trial_agent import AgentReport, TrialAgent
 from tbench.results import NOTHING_SEEN, ErrorInfo, Integrity, TaskStepResult, Timings
 from tbench.storage.trial_files import StepLog
 from tbench.tasks.task import Task
+from tbench.verify.report import NO_FACTS, Facts
 
 
 @dataclass
@@ -33,6 +34,7 @@ class TrialPart:
     prepare_sec: float = 0.0
     agent_sec: float = 0.0
     verifier_sec: float = 0.0
+    facts: Facts = NO_FACTS
 
     def __post_init__(self) -> None:
         self.log = StepLog(self.directory)
@@ -73,6 +75,7 @@ class TrialPart:
                 waited_sec=_seconds(trajectory, lambda each: each.waited_sec),
                 command_sec=_seconds(trajectory, lambda each: each.command_sec),
                 verifier_sec=round(self.verifier_sec, 4),
+                tests_sec=round(self.facts.took_sec, 4),
                 wall_sec=round(self.prepare_sec + self.agent_sec + self.verifier_sec, 4),
             ),
         )

@@ -260,11 +260,11 @@ class Trial:
                 await self._take_snapshot(self._sandbox, part)
             verdict = await self._verdict(part, self._sandbox)
         except VerifierFailed as failure:
-            part.integrity = failure.integrity
+            part.integrity, part.facts = failure.integrity, failure.facts
             raise
         finally:
             part.verifier_sec = time.monotonic() - started
-        part.integrity = verdict.integrity
+        part.integrity, part.facts = verdict.integrity, verdict.facts
         part.files.update(verdict.files)
         part.reward = verdict.reward
         part.metrics = dict(verdict.metrics)

@@ -75,6 +75,7 @@ class TrialProgress:
         """The result of the trial, which ends now."""
         plan, parts, task, reward = self.plan, self.parts, self.plan.task, self.reward
         has_steps = task is not None and bool(task.steps)
+        peak = max((part.facts.memory_peak_bytes for part in parts), default=0)
         found = [trajectory for part in parts if (trajectory := part.trajectory) is not None]
         return TrialResult(
             run=run,
@@ -101,6 +102,7 @@ class TrialProgress:
                 waited_sec=round(sum(each.waited_sec for each in found), 4),
                 command_sec=round(sum(each.command_sec for each in found), 4),
                 verifier_sec=round(sum(part.verifier_sec for part in parts), 4),
+                tests_sec=round(sum(part.facts.took_sec for part in parts), 4),
                 wall_sec=round(wall_sec, 4),
             ),
             started_at=started_at,
@@ -114,6 +116,7 @@ class TrialProgress:
             verifier_image_id=self.verifier_image_id,
             verifier_image_origin=self.verifier_image_origin,
             out_of_memory=self.out_of_memory or out_of_memory,
+            memory_peak_mb=round(peak / (1 << 20), 1) if peak else None,
             task_steps=task_steps(task, parts) if task is not None else (),
             reward_all_steps=reward_of_all(task, parts) if task is not None and reward is not None else None,
         )

@@ -28,6 +28,10 @@ class Facts:
     """Reasons why test.sh was not run, a sentence each."""
     out_of_memory: bool = False
     """Whether the kernel ended processes of the container meanwhile because memory was used up, whosever."""
+    memory_peak_bytes: int = 0
+    """The most memory that the container has had in use, caches of files included; 0 where that is not told."""
+    took_sec: float = 0.0
+    """How long the verifier's script ran."""
     odd: tuple[str, ...] = ()
     """Reward files that are no plain files: links, pipes, directories, or files with a second name."""
     evidence: tuple[str, ...] = ()
@@ -80,6 +84,7 @@ def read_report(output: bytes, limit_bytes: int) -> tuple[Facts, dict[str, bytes
         outlived=_number(found.get("outlived")),
         out_of_memory=len(set(found.get("killed", ()))) > 1,
         forged=tuple(found.get("forged", ())),
+        memory_peak_bytes=_number(found.get("peak")),
         odd=tuple(found.get("odd", ())),
         evidence=tuple(found.get("evidence", ())),
         repairs=tuple(found.get("repair", ())),

@@ -6,6 +6,7 @@ tests of a status than it names, the others are shown by number. Other test runn
 
 from __future__ import annotations
 
+import contextlib
 import json
 import re
 from collections import Counter
@@ -26,9 +27,12 @@ _MOST_CHARS = 500
 _LONGEST_LINE = 2000
 _OF_WORD: dict[str, Status] = {
     **{status: status for status in STATUSES},
-    **{"xfail": "xfailed", "xpass": "xpassed", "errors": "error"},
+    "xfail": "xfailed",
+    "xpass": "xpassed",
+    "errors": "error",
 }
 
+_XML = r"[^/]+\.xml"
 _COLOUR = re.compile(r"\x1b\[[0-9;]*[mK]")
 _QUOTING = frozenset({"FAILURES", "ERRORS", "PASSES", "XFAILURES", "XPASSES"})
 """Headings of pytest's sections that quote what tests printed."""
@@ -47,7 +51,7 @@ def tests_shown(logs: Logs) -> dict[str, Status]:
     """The tests that the files of /logs/verifier show, by identity. Never raises: what cannot be read shows nothing."""
     shown: dict[str, Status] = {}
     reports = [_ctrf(logs.get("ctrf.json", b"")[:_MOST_BYTES])]
-    reports += [_junit(logs[name][:_MOST_BYTES]) for name in sorted(logs) if name.endswith(".xml")]
+    reports += [_junit(logs[name][:_MOST_BYTES]) for name in sorted(logs) if re.fullmatch(_XML, name)]
     # Its end has the summary.
     reports.append(_pytest(logs.get("stdout.txt", b"")[-_MOST_BYTES:].decode("utf-8", "replace")))
     for report in reports:
@@ -57,7 +61,7 @@ def tests_shown(logs: Logs) -> dict[str, Status]:
 
 def _take(shown: dict[str, Status], report: Iterator[tuple[str, Status]]) -> None:
     for name, status in islice(report, MOST_TESTS):
-        name = name[:_MOST_CHARS]
+        name = name[:_MOST_CHARS].encode("utf-8", "replace").decode()  # JSON may hold half a character
         shown[name] = max(shown.get(name, status), status, key=STATUSES.index)
 
 
@@ -120,10 +124,9 @@ def _junit(raw: bytes) -> Iterator[tuple[str, Status]]:
 
     parser = expat.ParserCreate()
     parser.StartElementHandler, parser.EndElementHandler, parser.EntityDeclHandler = start, end, entity
-    try:
+    # What came before is shown.
+    with contextlib.suppress(expat.ExpatError, _Unread, ValueError, LookupError):
         parser.Parse(raw, True)
-    except (expat.ExpatError, _Unread, ValueError, LookupError):
-        pass  # what came before is shown
     return iter(found)
 
 

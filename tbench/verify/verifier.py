@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import dataclasses
 import re
+import time
 import uuid
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -164,11 +165,14 @@ class _Attempt:
         return self.task.test_script if self.brought is None else self.brought.script
 
     async def verify(self, *, again: bool) -> Verdict:
+        started = time.monotonic()
         facts, files = await self._run(again)
+        facts = dataclasses.replace(facts, took_sec=time.monotonic() - started)
         if not facts.is_complete:
             facts = dataclasses.replace(facts, out_of_memory=self.sandbox.ran_out_of_memory)
         logs = {name.removeprefix("verifier/"): data for name, data in files.items() if name.startswith("verifier/")}
-        seen = Integrity(evidence=facts.evidence, repairs=facts.repairs)
+        writes = len(facts.told) if facts.has_watcher else None
+        seen = Integrity(evidence=facts.evidence, repairs=facts.repairs, reward_writes=writes)
         wants_pytest = calls_pytest(self._test_script.decode("utf-8", "replace"), self._other_scripts)
         try:
             reward = _reward(self.task, facts, logs, wants_pytest)

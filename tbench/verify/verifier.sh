@@ -326,6 +326,14 @@ note_killed() {
     done
 }
 
+# Notes the most memory that the container has had in use.
+note_peak() {
+    local file number
+    for file in /sys/fs/cgroup/memory.peak /sys/fs/cgroup/memory/memory.max_usage_in_bytes; do
+        [ ! -r "$file" ] || { read -r number <"$file" && note peak "$number"; }
+    done
+}
+
 # Counts the processes that began with the tests and are still there, besides this one and what limits its time.
 count_outlived() {
     local process outlived=0
@@ -467,6 +475,7 @@ note_oddities() {
 collect() {
     local name
     note_killed
+    note_peak
     note_oddities
     note began_at "$began_at"
     printf 'code\t%s\nlate\t%s\n%send\t\n\0' "$code" "$late" "$report"

@@ -38,6 +38,8 @@ CHOOSING = {
     *("tasks.registry", "tasks.refresh", "tasks.offline"),
 }
 """Settings that say which tasks there are."""
+USED_TO_TRY = {"sandbox.allow_env", "sandbox.container_proxy", "sandbox.pull_timeout_sec", "schedule.concurrency"}
+"""Settings that say how oracle and nop are run."""
 
 
 @click.group(cls=LazyGroup, table=COMMANDS)

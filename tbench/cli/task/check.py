@@ -12,20 +12,18 @@ import click
 from tbench import exit_codes
 from tbench.cli.parsing.configured import ConfiguredCommand, Given
 from tbench.cli.printing import print_line, print_text
-from tbench.cli.task import CHOOSING
+from tbench.cli.task import CHOOSING, USED_TO_TRY
 from tbench.config.settings import RunConfig
 from tbench.text import counted
 
 if TYPE_CHECKING:
     from tbench.cli.task.findings import TaskFinding
-    from tbench.cli.task.trying import TriedAgents
     from tbench.tasks.sources import TaskSet
     from tbench.tasks.task import Task
+    from tbench.verify.calibration import MeasuredTrial
 
-_USED_TO_TRY = {"sandbox.allow_env", "sandbox.container_proxy", "sandbox.pull_timeout_sec", "schedule.concurrency"}
 
-
-@click.command(cls=ConfiguredCommand, configuration=RunConfig, only=CHOOSING | _USED_TO_TRY)
+@click.command(cls=ConfiguredCommand, configuration=RunConfig, only=CHOOSING | USED_TO_TRY)
 @click.option(
     "--run/--static",
     "runs",
@@ -35,8 +33,7 @@ _USED_TO_TRY = {"sandbox.allow_env", "sandbox.container_proxy", "sandbox.pull_ti
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object per task, each on a line of its own.")
 def check(given: Given[RunConfig], runs: bool | None, as_json: bool) -> None:
     """Report what keeps tasks from running or being judged, and what looks like a mistake; exit 2 for problems."""
-    from tbench.cli.task.findings import cannot_run, findings_about
-    from tbench.cli.task.trying import findings_of
+    from tbench.cli.task.findings import cannot_run, findings_about, findings_of
     from tbench.cli.tasks import chosen_tasks
 
     config = given.resolve().config
@@ -63,14 +60,20 @@ def _is_one_task(source: str) -> bool:
     return source != BUNDLED and is_task(Path(source))
 
 
-def _tried(tasks: Sequence[Task], config: RunConfig) -> Mapping[str, TriedAgents]:
+def _tried(tasks: Sequence[Task], config: RunConfig) -> Mapping[str, Sequence[MeasuredTrial]]:
+    """One trial of oracle and nop each, by the task's name."""
+    from tbench.calibration.measuring import Calibrating
     from tbench.cli.interruption import run_interruptibly
-    from tbench.cli.task.trying import try_tasks
+    from tbench.errors import EngineUnavailable, UsageError
 
     if not tasks:
         return {}
     print_line(f"trying oracle and nop in {counted(len(tasks), 'task')} (--static leaves that out)", err=True)
-    return run_interruptibly(try_tasks(tasks, config), stopping="stopping: containers are being removed")
+    trying = Calibrating(config, 1, say=lambda text: print_line(text, err=True)).once(tasks)
+    try:
+        return run_interruptibly(trying, stopping="stopping: containers are being removed")
+    except EngineUnavailable as error:
+        raise UsageError(f"{error}; --static checks without an engine") from None
 
 
 def _print_lines(tasks: TaskSet, found: Mapping[str, Sequence[TaskFinding]]) -> None:
@@ -84,17 +87,19 @@ def _print_lines(tasks: TaskSet, found: Mapping[str, Sequence[TaskFinding]]) -> 
     print_line(", ".join([counted(len(tasks.names), "task"), *counts]))
 
 
-def _print_json(tasks: TaskSet, found: Mapping[str, Sequence[TaskFinding]], tried: Mapping[str, TriedAgents]) -> None:
+def _print_json(
+    tasks: TaskSet, found: Mapping[str, Sequence[TaskFinding]], tried: Mapping[str, Sequence[MeasuredTrial]]
+) -> None:
     from tbench.cli.task.findings import Level
 
     by_name = {task.name: task for task in tasks.tasks}
     for name in tasks.names:
-        task, agents = by_name.get(name), tried.get(name, {})
+        task, trials = by_name.get(name), tried.get(name, ())
         row: dict[str, Any] = {
             "task": name,
             "path": str(task.path) if task else None,
             "hash": task.hash if task else None,
             **{f"{level}s": [str(each) for each in found[name] if each.level == level] for level in get_args(Level)},
-            "tried": {agent: {"reward": each.reward, "error": each.error} for agent, each in agents.items()},
+            "tried": {each.agent: {"reward": each.reward, "error": each.error_words or None} for each in trials},
         }
         print_text(json.dumps(row, ensure_ascii=False))

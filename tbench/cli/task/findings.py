@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
 from tbench.compose.project import COMPOSE_FILE
+from tbench.reward import canonical, is_solved
 from tbench.sandbox.docker.dockerfile import read_dockerfile, why_not_closed
 from tbench.tasks.format import nearest_key
 from tbench.tasks.lint.all_hints import hints_about
 from tbench.tasks.task import Task
+from tbench.verify.calibration import MeasuredTrial
 
 Level = Literal["problem", "hint", "note"]
 """A problem keeps a task from being used, a hint may be a mistake, a note is good to know."""
@@ -59,6 +61,34 @@ def findings_about(task: Task) -> Iterator[TaskFinding]:
         yield TaskFinding("hint", "looks wrong", f"{error.filename or task.path}: {error.strerror or error}")
     if task.dockerfile.is_file() and (why := why_not_closed(read_dockerfile(task.dockerfile))) is not None:
         yield TaskFinding("note", "not built with --block-host", f"{task.dockerfile}: {why}")
+
+
+def findings_of(name: str, trials: Sequence[MeasuredTrial]) -> Iterator[TaskFinding]:
+    """What the trials of a task tell: the oracle has to score 1, and doing nothing 0."""
+    for each in trials:
+        yield TaskFinding(_level(each), each.agent, f"{name}: {_words(each)}")
+        for sign in each.signs if each.agent == "oracle" else ():
+            yield TaskFinding("hint", each.agent, f"{name}: its work looks like tampering: {sign}")
+
+
+def _level(trial: MeasuredTrial) -> Level:
+    """A part of the reward may be what a task wants to give."""
+    if trial.reward is None:
+        return "problem"
+    reward = canonical(trial.reward)
+    if is_solved(reward) if trial.agent == "oracle" else reward <= 0:
+        return "note"
+    return "hint" if 0 < reward < 1 else "problem"
+
+
+def _words(trial: MeasuredTrial) -> str:
+    if trial.reward is None:
+        return f"no verdict: {trial.error_words}"
+    shown = f"scores {canonical(trial.reward):g}"
+    if _level(trial) == "note":
+        return shown
+    last = f"; the verifier's last words: {trial.last_words!r}" if trial.last_words else ""
+    return f"{shown}, and {'1' if trial.agent == 'oracle' else '0'} was expected{last}"
 
 
 def _about_services(task: Task) -> Iterator[TaskFinding]:

@@ -13,8 +13,10 @@ from click.testing import CliRunner
 from step_tasks import step_task
 
 from tbench.cli import app
-from tbench.cli.task.trying import Tried, TriedAgent, findings_of
+from tbench.cli.task.findings import findings_of
+from tbench.errors import TrialError
 from tbench.tasks.task import Task
+from tbench.verify.calibration import MeasuredTrial
 
 MakeTask = Any
 
@@ -139,36 +141,41 @@ def test_one_task_is_tried_and_several_only_when_asked(make_task: MakeTask) -> N
     assert row["tried"] == {"oracle": {"reward": 1.0, "error": None}, "nop": {"reward": 0.0, "error": None}}
 
 
+def tried(agent: str, reward: float | None, **more: Any) -> MeasuredTrial:
+    return MeasuredTrial.model_validate({"agent": agent, "repetition": 0, "reward": reward, **more})
+
+
 @pytest.mark.parametrize(
-    ("agent", "tried", "line", "level"),
+    ("trial", "line", "level"),
     [
-        ("oracle", Tried(1.0), "oracle: name: scores 1", "note"),
+        (tried("oracle", 1.0), "oracle: name: scores 1", "note"),
         (
-            "oracle",
-            Tried(0.6, last_words="so"),
+            tried("oracle", 0.6, last_words="so"),
             "oracle: name: scores 0.6, and 1 was expected; the verifier's last words: 'so'",
             "hint",
         ),
-        ("oracle", Tried(0.0), "oracle: name: scores 0, and 1 was expected", "problem"),
+        (tried("oracle", 0.0), "oracle: name: scores 0, and 1 was expected", "problem"),
         (
-            "oracle",
-            Tried(None, "verifier_no_reward: none"),
+            tried("oracle", None, error=TrialError("verifier_no_reward", "none").info()),
             "oracle: name: no verdict: verifier_no_reward: none",
             "problem",
         ),
-        ("nop", Tried(0.0), "nop: name: scores 0", "note"),
-        ("nop", Tried(-1.0), "nop: name: scores -1", "note"),
-        ("nop", Tried(0.25), "nop: name: scores 0.25, and 0 was expected", "hint"),
-        ("nop", Tried(1.0), "nop: name: scores 1, and 0 was expected", "problem"),
+        (tried("nop", 0.0), "nop: name: scores 0", "note"),
+        (tried("nop", -1.0), "nop: name: scores -1", "note"),
+        (tried("nop", 0.25), "nop: name: scores 0.25, and 0 was expected", "hint"),
+        (tried("nop", 1.0), "nop: name: scores 1, and 0 was expected", "problem"),
     ],
 )
-def test_what_a_trial_tells(agent: TriedAgent, tried: Tried, line: str, level: str) -> None:
-    assert [(str(each), each.level) for each in findings_of("name", {agent: tried})] == [(line, level)]
+def test_what_a_trial_tells(trial: MeasuredTrial, line: str, level: str) -> None:
+    assert [(str(each), each.level) for each in findings_of("name", [trial])] == [(line, level)]
 
 
 def test_an_oracle_that_looks_like_a_cheat_is_told() -> None:
-    told = [str(each) for each in findings_of("name", {"oracle": Tried(1.0, tamper=("path: /bin/ls changed",))})]
-    assert told == ["oracle: name: scores 1", "oracle: name: its work looks like tampering: path: /bin/ls changed"]
+    found = findings_of("name", [tried("oracle", 1.0, signs=("path: /bin/ls changed",))])
+    assert [str(each) for each in found] == [
+        "oracle: name: scores 1",
+        "oracle: name: its work looks like tampering: path: /bin/ls changed",
+    ]
 
 
 def test_without_an_engine_the_way_without_one_is_named(make_task: MakeTask) -> None:

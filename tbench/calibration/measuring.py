@@ -1,0 +1,190 @@
+"""Runs the oracle, and nobody, in tasks, and writes down what that tells of them; what is known is not run again."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
+from pathlib import Path
+
+from tbench.api.runner import Runner, TrialFailed
+from tbench.config.settings import RunConfig
+from tbench.errors import TrialError
+from tbench.results import ErrorInfo, TrialResult, is_weak
+from tbench.reward import reward_text
+from tbench.runs.overrides import as_configured
+from tbench.sandbox.backend import MakeBackend
+from tbench.storage.run_files import step_directory, trial_directory
+from tbench.tasks.task import Task
+from tbench.text import one_line
+from tbench.verifier_logs import Logs
+from tbench.verify.calibration import CalibratingAgent, Calibration, MeasuredTrial, keep, known
+from tbench.verify.tests_shown import tests_shown
+
+AGENTS: tuple[CalibratingAgent, ...] = ("oracle", "nop")
+_MOST_BYTES = 16 << 20
+_MOST_REPORTS = 20
+
+
+@dataclass(frozen=True)
+class CalibratedTask:
+    """A task and what was measured of it, now or earlier."""
+
+    task: Task
+    calibration: Calibration | None = None
+    error: ErrorInfo | None = None
+    """What kept its image from being had; then there is no calibration."""
+    was_known: bool = False
+    """Whether nothing had to be run."""
+
+
+@dataclass(frozen=True)
+class Calibrating:
+    """One calibration of tasks: with which configuration, how often, and where its results are kept."""
+
+    config: RunConfig
+    repetitions: int
+    again: bool = False
+    """Whether what is known is measured anew."""
+    say: Callable[[str], None] = lambda _: None
+    backend: MakeBackend | None = None
+    root: Path | None = None
+    """Where results are kept; None for the cache."""
+
+    async def tasks(self, tasks: Sequence[Task]) -> list[CalibratedTask]:
+        """Measure tasks: first all oracles, then nobody. Raises UsageError.
+
+        What is measured is kept at once, so that a calibration which is cut short goes on where it was.
+        """
+        done = {task.name: CalibratedTask(task) for task in tasks}
+        for agent in AGENTS:
+            wanted = [each for each in done.values() if self._wants(agent, each)]
+            if not wanted:
+                continue
+            async with self.runner(agent) as runner:
+                for each in await asyncio.gather(*(self._calibrated(runner, agent, each) for each in wanted)):
+                    done[each.task.name] = each
+        return list(done.values())
+
+    async def once(self, tasks: Sequence[Task]) -> dict[str, list[MeasuredTrial]]:
+        """One trial of each agent in each task, by name; nothing of it is read or kept. Raises UsageError."""
+        found: dict[str, list[MeasuredTrial]] = {task.name: [] for task in tasks}
+        for agent in AGENTS:
+            fitting = [task for task in tasks if agent != "oracle" or task.has_oracle]
+            if fitting:
+                async with self.runner(agent) as runner:
+                    trials = await asyncio.gather(*(measure(runner, task, agent, 0) for task in fitting))
+                for task, trial in zip(fitting, trials, strict=True):
+                    found[task.name].append(trial)
+        return found
+
+    def runner(self, agent: CalibratingAgent) -> Runner:
+        """Give what runs trials of an agent."""
+        return Runner(self.config.with_values(agent={"name": agent}), backend=self.backend, say=self.say)
+
+    def _wants(self, agent: CalibratingAgent, each: CalibratedTask) -> bool:
+        if each.task.unsupported or each.error is not None or (agent == "oracle" and not each.task.has_oracle):
+            return False
+        # Before the image is there, nobody knows what is known of it.
+        return each.calibration is None or len(each.calibration.of(agent)) < self.repetitions
+
+    async def _calibrated(self, runner: Runner, agent: CalibratingAgent, each: CalibratedTask) -> CalibratedTask:
+        try:
+            found = each if each.calibration is not None else await self._begun(runner, each.task)
+        except TrialError as error:
+            return replace(each, error=error.info())
+        assert found.calibration is not None
+        have = {trial.repetition for trial in found.calibration.of(agent)}
+        numbers = [number for number in range(self.repetitions) if number not in have]
+        if not numbers:
+            return found
+        trials = await asyncio.gather(*(measure(runner, found.task, agent, number) for number in numbers))
+        self.say(f"{found.task.name}: {agent} {' '.join(map(_ending, trials))}")
+        now = found.calibration.model_copy(
+            update={"trials": (*found.calibration.trials, *trials), "measured_at": datetime.now(UTC)}
+        )
+        keep(now.model_copy(update={"trials": tuple(trial for trial in now.trials if trial.counts)}), self.root)
+        return replace(found, calibration=now, was_known=False)
+
+    async def _begun(self, runner: Runner, task: Task) -> CalibratedTask:
+        """The task with what is known of it, which may be nothing. Raises TrialError where there is no image."""
+        image, architecture = await runner.prepare(task)
+        earlier = None if self.again else known(task, image, architecture, self.say, self.root)
+        if earlier is not None:
+            return CalibratedTask(task, earlier, was_known=True)
+        begun = Calibration(
+            task=task.name, task_hash=task.hash, image=image, architecture=architecture, measured_at=datetime.now(UTC)
+        )
+        return CalibratedTask(task, begun)
+
+
+def _ending(trial: MeasuredTrial) -> str:
+    return reward_text(trial.reward) if trial.reward is not None else trial.error.type if trial.error else "none"
+
+
+async def measure(runner: Runner, task: Task, agent: CalibratingAgent, repetition: int) -> MeasuredTrial:
+    """Run one trial of the agent of a `runner`, and give what it tells. Raises UsageError."""
+    try:
+        result = (await runner.trial(task, seed=repetition)).result
+    except TrialFailed as failure:
+        result = failure.result
+    directory = trial_directory(runner.directory, result.task, result.seed, result.attempt)
+    return await asyncio.to_thread(_measured, as_configured(task, runner.config), agent, repetition, result, directory)
+
+
+def _measured(
+    task: Task, agent: CalibratingAgent, repetition: int, result: TrialResult, directory: Path
+) -> MeasuredTrial:
+    steps = {step.name: step_directory(directory, step.name) for step in result.task_steps if step.begun}
+    logs = {name: _logs(each / "verifier") for name, each in (steps or {"": directory}).items()}
+    tamper = result.integrity.tamper
+    return MeasuredTrial(
+        agent=agent,
+        repetition=repetition,
+        reward=result.reward,
+        error=result.error,
+        rewards=result.integrity.rewards,
+        signs=tuple(sign for sign in tamper if not is_weak(sign)),
+        unconfirmed=next((sign for sign in tamper if sign.startswith("unconfirmed:")), ""),
+        tests={name: tests_shown(each) for name, each in logs.items()},
+        reward_writes=result.integrity.reward_writes,
+        solution_sec=result.timings.agent_sec,
+        tests_sec=result.timings.tests_sec,
+        memory_peak_mb=result.memory_peak_mb,
+        out_of_memory=result.out_of_memory,
+        shares={kind: round(share, 4) for kind, share in _shares(task, result)},
+        last_words=_last_words([*logs.values()][-1]),
+    )
+
+
+def _shares(task: Task, result: TrialResult) -> Iterator[tuple[str, float]]:
+    begun = [step.timings for step in result.task_steps if step.begun] or [result.timings]
+    parts = list(zip(task.parts, begun, strict=False))
+    limited = [(limit, took) for part, took in parts if (limit := part.file.agent.timeout_sec)]
+    if limited:
+        yield "solution", max(took.agent_sec / limit for limit, took in limited)
+    yield "tests", max(took.tests_sec / part.file.verifier.timeout_sec for part, took in parts)
+    if result.memory_peak_mb is not None:
+        yield "memory", result.memory_peak_mb / task.file.environment.memory_mb
+
+
+def _logs(directory: Path) -> Logs:
+    """The files of a verifier that may show tests, of each so much as is read."""
+    try:
+        files = sorted(path for path in directory.iterdir() if path.is_file() and not path.is_symlink())
+    except OSError:
+        return {}
+    reports = [path for path in files if path.suffix == ".xml"][:_MOST_REPORTS]
+    found: dict[str, bytes] = {}
+    for path in [*(path for path in files if path.name in ("ctrf.json", "stdout.txt")), *reports]:
+        with path.open("rb") as file:
+            if path.name == "stdout.txt":
+                file.seek(max(0, path.stat().st_size - _MOST_BYTES))
+            found[path.name] = file.read(_MOST_BYTES)
+    return found
+
+
+def _last_words(logs: Logs) -> str:
+    lines = logs.get("stdout.txt", b"")[-4096:].decode("utf-8", "replace").splitlines()
+    return next((one_line(line, 200) for line in reversed(lines) if line.strip()), "")
