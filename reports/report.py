@@ -30,13 +30,17 @@ def write_report(run_dir: Path, out_path: Path | None = None) -> Path:
     """
     run = read_run(run_dir)
     out = out_path or run.path / REPORT_NAME
-    if out_path is not None and not _is_ours(out_path):
-        raise UsageError(
-            f"{out_path}: is there already, and no page of tbench's; name a new file (nothing is overwritten)"
-        )
+    if out_path is not None:
+        require_ours(out_path)
     out.parent.mkdir(parents=True, exist_ok=True)
     write_atomically(out, render_report(run, out.parent).encode("utf-8", "replace"))
     return out
+
+
+def require_ours(path: Path) -> None:
+    """Check that nothing but a page of tbench's would be overwritten. Raises UsageError."""
+    if not _is_ours(path):
+        raise UsageError(f"{path}: is there already, and no page of tbench's; name a new file (nothing is overwritten)")
 
 
 def _is_ours(file: Path) -> bool:
@@ -51,13 +55,13 @@ def render_report(run: StoredRun, page_dir: Path) -> str:
     """The page as HTML text, with links to trial files relative to `page_dir`."""
     summary = page_summary(run)
     view = run_view(run, summary, FilesBeside(run.path, page_dir))
-    style, policy = _style()
+    style, policy = page_style()
     return page("report.html.j2", REPORT_NAME, policy=policy, view=view, place=None, style=style)
 
 
 @cache
-def _style() -> tuple[Markup, str]:
-    """All styles of the page, and the policy by which a browser obeys these and loads nothing."""
+def page_style() -> tuple[Markup, str]:
+    """All styles of a page of its own, and the policy by which a browser obeys these and loads nothing."""
     text = "\n".join((HERE / "assets" / name).read_text(encoding="utf-8") for name in _STYLES)
     digest = base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()
     policy = f"default-src 'none'; style-src 'sha256-{digest}'; img-src data:; base-uri 'none'; form-action 'none'"

@@ -21,6 +21,7 @@ MORE = {
     "tbench run": "configuration.md",
     "tbench resume": "reliability.md#going-on-with-a-run",
     "tbench regrade": "integrity.md",
+    "tbench calibrate": "integrity.md#calibration",
     "tbench nightly": "nightly.md",
     "tbench summary": "results.md",
     "tbench compare": "comparing.md",

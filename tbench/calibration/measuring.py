@@ -7,9 +7,10 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import Any
 
 from tbench.api.runner import Runner, TrialFailed
-from tbench.config.settings import RunConfig
+from tbench.config.settings import OverridesConfig, RunConfig, VerifyConfig
 from tbench.errors import TrialError
 from tbench.results import ErrorInfo, TrialResult, is_weak
 from tbench.reward import reward_text
@@ -51,6 +52,12 @@ class Calibrating:
     backend: MakeBackend | None = None
     root: Path | None = None
     """Where results are kept; None for the cache."""
+
+    @classmethod
+    def of(cls, config: RunConfig, repetitions: int, **more: Any) -> Calibrating:
+        """Calibrate tasks as they are: with their own limits, and verified in a fresh container, too."""
+        as_they_are = {"overrides": OverridesConfig(), "verify": VerifyConfig(mode="both")}
+        return cls(config.model_copy(update=as_they_are), repetitions, **more)
 
     async def tasks(self, tasks: Sequence[Task]) -> list[CalibratedTask]:
         """Measure tasks: first all oracles, then nobody. Raises UsageError.

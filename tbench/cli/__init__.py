@@ -29,6 +29,11 @@ COMMANDS = {
         "regrade",
         "Verify trials again: run with --keep or --snapshot, or with verifiers of their own.",
     ),
+    "calibrate": Lazy(
+        "tbench.cli.task.calibrate",
+        "calibrate",
+        "Measure what oracle and nop score in tasks, how often, and how near to the limits; exit 2 for unhealthy ones.",
+    ),
     "nightly": Lazy(
         "tbench.cli.nights.nightly",
         "nightly",
