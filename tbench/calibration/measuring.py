@@ -107,11 +107,11 @@ class Calibrating:
         if not numbers:
             return found
         trials = await asyncio.gather(*(measure(runner, found.task, agent, number) for number in numbers))
-        self.say(f"{found.task.name}: {agent} {' '.join(map(_ending, trials))}")
         now = found.calibration.model_copy(
             update={"trials": (*found.calibration.trials, *trials), "measured_at": datetime.now(UTC)}
         )
         keep(now.model_copy(update={"trials": tuple(trial for trial in now.trials if trial.counts)}), self.root)
+        self.say(f"{found.task.name}: {agent} {' '.join(map(_ending, trials))}")
         return replace(found, calibration=now, was_known=False)
 
     async def _begun(self, runner: Runner, task: Task) -> CalibratedTask:

@@ -72,7 +72,10 @@ def _calibrated(tasks: Sequence[Task], config: RunConfig, repetitions: int, agai
     return run_interruptibly(trying.tasks(tasks), stopping="stopping: containers are being removed")
 
 
-HEADS = "task,verdict,>oracle,>nop,fresh,>tests,>solution,>of limit,>testing,>of limit,>memory".split(",")
+HEADS = (
+    "task", "verdict", ">oracle", ">nop", "fresh", ">tests", ">solution", ">of limit", ">testing", ">of limit",
+    ">memory",
+)  # fmt: skip
 
 
 def _cells(each: CalibratedTask, found: Mapping[Condition, str]) -> list[str]:
@@ -135,7 +138,7 @@ def _write_page(path: Path, done: Sequence[CalibratedTask], found: Mapping[str, 
         CalibrationRow(
             tuple(_cells(each, found[each.task.name])),
             is_healthy(found[each.task.name]),
-            tuple(f"{condition}: {words}" for condition, words in found[each.task.name].items() if words),
+            tuple(filter(None, found[each.task.name].values())),
         )
         for each in done
     ]

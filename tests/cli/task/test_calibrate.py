@@ -1,0 +1,76 @@
+"""`tbench calibrate` in real containers: a line per task, what is known is not run again, and a page."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import CliRunner
+
+from tbench.cli import app
+
+MakeTask = Any
+
+
+@pytest.fixture(autouse=True)
+def _cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TBENCH_CACHE", str(tmp_path / "cache"))
+
+
+def tbench(*arguments: str) -> tuple[int, list[str], str]:
+    done = CliRunner().invoke(app, ["calibrate", *arguments], prog_name="tbench")
+    return done.exit_code, done.stdout.splitlines(), done.stderr
+
+
+def test_a_task_that_cannot_run_is_not_healthy_and_needs_no_engine(make_task: MakeTask) -> None:
+    windows = make_task("windows", toml='[environment]\nos = "windows"\n')
+    broken = make_task("broken", toml="[agent\n")
+    code, lines, _ = tbench(str(windows.parent))
+    assert code == 2
+    assert lines[1].split()[:4] == ["windows", "cannot", "be", "run"]
+    assert f"broken: cannot be run: {broken / 'task.toml'}: not valid TOML" in "\n".join(lines)
+    assert lines[-1] == "2 tasks, 2 not healthy here"
+    code, lines, told = tbench(str(windows.parent), "--json")
+    assert (code, told.splitlines()[-1]) == (2, "2 tasks, 2 not healthy here")
+    assert {row["task"]: row["healthy"] for row in map(json.loads, lines)} == {"broken": False, "windows": False}
+
+
+@pytest.mark.engine
+@pytest.mark.slow
+def test_bundled_tasks_are_healthy_and_known_afterwards(tmp_path: Path) -> None:
+    page = tmp_path / "page.html"
+    arguments = ("bundled", "-t", "lab-permissions", "-t", "broken-makefile", "-k", "2")
+    code, lines, told = tbench(*arguments, "--page", str(page))
+    assert code == 0, lines
+    rows = {line.split()[0]: line for line in lines}
+    assert " healthy " in rows["lab-permissions"] and "1 1  0 0  yes" in rows["lab-permissions"]
+    # It installs make, which stays behind.
+    assert " isolation impossible " in rows["broken-makefile"] and "1 1  0 0  no" in rows["broken-makefile"]
+    assert lines[-1] == "2 tasks, 0 not healthy here"
+    assert "lab-permissions: oracle 1 1" in told and '<th scope="row">lab-permissions</th>' in page.read_text()
+    code, again, told = tbench(*arguments)
+    assert (code, again) == (0, lines) and "oracle" not in told
+    code, objects, _ = tbench(*arguments, "--json")
+    trials = json.loads(objects[1])["calibration"]["trials"]
+    assert {(each["agent"], each["reward"], each["reward_writes"]) for each in trials} == {
+        ("oracle", 1.0, 1), ("nop", 0.0, 1),
+    }  # fmt: skip
+    assert all(
+        status == "passed" for each in trials if each["agent"] == "oracle" for status in each["tests"][""].values()
+    )
+
+
+@pytest.mark.engine
+@pytest.mark.slow
+def test_what_is_wrong_with_a_task_is_said_of_it(make_task: MakeTask) -> None:
+    make_task("open", test="echo 1 > /logs/verifier/reward.txt\n")
+    make_task("wrong", solve="echo nothing\n", test="echo never; echo 0 > /logs/verifier/reward.txt\n")
+    make_task("unbuilt", dockerfile="FROM debian:bookworm-slim\nRUN false\n")
+    code, lines, _ = tbench(str(make_task("good").parent), "-k", "1")
+    assert code == 2 and lines[-1] == "4 tasks, 3 not healthy here"
+    said = "\n".join(lines)
+    assert "open: nop passes: doing nothing scores 1" in said
+    assert "wrong: oracle fails: scores 0; the verifier's last words: 'never'" in said
+    assert "unbuilt: cannot be built: image_build_failed: " in said

@@ -1,0 +1,139 @@
+"""The yardstick: what the oracle's passes have in common, what a pass lacks of it, and how it is kept."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tbench.errors import TrialError
+from tbench.results import ImageOrigin
+from tbench.tasks.task import Task
+from tbench.verify.calibration import (
+    Calibration,
+    MeasuredTrial,
+    calibration_directory,
+    compare_with_oracle,
+    image_identity,
+    keep,
+    known,
+)
+
+MakeTask = Any
+PASSED, SKIPPED, FAILED = "passed", "skipped", "failed"
+
+
+def trial(agent: str = "oracle", repetition: int = 0, reward: float | None = 1.0, **more: Any) -> MeasuredTrial:
+    return MeasuredTrial.model_validate({"agent": agent, "repetition": repetition, "reward": reward, **more})
+
+
+def calibration(*trials: MeasuredTrial, task_hash: str = "h", image: str = "i") -> Calibration:
+    return Calibration(
+        task="t",
+        task_hash=task_hash,
+        image=image,
+        architecture="amd64",
+        measured_at=datetime(2026, 1, 1, tzinfo=UTC),
+        trials=trials,
+    )
+
+
+def shown(**tests: str) -> dict[str, dict[str, str]]:
+    return {"": tests}
+
+
+def test_a_pass_lacks_what_every_pass_of_the_oracle_showed_as_passed_and_it_does_not() -> None:
+    measured = calibration(
+        trial(repetition=0, tests=shown(a=PASSED, b=PASSED, c=PASSED, random_1=PASSED, d=SKIPPED)),
+        trial(repetition=1, tests=shown(a=PASSED, b=PASSED, c=PASSED, random_2=PASSED, d=PASSED)),
+        trial(repetition=2, tests=shown(a=PASSED), reward=0.0),
+        trial("nop", tests=shown(z=PASSED), reward=1.0),
+    )
+    assert compare_with_oracle({"a": PASSED, "b": PASSED, "c": PASSED}, measured) == ([], [])
+    assert compare_with_oracle({"b": "xfailed", "c": "deselected", "more": PASSED}, measured) == (["a"], ["b", "c"])
+    # A test that failed beside a pass may be one that the task allows to fail.
+    assert compare_with_oracle({"a": FAILED, "b": "error", "c": SKIPPED}, measured) == ([], ["c"])
+
+
+def test_without_a_pass_of_the_oracle_nothing_is_lacking() -> None:
+    assert compare_with_oracle({}, calibration()) == ([], [])
+    assert compare_with_oracle({}, calibration(trial(reward=0.0, tests=shown(a=PASSED)))) == ([], [])
+
+
+def test_each_step_has_tests_of_its_own() -> None:
+    measured = calibration(trial(tests={"one": {"a": PASSED}, "two": {"b": PASSED}}))
+    assert compare_with_oracle({"a": PASSED}, measured, "one") == ([], [])
+    assert compare_with_oracle({"a": PASSED}, measured, "two") == (["b"], [])
+
+
+@pytest.mark.parametrize(
+    ("trials", "fresh"),
+    [
+        ([trial(rewards={"shared": 1, "isolated": 1})], True),
+        (
+            [trial(rewards={"shared": 1, "isolated": 1}), trial(repetition=1, rewards={"shared": 1, "isolated": 0})],
+            False,
+        ),
+        # A strong sign makes the lower reward count, but its own container has passed.
+        ([trial(reward=0.0, rewards={"shared": 1, "isolated": 0})], False),
+        ([trial(unconfirmed="unconfirmed: no verdict in a fresh container")], False),
+        ([trial(rewards={"one/shared": 1, "one/isolated": 1, "two/shared": 1, "two/isolated": 0})], False),
+        ([trial(reward=0.0)], None),
+        ([trial(rewards={"separate": 1, "without": 1})], None),
+        ([], None),
+    ],
+)
+def test_whether_the_work_of_the_oracle_passes_in_a_fresh_container(
+    trials: list[MeasuredTrial], fresh: bool | None
+) -> None:
+    assert calibration(*trials).passes_fresh is fresh
+
+
+def test_an_error_counts_where_it_is_the_task_s() -> None:
+    for type_, counts in {"verifier_no_reward": True, "image_build_failed": True, "sandbox_lost": False}.items():
+        assert trial(reward=None, error=TrialError(type_, "so").info()).counts is counts
+
+
+def test_what_is_kept_is_known_again_for_the_same_content_image_and_architecture(
+    make_task: MakeTask, tmp_path: Path
+) -> None:
+    task = Task.read(make_task())
+    measured = calibration(trial(tests=shown(a=PASSED)), task_hash=task.hash)
+    path = keep(measured, tmp_path)
+    assert known(task, "i", "amd64", root=tmp_path) == measured
+    assert known(task, "other", "amd64", root=tmp_path) is known(task, "i", "arm64", root=tmp_path) is None
+    (task.path / "instruction.md").write_text("Other words.\n")
+    assert known(Task.read(task.path), "i", "amd64", root=tmp_path) is None
+    assert [each.name for each in tmp_path.iterdir() if each.is_file()] == [path.name]
+
+
+@pytest.mark.parametrize("content", [b"", b"{", b"[" * 100_000, b'{"schema_version": 2}', b"\xff", b"null"])
+def test_a_broken_file_is_one_line_and_nothing_is_known(make_task: MakeTask, tmp_path: Path, content: bytes) -> None:
+    task, said = Task.read(make_task()), list[str]()
+    path = keep(calibration(task_hash=task.hash), tmp_path)
+    path.write_bytes(content)
+    assert known(task, "i", "amd64", said.append, tmp_path) is None
+    assert said == [f"{path}: is no calibration of this version, so the task is measured anew"]
+
+
+def test_a_file_that_is_about_another_task_is_not_believed(make_task: MakeTask, tmp_path: Path) -> None:
+    task = Task.read(make_task())
+    path = keep(calibration(task_hash=task.hash), tmp_path)
+    keep(calibration(task_hash="other"), tmp_path).replace(path)
+    assert known(task, "i", "amd64", root=tmp_path) is None
+
+
+def test_an_image_is_known_by_its_digest_or_what_it_was_built_of_or_its_id() -> None:
+    def origin(**more: Any) -> ImageOrigin:
+        return ImageOrigin.model_validate({"how": "present", "reference": "r", **more})
+
+    assert image_identity(origin(digest="sha256:d", built_from="b"), "id") == "sha256:d"
+    assert image_identity(origin(built_from="b"), "id") == "built:b"
+    assert image_identity(origin(), "id") == image_identity(None, "id") == "id"
+
+
+def test_they_are_kept_in_the_cache() -> None:
+    assert calibration_directory({"TBENCH_CACHE": "/cache"}) == Path("/cache/calibration")
+    assert calibration_directory({"XDG_CACHE_HOME": "/shared"}) == Path("/shared/tbench/calibration")
