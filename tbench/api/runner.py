@@ -50,7 +50,7 @@ from tbench.tasks.consent import about_withheld
 from tbench.tasks.environment import agent_environment
 from tbench.tasks.sources import TaskSet
 from tbench.tasks.task import Task
-from tbench.verify.calibration import image_identity
+from tbench.verify.calibration import architecture_of, image_identity
 from tbench.verify.policy import VerifyPolicy
 
 _AS_CONFIGURED: Mapping[str, Any] = MappingProxyType({})
@@ -215,10 +215,9 @@ class Runner:
         """
         async with self._places:
             await self._backend.prepare(agent_environment(as_configured(task, self.config)))
-        images, described = self._backend, self._backend.describe()
-        machine = next(iter(described.get("machines", ())), described)
+        images = self._backend
         image = image_identity(images.image_origins.get(task.name), images.image_ids.get(task.name))
-        return image, str(machine.get("architecture", ""))
+        return image, architecture_of(images.describe())
 
     async def rollout(
         self,

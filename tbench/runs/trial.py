@@ -13,7 +13,7 @@ import traceback
 from collections.abc import AsyncIterator, Awaitable, Callable
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 from harness.terminal import Terminal
 from tbench.agents.trial_agent import TrialAgent, Workplace
@@ -36,7 +36,8 @@ from tbench.storage.trial_files import write_files, write_trial
 from tbench.tasks.environment import agent_environment, verifier_environment
 from tbench.tasks.task import Task
 from tbench.text import one_line
-from tbench.verify.policy import VerifyPolicy, verify_by
+from tbench.verify.calibration import CalibratingAgent, Calibration, architecture_of, image_identity, known
+from tbench.verify.policy import VerifyPolicy, like_oracle, verify_by
 from tbench.verify.separate.collecting import collect, hands_over, save_artifacts
 from tbench.verify.separate.grading import SeparateVerifier
 from tbench.verify.verifier import Verdict, VerifierFailed
@@ -297,15 +298,24 @@ class Trial:
         verdict = await verifier.verify(handed)
         if not is_last:
             await verifier.remove()
-        return verdict
+        return like_oracle(verdict, await asyncio.to_thread(self._oracle), part.task)
 
     async def _verdict_beside(self, part: TrialPart, sandbox: Sandbox) -> Verdict:
         said: tuple[str, ...] = ()
         if hands_over(part.task):
             said = await save_artifacts(part.task, sandbox, part.directory, self._policy.artifacts_mb)
         await use_network(sandbox, agent_environment(part.task), "verifier")
-        verdict = await verify_by(self._policy.verify, part.task, sandbox)
+        oracle = await asyncio.to_thread(self._oracle)
+        verdict = await verify_by(self._policy.verify, part.task, sandbox, oracle=oracle)
         return verdict.remarked(said)
+
+    def _oracle(self) -> Calibration | None:
+        """What is known of the task by its oracle, which is not held to itself."""
+        task = self._plan.task
+        if task is None or self._agent.name in get_args(CalibratingAgent):
+            return None
+        image = image_identity(self._progress.image_origin, self._progress.image_id)
+        return known(task, image, architecture_of(self._backend.describe()))
 
     async def _conclude(
         self, started_at: datetime, started: float, queue_sec: float

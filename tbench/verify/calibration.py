@@ -7,10 +7,10 @@ from __future__ import annotations
 
 import hashlib
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 from pydantic import Field, ValidationError
 
@@ -20,6 +20,7 @@ from tbench.files import cache_home, write_atomically
 from tbench.results import Blame, ErrorInfo, ImageOrigin
 from tbench.reward import is_solved
 from tbench.tasks.task import Task
+from tbench.text import plain
 from tbench.verify.tests_shown import Status
 
 CalibratingAgent = Literal["oracle", "nop"]
@@ -126,12 +127,35 @@ def compare_with_oracle(
     return missing, [name for name in expected if shown.get(name) in NOT_RUN]
 
 
+def unlike_oracle(shown: Mapping[str, Status], calibration: Calibration, step: str = "") -> str:
+    """How the tests that a pass shows differ from those of the oracle's passes, in words; empty where they do not."""
+    missing, not_run = compare_with_oracle(shown, calibration, step)
+    expected = len(calibration.passed_by_oracle(step))
+    passed = sum(status == "passed" for status in shown.values())
+    if len([each for each in calibration.of("oracle") if each.is_pass]) == 1 and passed >= expected:
+        missing = []  # names of tests may be others each time, and one pass does not show that
+    found = [("not shown", missing), ("not run", not_run)]
+    words = ", ".join(f"{len(names)} {how} ({_listed(names)})" for how, names in found if names)
+    return words and f"of {expected} tests that the oracle passes {words}"
+
+
+def _listed(names: Sequence[str]) -> str:
+    more = f" and {len(names) - 3} more" if len(names) > 3 else ""
+    return ", ".join(plain(name, 100) for name in names[:3]) + more
+
+
 def image_identity(origin: ImageOrigin | None, image_id: str | None) -> str:
     """What an image is known by on any machine: its digest, what it was built of, or else its id; empty without any."""
     if origin is None:
         return image_id or ""
     built = f"built:{origin.built_from}" if origin.built_from else None
     return origin.digest or built or image_id or ""
+
+
+def architecture_of(described: Mapping[str, Any]) -> str:
+    """The architecture of the first machine that a backend describes; empty where that is not known."""
+    machine = next(iter(described.get("machines", ())), described)
+    return str(machine.get("architecture", ""))
 
 
 def known(

@@ -19,10 +19,12 @@ from tbench.reward import canonical, is_solved
 from tbench.sandbox.backend import Compares, Copies, MakesRoom, Sandbox, removed_afterwards
 from tbench.tasks.task import Task
 from tbench.text import plain
+from tbench.verify.calibration import Calibration, unlike_oracle
 from tbench.verify.changes.installed import UNCOMPARED, Late, compared, late_code
 from tbench.verify.changes.looking import look
 from tbench.verify.changes.signs import Sign, told
 from tbench.verify.changes.work import comes_along, work_of
+from tbench.verify.tests_shown import tests_shown
 from tbench.verify.verifier import Verdict, VerifierFailed, unjudged, verify
 
 _MAY_BE_WHY = (UNCOMPARED,)
@@ -47,34 +49,55 @@ class VerifyPolicy:
         return self.keep == "all" or (self.keep == "failed" and (reward is None or not is_solved(reward)))
 
 
-async def verify_by(policy: Verify, task: Task, sandbox: Sandbox, *, again: bool = False) -> Verdict:
+async def verify_by(
+    policy: Verify, task: Task, sandbox: Sandbox, *, again: bool = False, oracle: Calibration | None = None
+) -> Verdict:
     """The verdict of a verifier that runs where the policy says. Raises TrialError; VerifierFailed has the integrity.
 
     `again`: a verifier ran in this sandbox before. What the agent used up is made free; a verifier that runs in a fresh
-    container, but not beside what the agent left, is a 0.
+    container, but not beside what the agent left, is a 0. `oracle` is what is known of the task by its oracle: a pass
+    has to show the oracle's tests, and where the oracle's work passes in a fresh container, that one decides.
     """
-    verdict = await _attempt(policy, task, sandbox, again=again)
+    verdict = await _attempt(policy, task, sandbox, again=again, oracle=oracle)
     if isinstance(verdict, TrialError):
         verdict = await _verdict_after(verdict, policy, task, sandbox)
-    return _with(verdict, verify=policy)
+    return _with(like_oracle(verdict, oracle, task), verify=policy)
 
 
-async def _attempt(policy: Verify, task: Task, sandbox: Sandbox, *, again: bool) -> Verdict | TrialError:
+def like_oracle(verdict: Verdict, oracle: Calibration | None, task: Task) -> Verdict:
+    """A pass beside those of the oracle: it has to show the same tests, and a sign that those have too says nothing."""
+    if oracle is None or not is_solved(verdict.reward):
+        return verdict
+    passes = [each for each in oracle.of("oracle") if each.is_pass]
+    usual = set.intersection(*(set(each.signs) for each in passes)) if passes else set()
+    signs = [f"cleared: {sign}, as with the oracle" if sign in usual else sign for sign in verdict.integrity.tamper]
+    step = task.step.name if task.step is not None else ""
+    for place in ("", "isolated/"):
+        prefix = f"{place}verifier/"
+        logs = {name.removeprefix(prefix): data for name, data in verdict.files.items() if name.startswith(prefix)}
+        if logs and (words := unlike_oracle(tests_shown(logs), oracle, step)):
+            signs.append(f"unlike-oracle: {words}")
+    return _with(verdict, tamper=tuple(signs))
+
+
+async def _attempt(
+    policy: Verify, task: Task, sandbox: Sandbox, *, again: bool, oracle: Calibration | None = None
+) -> Verdict | TrialError:
     """A verdict, or the error in its place that the agent may be the cause of; others are raised."""
     try:
-        return await _verdict(policy, task, sandbox, again=again)
+        return await _verdict(policy, task, sandbox, again, oracle)
     except TrialError as error:
         if not error.agent_can_cause:
             raise
         return error
 
 
-async def _verdict(policy: Verify, task: Task, sandbox: Sandbox, *, again: bool) -> Verdict:
+async def _verdict(policy: Verify, task: Task, sandbox: Sandbox, again: bool, oracle: Calibration | None) -> Verdict:
     if policy == "isolated":
         return await _in_a_copy(task, sandbox)
     shared = await verify(task, sandbox, again=again)
     if shared.reward > 0 and isinstance(sandbox, Compares):
-        return await _looked_at(policy, task, sandbox, shared)
+        return await _looked_at(policy, task, sandbox, shared, oracle)
     return shared
 
 
@@ -96,7 +119,9 @@ async def _with_work(task: Task, sandbox: Copies, paths: Sequence[str], removed:
 # -- a pass in the agent's own container ---------------------------------------------------------
 
 
-async def _looked_at(policy: Verify, task: Task, sandbox: Sandbox, shared: Verdict) -> Verdict:
+async def _looked_at(
+    policy: Verify, task: Task, sandbox: Sandbox, shared: Verdict, oracle: Calibration | None
+) -> Verdict:
     """A pass in the agent's own container with what speaks against it and, for `both`, one from a fresh container."""
     try:
         seen, signs = await look(task, sandbox, shared.facts)
@@ -120,7 +145,13 @@ async def _looked_at(policy: Verify, task: Task, sandbox: Sandbox, shared: Verdi
     if policy == "shared" or isolated is None:
         return shared
     if isinstance(isolated, Verdict):
-        return _joined(shared, isolated, along=told(sign for sign in signs if comes_along(sign, seen)))
+        works_fresh = None if oracle is None else oracle.passes_fresh
+        if works_fresh and isinstance(sandbox, Copies) and canonical(isolated.reward) < canonical(shared.reward):
+            # A verifier may be flaky: no pass is taken away for that.
+            again = await _with_work(task, sandbox, *work_of(seen, signs))
+            isolated = max(isolated, again, key=lambda each: each.reward)
+        along = told(sign for sign in signs if comes_along(sign, seen))
+        return _joined(shared, isolated, along=along, works_fresh=works_fresh)
     return _unconfirmed(shared, isolated, "no verdict in a fresh container")
 
 
@@ -152,10 +183,11 @@ async def _elsewhere(
     return verdict, signs
 
 
-def _joined(shared: Verdict, isolated: Verdict, *, along: Sequence[str]) -> Verdict:
+def _joined(shared: Verdict, isolated: Verdict, *, along: Sequence[str], works_fresh: bool | None) -> Verdict:
     """What two verdicts come to: a pass in the fresh container is earned, else the signs against the other decide.
 
-    `along` are signs about what both containers have.
+    `along` are signs about what both containers have. Where the oracle's work passes in a fresh container
+    (`works_fresh`), a pass that needs more is none.
     """
     beside = {f"isolated/{name}": data for name, data in isolated.files.items() if name.startswith("verifier/")}
     rewards = {"isolated": isolated.reward, "shared": shared.reward}
@@ -165,7 +197,10 @@ def _joined(shared: Verdict, isolated: Verdict, *, along: Sequence[str]) -> Verd
         seen = (sign if is_weak(sign) or sign in along else f"cleared: {sign}" for sign in signs)
         return _with(joined, tamper=(*isolated.integrity.tamper, *seen))
     words = f"{isolated.reward:g} in a fresh container, {shared.reward:g} in the agent's own"
-    if all(map(is_weak, signs)) and not any(sign.startswith(_MAY_BE_WHY) for sign in signs):
+    if works_fresh:
+        words = f"{words}; the oracle's work passes in a fresh one"
+    elif all(map(is_weak, signs)) and not any(sign.startswith(_MAY_BE_WHY) for sign in signs):
+        words += "; so does the oracle's work" if works_fresh is False else "; no oracle says whether work has to"
         return _with(joined, tamper=(*signs, *isolated.integrity.tamper, f"needs-system: {words}"))
     lower = dataclasses.replace(joined, reward=isolated.reward, metrics=isolated.metrics)
     return _with(lower, tamper=(*signs, *isolated.integrity.tamper, f"disagreement: {words}"))

@@ -353,7 +353,7 @@ def _without_protection() -> Iterator[None]:
         yield
 
 
-async def _verify_plainly(_: str, task: Task, sandbox: Sandbox, *, again: bool = False) -> Verdict:
+async def _verify_plainly(_: str, task: Task, sandbox: Sandbox, **__: object) -> Verdict:
     """What a runner does that thinks of no cheat: copy the tests, run them, read the reward."""
     await sandbox.put(tree_at("/tests", task.tests))
     run = "bash /tests/test.sh >/logs/verifier/stdout.txt 2>&1 </dev/null"

@@ -29,6 +29,7 @@ from tbench.sandbox.docker.labels import LABEL_RUN, LABEL_SNAPSHOT
 from tbench.storage.run_store import RunStore
 from tbench.tasks.sources import TaskSet
 from tbench.tasks.task import Task
+from tbench.verify.calibration import Calibration
 from tbench.verify.policy import verify_by
 from tbench.verify.verifier import Verdict, VerifierFailed
 
@@ -107,12 +108,14 @@ WORKS = "echo x > /app/done; echo x > /app/same; "
 def judged(make_task: MakeTask, start_sandbox: Start) -> Any:
     """Lets an agent's script work in a new sandbox; the verdict by a policy, and the kinds of its signs."""
 
-    async def run(policy: Verify, agent: str, test: str, **parts: Any) -> tuple[Verdict, list[str]]:
+    async def run(
+        policy: Verify, agent: str, test: str, oracle: Calibration | None = None, **parts: Any
+    ) -> tuple[Verdict, list[str]]:
         path = make_task(test=test, **parts)
         sandbox = await start_sandbox(path)
         async with asyncio.timeout(BOUND_SEC):
             assert (await sandbox.shell(agent, timeout_sec=30)).exit_code == 0
-            verdict = await verify_by(policy, Task.read(path), sandbox)
+            verdict = await verify_by(policy, Task.read(path), sandbox, oracle=oracle)
         return verdict, [sign.partition(":")[0] for sign in verdict.integrity.tamper]
 
     return run
@@ -141,6 +144,42 @@ async def test_a_pass_that_needs_the_system_stands_where_nothing_speaks_against_
     verdict, kinds = await judged("both", f"{WORKS} mkdir -p /usr/lib/thing", JUDGES.format("/usr/lib/thing"))
     assert (verdict.reward, kinds) == (1.0, ["needs-system"]), verdict.integrity.tamper
     assert verdict.integrity.rewards == {"isolated": 0.0, "shared": 1.0}
+
+
+def measured(tests: dict[str, str] | None = None, signs: tuple[str, ...] = (), **rewards: float) -> Calibration:
+    passed = {"agent": "oracle", "reward": 1.0, "rewards": rewards, "tests": {"": tests or {}}, "signs": signs}
+    trials = [passed | {"repetition": number} for number in range(2)]
+    about = {"task": "t", "task_hash": "h", "image": "i", "architecture": "amd64"}
+    return Calibration.model_validate(about | {"measured_at": "2026-01-01T00:00:00Z", "trials": trials})
+
+
+@pytest.mark.parametrize(("isolated", "reward", "kinds"), [(1.0, 0.0, ["disagreement"]), (0.0, 1.0, ["needs-system"])])
+async def test_where_the_work_of_the_oracle_passes_in_a_fresh_container_that_one_decides(
+    judged: Any, isolated: float, reward: float, kinds: list[str]
+) -> None:
+    oracle = measured(shared=1.0, isolated=isolated)
+    agent, test = f"{WORKS} mkdir -p /usr/lib/thing", JUDGES.format("/usr/lib/thing")
+    verdict, found = await judged("both", agent, test, oracle)
+    assert (verdict.reward, found) == (reward, kinds)
+    assert "oracle" in verdict.integrity.tamper[-1]
+
+
+@pytest.mark.parametrize("policy", ["shared", "isolated"])
+async def test_a_pass_shows_the_tests_that_the_passes_of_the_oracle_show(judged: Any, policy: Verify) -> None:
+    test = 'cat /app/shown; echo "=== $(cat /app/counts) in 0.01s ==="; echo 1 > /logs/verifier/reward.txt\n'
+    oracle = measured({"test_a::one": "passed", "test_a::two": "passed", "test_a::three": "failed"})
+    honest = "printf 'PASSED test_a.py::one\nPASSED test_a.py::two\n' > /app/shown; echo 2 passed > /app/counts"
+    assert (await judged(policy, honest, test, oracle))[1] == []
+    skips = "printf 'PASSED test_a.py::one\n' > /app/shown; echo 1 passed, 1 skipped > /app/counts"
+    verdict, kinds = await judged(policy, skips, test, oracle)
+    assert (verdict.reward, kinds) == (1.0, ["unlike-oracle"])
+    assert verdict.integrity.tamper == ("unlike-oracle: of 2 tests that the oracle passes 1 not shown (test_a::two)",)
+
+
+async def test_a_sign_that_the_passes_of_the_oracle_have_too_says_nothing(judged: Any) -> None:
+    agent, test = f"{WORKS} cp /bin/true /bin/c; mv /bin/c /bin/cmp", JUDGES.format("/bin")
+    (sign,) = (await judged("shared", agent, test))[0].integrity.tamper
+    assert (await judged("shared", agent, test, measured(signs=(sign,))))[1] == ["cleared"]
 
 
 async def test_a_file_for_which_there_is_no_way_to_the_fresh_container_stays_behind(judged: Any) -> None:
