@@ -124,7 +124,7 @@ class ImageOrigin(Frozen):
 NOTHING_SEEN = Integrity()
 _WEAK = """tests-touched tool-added tool-asked-for tool-made package-added package-changed pytest-config module-beside
     downloads-redirected accounts-changed loader-places git-hook-added installed-beside verifier-ended needs-system
-    unconfirmed cleared fails-with-work failed-tests other-reward"""
+    unconfirmed cleared fails-with-work failed-tests other-reward unread"""
 WEAK_SIGNALS = frozenset(_WEAK.split())
 """Kinds of signs of tampering that are often honest work."""
 

@@ -97,12 +97,14 @@ ChangeKind = Literal["added", "changed", "removed"]
 
 @dataclass(frozen=True)
 class GivenNames:
-    """What a backend itself writes into the files of a sandbox that say where servers are."""
+    """What a backend itself writes into the files of a sandbox that say where servers are, and where it mounts."""
 
     servers: frozenset[str] = frozenset()
     """Addresses of name servers."""
     hosts: frozenset[tuple[str, str]] = frozenset()
     """Addresses with one name each, as in /etc/hosts."""
+    volumes: frozenset[str] = frozenset()
+    """Directories that are volumes: what lies there is not compared with the image."""
 
 
 @runtime_checkable

@@ -176,6 +176,21 @@ async def test_a_pass_shows_the_tests_that_the_passes_of_the_oracle_show(judged:
     assert verdict.integrity.tamper == ("unlike-oracle: of 2 tests that the oracle passes 1 not shown (test_a::two)",)
 
 
+@pytest.mark.parametrize(
+    ("agent", "dockerfile", "words"),
+    [
+        ("true", OWN_IMAGE, "/data is a volume"),
+        ("truncate -s 600M /usr/lib/x; truncate -s 600M /usr/bin/diff", None, "/usr/bin/diff, /usr/lib/x is too large"),
+        ("touch /etc/$(printf 'a\\001')", None, "has a name that cannot be asked for"),
+    ],
+)
+async def test_what_could_not_be_looked_at_is_said(judged: Any, agent: str, dockerfile: str | None, words: str) -> None:
+    parts = {} if dockerfile is None else {"dockerfile": dockerfile}
+    verdict, _ = await judged("shared", agent, "echo 1 > /logs/verifier/reward.txt\n", **parts)
+    assert verdict.reward == 1.0
+    assert any(sign.startswith("unread:") and words in sign for sign in verdict.integrity.tamper), verdict.integrity
+
+
 async def test_a_sign_that_the_passes_of_the_oracle_have_too_says_nothing(judged: Any) -> None:
     agent, test = f"{WORKS} cp /bin/true /bin/c; mv /bin/c /bin/cmp", JUDGES.format("/bin")
     (sign,) = (await judged("shared", agent, test))[0].integrity.tamper
@@ -184,7 +199,7 @@ async def test_a_sign_that_the_passes_of_the_oracle_have_too_says_nothing(judged
 
 async def test_a_file_for_which_there_is_no_way_to_the_fresh_container_stays_behind(judged: Any) -> None:
     verdict, kinds = await judged("both", f"{WORKS} truncate -s 5G /app/disk.img", JUDGES.format("/bin"))
-    assert (verdict.reward, kinds) == (1.0, [])
+    assert (verdict.reward, kinds) == (1.0, ["unread"])
     assert verdict.integrity.rewards == {"isolated": 1.0, "shared": 1.0}
 
 

@@ -29,6 +29,7 @@ from tbench.verify.changes.work import imported_work, may_mention, mention_signs
 from tbench.verify.report import Facts
 
 _LOOK_SEC = 600.0
+_CONTINUE_SEC = 20.0
 _LIST = f"""{BUSYBOX} find / -xdev ! -path '/proc/*' 2>/dev/null || [ $? = 1 ] || exit
 printf '\\0%s' "$PATH"
 """
@@ -111,6 +112,7 @@ async def look(task: Task, sandbox: Sandbox, facts: Facts | None = None) -> tupl
             Sign(UNCOMPARED, sign.path, "changed while the tests ran beside processes of the agent"): None
             for sign in _signs(during)
         }
+    signs |= dict.fromkeys(_unread(seen, sums | contents), None)
     if not isinstance(sandbox, Copies):
         return seen, tuple(signs)
 
@@ -134,6 +136,19 @@ async def _together() -> AsyncIterator[asyncio.TaskGroup]:
 def _signs(seen: Seen) -> Iterable[Sign]:
     for rules in (tool_signs, python_signs, system_signs, mention_signs, patch_signs):
         yield from rules(seen)
+
+
+def _unread(seen: Seen, wanted: set[str]) -> Iterator[Sign]:
+    """What could not be looked at, and is not taken for harmless: volumes, odd names, files beyond the bounds."""
+    for path in sorted(seen.given.volumes):
+        yield Sign("unread", path, "is a volume, which is not compared with the image")
+    for path, change in seen.changes.items():
+        if change != "removed" and not path.isprintable() and not _DULL.fullmatch(path):
+            yield Sign("unread", path, "has a name that cannot be asked for")
+    for path in sorted(wanted & seen.changes.keys()):
+        now = seen.now.get(path)
+        if now is not None and now.mode >> 12 == 0o10 and not now.sha256:
+            yield Sign("unread", path, "is too large to be compared")
 
 
 def _put_back(seen: Seen, touched: frozenset[str]) -> Iterator[Sign]:
@@ -207,17 +222,18 @@ async def _files(
         f"{kind}\t{path}" for kind, paths in (("s", sums), ("c", contents), ("g", mentioning)) for path in sorted(paths)
     ]
     stdin = "".join(f"{line}\n" for line in wanted if "\n" not in line).encode("utf-8", "surrogateescape")
-    told = await output_of(
-        sandbox,
-        _script(),
-        timeout_sec=_LOOK_SEC,
-        environment={
-            "TBENCH_LOOK_PATTERN": _MENTIONS if mentioning else "",
-            "TBENCH_LOOK_SINCE": since,
-            "TBENCH_LOOK_ALONE": "1" if alone else "",
-        },
-        stdin=stdin,
-    )
+    environment = {
+        "TBENCH_LOOK_PATTERN": _MENTIONS if mentioning else "",
+        "TBENCH_LOOK_SINCE": since,
+        "TBENCH_LOOK_ALONE": "1" if alone else "",
+    }
+    try:
+        told = await output_of(sandbox, _script(), timeout_sec=_LOOK_SEC, environment=environment, stdin=stdin)
+    except TrialError:
+        if alone:  # its time may have been over, and the others still stand
+            with contextlib.suppress(TrialError):
+                await sandbox.shell("kill -CONT -1", timeout_sec=_CONTINUE_SEC, user="root")
+        raise
     modes, sha256, mentions, made, touched, archive = (told.split(b"\0", 5) + [b""] * 6)[:6]
     held = unpack(io.BytesIO(archive), _CONTENT_BYTES, whole_names=True)
     digests = sums_by_path(_text(sha256))

@@ -6,7 +6,7 @@ them, too.
 
 from __future__ import annotations
 
-from tbench.sandbox.backend import GivenNames
+from tbench.sandbox.backend import TOOLS, GivenNames
 from tbench.sandbox.docker.engine import Engine
 
 _SHARED = "container:"
@@ -16,13 +16,15 @@ _MOST_SHARED = 8
 
 async def given_names(engine: Engine, container_id: str) -> GivenNames:
     """The names of a container. Raises EngineError."""
-    owner = container_id
+    owner, mounts = container_id, None
     for _ in range(_MOST_SHARED):
-        config = (await engine.call(engine.api.inspect_container, owner, again=True))["HostConfig"]
+        found = await engine.call(engine.api.inspect_container, owner, again=True)
+        config, mounts = found["HostConfig"], found.get("Mounts") if mounts is None else mounts
         mode = config.get("NetworkMode") or ""
         if not mode.startswith(_SHARED):
             break
         owner = mode.removeprefix(_SHARED)
     pairs = (entry.partition(":") for entry in config.get("ExtraHosts") or ())
     hosts = frozenset((address, name) for name, _, address in pairs)
-    return GivenNames(servers=frozenset(config.get("Dns") or ()), hosts=hosts)
+    volumes = frozenset(each["Destination"] for each in mounts or () if not each["Destination"].startswith(TOOLS))
+    return GivenNames(servers=frozenset(config.get("Dns") or ()), hosts=hosts, volumes=volumes)
