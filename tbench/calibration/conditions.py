@@ -91,8 +91,3 @@ def _tight(oracle: list[MeasuredTrial], nop: list[MeasuredTrial]) -> str:
     shares += [(each.shares["tests"], "tests of nop") for each in nop if "tests" in each.shares]
     share, what = max((each for each in shares if not each[1].startswith("memory")), default=(0.0, ""))
     return f"{what}: {share:.0%} of the time limit" if share >= TIGHT else ""
-
-
-def worst_first(all_of_them: Mapping[str, Mapping[Condition, str]]) -> list[str]:
-    """The names of tasks that are not healthy, each with what is worst, for a line beside a score."""
-    return [f"{name} ({next(iter(found))})" for name, found in all_of_them.items() if not is_healthy(found)]

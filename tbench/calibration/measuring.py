@@ -24,6 +24,8 @@ from tbench.verify.calibration import CalibratingAgent, Calibration, MeasuredTri
 from tbench.verify.tests_shown import tests_shown
 
 AGENTS: tuple[CalibratingAgent, ...] = ("oracle", "nop")
+REPETITIONS = 3
+"""Trials of each agent, where nothing else is asked for."""
 _MOST_BYTES = 16 << 20
 _MOST_REPORTS = 20
 

@@ -130,6 +130,7 @@ async def _execute(
                 gate=chat.outage if chat is not None else None,
                 expected_sec=expected,
                 pace=await begun_pace(config, chat, events),
+                calibrate=partial(_unhealthy, config, tasks) if config.schedule.calibrate != "off" else None,
             )
     finally:
         if chat is not None:
@@ -143,6 +144,19 @@ async def _execute(
     elif outcome.interrupted:
         print_line(f"tbench: interrupted; {go_on}", err=True)
     return outcome
+
+
+async def _unhealthy(config: RunConfig, tasks: TaskSet, say: Callable[[str], None]) -> Mapping[str, str]:
+    """The tasks of a run that are not healthy, by name with what is worst. Raises UsageError."""
+    from tbench.calibration.conditions import conditions, is_healthy
+    from tbench.calibration.measuring import REPETITIONS, Calibrating
+
+    again = config.schedule.calibrate == "all"
+    able = [task for task in tasks.tasks if task.has_oracle and not task.unsupported]
+    say(f"calibration: oracle and nop in {counted(len(able), 'task')}, where they are not known")
+    measured = await Calibrating.of(config, REPETITIONS, again=again, say=say).tasks(able)
+    found = {each.task.name: conditions(each) for each in measured}
+    return {name: next(iter(each)) for name, each in found.items() if not is_healthy(each)}
 
 
 async def begun_pace(config: RunConfig, chat: Endpoint | None, events: Events) -> Pace | None:

@@ -112,6 +112,8 @@ class RunDocument(RunPlan):
     """What the replies of all trials say about themselves; None until the run has come to an end."""
     reply_notes: tuple[str, ...] = ()
     """What is odd about them, a line each."""
+    unhealthy: dict[str, str] | None = None
+    """Tasks whose verdicts are doubtful on this machine, by name with why; None where they were not calibrated."""
     dataset: DatasetOrigin | None = None
     """The dataset that the tasks are of; None for bundled tasks and those of a path."""
     tasks: tuple[PlannedTask, ...]

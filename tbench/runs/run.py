@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 import platform
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -51,6 +51,9 @@ from tbench.tasks.sources import TaskSet
 from tbench.tasks.task import Task
 from tbench.text import names_shown
 from tbench.verify.policy import VerifyPolicy
+
+Calibrate = Callable[[Callable[[str], None]], Awaitable[Mapping[str, str]]]
+"""Measures a run's tasks, telling how far it is; gives those not healthy, by name with why. Raises UsageError."""
 
 
 @dataclass(frozen=True)
@@ -323,12 +326,14 @@ async def execute_run(
     known: Sequence[Steps] = (),
     expected_sec: Mapping[str, float] = MappingProxyType({}),
     pace: Pace | None = None,
+    calibrate: Calibrate | None = None,
 ) -> RunOutcome:
     """Execute a run from start to end: directory, backend, trials, final run.json. Raises UsageError.
 
     With `earlier` it goes on where that ended: with the trials that have no verdict, and those that `retry_errors`
     names. When cancelled it cleans up and returns the results so far. `waits` and `known` are
-    those of Run, `expected_sec` that of plan_trials. `pace` has begun.
+    those of Run, `expected_sec` that of plan_trials. `pace` has begun. When all trials have ended, `calibrate` says
+    which tasks are not healthy.
     """
 
     def say(text: str) -> None:
@@ -380,6 +385,8 @@ async def execute_run(
             )
             async with controlled(directory, run.control, say):
                 outcome = await run.execute()
+            if calibrate is not None and _status(outcome) == "finished":
+                document = document.model_copy(update={"unhealthy": await _unhealthy(calibrate, say)})
         status = _status(outcome)
     except asyncio.CancelledError:
         # Before the first trial: afterwards the run itself takes care of it.
@@ -395,6 +402,17 @@ async def execute_run(
         }
         _close(store, document.model_copy(update=ending), say)
     return replace(outcome, results=[*standing, *outcome.results])
+
+
+async def _unhealthy(calibrate: Calibrate, say: Callable[[str], None]) -> dict[str, str] | None:
+    """Which tasks are not healthy; None where that was cut short, which costs a run nothing that it has."""
+    try:
+        return dict(await calibrate(say))
+    except asyncio.CancelledError:
+        say("calibration: cut short; what was measured is kept")
+    except UsageError as error:
+        say(f"calibration: {error}")
+    return None
 
 
 def require_capabilities(config: RunConfig, backend: Backend) -> None:

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from datetime import UTC, datetime
+from types import MappingProxyType
 from typing import NamedTuple
 
 from harness.replies import RepliesSeen, run_notes
@@ -48,6 +49,7 @@ from tbench.scores.summary import (
     Summary,
     TaskRow,
     TimeSplit,
+    UnhealthyTasks,
     UnreachedSteps,
 )
 
@@ -84,6 +86,7 @@ def summarise(
     is_bounded: bool = True,
     is_sampled: bool = True,
     names: Sequence[str] = (),
+    unhealthy: Mapping[str, str] = MappingProxyType({}),
 ) -> Summary:
     """Sum up the final results of a run over its plan. `population` makes the +- a population std.
 
@@ -93,7 +96,8 @@ def summarise(
     last line. `dataset` and the `broken_rules` of its leaderboard are taken over. Without `intervals` the summary has
     none: they take longer than all the rest. Without `is_bounded`, for tasks whose rewards may be other than 0 to 1, it
     has no bounds. Without `is_sampled`, at temperature 0, equal replies are as they should be. `names` are those of the
-    model that was asked for. With a `shard` only its trials are planned, and there is no score.
+    model that was asked for. `unhealthy` are tasks with doubtful verdicts, by name with why. With a `shard` only its
+    trials are planned, and there is no score.
     Raises MixedResults, and ValueError for a plan that names a task or a
     seed twice.
     """
@@ -138,6 +142,7 @@ def summarise(
         metrics=_metrics(ended, planned_tasks, planned_seeds, population) if shard is None else (),
         shard=ShardCounts(name=shard.name, trials=len(planned), whole=whole) if shard is not None else None,
         unreached=_unreached(ended, len(planned)),
+        unhealthy=_unhealthy(ended, planned_tasks, planned_seeds, unhealthy) if shard is None else None,
     )
 
 
@@ -288,6 +293,21 @@ def _metric(
     table = RewardTable.of(told, [task for task in tasks if task in having], seeds)
     over_seeds = mean_std(per_seed_scores(table), population=population)
     return Metric(name=name, mean=over_seeds.mean, std=over_seeds.std, tasks=len(having), trials=len(told))
+
+
+def _unhealthy(
+    results: Iterable[FinalResult], tasks: Sequence[str], seeds: Sequence[int], unhealthy: Mapping[str, str]
+) -> UnhealthyTasks | None:
+    """The unhealthy ones of the planned tasks, and the score without them; None where there are none."""
+    found = {task: unhealthy[task] for task in tasks if task in unhealthy}
+    if not found:
+        return None
+    others = [task for task in tasks if task not in found]
+    verdicts = [TrialReward(each.task, each.seed, each.reward) for each in results if each.task not in found]
+    if all(each.reward is None for each in verdicts):
+        return UnhealthyTasks(tasks=found, score=None)
+    table = RewardTable.of(verdicts, others, seeds, is_bounded=False)
+    return UnhealthyTasks(tasks=found, score=score(table))
 
 
 def _unreached(results: Iterable[FinalResult], planned: int) -> UnreachedSteps | None:

@@ -15,7 +15,7 @@ from tbench.origin import DatasetOrigin
 from tbench.results import Blame, Stage, TaskStepResult
 from tbench.scores.intervals import IntervalMethod
 from tbench.scores.pressure import Pressure
-from tbench.text import counted
+from tbench.text import counted, names_shown
 
 SUMMARY_SCHEMA_VERSION = 2
 
@@ -140,6 +140,15 @@ class UnreachedSteps(Frozen):
     score: float
 
 
+class UnhealthyTasks(Frozen):
+    """Tasks whose verdicts are doubtful on the run's machine, and what the score is without them."""
+
+    tasks: dict[str, str]
+    """Why, by task."""
+    score: float | None
+    """None where no trial of another task was scored."""
+
+
 @dataclass(frozen=True, slots=True)
 class Cell:
     """One planned trial in the task x seed grid; no model, as there are many, and a model takes four times as much."""
@@ -250,6 +259,8 @@ class Summary(Frozen):
     """None for a whole run."""
     unreached: UnreachedSteps | None = None
     """None where every trial with a verdict came to the last step of its task."""
+    unhealthy: UnhealthyTasks | None = None
+    """None where all planned tasks are healthy, or were not calibrated."""
 
     @property
     def coverage(self) -> float:
@@ -290,9 +301,18 @@ class Summary(Frozen):
     def score_lines(self) -> tuple[str, ...]:
         """The score by both conventions, `score_line` and over scored trials only, with bounds below full coverage.
 
-        Where steps of tasks were never begun, also that with a 0 for them.
+        Where steps of tasks were never begun, also that with a 0 for them; where tasks are not healthy, that without.
         """
-        return (*self._lines_of_trials, *self._line_of_steps)
+        return (*self._lines_of_trials, *self._line_of_steps, *self._line_of_unhealthy)
+
+    @property
+    def _line_of_unhealthy(self) -> tuple[str, ...]:
+        if (found := self.unhealthy) is None:
+            return ()
+        are = "is" if len(found.tasks) == 1 else "are"
+        named = names_shown(f"{task} ({why})" for task, why in found.tasks.items())
+        rest = "" if found.score is None else f"; without {'it' if are == 'is' else 'them'} {percent(found.score)} %"
+        return (f"{len(found.tasks)} of {counted(len(self.tasks), 'task')} {are} not healthy here: {named}{rest}",)
 
     @property
     def _line_of_steps(self) -> tuple[str, ...]:
@@ -362,7 +382,8 @@ class Summary(Frozen):
         repeated [text]; flags [{trial, reward, tamper, is_weak}];
         dataset null or {name, version, source, url, commit, path, entry, tasks, digest, verified, compared, differing,
         listed_commit, trials_per_task}; broken_rules [text]; metrics [{name, mean, std, tasks, trials}];
-        unreached null or {trials, steps, score}; shard null or {name, trials, whole}.
+        unreached null or {trials, steps, score}; shard null or {name, trials, whole};
+        unhealthy null or {tasks {task: why}, score}.
         """
         lines = {
             "score_line": self.score_line,

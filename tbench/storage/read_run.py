@@ -131,6 +131,11 @@ class StoredRun(Frozen):
         return {task.name: task.hash for task in about.tasks if task.hash} if about is not None else {}
 
     @property
+    def unhealthy(self) -> dict[str, str]:
+        """The tasks whose verdicts are doubtful on its machine, by name with why; empty where that is not known."""
+        return (self.document.unhealthy if self.document is not None else None) or {}
+
+    @property
     def broken_rules(self) -> tuple[str, ...]:
         """The rules of the dataset's leaderboard that the run breaks."""
         return broken_rules(self.document) if self.document is not None else ()

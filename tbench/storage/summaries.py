@@ -39,6 +39,7 @@ def summary_of(
         is_bounded=run.is_bounded,
         names=run.names_of_model,
         is_sampled=run.is_sampled,
+        unhealthy=run.unhealthy,
     )
 
 

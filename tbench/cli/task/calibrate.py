@@ -28,15 +28,13 @@ if TYPE_CHECKING:
     "-k",
     "repetitions",
     type=click.IntRange(1, 100),
-    default=3,
-    show_default=True,
     metavar="INT",
-    help="Trials of each agent in each task.",
+    help="Trials of each agent in each task; default: 3.",
 )
 @click.option("--again", is_flag=True, help="Also run what is known of these tasks and images.")
 @click.option("--page", metavar="FILE", type=A_PATH, help="Also write the table as an HTML page.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object per task, each on a line of its own.")
-def calibrate(given: Given[RunConfig], repetitions: int, again: bool, page: Path | None, as_json: bool) -> None:
+def calibrate(given: Given[RunConfig], repetitions: int | None, again: bool, page: Path | None, as_json: bool) -> None:
     """Measure what oracle and nop score in tasks, how often, and how near to the limits; exit 2 for unhealthy ones."""
     from tbench.calibration.conditions import conditions, is_healthy
     from tbench.cli.tasks import chosen_tasks
@@ -62,13 +60,15 @@ def calibrate(given: Given[RunConfig], repetitions: int, again: bool, page: Path
         raise click.exceptions.Exit(exit_codes.USAGE)
 
 
-def _calibrated(tasks: Sequence[Task], config: RunConfig, repetitions: int, again: bool) -> list[CalibratedTask]:
-    from tbench.calibration.measuring import Calibrating
+def _calibrated(tasks: Sequence[Task], config: RunConfig, repetitions: int | None, again: bool) -> list[CalibratedTask]:
+    from tbench.calibration.measuring import REPETITIONS, Calibrating
     from tbench.cli.interruption import run_interruptibly
 
     if not tasks:
         return []
-    trying = Calibrating.of(config, repetitions, again=again, say=lambda text: print_line(text, err=True))
+    trying = Calibrating.of(
+        config, repetitions or REPETITIONS, again=again, say=lambda text: print_line(text, err=True)
+    )
     return run_interruptibly(trying.tasks(tasks), stopping="stopping: containers are being removed")
 
 
