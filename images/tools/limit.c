@@ -6,7 +6,7 @@
  *
  * With TBENCH_END in the environment, which the program does not get, that is printed behind what the program has
  * printed, and 1 if it reached the limit, else 0: whoever reads knows that it is whole, and that no connection was
- * cut. */
+ * cut. Nobody in the container can open its output by way of it, as it is not dumpable. */
 #include <errno.h>
 #include <poll.h>
 #include <signal.h>

@@ -1,15 +1,18 @@
-"""Reads the report of the verifier's script: the facts that a verdict and what speaks against it rest on."""
+"""Reads what the verifier's script prints: the facts that a verdict and what speaks against it rest on, and files."""
 
 from __future__ import annotations
 
 import io
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from tbench.sandbox.archive import unpack
 
-_SIGNALLED = 129
-"""The lowest exit code of a command that a signal ended."""
+_SIGNALLED = range(129, 193)
+"""Exit codes of commands that a signal ended."""
+_END = re.compile(rb"([0-9a-f-]{36}) end\n\Z")
+_FOREIGN = "somebody else wrote into the verifier's output"
 
 
 @dataclass(frozen=True)
@@ -33,7 +36,7 @@ class Facts:
     took_sec: float = 0.0
     """How long the verifier's script ran."""
     odd: tuple[str, ...] = ()
-    """Reward files that are no plain files: links, pipes, directories, or files with a second name."""
+    """What the reward file is that counts, where it is no plain file with one name, as a sentence."""
     evidence: tuple[str, ...] = ()
     repairs: tuple[str, ...] = ()
     changed_tests: tuple[str, ...] = ()
@@ -49,15 +52,17 @@ class Facts:
     """Whether bash told that test.sh came to its end."""
     told: tuple[str, ...] = ()
     """The traced commands of those lines of test.sh that write a reward."""
-    wrote_last: bool = True
-    """Whether bash ran nothing but its own commands after the last of them."""
+    wrote_last: bool = False
+    """Whether bash itself, after the last of them, started no other program."""
+    others_spoke: bool = False
+    """Whether others than bash itself, after that, wrote into its trace: a subshell, or who would be taken for one."""
     is_complete: bool = False
     """Whether the report came to its end, so that nobody ended the verifier's shell."""
 
     @property
     def was_killed(self) -> bool:
         """Whether a signal ended test.sh, but not because its time was over."""
-        return (self.exit_code or 0) >= _SIGNALLED and not self.timed_out and not self.has_ended
+        return self.exit_code in _SIGNALLED and not self.timed_out and not self.has_ended
 
     @property
     def never_began(self) -> bool:
@@ -68,13 +73,48 @@ class Facts:
 NO_FACTS = Facts()
 
 
-def read_report(output: bytes, limit_bytes: int) -> tuple[Facts, dict[str, bytes]]:
-    """The facts and the files (below /logs, and evidence; cut at the limit) from what the script printed."""
-    report, _, archive = output.partition(b"\0")
+@dataclass(frozen=True)
+class Message:
+    """What a part of the verifier's script hands over, and its report.
+
+    It is the whole of what the part printed, between marks that were drawn for it: whoever adds a byte is seen.
+    """
+
+    handed: bytes = b""
+    report: bytes = b""
+    is_whole: bool = False
+    is_foreign: bool = False
+    """Whether somebody else wrote beside it; then nothing of it is believed."""
+
+    @classmethod
+    def read(cls, output: bytes) -> Message:
+        """The message in the output of a part, which may have broken off."""
+        end = _END.search(output, max(0, len(output) - 64))
+        if end is None:
+            return cls(is_foreign=b" end\n" in output)
+        pieces = output[: end.start()].split(end[1] + b"\n")
+        if len(pieces) != 3 or pieces[0]:
+            return cls(is_foreign=True)
+        return cls(pieces[1], pieces[2], is_whole=True)
+
+    @property
+    def facts(self) -> dict[str, list[str]]:
+        """Values of the report's lines by their kind."""
+        found: dict[str, list[str]] = {}
+        for line in self.report.decode("utf-8", "replace").split("\n"):
+            kind, _, value = line.partition("\t")
+            found.setdefault(kind, []).append(value)
+        return found
+
+
+def read_report(messages: Sequence[Message], limit_bytes: int) -> tuple[Facts, dict[str, bytes]]:
+    """The facts of all messages; the files (below /logs, and evidence; cut at the limit) that the last hands over."""
     found: dict[str, list[str]] = {}
-    for line in report.decode("utf-8", "replace").split("\n"):
-        kind, _, value = line.partition("\t")
-        found.setdefault(kind, []).append(value)
+    for message in messages:
+        for kind, values in message.facts.items():
+            found.setdefault(kind, []).extend(values)
+    foreign = (_FOREIGN,) if any(message.is_foreign for message in messages) else ()
+    last_write = found.get("wrote_last")
     code = found.get("code", [""])[0]
     facts = Facts(
         exit_code=int(code) if code.isdigit() else None,
@@ -83,7 +123,7 @@ def read_report(output: bytes, limit_bytes: int) -> tuple[Facts, dict[str, bytes
         began_at=began_at if re.fullmatch(r"\d+\.\d+", began_at := found.get("began_at", [""])[0]) else "",
         outlived=_number(found.get("outlived")),
         out_of_memory=len(set(found.get("killed", ()))) > 1,
-        forged=tuple(found.get("forged", ())),
+        forged=tuple(found.get("forged", ())) + foreign,
         memory_peak_bytes=_number(found.get("peak")),
         odd=tuple(found.get("odd", ())),
         evidence=tuple(found.get("evidence", ())),
@@ -94,10 +134,18 @@ def read_report(output: bytes, limit_bytes: int) -> tuple[Facts, dict[str, bytes
         changed_before=frozenset(found.get("before", ())),
         has_watcher="began" in found,
         has_ended="ended" in found,
-        told=tuple(found.get("told", ())),
-        is_complete="end" in found,
+        told=tuple(found.get("told", ())) or _of_a_subshell(found.get("told_by", ())),
+        wrote_last=last_write is not None,
+        others_spoke=last_write not in (None, [""]),
+        is_complete=all(message.is_whole for message in messages),
     )
-    return facts, unpack(io.BytesIO(archive), limit_bytes)
+    return facts, unpack(io.BytesIO(messages[-1].handed), limit_bytes) if messages else {}
+
+
+def _of_a_subshell(told_by: Sequence[str]) -> tuple[str, ...]:
+    """The lines that one other process than bash itself told; none where several did: whose are true is not known."""
+    told = [line.partition(" ") for line in told_by]
+    return tuple(line for _, _, line in told) if len({process for process, _, _ in told}) == 1 else ()
 
 
 def _number(values: list[str] | None) -> int:

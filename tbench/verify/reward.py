@@ -6,6 +6,7 @@ as they may be the agent's programs'.
 
 from __future__ import annotations
 
+import codecs
 import json
 import math
 import re
@@ -70,6 +71,7 @@ def read_metrics(logs: Logs) -> dict[str, float]:
 
 def parse_reward(raw: bytes, metric: str | None = None) -> float | None:
     """The reward in the content of a reward.json or a reward.txt; None where there is none."""
+    raw = _as_utf8(raw)
     logs = {"reward.json" if raw.lstrip().startswith(b"{") else "reward.txt": raw}
     try:
         value, _ = _json_reward(logs, metric) if "reward.json" in logs else _text_reward(logs, metric)
@@ -78,11 +80,21 @@ def parse_reward(raw: bytes, metric: str | None = None) -> float | None:
     return value
 
 
+def _as_utf8(raw: bytes) -> bytes:
+    """A text that begins with a byte order mark as UTF-8 without one, such as what PowerShell writes."""
+    if not raw.startswith((codecs.BOM_UTF8, codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):
+        return raw
+    try:
+        return raw.decode(json.detect_encoding(raw)).encode()
+    except UnicodeError:
+        return raw
+
+
 def _text_reward(logs: Logs, metric: str | None) -> tuple[float, str]:
     """The number in reward.txt, which may be infinite, and words that show it."""
     if metric not in (None, DEFAULT_METRIC):
         raise TrialError("verifier_bad_reward", f"reward.txt has no metric {metric!r}, only {DEFAULT_METRIC!r}")
-    raw = logs["reward.txt"].strip()
+    raw = _as_utf8(logs["reward.txt"]).strip()
     if not raw:
         raise TrialError("verifier_no_reward", f"reward.txt is empty; {last_line(logs)}")
     shown = f"reward.txt holds {raw[:60].decode('utf-8', 'replace')!r}"

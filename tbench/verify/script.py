@@ -8,15 +8,14 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
+from types import MappingProxyType
 from typing import Literal
 
 from tbench.sandbox.archive import FileEntry
 
 Part = Literal["whole", "prepare", "run", "collect"]
-"""Part of the script: `whole` is all of it, for root. For another user root runs `prepare` and `collect`, and the user
-`run`."""
-FORGED = 96
-"""Exit code of `prepare` when test.sh must not be run; the report says why."""
+"""Part of the script: `whole` prepares and runs the tests, for root. For another user root runs `prepare`, and the user
+`run`. When they have ended, root runs `collect`."""
 _MEND_SEC = 200.0
 """Time limit of mending."""
 
@@ -53,8 +52,8 @@ class VerifierScript:
         """Text of the script for busybox's shell: the same for every task and every part."""
         return _script_text()
 
-    def environment(self, part: Part, *, code: int | None = None, late: bool = False, ticks: int = 0) -> dict[str, str]:
-        """Variables that the script reads. `code`, `late` and `ticks` tell `collect` of test.sh."""
+    def environment(self, part: Part, known: Mapping[str, str] = MappingProxyType({})) -> dict[str, str]:
+        """Variables that the script reads. `collect` needs the facts that are `known` of the parts before."""
         values = {
             "PART": part,
             "STAGE": self.stage,
@@ -70,9 +69,9 @@ class VerifierScript:
             "USES_APT": "1" if self.uses_apt else "",
             "CACHES": " ".join(self.caches),
             "MODULES": "\n".join(self.modules),
-            "CODE": "" if code is None else str(code),
-            "LATE": str(int(late)),
-            "TICKS": str(ticks),
+            "LEFT": known.get("left", ""),
+            "BEGAN_AT": known.get("began_at", ""),
+            "TICKS": known.get("ticks", ""),
         }
         return {f"TBENCH_VERIFIER_{name}": value for name, value in values.items()}
 

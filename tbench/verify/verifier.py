@@ -11,26 +11,28 @@ import time
 import uuid
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from types import MappingProxyType
 
 from tbench.errors import Origin, TrialError
 from tbench.results import NOTHING_SEEN, Integrity
 from tbench.sandbox.archive import FileEntry, pack, tree_at
-from tbench.sandbox.backend import NOT_STAGED, ExecResult, Sandbox
+from tbench.sandbox.backend import NOT_STAGED, Sandbox
 from tbench.tasks.task import Task
 from tbench.verifier_logs import Logs
 from tbench.verify.changes.facts import Tests
 from tbench.verify.proof import prove
 from tbench.verify.pytest_calls import calls_pytest
-from tbench.verify.report import NO_FACTS, Facts, read_report
+from tbench.verify.report import NO_FACTS, Facts, Message, read_report
 from tbench.verify.reward import read_metrics, read_reward, remarks
-from tbench.verify.script import FORGED, VerifierScript
-from tbench.verify.witness import reward_lines, writes_alone
+from tbench.verify.script import Part, VerifierScript
+from tbench.verify.witness import ends_plainly, reward_lines, writes_alone
 
 _KEPT = ("verifier", "agent", "artifacts")
 """Folders below /logs that are kept. Any other file could pass for one of ours, as they end up side by side."""
 _EVIDENCE = "evidence"
 _KEPT_BYTES = 32 << 20
 _MARGIN_SEC = 60.0
+_COLLECT_SEC = 120.0
 _TEXT = 1 << 18
 """Bytes of a file of the tests above which it is no text that imports anything."""
 _NO_WORK = re.compile(r"/(?:usr|s?bin|lib\w*|etc|proc|sys|dev|run|tests|logs|var|opt/tbench)(?:/|$)|/$|.*\s")
@@ -170,6 +172,8 @@ class _Attempt:
         facts = dataclasses.replace(facts, took_sec=time.monotonic() - started)
         if not facts.is_complete:
             facts = dataclasses.replace(facts, out_of_memory=self.sandbox.ran_out_of_memory)
+        if facts.others_spoke and not ends_plainly(self._test_script, facts.told):
+            facts = dataclasses.replace(facts, wrote_last=False)
         logs = {name.removeprefix("verifier/"): data for name, data in files.items() if name.startswith("verifier/")}
         writes = len(facts.told) if facts.has_watcher else None
         seen = Integrity(evidence=facts.evidence, repairs=facts.repairs, reward_writes=writes)
@@ -206,32 +210,67 @@ class _Attempt:
     async def _run(self, again: bool) -> tuple[Facts, dict[str, bytes]]:
         """Run the verifier's script; returns what it saw, and the files that are kept.
 
-        As root the whole script is one exec: tests go in through its stdin and the logs come out of its stdout, because
-        the engine's own copying costs more than everything else together.
+        As root it is two execs: tests go in through the first one's stdin and the logs come out of the second one's
+        stdout, because the engine's own copying costs more than everything else together. What the first saw before
+        the tests is handed to the second from here, where nobody in the container can change it.
         """
-        settings, sandbox = self.task.file.verifier, self.sandbox
-        user = str(settings.user) if settings.user is not None else None
-        as_root = sandbox.runs_as_root if user is None else user in ("root", "0")
         script = self._script(again)
+        messages = await self._tested(script)
+        if messages is None:
+            # Its output broke off.
+            return Facts(timed_out=True), await self._fetched()
+        known = {kind: values[0] for message in messages for kind, values in message.facts.items()}
+        sums = messages[0].handed if "began_at" in known else b""
+        collected = await self._part("collect", script, _COLLECT_SEC, known=known, stdin=sums)
+        if collected is None:
+            return Facts(timed_out=True), await self._fetched()
+        seen, files = read_report([*messages, collected], _KEPT_BYTES)
+        folders = (*self.kept, _EVIDENCE)
+        return seen, {name: data for name, data in files.items() if name.partition("/")[0] in folders}
+
+    async def _tested(self, script: VerifierScript) -> list[Message] | None:
+        """Stage the tests and run them; what was printed until then, None where that took too long."""
+        settings = self.task.file.verifier
+        user = str(settings.user) if settings.user is not None else None
+        as_root = self.sandbox.runs_as_root if user is None else user in ("root", "0")
+        variables = self.task.resolve_env(settings.env)
         tests = b"" if script.tests is None else pack(script.tests)
-        environment = self.task.resolve_env(settings.env)
         if as_root:
-            variables = {**environment, **script.environment("whole")}
-            ended = await sandbox.shell(
-                script.text, timeout_sec=script.limit_sec, user="root", environment=variables, stdin=tests
-            )
-            if ended.timed_out:
-                # Its output broke off.
-                return Facts(timed_out=True), await self._fetched()
-        else:
-            ended = await _run_as(user, script, sandbox, environment, tests)
+            whole = await self._part("whole", script, script.limit_sec, variables=variables, stdin=tests)
+            return None if whole is None else [whole]
+        # For another user than root: root stages, with a call of its own.
+        prepared = await self._part("prepare", script, script.limit_sec - script.timeout_sec, stdin=tests)
+        if prepared is None or not prepared.is_whole or "forged" in prepared.facts:
+            return None if prepared is None else [prepared]
+        ran = await self._part("run", script, script.timeout_sec + _MARGIN_SEC, variables=variables, user=user)
+        return None if ran is None else [prepared, ran]
+
+    async def _part(
+        self,
+        part: Part,
+        script: VerifierScript,
+        timeout_sec: float,
+        *,
+        variables: Mapping[str, str] = MappingProxyType({}),
+        user: str | None = "root",
+        known: Mapping[str, str] = MappingProxyType({}),
+        stdin: bytes = b"",
+    ) -> Message | None:
+        """Run a part of the script; what it printed, None where it took too long. Raises TrialError."""
+        environment = {**variables, **script.environment(part, known)}
+        ended = await self.sandbox.shell(
+            script.text,
+            timeout_sec=timeout_sec,
+            user=user,
+            environment=environment,
+            stdin=stdin,
+        )
+        if ended.timed_out:
+            return None
         if ended.exit_code == NOT_STAGED:
             words = "the tests could not be put into the container, or what lies there not moved aside"
-            origin = Origin("exec", self.sandbox.is_fresh, ran=True)
-            raise TrialError("verifier_failed", words, origin=origin)
-        facts, files = read_report(ended.output, _KEPT_BYTES)
-        folders = (*self.kept, _EVIDENCE)
-        return facts, {name: data for name, data in files.items() if name.partition("/")[0] in folders}
+            raise TrialError("verifier_failed", words, origin=Origin("exec", self.sandbox.is_fresh, ran=True))
+        return Message.read(ended.output)
 
     async def _fetched(self) -> dict[str, bytes]:
         found: dict[str, bytes] = {}
@@ -275,7 +314,7 @@ class _Attempt:
 
 def _reward(task: Task, facts: Facts, logs: Logs, wants_pytest: bool) -> float:
     if facts.forged:
-        raise TrialError("verifier_tampered", f"{facts.forged[0]}, so no test was run")
+        raise TrialError("verifier_tampered", f"{facts.forged[0]}, so no test counts")
     if facts.timed_out:
         limit_sec = task.file.verifier.timeout_sec
         raise TrialError("verifier_timeout", f"tests/test.sh took longer than {limit_sec:.0f} s")
@@ -284,31 +323,6 @@ def _reward(task: Task, facts: Facts, logs: Logs, wants_pytest: bool) -> float:
     if not facts.is_complete:
         raise TrialError("verifier_tampered", "the shell that runs the tests was ended from within")
     if facts.odd:
-        raise TrialError("verifier_no_reward", f"{facts.odd[0]} is no plain file, so it is no reward")
+        raise TrialError("verifier_no_reward", f"{facts.odd[0]} and no plain file, so it is no reward")
     asked = task.file.verifier
     return read_reward(logs, calls_pytest=wants_pytest, reward_range=asked.reward_range, metric=asked.metric)
-
-
-async def _run_as(
-    user: str | None, script: VerifierScript, sandbox: Sandbox, environment: Mapping[str, str], tests: bytes
-) -> ExecResult:
-    """Run the script for another user than root: root stages and collects, with a call each."""
-    prepare_sec = script.limit_sec - script.timeout_sec
-    staged = await sandbox.shell(
-        script.text, timeout_sec=prepare_sec, user="root", environment=script.environment("prepare"), stdin=tests
-    )
-    if staged.exit_code not in (0, FORGED):
-        return ExecResult(NOT_STAGED)
-    code, timed_out, ticks, heard = None, False, 0, b""
-    if staged.exit_code == 0:
-        variables = {**environment, **script.environment("run")}
-        ended = await sandbox.shell(
-            script.text, timeout_sec=script.timeout_sec + _MARGIN_SEC, user=user, environment=variables
-        )
-        first, _, heard = ended.output.partition(b"\n")
-        numbers = [int(word) for word in first.split() if word.isdigit()]
-        code, late, ticks = numbers if len(numbers) == 3 else (ended.exit_code, 0, 0)
-        timed_out = ended.timed_out or late == 1
-    variables = script.environment("collect", code=code, late=timed_out, ticks=ticks)
-    collected = await sandbox.shell(script.text, timeout_sec=_MARGIN_SEC, user="root", environment=variables)
-    return dataclasses.replace(collected, output=heard + collected.output)

@@ -1,9 +1,11 @@
 # shellcheck shell=dash
 # Runs a task's verifier in its container: the tests are staged and summed up, what keeps them from running is mended,
-# test.sh runs, and what it left goes back behind a report. For the tools volume's busybox ash, as root in one go.
+# test.sh runs, and what it left goes back with a report. For the tools volume's busybox ash, as root in two goes: the second
+# begins when the first has ended, and all that was there meanwhile stands still.
 #
-# The report has a line per fact: kind, tab, value (report.py reads it). Utilities are busybox's own, by its whole path:
-# nothing of the image's is run but bash, dpkg and update-ca-certificates. Without trouble it forks about a dozen times.
+# Each prints one message and nothing else, so that whatever somebody adds shows: a mark of its own, what it hands over, the
+# mark, its report, the mark again with the word end. The report has a line per fact: kind, tab, value (report.py reads it).
+# Utilities are busybox's own, by its whole path: nothing of the image's is run but bash, dpkg and update-ca-certificates.
 
 # What is to be done (script.py says it), taken out of the environment of whatever is started here.
 part=$TBENCH_VERIFIER_PART           # whole, prepare, run or collect
@@ -16,32 +18,30 @@ again=$TBENCH_VERIFIER_AGAIN         # not empty: a verifier ran here before
 uses_apt=$TBENCH_VERIFIER_USES_APT   # not empty: test.sh mentions apt or dpkg
 caches=$TBENCH_VERIFIER_CACHES       # installers that test.sh calls
 modules=$TBENCH_VERIFIER_MODULES     # directories of the work with modules that the tests may import, a line each
-code=$TBENCH_VERIFIER_CODE           # collect: how test.sh ended
-late=$TBENCH_VERIFIER_LATE           # collect: 1 when it reached its limit
 brought=$TBENCH_VERIFIER_BROUGHT     # not empty: the image has the tests, and none arrive
 kept=$TBENCH_VERIFIER_KEPT           # folders of /logs that are printed, a line each
-began_ticks=$TBENCH_VERIFIER_TICKS   # collect: when it began, in ticks of the machine's clock
+left=$TBENCH_VERIFIER_LEFT           # collect: number of the agent's processes before the tests
+began_at=$TBENCH_VERIFIER_BEGAN_AT   # collect: when test.sh began, in seconds; empty where it did not
+began_ticks=$TBENCH_VERIFIER_TICKS   # the same in ticks of the machine's clock
 unset TBENCH_VERIFIER_PART TBENCH_VERIFIER_STAGE TBENCH_VERIFIER_DIGEST TBENCH_VERIFIER_LINES TBENCH_VERIFIER_WORKDIR \
-    TBENCH_VERIFIER_LIMIT_SEC TBENCH_VERIFIER_AGAIN TBENCH_VERIFIER_USES_APT TBENCH_VERIFIER_CODE TBENCH_VERIFIER_LATE \
-    TBENCH_VERIFIER_TICKS TBENCH_VERIFIER_CACHES TBENCH_VERIFIER_BROUGHT TBENCH_VERIFIER_KEPT \
-    TBENCH_VERIFIER_MODULES
+    TBENCH_VERIFIER_LIMIT_SEC TBENCH_VERIFIER_AGAIN TBENCH_VERIFIER_USES_APT TBENCH_VERIFIER_LEFT TBENCH_VERIFIER_TICKS \
+    TBENCH_VERIFIER_BEGAN_AT TBENCH_VERIFIER_CACHES TBENCH_VERIFIER_BROUGHT TBENCH_VERIFIER_KEPT TBENCH_VERIFIER_MODULES
 
 busybox=/opt/tbench/bin/busybox
 limit=/opt/tbench/bin/limit
 running=/opt/tbench/bin/running
+witness=/opt/tbench/bin/witness
 logs=/logs/verifier
 exit_not_staged=97
-exit_forged=96
+most_bytes=41943040
 newline='
 '
 tab='	'
 report=
 is_forged=
 sums=
-left=0
-began_at=
-watcher=
-trace=/opt/tbench/run/${stage##*/}
+terminal=
+mark=
 
 # Adds a fact to the report. A value ends with its line: names of files may hold newlines.
 note() {
@@ -194,7 +194,7 @@ read_stat() {
 # one that stood still for lost. They stand still from then on, in this order, as each would start the next one anew: a
 # shell can wait for the tests, too, and tmux run commands.
 count_left() {
-    local process words ours terminal='' wrappers=' '
+    local process words ours wrappers=' '
     left=0
     read_stat /proc/self/stat
     ours=$session
@@ -334,15 +334,23 @@ note_peak() {
     done
 }
 
-# Counts the processes that began with the tests and are still there, besides this one and what limits its time.
-count_outlived() {
-    local process outlived=0
+# Counts the processes that began with the tests and are still there, besides this one and what limits its time, and ends
+# those that no process from before has started: a server goes on with its workers.
+end_outlived() {
+    local process ours outlived=0 ended=''
+    read_stat /proc/self/stat
+    ours=$session
     for process in /proc/[0-9]*; do
         read_stat "$process/stat" 2>/dev/null || continue
-        if [ "$state" = Z ] || [ "$ticks" -lt "$began_ticks" ]; then continue; fi
-        case " $$ $PPID $watcher " in *" ${process#/proc/} "*) continue ;; esac
+        if [ "$state" = Z ] || [ "$ticks" -lt "$began_ticks" ] || [ "$session" = "$ours" ]; then continue; fi
         outlived=$((outlived + 1))
+        if [ "$parent" -gt 1 ] && read_stat "/proc/$parent/stat" 2>/dev/null && [ "$ticks" -lt "$began_ticks" ]; then
+            continue
+        fi
+        ended="$ended ${process#/proc/}"
     done
+    # shellcheck disable=SC2086 # a word per process
+    [ -z "$ended" ] || kill -KILL $ended 2>/dev/null
     note outlived $outlived
 }
 
@@ -363,65 +371,39 @@ prepare() {
     note_killed
 }
 
-# Bash tells which commands of test.sh it runs, through a pipe of ours (share/witness); kept are those on the lines that
-# write the reward. They are written down when all others stand still, so that nobody can change them.
-watch_lines() {
-    $busybox mkfifo -m 600 "$trace" || return
-    # shellcheck disable=SC2016 # awk's variables
-    $busybox awk -v lines="$lines" -v sentinel="$stage" '
-        $0 == sentinel { exit }
-        $0 == "began" || $0 == "ended" { seen[$0] }
-        /^\+*\/tests\/test\.sh:[0-9]+ / {
-            split($1, at, ":")
-            if (index(lines, " " at[2] " ")) told[++count % 20] = substr($0, 1, 400)
-        }
-        END {
-            for (i = count - 19; i <= count; i++) if (i > 0) print "told\t" told[i % 20]
-            for (word in seen) print word "\t"
-        }' <"$trace" >"$trace.told" &
-    watcher=$!
-    # Held open, so that the watcher goes on until it is told to end.
-    exec 9<>"$trace"
+# Begins and ends a message; what is handed over is printed between.
+begin_message() {
+    read -r mark </proc/sys/kernel/random/uuid
+    printf '%s\n' "$mark"
 }
 
-# Lets the watcher write down what it heard. It may have been stopped or killed by whom it watches.
-hear_watcher() {
-    local waited=0
-    told=
-    [ -n "$watcher" ] || return
-    if kill -CONT "$watcher" 2>/dev/null && read_stat "/proc/$watcher/stat" && [ "$state" != Z ]; then
-        echo "$stage" >&9
-    fi
-    exec 9>&-
-    while [ $waited -lt 300 ] && read_stat "/proc/$watcher/stat" 2>/dev/null && [ "$state" != Z ]; do
-        $busybox usleep 5000
-        waited=$((waited + 1))
-    done
-    kill -9 "$watcher" 2>/dev/null
-    told=$($busybox cat "$trace.told" 2>/dev/null)
-    $busybox rm -f "$trace" "$trace.told"
+end_message() {
+    printf '%s\n%s%s end\n' "$mark" "$report" "$mark"
 }
 
-# Output goes to a file: a server that test.sh leaves behind would hold a pipe open for ever.
+tell_sums() {
+    begin_message
+    printf '%s\n' "$sums"
+    end_message
+}
+
+# Runs test.sh, as the last that this does: in its place comes who hears bash tell what it runs, ends this message with what
+# was seen, and stops all others. Nobody can hold the place of test.sh's parent, or change what was seen before, when the
+# others go on. Its output goes to a file: a server that test.sh leaves behind would hold a pipe open for ever.
 run() {
-    local now
     cd "$workdir" 2>/dev/null || {
         $busybox mkdir -p "$workdir"
         cd "$workdir" || :
         note repair "cwd: the working directory was gone and was made again"
     }
-    watch_lines
-    # shellcheck disable=SC3028 # busybox has it
-    began_at=$EPOCHREALTIME
-    read -r began_ticks _ </proc/uptime
-    began_ticks=${began_ticks%.*}${began_ticks#*.}
-    # shellcheck disable=SC2097,SC2098 # what the image says of it is for later
-    TBENCH_TRACE=$trace TBENCH_BASH_ENV=${BASH_ENV-} BASH_ENV=/opt/tbench/share/witness \
-        $limit "$limit_sec" bash /tests/test.sh >$logs/stdout.txt 2>&1 </dev/null 9>&-
-    code=$? late=0
-    # Whatever code a test.sh ends with that hears of its limit.
-    read -r now _ </proc/uptime
-    [ $((${now%.*}${now#*.} - began_ticks)) -lt $((limit_sec * 100)) ] || late=1
+    read -r mark </proc/sys/kernel/random/uuid
+    export TBENCH_BASH_ENV="${BASH_ENV-}" BASH_ENV=/opt/tbench/share/witness
+    exec $witness "$limit_sec" "$lines" $logs/stdout.txt "$1" bash /tests/test.sh <<END
+$mark
+$sums
+$mark
+$report
+END
 }
 
 # Passes on the paths that were sent as tests; with $1 = 0 those that were not.
@@ -445,14 +427,21 @@ caches_of_tests() {
         done | sent 0
 }
 
-# Notes rewards that are no plain files of their own, and files of tests that are other than what was sent, or new.
+# Notes what the reward that counts is where it is no plain file of its own, and files of tests that are other than what was
+# sent, or new.
 note_oddities() {
-    local name IFS="$newline"
+    local name kind IFS="$newline"
     for name in reward.json reward.txt; do
         if [ ! -e $logs/$name ] && [ ! -L $logs/$name ]; then continue; fi
-        case "$($busybox stat -c '%h %F' $logs/$name)" in "1 regular "*) ;; *) note odd "$logs/$name" ;; esac
+        kind=$($busybox stat -c '%h %F' $logs/$name)
+        case "$kind" in
+            "1 regular "*) ;;
+            *" regular "*) note odd "$logs/$name is a file with a second name" ;;
+            *) note odd "$logs/$name is a ${kind#* }" ;;
+        esac
+        break
     done
-    [ -n "$sums" ] && [ -z "$is_forged" ] || return
+    [ -n "$sums" ] || return
     if [ "$left" != 0 ] && [ -n "$began_at" ]; then
         report="$report$(/opt/tbench/bin/changed "$began_at" /tests | $busybox grep -v /__pycache__/ | sent |
             $busybox sed "s/^/touched$tab/" | first 20 touched)$newline"
@@ -470,15 +459,10 @@ note_oddities() {
         $busybox grep -E '\.(py|pyc|so|pth|sh|bash|ini|cfg|toml|js|mjs|rb|pl|pm)$' | first 20 new)$newline"
 }
 
-# Prints the report, a zero byte and an archive, in which the verdict's files come first: whatever else is there, a limit
-# must not cut them off.
-collect() {
+# Prints an archive and the report. The verdict's files come first: whatever else is there, a limit must not cut them off.
+tell_logs() {
     local name
-    note_killed
-    note_peak
-    note_oddities
-    note began_at "$began_at"
-    printf 'code\t%s\nlate\t%s\n%send\t\n\0' "$code" "$late" "$report"
+    begin_message
     cd / && set --
     for name in reward.json reward.txt ctrf.json; do [ ! -e $logs/$name ] || set -- "$@" ${logs#/}/$name; done
     if [ -d "$stage/evidence" ]; then
@@ -489,7 +473,8 @@ collect() {
         set +f
     fi
     for name in $kept; do [ ! -e /logs/"$name" ] || set -- "$@" logs/"$name"; done
-    $busybox tar -cf - "$@" 2>/dev/null
+    $busybox tar -cf - "$@" 2>/dev/null | $busybox head -c "$most_bytes"
+    end_message
 }
 
 # Everything else in the container stands still meanwhile: nobody can write a reward after the verifier has ended. What
@@ -498,43 +483,32 @@ stop_others() {
     { kill -STOP -1; kill -CONT $PPID; } 2>/dev/null
 }
 
-continue_others() {
-    kill -CONT -1 2>/dev/null
-}
-
 case "$part" in
     whole)
         prepare
-        if [ -z "$is_forged" ]; then
-            run
-            stop_others
-            hear_watcher
-            report="$report$told$newline"
-            count_outlived
+        if [ -n "$is_forged" ]; then
+            tell_sums
+            exit 0
         fi
-        collect
-        continue_others
+        stop_others
+        run " $terminal "
         ;;
-    # For another user than root: root prepares, the user runs the tests, root collects.
+    # For another user than root: root prepares, the user runs the tests.
     prepare)
         prepare
-        printf %s "$report" >"$stage/report" && printf %s "$sums" >"$stage/sums" && $busybox chmod 700 "$stage"
-        [ -z "$is_forged" ] || exit $exit_forged
+        $busybox chmod 700 "$stage"
+        tell_sums
         ;;
-    run)
-        run
-        stop_others
-        hear_watcher
-        continue_others
-        printf '%s\n' "$code $late $began_ticks" "$told"
-        ;;
+    run) run "" ;;
     collect)
         stop_others
-        report=$($busybox cat "$stage/report")$newline sums=$($busybox cat "$stage/sums")
-        case "$newline$report" in *"${newline}forged$tab"*) is_forged=1 ;; esac
-        [ -n "$is_forged" ] || count_outlived
-        collect
-        continue_others
+        sums=$($busybox cat)
+        [ -z "$began_ticks" ] || end_outlived
+        note_killed
+        note_peak
+        note_oddities
+        tell_logs
+        kill -CONT -1 2>/dev/null
         ;;
 esac
 exit 0

@@ -1,8 +1,8 @@
 """What test.sh itself wrote as its reward, as bash told while it ran: a witness against whoever rewrites the file.
 
-Bash traces each command (`set -x`, with file and line in PS4) into a pipe of the verifier's; of the trace only the
-lines of test.sh that write a reward are kept. Only direct writes are known, such as
-`echo 1 > /logs/verifier/reward.txt`: what another program writes has no witness.
+Bash traces each command (`set -x`, with file and line in PS4) into a channel in which nobody else can pass for it
+(images/tools/witness.c); of the trace only the lines of test.sh that write a reward are kept. Only direct writes are
+known, such as `echo 1 > /logs/verifier/reward.txt`: what another program writes has no witness.
 """
 
 from __future__ import annotations
@@ -10,9 +10,11 @@ from __future__ import annotations
 import re
 import shlex
 from collections.abc import Iterable, Iterator, Sequence
+from itertools import dropwhile
 
 from tbench.verifier_logs import Logs
 from tbench.verify.reward import parse_reward
+from tbench.verify.shell_commands import simple_commands
 
 _WRITES = re.compile(
     r"""(?:^|[;&|(){]|\b(?:then|else|do)\b) \s* (?:echo|printf) \b [^;&|\n]*?
@@ -21,8 +23,12 @@ _WRITES = re.compile(
     re.VERBOSE | re.IGNORECASE,
 )
 """A write of one command, or of one at the end of a compound command in the same line: `if …; fi > reward.txt`."""
+_WRITERS = (["echo"], ["printf"])
 _HERE_DOCUMENT = re.compile(r"<<-?\s*[\"'\\]?(\w+)")
 _SILENCED = re.compile(r"\bset\s+\+\w*x|\bset\s+\+o\s+xtrace|\bBASH_XTRACEFD\b|\bPS4=")
+_STARTS_NOTHING = (":", "[", "[[", "test", "true", "false", "echo", "printf", "exit", "return", "export", "set", "cd")
+_WORDS_OF_THE_SHELL = ("if", "then", "else", "elif", "fi", "case", "esac", "in", "{", "}", "!")
+_SUBSHELL = re.compile(r"&&|\|\||[<>]&\d?|&>|([(|&`]|\bdone\b)")
 _TOLD = re.compile(r"\+*/tests/test\.sh:(\d+) (.*)")
 
 
@@ -38,6 +44,22 @@ def writes_alone(test_script: bytes, others: Iterable[bytes]) -> bool:
     text = test_script.decode("utf-8", "replace").split("\n")
     rest = (line for number, line in enumerate(text, 1) if number not in lines and not line.lstrip().startswith("#"))
     return bool(lines) and not any("reward" in line for line in rest) and not any(b"reward" in each for each in others)
+
+
+def ends_plainly(test_script: bytes, told: Sequence[str]) -> bool:
+    """Whether nothing of test.sh behind the last write that bash told of can start a program or a subshell."""
+    writes = [found for line in told if (found := _TOLD.fullmatch(line)) and _words(found[2])[:1] in _WRITERS]
+    if not writes:
+        return False
+    lines = test_script.decode("utf-8", "replace").split("\n")[int(writes[-1][1]) - 1 :]
+    last = [found.end() for found in _WRITES.finditer(lines[0])] if lines else []
+    if not last:
+        return False
+    rest = "\n".join([lines[0][last[-1] :], *(re.sub(r"(?:^|\s)#.*", "", line) for line in lines[1:])])
+    if any(found[1] for found in _SUBSHELL.finditer(rest)):
+        return False
+    commands = (list(dropwhile(_WORDS_OF_THE_SHELL.__contains__, each.words)) for each in simple_commands(rest))
+    return all(not words or words[0] in _STARTS_NOTHING or "=" in words[0] for words in commands)
 
 
 def _reward_lines(text: str) -> Iterator[int]:
@@ -57,7 +79,7 @@ def witnessed_reward(told: Sequence[str], metric: str | None = None) -> float | 
     for line in reversed(told):
         found = _TOLD.fullmatch(line)
         words = _words(found[2]) if found else []
-        if words[:1] in (["echo"], ["printf"]) and (value := _value(words, metric)) is not None:
+        if words[:1] in _WRITERS and (value := _value(words, metric)) is not None:
             return value
     return None
 

@@ -1,0 +1,271 @@
+/* Runs a task's test.sh, hears from its bash which commands that runs, and says so when all others stand still:
+ * `witness SECONDS LINES OUTPUT STILL PROGRAM [ARGUMENT...]`. OUTPUT is the file for what the program prints; LINES are the
+ * numbers of the script's lines that write the reward, each between blanks; STILL are processes that go on standing still,
+ * also between blanks, while all others go on; empty where none was stopped.
+ *
+ * Standard input is the beginning of a message, whose first 36 bytes end it, too. It is printed as a whole at the end,
+ * with facts of its own in it. Nobody in the container can open what belongs to this process, write into it, or read what
+ * it was given, as it is not dumpable; and whoever ends it ends the program. Its channel is a socket, which cannot be
+ * opened by its name, and the kernel tells who wrote into it: what bash's own process told counts as bash's, nothing else.
+ *
+ * At the limit the program gets SIGTERM, and SIGKILL five seconds later. */
+#define _GNU_SOURCE
+#include <ctype.h>
+#include <dirent.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <poll.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/prctl.h>
+#include <sys/signalfd.h>
+#include <sys/socket.h>
+#include <sys/wait.h>
+#include <time.h>
+#include <unistd.h>
+
+enum { TRACE = 173, GRACE_SEC = 5, MARK = 36, KEPT = 20, LONGEST = 400, BLOCK = 4096, WRITERS = 8 };
+static const char SCRIPT[] = "/tests/test.sh:";
+static const char *const BUILTINS = /* commands, and words of the shell, that start no program */
+    " : [ [[ (( exec test true false echo printf exit return break continue cd pwd set shift local declare typeset readonly "
+    "export unset let read trap case for while until if then else elif fi do done in shopt umask ";
+
+struct teller { /* bash itself, or all others, whose words are told apart by process */
+    char lines[KEPT][LONGEST + 1];
+    pid_t from[KEPT];
+    unsigned count;
+};
+static struct teller own, others;
+static pid_t script;
+static int began, ended, replaced, wrote, ran, spoke;
+static const char *reward_lines;
+
+static double now(clockid_t which) {
+    struct timespec time;
+    clock_gettime(which, &time);
+    return (double)time.tv_sec + (double)time.tv_nsec / 1e9;
+}
+
+static int is_among(const char *words, const char *word, size_t length) {
+    for (const char *at = words; length && (at = strstr(at, " ")) != NULL; at++)
+        if (strncmp(at + 1, word, length) == 0 && at[1 + length] == ' ')
+            return 1;
+    return 0;
+}
+
+/* An assignment starts nothing; its value may be what a command of its own printed, which has told of itself. */
+static int is_assignment(const char *command, size_t length) {
+    const char *equals = memchr(command, '=', length);
+    if (equals == NULL || isdigit((unsigned char)*command))
+        return 0;
+    for (; command < equals; command++)
+        if (!isalnum((unsigned char)*command) && strchr("_+[]", *command) == NULL)
+            return 0;
+    return 1;
+}
+
+static void keep(struct teller *teller, pid_t from, const char *line) {
+    snprintf(teller->lines[teller->count % KEPT], LONGEST + 1, "%.*s", LONGEST, line);
+    teller->from[teller->count++ % KEPT] = from;
+}
+
+/* Takes a line of a trace: pluses, file, colon, number, blank, command. */
+static void heard(pid_t from, const char *line) {
+    const char *place = line + strspn(line, "+"), *command = strchr(place, ' ');
+    size_t named = sizeof SCRIPT - 1;
+    int is_reward, is_write;
+    if (place == line || command == NULL)
+        return;
+    is_reward = strncmp(place, SCRIPT, named) == 0 &&
+                is_among(reward_lines, place + named, (size_t)(command - place) - named);
+    command++;
+    size_t length = strcspn(command, " ");
+    is_write = is_reward && (strncmp(command, "echo ", 5) == 0 || strncmp(command, "printf ", 7) == 0);
+    if (from != script) {
+        spoke = 1;
+        if (is_reward)
+            keep(&others, from, line);
+        return;
+    }
+    if (is_reward)
+        keep(&own, from, line);
+    if (is_write) {
+        wrote = 1;
+        ran = spoke = 0;
+    } else if (strncmp(command, "exec ", 5) == 0) {
+        replaced = ran = 1; /* what takes bash's place is not bash */
+    } else if (!is_among(BUILTINS, command, length) && !is_assignment(command, length)) {
+        ran = 1;
+    }
+}
+
+/* Takes what is in the channel. A packet is what bash wrote at once: a line, or a piece of one that is longer. */
+static void hear(int channel) {
+    static int goes_on;
+    for (;;) {
+        static char packet[1 << 18];
+        char control[CMSG_SPACE(sizeof(struct ucred))] __attribute__((aligned(8)));
+        struct iovec text = {packet, sizeof packet - 1};
+        struct msghdr message = {.msg_iov = &text, .msg_iovlen = 1, .msg_control = control, .msg_controllen = sizeof control};
+        struct ucred sender = {0};
+        ssize_t length = recvmsg(channel, &message, MSG_DONTWAIT | MSG_CMSG_CLOEXEC);
+        struct cmsghdr *header = CMSG_FIRSTHDR(&message);
+        if (length <= 0)
+            return;
+        if (header != NULL && header->cmsg_level == SOL_SOCKET && header->cmsg_type == SCM_CREDENTIALS)
+            memcpy(&sender, CMSG_DATA(header), sizeof sender);
+        packet[length] = 0;
+        int is_own = sender.pid == script && !replaced, continues = is_own && goes_on;
+        if (is_own)
+            goes_on = length % BLOCK == 0 || packet[length - 1] != '\n';
+        if (continues)
+            continue;
+        packet[strcspn(packet, "\n")] = 0;
+        if (is_own && strcmp(packet, "began") == 0)
+            began = 1;
+        else if (is_own && strcmp(packet, "ended") == 0)
+            ended = 1;
+        else
+            heard(is_own ? script : sender.pid == script ? -1 : sender.pid, packet);
+    }
+}
+
+static void run(char **program, int channel, const char *output, pid_t parent, const sigset_t *before) {
+    char number[16];
+    int nothing = open("/dev/null", O_RDONLY), file = open(output, O_WRONLY | O_CREAT | O_TRUNC | O_NOFOLLOW, 0644);
+    setpgid(0, 0); /* what a script does to its group (kill 0) is its own affair */
+    prctl(PR_SET_PDEATHSIG, SIGKILL);
+    if (getppid() != parent || file < 0 || nothing < 0)
+        _exit(126);
+    dup2(nothing, 0);
+    dup2(file, 1);
+    dup2(file, 2);
+    dup2(channel, TRACE);
+    close(nothing);
+    close(file);
+    close(channel);
+    snprintf(number, sizeof number, "%d", TRACE);
+    setenv("TBENCH_TRACE", number, 1);
+    sigprocmask(SIG_SETMASK, before, NULL);
+    execvp(program[0], program);
+    fprintf(stderr, "%s: %s\n", program[0], strerror(errno));
+    _exit(errno == ENOENT ? 127 : 126);
+}
+
+/* Has all processes go on but those that are to stand still, and the first. */
+static void go_on(const char *still) {
+    DIR *all = opendir("/proc");
+    struct dirent *entry;
+    while (all && (entry = readdir(all)) != NULL)
+        if (isdigit((unsigned char)*entry->d_name) && !is_among(still, entry->d_name, strlen(entry->d_name)) &&
+            atoi(entry->d_name) != 1)
+            kill(atoi(entry->d_name), SIGCONT);
+    if (all)
+        closedir(all);
+}
+
+static char *read_all(size_t *length) {
+    size_t room = 1 << 16;
+    char *data = malloc(room);
+    ssize_t got;
+    *length = 0;
+    while (data && (got = read(0, data + *length, room - *length)) > 0) {
+        *length += (size_t)got;
+        if (*length == room)
+            data = realloc(data, room *= 2);
+    }
+    return data;
+}
+
+/* Waits for the script's end; whether it reached its limit. */
+static int await(int channel, int signals, double limit_sec, int *status) {
+    double ends_at = now(CLOCK_MONOTONIC) + limit_sec;
+    int next = SIGTERM, at_limit = 0;
+    struct pollfd news[2] = {{.fd = channel, .events = POLLIN}, {.fd = signals, .events = POLLIN}};
+    /* Not yet reaped: its number is nobody else's as long as there may be words of it. */
+    for (;;) {
+        siginfo_t child = {0};
+        if (waitid(P_PID, (id_t)script, &child, WEXITED | WNOHANG | WNOWAIT) < 0 || child.si_pid == script)
+            break;
+        double left = ends_at - now(CLOCK_MONOTONIC);
+        if (left <= 0) {
+            kill(script, next);
+            next = SIGKILL;
+            at_limit = 1;
+            ends_at += GRACE_SEC;
+            continue;
+        }
+        struct signalfd_siginfo taken;
+        if (poll(news, 2, left > 60 ? 60000 : (int)(left * 1000) + 1) > 0 && (news[1].revents & POLLIN) &&
+            read(signals, &taken, sizeof taken) < 0)
+            break;
+        hear(channel);
+    }
+    kill(-1, SIGSTOP);
+    kill(getppid(), SIGCONT); /* what limits this one's time */
+    hear(channel);
+    waitpid(script, status, 0);
+    return at_limit;
+}
+
+static void tell(const struct teller *teller, const char *kind) {
+    for (unsigned i = teller->count > KEPT ? teller->count - KEPT : 0; i < teller->count; i++) {
+        if (teller == &others)
+            printf("%s\t%d %s\n", kind, (int)teller->from[i % KEPT], teller->lines[i % KEPT]);
+        else
+            printf("%s\t%s\n", kind, teller->lines[i % KEPT]);
+    }
+}
+
+int main(int count, char **words) {
+    int channel[2], passes = 1, status = 0, signals;
+    double began_at, since_boot;
+    sigset_t child_news, before;
+    size_t length;
+    pid_t parent = getpid();
+    prctl(PR_SET_DUMPABLE, 0);
+    if (count < 6 || atof(words[1]) <= 0) {
+        fprintf(stderr, "witness SECONDS LINES OUTPUT STILL PROGRAM [ARGUMENT...]\n");
+        return 125;
+    }
+    char *message = read_all(&length);
+    reward_lines = words[2];
+    sigemptyset(&child_news);
+    sigaddset(&child_news, SIGCHLD);
+    sigprocmask(SIG_BLOCK, &child_news, &before);
+    signals = signalfd(-1, &child_news, SFD_CLOEXEC | SFD_NONBLOCK);
+    if (message == NULL || length < MARK || signals < 0 ||
+        socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, channel) < 0 ||
+        setsockopt(channel[0], SOL_SOCKET, SO_PASSCRED, &passes, sizeof passes) < 0) {
+        perror("witness");
+        return 125;
+    }
+    began_at = now(CLOCK_REALTIME);
+    since_boot = now(CLOCK_BOOTTIME);
+    if ((script = fork()) < 0) {
+        perror("witness");
+        return 125;
+    }
+    if (script == 0)
+        run(words + 5, channel[1], words[3], parent, &before);
+    close(channel[1]);
+    if (*words[4])
+        go_on(words[4]);
+    int at_limit = await(channel[0], signals, atof(words[1]), &status);
+    fwrite(message, 1, length, stdout);
+    printf("code\t%d\nlate\t%d\nbegan_at\t%.6f\nticks\t%ld\n",
+           WIFSIGNALED(status) ? 128 + WTERMSIG(status) : WEXITSTATUS(status), at_limit, began_at,
+           (long)(since_boot * (double)sysconf(_SC_CLK_TCK)));
+    if (began)
+        printf("began\t\n");
+    if (ended)
+        printf("ended\t\n");
+    tell(&own, "told");
+    tell(&others, "told_by");
+    if (wrote && !ran)
+        printf(spoke ? "wrote_last\tand others spoke\n" : "wrote_last\t\n");
+    printf("%.*s end\n", MARK, message);
+    return fflush(stdout) ? 1 : 0;
+}
