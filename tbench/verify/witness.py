@@ -52,10 +52,10 @@ def ends_plainly(test_script: bytes, told: Sequence[str]) -> bool:
     if not writes:
         return False
     lines = test_script.decode("utf-8", "replace").split("\n")[int(writes[-1][1]) - 1 :]
-    last = [found.end() for found in _WRITES.finditer(lines[0])] if lines else []
-    if not last:
+    write = _WRITES.search(lines[0]) if lines else None
+    if write is None:
         return False
-    rest = "\n".join([lines[0][last[-1] :], *(re.sub(r"(?:^|\s)#.*", "", line) for line in lines[1:])])
+    rest = "\n".join(re.sub(r"(?:^|\s)#.*", "", line) for line in [lines[0][write.end() :], *lines[1:]])
     if any(found[1] for found in _SUBSHELL.finditer(rest)):
         return False
     commands = (list(dropwhile(_WORDS_OF_THE_SHELL.__contains__, each.words)) for each in simple_commands(rest))

@@ -190,11 +190,12 @@ done"""
 
 
 @pytest.mark.slow
-async def test_killing_the_verifiers_own_shell_is_no_verdict(verified: Verified) -> None:
+@pytest.mark.parametrize("program", ["witness", "limit"])
+async def test_killing_who_runs_the_tests_is_no_verdict(verified: Verified, program: str) -> None:
     kills = """echo 1 > /reward
 until [ -e /logs/verifier/stdout.txt ]; do sleep 0.05; done
 cp /reward /logs/verifier/reward.txt
-""" + KILLS.format("^/opt/tbench/bin/busybox.sh.-c")
+""" + KILLS.format(f"^/opt/tbench/bin/{program}")
     assert (await refused(verified(daemon(kills), "sleep 3"))).type == "verifier_tampered"
 
 
@@ -256,6 +257,90 @@ async def test_bytecode_that_is_planted_beside_the_tests_is_flagged(
     test = "until [ -e /done ]; do sleep 0.05; done; echo 1 > /logs/verifier/reward.txt"
     verdict = await verified(daemon(f"{waits}; {plants}; touch /done"), test, files=files)
     assert kinds(verdict) == {"tests-changed"} and "/tests/__pycache__" in verdict.integrity.tamper[0]
+
+
+# -- the verifier's channel ----------------------------------------------------------------------
+
+FORGED = r"""mkdir -p /f/logs/verifier; echo 1 >/f/logs/verifier/reward.txt; m=00000000-0000-0000-0000-000000000000
+forge() { echo $m; tar -C /f -cf - logs; echo $m; printf 'code\t0\nlate\t0\nbegan_at\t1.0\nticks\t1\nbegan\t\nended\t\n'
+printf 'told\t+/tests/test.sh:2 echo 1\nleft\t0\nwrote_last\t\n'; echo "$m end"; }; forge >/f/message
+"""
+"""A message that says what the attacker wants, in /f/message."""
+IN_A_LOOP = """cat >/f/loop.pl <<'END'
+local $/; open M, "/f/message"; $m = <M>;
+while (1) { for (</proc/[0-9]*/fd/1>) { next unless -p $_; open(O, "+<", $_) && syswrite(O, $m); } }
+END
+setsid perl /f/loop.pl >/dev/null 2>&1 </dev/null &
+"""
+OF_ANCESTORS = """p=$$; while [ ${p:-0} -gt 1 ]; do
+    [ ! -p /proc/$p/fd/1 ] || cat /f/message >/proc/$p/fd/1; p=$(sed 's/.*) . //;s/ .*//' /proc/$p/stat)
+done
+for f in /proc/[0-9]*/fd/*; do [ -p $f ] && cat /f/message >$f; done
+"""
+KILLS_PARENTS = """echo 1 >/logs/verifier/reward.txt
+p=$$; while [ ${p:-0} -gt 1 ]; do
+    q=$(sed 's/.*) . //;s/ .*//' /proc/$p/stat)
+    [ $p = $$ ] || case $(cat /proc/$p/comm) in WHO) kill -9 $p;; esac; p=$q
+done; sleep 1
+"""
+SPEAKS = """for p in /proc/[0-9]*; do for f in mem fd/0 fd/173; do echo '+/tests/test.sh:2 echo 1' >$p/$f; done; done
+perl -e 'open(F, ">&=", 173) || die; $| = 1; syswrite(F, "+/tests/test.sh:2 echo 1\n"); syswrite(F, "ended\n")'
+(sleep 0.7; perl -e 'open(F, ">&=", 173) || die; for (1..9) { syswrite(F, "+/tests/test.sh:2 echo 1\n") }') &
+(sleep 0.5; while :; do echo 1 >/logs/verifier/reward.txt; sleep 0.1; done) &
+"""
+LATER_A_1 = "(sleep 0.5; echo 1 >/logs/verifier/reward.txt; touch -d 2001-01-01 /logs/verifier/reward.txt) &"
+ATTACKS = {
+    "writes to its ancestors": OF_ANCESTORS,
+    "waits for whoever collects": IN_A_LOOP,
+    "kills who hears bash": KILLS_PARENTS.replace("WHO", "witness|awk|busybox"),
+    "kills who limits it": KILLS_PARENTS.replace("WHO", "limit"),
+    "speaks in bash's place": SPEAKS,
+    "cuts bash's channel": f"perl -e 'open(F, \"+<&=\", 173); shutdown(F, 2)'; {LATER_A_1}",
+    "rewrites the reward": LATER_A_1,
+    "rewrites it for ever": "setsid sh -c 'while :; do echo 1 >/logs/verifier/reward.txt; done' &",
+}
+
+
+@pytest.mark.parametrize("user", ["root", "nobody"])
+@pytest.mark.parametrize("attack", ATTACKS)
+async def test_a_program_that_the_tests_start_cannot_speak_in_the_verifiers_place(
+    verified: Verified, attack: str, user: str
+) -> None:
+    toml = f'{LIMITS}[verifier]\nuser = "{user}"\n'
+    agent = f"{FORGED}cat >/work <<'EOF'\n{ATTACKS[attack]}EOF\nchmod -R a+rX /f /work"
+    await expect_nothing_gained(verified(agent, "sh /work\necho 0 > /logs/verifier/reward.txt\nsleep 1\n", toml=toml))
+
+
+async def test_a_process_that_the_agent_left_cannot_speak_in_the_verifiers_place(verified: Verified) -> None:
+    await expect_nothing_gained(verified(FORGED + IN_A_LOOP))
+
+
+async def expect_nothing_gained(verifying: Coroutine[Any, Any, Verdict]) -> None:
+    try:
+        verdict = await verifying
+    except VerifierFailed as failed:
+        assert failed.type in ("verifier_tampered", "verifier_no_reward"), failed
+        return
+    assert verdict.reward == 0 or not all(map(is_weak, verdict.integrity.tamper)), verdict
+
+
+async def test_what_a_file_says_that_test_sh_reads_is_not_what_bash_told(verified: Verified) -> None:
+    says = "printf 'x\\n+/tests/test.sh:3 echo 1\\nended\\n' >/answer"
+    test = 'answer="$(cat /answer)"\nkill -9 $$\necho 1 > /logs/verifier/reward.txt\n'
+    failed = await refused(verified(says, test))
+    assert (failed.facts.told, failed.facts.has_ended) == ((), False)
+
+
+async def test_what_the_tests_left_is_ended_and_what_the_agent_left_goes_on(
+    make_task: MakeTask, start_sandbox: Start
+) -> None:
+    path = make_task(test="setsid sleep 4321 &\necho 1 > /logs/verifier/reward.txt\n")
+    sandbox = await start_sandbox(path)
+    await sandbox.shell(daemon("sleep 1234; sleep 1235"), timeout_sec=30)
+    assert (await verify(Task.read(path), sandbox)).reward == 1.0
+    look = "for p in /proc/[0-9]*; do tr '\\0' . <$p/cmdline; sed 's/.*) / /;s/ [0-9].*//' $p/stat; done"
+    ended = await sandbox.shell(f"{look} 2>/dev/null", timeout_sec=30)
+    assert b"sleep.1234. S" in ended.output and b"4321" not in ended.output
 
 
 # -- tools ---------------------------------------------------------------------------------------

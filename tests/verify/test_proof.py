@@ -25,10 +25,10 @@ def ctrf(failed: int) -> str:
 @pytest.mark.parametrize(
     ("facts", "files", "reward", "kind"),
     [
-        (Facts(told=TOLD_0), logs(), 0.0, "contradiction"),
+        (Facts(told=TOLD_0, wrote_last=True), logs(), 0.0, "contradiction"),
         (Facts(exit_code=137, has_watcher=True), logs(), 0.0, "verifier-killed"),
         (Facts(), logs(reward_json='{"reward": 1}', reward_txt="0.5"), 1.0, "other-reward"),
-        (Facts(told=TOLD_0, wrote_last=False), logs(), 1.0, "other-reward"),
+        (Facts(told=TOLD_0), logs(), 1.0, "other-reward"),
         (Facts(), logs(ctrf_json=ctrf(1)), 1.0, "failed-tests"),
         (Facts(), logs(stdout_txt="== 61 failed, 6 passed, 2 errors in 0.1s =="), 1.0, "failed-tests"),
         (Facts(exit_code=137), logs(), 1.0, "verifier-ended"),
@@ -87,11 +87,11 @@ def test_a_pass_of_tests_that_nobody_saw_run_is_flagged() -> None:
 
 
 def test_a_reward_that_test_sh_alone_writes_is_flagged_strongly_where_its_commands_may_have_changed_it() -> None:
-    proven = prove(Facts(told=TOLD_0, wrote_last=False), logs(), 1.0, has_witness=True)
+    proven = prove(Facts(told=TOLD_0), logs(), 1.0, has_witness=True)
     assert proven == Proven(1.0, ("contradiction: test.sh wrote 0, but the file says 1",))
     beside = logs("0", reward_json='{"reward": 1}')
-    assert prove(Facts(told=TOLD_0), beside, 1.0, has_witness=True).reward == 0.0
-    assert prove(Facts(told=TOLD_0), beside, 1.0).reward == 1.0
+    assert prove(Facts(told=TOLD_0, wrote_last=True), beside, 1.0, has_witness=True).reward == 0.0
+    assert prove(Facts(told=TOLD_0, wrote_last=True), beside, 1.0).reward == 1.0
 
 
 def test_names_of_files_add_no_line() -> None:

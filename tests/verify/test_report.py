@@ -2,28 +2,45 @@
 
 from __future__ import annotations
 
+import pytest
+
 from tbench.sandbox.archive import FileEntry, pack
-from tbench.verify.report import Facts, read_report
+from tbench.verify.report import Facts, Message, read_report
 
 LIMIT = 1 << 20
+MARK = "01234567-89ab-cdef-0123-456789abcdef"
 
 
 def printed(*lines: str, **files: bytes) -> bytes:
     archive = pack({f"/logs/{name.replace('__', '/')}": FileEntry(data) for name, data in files.items()})
-    return "".join(f"{line}\n" for line in lines).encode() + b"\0" + archive
+    report = "".join(f"{line}\n" for line in lines)
+    return f"{MARK}\n".encode() + archive + f"{MARK}\n{report}{MARK} end\n".encode()
+
+
+def read(*outputs: bytes, limit: int = LIMIT) -> tuple[Facts, dict[str, bytes]]:
+    return read_report([Message.read(output) for output in outputs], limit)
 
 
 def test_every_kind_of_line_is_a_fact() -> None:
-    lines = (
+    tests = (
         *("code\t137", "late\t1", "left\t2", "evidence\t/tests", "evidence\t/tests/x", "repair\tcwd: gone"),
-        *("forged\tit was", "changed\t/tests/test.sh", "new\t/tests/x.py", "before\t/usr/bin/x", "odd\t/logs/x"),
-        *("killed\t2", "killed\t3", "outlived\t3", "began\t", "told\t+/tests/test.sh:3 echo 1", "ended\t", "end\t"),
+        *("forged\tit was", "before\t/usr/bin/x", "killed\t2", "began_at\t12.5", "began\t"),
+        *("told\t+/tests/test.sh:3 echo 1", "told_by\t7 +/tests/test.sh:3 echo 0", "wrote_last\tand others spoke"),
     )
-    facts, files = read_report(printed(*lines, verifier__stdout=b"words"), LIMIT)
+    after = (
+        "changed\t/tests/test.sh",
+        "new\t/tests/x.py",
+        "odd\t/logs/x is a fifo",
+        "killed\t3",
+        "outlived\t3",
+        "ended\t",
+    )
+    facts, files = read(printed(*tests), printed(*after, verifier__stdout=b"words"))
     assert facts == Facts(
         exit_code=137,
         timed_out=True,
         leftovers=2,
+        began_at="12.5",
         out_of_memory=True,
         forged=("it was",),
         evidence=("/tests", "/tests/x"),
@@ -31,24 +48,44 @@ def test_every_kind_of_line_is_a_fact() -> None:
         changed_tests=("/tests/test.sh",),
         new_tests=("/tests/x.py",),
         changed_before=frozenset({"/usr/bin/x"}),
-        odd=("/logs/x",),
+        odd=("/logs/x is a fifo",),
         outlived=3,
         has_watcher=True,
         has_ended=True,
         told=("+/tests/test.sh:3 echo 1",),
+        wrote_last=True,
+        others_spoke=True,
         is_complete=True,
     )
     assert files == {"verifier/stdout": b"words"}
 
 
-def test_output_that_broke_off_is_not_complete() -> None:
-    facts, files = read_report(b"code\t0\nlate", LIMIT)
-    assert (facts.exit_code, facts.is_complete, files) == (0, False, {})
-    assert read_report(b"", LIMIT) == (Facts(), {})
+def test_output_that_broke_off_is_not_complete_and_says_nothing() -> None:
+    whole = printed("code\t0", verifier__a=b"1")
+    for output in (b"", whole[:-1], whole[:-60], whole[:10]):
+        assert read(printed("left\t1"), output) == (Facts(leftovers=1), {})
+
+
+@pytest.mark.parametrize(
+    "output",
+    [
+        printed("code\t0") + printed("code\t0", verifier__reward=b"1"),
+        b"x" + printed("code\t0"),
+        printed("code\t0") + b"x",
+        printed("code\t0").replace(MARK.encode(), b"f" * 36) + printed("code\t0"),
+        printed("code\t0", f"{MARK}\n"),
+        f"{MARK} end\n".encode(),
+    ],
+    ids=["two", "before", "behind", "two marks", "its own mark within", "end alone"],
+)
+def test_of_a_part_that_somebody_else_wrote_beside_nothing_is_believed(output: bytes) -> None:
+    facts, files = read(printed("code\t1"), output)
+    assert (facts.exit_code, facts.is_complete, files) == (1, False, {})
+    assert facts.forged == ("somebody else wrote into the verifier's output",)
 
 
 def test_files_are_cut_at_the_limit() -> None:
-    _, files = read_report(printed("end\t", verifier__a=b"12345", verifier__b=b"678"), 6)
+    _, files = read(printed(verifier__a=b"12345", verifier__b=b"678"), limit=6)
     assert files == {"verifier/a": b"12345", "verifier/b": b"6"}
 
 
@@ -57,4 +94,12 @@ def test_a_script_was_killed_where_a_signal_ended_it_before_its_end() -> None:
     assert not Facts(exit_code=137, has_ended=True).was_killed
     assert not Facts(exit_code=137, timed_out=True).was_killed
     assert not Facts(exit_code=1).was_killed
+    assert not Facts(exit_code=255).was_killed
     assert not Facts().was_killed
+
+
+def test_what_a_subshell_told_counts_where_bash_itself_wrote_nothing_and_nobody_else_speaks() -> None:
+    line = "+/tests/test.sh:3 echo"
+    assert read(printed(f"told_by\t7 {line} 0", f"told_by\t7 {line} 1"))[0].told == (f"{line} 0", f"{line} 1")
+    assert read(printed(f"told_by\t7 {line} 0", f"told_by\t8 {line} 1"))[0].told == ()
+    assert read(printed(f"told_by\t7 {line} 1", f"told\t{line} 0"))[0].told == (f"{line} 0",)

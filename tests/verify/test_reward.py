@@ -59,6 +59,9 @@ def failure(files: dict[str, bytes], *, calls_pytest: bool = False) -> TrialErro
         (b"10E-1", 1.0),
         (b"0.3333333333333333333333333333", 1 / 3),
         (b"1e-999", 0.0),
+        (b"\xef\xbb\xbf1\r\n", 1.0),
+        (b"\xff\xfe0\x00.\x005\x00\r\x00\n\x00", 0.5),
+        (b"\xfe\xff\x001", 1.0),
         (b"\x0b 1 \x0c\r\n", 1.0),
     ],
 )
@@ -94,7 +97,8 @@ def test_reward_txt_holds_one_number(text: bytes, reward: float) -> None:
         (b"1,5", "verifier_bad_reward"),
         (b"50%", "verifier_bad_reward"),
         (b"[1]", "verifier_bad_reward"),
-        (b"\xff\xfe1\x00", "verifier_bad_reward"),
+        (b"\xff\xfe1", "verifier_bad_reward"),
+        (b"1\x00", "verifier_bad_reward"),
     ],
 )
 def test_anything_else_in_reward_txt_is_no_verdict(text: bytes, type_: str) -> None:
@@ -109,6 +113,7 @@ def test_anything_else_in_reward_txt_is_no_verdict(text: bytes, type_: str) -> N
         ('{"score": 0.25}', 0.25),
         ('{"reward": true}', 1.0),
         ('{"solved": false}', 0.0),
+        ('\ufeff{"reward": 0.5}', 0.5),
         ('{"reward": 5e-1}\n', 0.5),
         ('{"reward": 1, "speed": 1e300}', 1.0),
     ],

@@ -74,6 +74,11 @@ async def test_json_wins_where_both_say_the_same(verified: Verified) -> None:
     assert {"verifier/reward.txt", "verifier/reward.json"} <= set(verdict.files)
 
 
+async def test_only_the_file_that_counts_has_to_be_a_plain_one(verified: Verified) -> None:
+    verdict = await verified("cd /logs/verifier; mkdir reward.txt; echo '{\"reward\": 1}' > reward.json")
+    assert (verdict.reward, verdict.integrity.tamper) == (1.0, ())
+
+
 async def test_of_two_rewards_the_one_in_reward_json_counts(verified: Verified) -> None:
     verdict = await verified("cd /logs/verifier; echo 0 > reward.txt; echo '{\"reward\": 1}' > reward.json")
     assert verdict.reward == 1.0
@@ -87,10 +92,15 @@ async def test_of_two_rewards_the_one_in_reward_json_counts(verified: Verified) 
         ("echo so far so good; echo oops >&2; false", "verifier_no_reward", "oops"),
         (": > /logs/verifier/reward.txt", "verifier_no_reward", "empty"),
         ("echo nan > /logs/verifier/reward.txt", "verifier_bad_reward", "nan"),
-        ("mkdir /logs/verifier/reward.txt", "verifier_no_reward", "no reward"),
-        ("ln -s /etc/hostname /logs/verifier/reward.txt", "verifier_no_reward", "no plain file"),
-        ("cd /logs/verifier; echo 1 > a; ln a reward.txt", "verifier_no_reward", "no plain file"),
-        ("mkfifo /logs/verifier/reward.txt", "verifier_no_reward", "no plain file"),
+        ("mkdir /logs/verifier/reward.txt", "verifier_no_reward", "reward.txt is a directory"),
+        ("ln -s /etc/hostname /logs/verifier/reward.txt", "verifier_no_reward", "is a symbolic link"),
+        ("cd /logs/verifier; echo 1 > a; ln a reward.txt", "verifier_no_reward", "a file with a second name"),
+        ("mkfifo /logs/verifier/reward.txt", "verifier_no_reward", "is a fifo"),
+        (
+            "cd /logs/verifier; mkdir reward.json; echo 1 > reward.txt",
+            "verifier_no_reward",
+            "reward.json is a directory",
+        ),
         (
             "uvx pytest; echo 0 > /logs/verifier/reward.txt",
             "verifier_never_ran",

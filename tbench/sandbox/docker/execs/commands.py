@@ -94,7 +94,8 @@ class Commands:
         if end.is_missing and not timed_out and (code is None or (output.has_begun and code < _SIGNALLED)):
             # What limits it holds the output open to the end, and tells that, unless it was killed itself.
             raise TrialError("engine_unreachable", "the connection to the engine was cut under a command")
-        if not output.has_begun and not timed_out:
+        # One that ended well has begun, whatever somebody else printed before it.
+        if not output.has_begun and not timed_out and code != 0:
             words = one_line((output.kept.decode("utf-8", "replace") + stream.errors).strip(), 200)
             if "unable to find user" in words:
                 raise TrialError("task_invalid", f"{words}: the image has no user {user!r}", stage=Stage.SANDBOX)
