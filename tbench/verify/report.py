@@ -74,7 +74,7 @@ NO_FACTS = Facts()
 
 
 @dataclass(frozen=True)
-class Message:
+class PartOutput:
     """What a part of the verifier's script hands over, and its report.
 
     It is the whole of what the part printed, between marks that were drawn for it: whoever adds a byte is seen.
@@ -87,7 +87,7 @@ class Message:
     """Whether somebody else wrote beside it; then nothing of it is believed."""
 
     @classmethod
-    def read(cls, output: bytes) -> Message:
+    def read(cls, output: bytes) -> PartOutput:
         """The message in the output of a part, which may have broken off."""
         end = _END.search(output, max(0, len(output) - 64))
         if end is None:
@@ -107,7 +107,7 @@ class Message:
         return found
 
 
-def read_report(messages: Sequence[Message], limit_bytes: int) -> tuple[Facts, dict[str, bytes]]:
+def read_report(messages: Sequence[PartOutput], limit_bytes: int) -> tuple[Facts, dict[str, bytes]]:
     """The facts of all messages; the files (below /logs, and evidence; cut at the limit) that the last hands over."""
     found: dict[str, list[str]] = {}
     for message in messages:

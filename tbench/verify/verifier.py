@@ -22,7 +22,7 @@ from tbench.verifier_logs import Logs
 from tbench.verify.changes.facts import Tests
 from tbench.verify.proof import prove
 from tbench.verify.pytest_calls import calls_pytest
-from tbench.verify.report import NO_FACTS, Facts, Message, read_report
+from tbench.verify.report import NO_FACTS, Facts, PartOutput, read_report
 from tbench.verify.reward import read_metrics, read_reward, remarks
 from tbench.verify.script import Part, VerifierScript
 from tbench.verify.witness import ends_plainly, reward_lines, writes_alone
@@ -228,7 +228,7 @@ class _Attempt:
         folders = (*self.kept, _EVIDENCE)
         return seen, {name: data for name, data in files.items() if name.partition("/")[0] in folders}
 
-    async def _tested(self, script: VerifierScript) -> list[Message] | None:
+    async def _tested(self, script: VerifierScript) -> list[PartOutput] | None:
         """Stage the tests and run them; what was printed until then, None where that took too long."""
         settings = self.task.file.verifier
         user = str(settings.user) if settings.user is not None else None
@@ -255,7 +255,7 @@ class _Attempt:
         user: str | None = "root",
         known: Mapping[str, str] = MappingProxyType({}),
         stdin: bytes = b"",
-    ) -> Message | None:
+    ) -> PartOutput | None:
         """Run a part of the script; what it printed, None where it took too long. Raises TrialError."""
         environment = {**variables, **script.environment(part, known)}
         ended = await self.sandbox.shell(
@@ -270,7 +270,7 @@ class _Attempt:
         if ended.exit_code == NOT_STAGED:
             words = "the tests could not be put into the container, or what lies there not moved aside"
             raise TrialError("verifier_failed", words, origin=Origin("exec", self.sandbox.is_fresh, ran=True))
-        return Message.read(ended.output)
+        return PartOutput.read(ended.output)
 
     async def _fetched(self) -> dict[str, bytes]:
         found: dict[str, bytes] = {}

@@ -145,4 +145,4 @@ async def test_steps_have_tests_and_limits_of_their_own(measured: Measured, make
     (trial,) = of(each, "nop")
     assert trial.tests.keys() == {"one", "two"} and trial.rewards["two/isolated"] == 1.0
     # The least limit of all steps decides.
-    assert trial.shares["tests"] >= trial.tests_sec / 2 / 0.5 - 1e-3
+    assert trial.shares["tests"] > trial.tests_sec / 600

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from tbench.sandbox.archive import FileEntry, pack
-from tbench.verify.report import Facts, Message, read_report
+from tbench.verify.report import Facts, PartOutput, read_report
 
 LIMIT = 1 << 20
 MARK = "01234567-89ab-cdef-0123-456789abcdef"
@@ -18,7 +18,7 @@ def printed(*lines: str, **files: bytes) -> bytes:
 
 
 def read(*outputs: bytes, limit: int = LIMIT) -> tuple[Facts, dict[str, bytes]]:
-    return read_report([Message.read(output) for output in outputs], limit)
+    return read_report([PartOutput.read(output) for output in outputs], limit)
 
 
 def test_every_kind_of_line_is_a_fact() -> None:
