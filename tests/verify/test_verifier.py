@@ -39,9 +39,17 @@ def verified(make_task: MakeTask, start_sandbox: Start) -> Callable[..., Corouti
     """Lets an agent's script work in a new sandbox, then verifies."""
 
     async def run(
-        test: str, agent: str = "", *, user: str | None = None, allowed: Sequence[str] = (), **parts: Any
+        test: str,
+        agent: str = "",
+        *,
+        user: str | None = None,
+        allowed: Sequence[str] = (),
+        judge: str | None = None,
+        **parts: Any,
     ) -> Verdict:
         path = make_task(test=test, **parts)
+        if judge is not None:
+            (path / "tests" / "judge.sh").write_text(judge)
         sandbox = await start_sandbox(path)
         async with asyncio.timeout(BOUND_SEC):
             if agent:
@@ -72,6 +80,21 @@ async def test_json_wins_where_both_say_the_same(verified: Verified) -> None:
     verdict = await verified(script)
     assert (verdict.reward, verdict.integrity.tamper) == (0.75, ())
     assert {"verifier/reward.txt", "verifier/reward.json"} <= set(verdict.files)
+
+
+@pytest.mark.parametrize(
+    ("test", "judge"),
+    [
+        ("printf 0 > /logs/verifier/reward.txt\nbash /tests/judge.sh\n", "echo 1 > /logs/verifier/reward.txt\n"),
+        ("printf 0 > /logs/verifier/reward.txt\nbash /tests/judge.sh /logs/verifier\n", 'echo 1 > "$1/re""ward.txt"\n'),
+        ("cd /logs/verifier; echo 0.4 > reward.txt; echo '{\"reward\": 1, \"speed\": 0.4}' > reward.json\n", None),
+        ("echo '== 61 failed, 6 passed in 3.1s =='; echo 1 > /logs/verifier/reward.txt\n", None),
+        ("echo 1 > /logs/verifier/reward.txt; exec sh -c 'exit 255'\n", None),
+    ],
+    ids=["a default first", "a default first, and a name that is put together", "json and txt", "failures", "exec"],
+)  # fmt: skip
+async def test_what_the_verifier_of_a_task_wrote_counts(verified: Verified, test: str, judge: str | None) -> None:
+    assert (await verified(test, judge=judge)).reward == 1.0
 
 
 async def test_only_the_file_that_counts_has_to_be_a_plain_one(verified: Verified) -> None:
