@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
@@ -14,7 +15,10 @@ from tbench.config.settings import OverridesConfig, RunConfig, VerifyConfig
 from tbench.errors import TrialError
 from tbench.results import ErrorInfo, TrialResult, is_weak
 from tbench.reward import reward_text
+from tbench.runs.beside import Room
 from tbench.runs.overrides import as_configured
+from tbench.runs.run import demand_of_task
+from tbench.runs.scheduling.admission import Demand
 from tbench.sandbox.backend import MakeBackend
 from tbench.storage.run_files import step_directory, trial_directory
 from tbench.tasks.task import Task
@@ -52,6 +56,8 @@ class Calibrating:
     """Whether what is known is measured anew."""
     say: Callable[[str], None] = lambda _: None
     backend: MakeBackend | None = None
+    room: Room = lambda _: contextlib.nullcontext()
+    """What each trial has to have before it begins."""
     root: Path | None = None
     """Where results are kept; None for the cache."""
 
@@ -108,7 +114,7 @@ class Calibrating:
         numbers = [number for number in range(self.repetitions) if number not in have]
         if not numbers:
             return found
-        trials = await asyncio.gather(*(measure(runner, found.task, agent, number) for number in numbers))
+        trials = await asyncio.gather(*(self._measured(runner, found.task, agent, number) for number in numbers))
         now = found.calibration.model_copy(
             update={"trials": (*found.calibration.trials, *trials), "measured_at": datetime.now(UTC)}
         )
@@ -116,9 +122,14 @@ class Calibrating:
         self.say(f"{found.task.name}: {agent} {' '.join(map(_ending, trials))}")
         return replace(found, calibration=now, was_known=False)
 
+    async def _measured(self, runner: Runner, task: Task, agent: CalibratingAgent, number: int) -> MeasuredTrial:
+        async with self.room(demand_of_task(task, self.config.verify.mode)):
+            return await measure(runner, task, agent, number)
+
     async def _begun(self, runner: Runner, task: Task) -> CalibratedTask:
         """The task with what is known of it, which may be nothing. Raises TrialError where there is no image."""
-        image, architecture = await runner.prepare(task)
+        async with self.room(Demand(0, 0)):
+            image, architecture = await runner.prepare(task)
         earlier = None if self.again else known(task, image, architecture, self.say, self.root)
         if earlier is not None:
             return CalibratedTask(task, earlier, was_known=True)

@@ -32,6 +32,7 @@ from tbench.fleet.alike import require_one_architecture
 from tbench.fleet.engines import Engines
 from tbench.fleet.leaving import leave_removing_on
 from tbench.pacing.pace import Pace
+from tbench.runs.beside import Room, Say
 from tbench.runs.overrides import tasks_as_configured
 from tbench.runs.plan import check_same_run, own_shard, sandbox_settings, stored_config
 from tbench.runs.preflight import require_a_task_that_can_run
@@ -146,7 +147,7 @@ async def _execute(
     return outcome
 
 
-async def _unhealthy(config: RunConfig, tasks: TaskSet, say: Callable[[str], None]) -> Mapping[str, str]:
+async def _unhealthy(config: RunConfig, tasks: TaskSet, say: Say, room: Room) -> Mapping[str, str]:
     """The tasks of a run that are not healthy, by name with what is worst. Raises UsageError."""
     from tbench.calibration.conditions import conditions, is_healthy
     from tbench.calibration.measuring import REPETITIONS, Calibrating
@@ -154,7 +155,7 @@ async def _unhealthy(config: RunConfig, tasks: TaskSet, say: Callable[[str], Non
     again = config.schedule.calibrate == "all"
     able = [task for task in tasks.tasks if task.has_oracle and not task.unsupported]
     say(f"calibration: oracle and nop in {counted(len(able), 'task')}, where they are not known")
-    measured = await Calibrating.of(config, REPETITIONS, again=again, say=say).tasks(able)
+    measured = await Calibrating.of(config, REPETITIONS, again=again, say=say, room=room).tasks(able)
     found = {each.task.name: conditions(each) for each in measured}
     return {name: next(iter(each)) for name, each in found.items() if not is_healthy(each)}
 

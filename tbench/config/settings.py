@@ -403,8 +403,8 @@ class ScheduleConfig(Frozen, use_attribute_docstrings=True):
     durations: Annotated[tuple[str, ...], Option(metavar="RUN", is_path=True)] = ()
     """Runs that say how long trials take; repeatable. They decide --order longest and what is in a --shard."""
     calibrate: Literal["off", "missing", "all"] = "off"
-    """Which tasks `tbench calibrate` measures when a run has ended: none, those not known, all. Tasks that have an
-    oracle; those that are not healthy are named beside the score."""
+    """Which tasks are measured beside the run, as by `tbench calibrate`: none, those not known, or all. They have
+    oracles, and the room that its trials leave; those that are not healthy are named beside the score."""
     retries: int = Field(default=1, ge=0)
     """Further attempts at a trial whose error another one may heal."""
     retry_only: Annotated[tuple[str, ...], AfterValidator(retryable_types), Option(metavar="TYPE")] = ()

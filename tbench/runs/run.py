@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 import platform
 import time
-from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -23,6 +23,7 @@ from tbench.errors import REWOUND, TrialError, UsageError
 from tbench.events import Events, Note, RunEnded, RunStarted, TrialPhase
 from tbench.pacing.pace import Pace
 from tbench.results import TrialResult
+from tbench.runs.beside import Calibrate, Spare
 from tbench.runs.control import RunControl
 from tbench.runs.host import HostWatch
 from tbench.runs.images import Dropping, get_ready
@@ -51,9 +52,6 @@ from tbench.tasks.sources import TaskSet
 from tbench.tasks.task import Task
 from tbench.text import names_shown
 from tbench.verify.policy import VerifyPolicy
-
-Calibrate = Callable[[Callable[[str], None]], Awaitable[Mapping[str, str]]]
-"""Measures a run's tasks, telling how far it is; gives those not healthy, by name with why. Raises UsageError."""
 
 
 @dataclass(frozen=True)
@@ -123,6 +121,8 @@ class Run:
             say=say,
         )
         """What this run can be asked to do while it is under way."""
+        self.spare = Spare(self.control.slots, self._admission, len(self._plans), self.control.may_start)
+        """What it leaves for others."""
         events.subscribe(store.on_event)
         events.subscribe(self.control.on_event)
         events.subscribe(self._stopping.on_event)
@@ -152,6 +152,7 @@ class Run:
 
     async def _run_trial(self, plan: TrialPlan) -> None:
         """Attempt one trial until a result is final."""
+        self.spare.begun()
         tries = Tries(1 + self._config.schedule.retries, self._config.schedule.retry_choice)
         while True:
             result = await self._attempt(plan, tries)
@@ -332,7 +333,7 @@ async def execute_run(
 
     With `earlier` it goes on where that ended: with the trials that have no verdict, and those that `retry_errors`
     names. When cancelled it cleans up and returns the results so far. `waits` and `known` are
-    those of Run, `expected_sec` that of plan_trials. `pace` has begun. When all trials have ended, `calibrate` says
+    those of Run, `expected_sec` that of plan_trials. `pace` has begun. In what room is left, `calibrate` finds out
     which tasks are not healthy.
     """
 
@@ -362,6 +363,7 @@ async def execute_run(
         store.write_document(document)
     outcome = RunOutcome([], interrupted=True)
     status: Status = "failed"
+    unhealthy: dict[str, str] | None = None
     try:
         async with opened(backend, say):
             with contextlib.suppress(OSError):  # it is written again at the end, unless this process is killed before
@@ -384,9 +386,11 @@ async def execute_run(
                 pace=pace,
             )
             async with controlled(directory, run.control, say):
-                outcome = await run.execute()
-            if calibrate is not None and _status(outcome) == "finished":
-                document = document.model_copy(update={"unhealthy": await _unhealthy(calibrate, say)})
+                beside = asyncio.create_task(run.spare.calibrated(calibrate, say)) if calibrate is not None else None
+                try:
+                    outcome = await run.execute()
+                finally:
+                    unhealthy = await _calibrated(beside, outcome, say)
         status = _status(outcome)
     except asyncio.CancelledError:
         # Before the first trial: afterwards the run itself takes care of it.
@@ -397,6 +401,7 @@ async def execute_run(
             "status": status,
             "stopped": outcome.stopped,
             "engine": _described(backend, before),
+            "unhealthy": unhealthy,
             "paced": pace.recorded if pace is not None else None,
             "tasks": planned_tasks(tasks, backend, document),
         }
@@ -404,15 +409,21 @@ async def execute_run(
     return replace(outcome, results=[*standing, *outcome.results])
 
 
-async def _unhealthy(calibrate: Calibrate, say: Callable[[str], None]) -> dict[str, str] | None:
-    """Which tasks are not healthy; None where that was cut short, which costs a run nothing that it has."""
+async def _calibrated(
+    beside: asyncio.Task[dict[str, str] | None] | None, outcome: RunOutcome, say: Callable[[str], None]
+) -> dict[str, str] | None:
+    """The tasks that are not healthy, once that is known; a run that has not come to its end does not wait for it."""
+    if beside is None:
+        return None
+    # A run that removes its last containers hears of a cancellation, and comes to its end all the same.
+    task = asyncio.current_task()
+    if _status(outcome) != "finished" or (task is not None and task.cancelling()):
+        beside.cancel()
     try:
-        return dict(await calibrate(say))
+        return await beside
     except asyncio.CancelledError:
         say("calibration: cut short; what was measured is kept")
-    except UsageError as error:
-        say(f"calibration: {error}")
-    return None
+        return None
 
 
 def require_capabilities(config: RunConfig, backend: Backend) -> None:
