@@ -58,6 +58,7 @@ def checks_of(run: StoredRun, summary: Summary, trial_links: dict[str, str]) -> 
         _tampering(summary, trial_links),
         _tasks(run, summary),
         *_leaderboard(run, summary),
+        *_calibration(run, summary),
         _limits(run, summary),
         _pressure(run, summary),
         *_replies(summary),
@@ -122,6 +123,13 @@ def _leaderboard(run: StoredRun, summary: Summary) -> Iterator[ValidityCheck]:
         yield ValidityCheck(Standing.DOUBT, "Leaderboard", words)
     elif run.document is not None and summary.dataset is not None and summary.dataset.trials_per_task is not None:
         yield ValidityCheck(Standing.GOOD, "Leaderboard", "by the rules of its leaderboard")
+
+
+def _calibration(run: StoredRun, summary: Summary) -> Iterator[ValidityCheck]:
+    if summary.unhealthy is not None:
+        yield ValidityCheck(Standing.DOUBT, "Calibration", summary.unhealthy_line)
+    elif run.document is not None and run.document.unhealthy is not None:
+        yield ValidityCheck(Standing.GOOD, "Calibration", "all tasks with an oracle are healthy on this machine")
 
 
 def _limits(run: StoredRun, summary: Summary) -> ValidityCheck:

@@ -7,7 +7,8 @@ from typing import Literal
 
 from tbench.calibration.measuring import CalibratedTask
 from tbench.reward import canonical, reward_text
-from tbench.text import plain
+from tbench.tasks.task import Task
+from tbench.text import names_shown, plain
 from tbench.verify.calibration import Calibration, MeasuredTrial
 
 Condition = Literal[
@@ -19,11 +20,12 @@ Condition = Literal[
     "flaky verifier",
     "limits too tight here",
     "isolation impossible",
+    "needs network",
     "no oracle",
     "healthy",
 ]
 """What may be said of a task, the worst first."""
-HARMLESS: frozenset[Condition] = frozenset({"isolation impossible", "no oracle", "healthy"})
+HARMLESS: frozenset[Condition] = frozenset({"isolation impossible", "needs network", "no oracle", "healthy"})
 """What leaves a task's verdicts as good as they are."""
 TIGHT = 0.8
 """The share of a limit from which on it may decide a trial."""
@@ -39,6 +41,8 @@ def conditions(each: CalibratedTask) -> Mapping[Condition, str]:
     found = dict(_conditions(each.calibration))
     if not each.task.has_oracle:
         found["no oracle"] = "it has no solution/solve.sh"
+    if words := _network(each.task, each.calibration):
+        found["needs network"] = words
     return found or {"healthy": ""}
 
 
@@ -68,6 +72,16 @@ def _conditions(calibration: Calibration) -> Iterator[tuple[Condition, str]]:
         yield "limits too tight here", words
     if calibration.passes_fresh is False:
         yield "isolation impossible", "the oracle's work passes only in the container that it was made in"
+
+
+def _network(task: Task, calibration: Calibration) -> str:
+    """Why a task needs a network, where that is known: it names hosts, or its oracle fails without; else empty."""
+    networks = task.file.networks
+    phases = (networks.start, networks.agent, networks.verifier)
+    if hosts := dict.fromkeys(host for phase in phases for host in phase.hosts):
+        return f"task.toml names {names_shown(hosts)}"
+    tried = calibration.offline
+    return f"without one, {_failure(tried)}" if tried is not None and tried.counts and not tried.is_pass else ""
 
 
 def _ending(trial: MeasuredTrial) -> str:

@@ -52,6 +52,8 @@ class Calibrating:
 
     config: RunConfig
     repetitions: int
+    offline: bool = False
+    """Whether oracles that pass are also tried without a network."""
     again: bool = False
     """Whether what is known is measured anew."""
     say: Callable[[str], None] = lambda _: None
@@ -68,7 +70,7 @@ class Calibrating:
         return cls(config.model_copy(update=as_they_are), repetitions, **more)
 
     async def tasks(self, tasks: Sequence[Task]) -> list[CalibratedTask]:
-        """Measure tasks: first all oracles, then nobody. Raises UsageError.
+        """Measure tasks: first all oracles, then nobody, then oracles without a network. Raises UsageError.
 
         What is measured is kept at once, so that a calibration which is cut short goes on where it was.
         """
@@ -79,6 +81,11 @@ class Calibrating:
                 continue
             async with self.runner(agent) as runner:
                 for each in await asyncio.gather(*(self._calibrated(runner, agent, each) for each in wanted)):
+                    done[each.task.name] = each
+        wanted = [each for each in done.values() if self.offline and _passes_with_network(each)]
+        if wanted:
+            async with self.runner("oracle", network="none") as runner:
+                for each in await asyncio.gather(*(self._without_network(runner, each) for each in wanted)):
                     done[each.task.name] = each
         return list(done.values())
 
@@ -94,9 +101,10 @@ class Calibrating:
                     found[task.name].append(trial)
         return found
 
-    def runner(self, agent: CalibratingAgent) -> Runner:
-        """Give what runs trials of an agent."""
-        return Runner(self.config.with_values(agent={"name": agent}), backend=self.backend, say=self.say)
+    def runner(self, agent: CalibratingAgent, **sandbox: Any) -> Runner:
+        """Give what runs trials of an agent, with other settings of `sandbox`."""
+        config = self.config.with_values(agent={"name": agent}, sandbox=sandbox)
+        return Runner(config, backend=self.backend, say=self.say)
 
     def _wants(self, agent: CalibratingAgent, each: CalibratedTask) -> bool:
         if each.task.unsupported or each.error is not None or (agent == "oracle" and not each.task.has_oracle):
@@ -115,12 +123,24 @@ class Calibrating:
         if not numbers:
             return found
         trials = await asyncio.gather(*(self._measured(runner, found.task, agent, number) for number in numbers))
-        now = found.calibration.model_copy(
-            update={"trials": (*found.calibration.trials, *trials), "measured_at": datetime.now(UTC)}
-        )
-        keep(now.model_copy(update={"trials": tuple(trial for trial in now.trials if trial.counts)}), self.root)
         self.say(f"{found.task.name}: {agent} {' '.join(map(_ending, trials))}")
-        return replace(found, calibration=now, was_known=False)
+        return self._kept(found, trials=(*found.calibration.trials, *trials))
+
+    async def _without_network(self, runner: Runner, each: CalibratedTask) -> CalibratedTask:
+        trial = await self._measured(runner, each.task, "oracle", 0)
+        self.say(f"{each.task.name}: oracle without a network {_ending(trial)}")
+        return self._kept(each, offline=trial)
+
+    def _kept(self, each: CalibratedTask, **update: Any) -> CalibratedTask:
+        """The task with what was measured now; what says nothing of the task is not kept for later."""
+        assert each.calibration is not None
+        now = each.calibration.model_copy(update={**update, "measured_at": datetime.now(UTC)})
+        lasting = {
+            "trials": tuple(trial for trial in now.trials if trial.counts),
+            "offline": now.offline if now.offline is not None and now.offline.counts else None,
+        }
+        keep(now.model_copy(update=lasting), self.root)
+        return replace(each, calibration=now, was_known=False)
 
     async def _measured(self, runner: Runner, task: Task, agent: CalibratingAgent, number: int) -> MeasuredTrial:
         async with self.room(demand_of_task(task, self.config.verify.mode)):
@@ -137,6 +157,15 @@ class Calibrating:
             task=task.name, task_hash=task.hash, image=image, architecture=architecture, measured_at=datetime.now(UTC)
         )
         return CalibratedTask(task, begun)
+
+
+def _passes_with_network(each: CalibratedTask) -> bool:
+    """Whether the oracle passes, and nobody knows whether it does without the network that it has."""
+    if each.calibration is None or each.calibration.offline is not None:
+        return False
+    networks = each.task.file.networks
+    has_network = any(each.mode != "no-network" for each in (networks.start, networks.agent, networks.verifier))
+    return has_network and any(trial.is_pass for trial in each.calibration.of("oracle"))
 
 
 def _ending(trial: MeasuredTrial) -> str:

@@ -303,16 +303,17 @@ class Summary(Frozen):
 
         Where steps of tasks were never begun, also that with a 0 for them; where tasks are not healthy, that without.
         """
-        return (*self._lines_of_trials, *self._line_of_steps, *self._line_of_unhealthy)
+        return (*self._lines_of_trials, *self._line_of_steps, *filter(None, [self.unhealthy_line]))
 
     @property
-    def _line_of_unhealthy(self) -> tuple[str, ...]:
+    def unhealthy_line(self) -> str:
+        """The tasks that are not healthy, and the score without them; empty without any."""
         if (found := self.unhealthy) is None:
-            return ()
+            return ""
         are = "is" if len(found.tasks) == 1 else "are"
         named = names_shown(f"{task} ({why})" for task, why in found.tasks.items())
         rest = "" if found.score is None else f"; without {'it' if are == 'is' else 'them'} {percent(found.score)} %"
-        return (f"{len(found.tasks)} of {counted(len(self.tasks), 'task')} {are} not healthy here: {named}{rest}",)
+        return f"{len(found.tasks)} of {counted(len(self.tasks), 'task')} {are} not healthy here: {named}{rest}"
 
     @property
     def _line_of_steps(self) -> tuple[str, ...]:

@@ -91,6 +91,8 @@ class Calibration(Frozen):
     architecture: str
     measured_at: datetime
     trials: tuple[MeasuredTrial, ...] = ()
+    offline: MeasuredTrial | None = None
+    """A trial of the oracle without a network, where that was tried."""
 
     def of(self, agent: CalibratingAgent) -> list[MeasuredTrial]:
         """The trials of an agent, in the order of their repetitions."""

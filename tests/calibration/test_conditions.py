@@ -27,7 +27,7 @@ def nop(reward: float | None = 0.0, **more: Any) -> MeasuredTrial:
     return MeasuredTrial.model_validate({"agent": "nop", "repetition": 0, "reward": reward, **more})
 
 
-def said(path: Any, *trials: MeasuredTrial) -> dict[str, str]:
+def said(path: Any, *trials: MeasuredTrial, offline: MeasuredTrial | None = None) -> dict[str, str]:
     task = Task.read(path)
     found = Calibration(
         task=task.name,
@@ -36,6 +36,7 @@ def said(path: Any, *trials: MeasuredTrial) -> dict[str, str]:
         architecture="amd64",
         measured_at=datetime(2026, 1, 1, tzinfo=UTC),
         trials=trials,
+        offline=offline,
     )
     return dict(conditions(CalibratedTask(task, found)))
 
@@ -81,6 +82,18 @@ def said(path: Any, *trials: MeasuredTrial) -> dict[str, str]:
 def test_the_verdict(make_task: MakeTask, trials: list[MeasuredTrial], expected: Any, healthy: bool) -> None:
     found = said(make_task(), *trials)
     assert (found, is_healthy(found)) == (expected, healthy)
+
+
+def test_a_task_that_needs_a_network(make_task: MakeTask) -> None:
+    failed = oracle(0.0, last_words="no route")
+    expected = {"needs network": "without one, scores 0; the verifier's last words: 'no route'"}
+    assert said(make_task("a"), oracle(), nop(), offline=failed) == expected
+    assert is_healthy(expected)
+    assert said(make_task("a"), oracle(), nop(), offline=oracle()) == {"healthy": ""}
+    lost = oracle(None, error=LOST)
+    assert said(make_task("a"), oracle(), nop(), offline=lost) == {"healthy": ""}
+    hosts = '[environment]\nnetwork_mode = "allowlist"\nallowed_hosts = ["example.org"]\n'
+    assert said(make_task("b", toml=hosts), oracle(), nop()) == {"needs network": "task.toml names example.org"}
 
 
 def test_what_cannot_be_measured(make_task: MakeTask) -> None:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
+from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +16,7 @@ from step_tasks import step_task
 from tbench.calibration.measuring import CalibratedTask, Calibrating
 from tbench.config.settings import RunConfig
 from tbench.errors import TrialError
+from tbench.runs.scheduling.admission import Demand
 from tbench.sandbox.fake import FakeSandbox
 from tbench.tasks.environment import Environment
 from tbench.tasks.task import Task
@@ -135,6 +138,29 @@ async def test_an_image_that_cannot_be_had_and_a_task_without_an_oracle(
     first, second = await trying.tasks([Task.read(bad), Task.read(alone)])
     assert first.calibration is None and first.error is not None and first.error.type == "image_build_failed"
     assert (of(second, "oracle"), len(of(second, "nop"))) == ([], 1)
+
+
+async def test_an_oracle_that_passes_is_tried_without_a_network_once(measured: Measured, make_task: MakeTask) -> None:
+    closed, public = make_task("closed"), make_task("public", toml="")
+    first, second = await measured(closed, public, repetitions=1, offline=True)
+    assert first.calibration is not None and first.calibration.offline is None
+    assert second.calibration is not None and second.calibration.offline is not None
+    assert second.calibration.offline.is_pass and measured.trials == 5
+    await measured(closed, public, repetitions=1, offline=True)
+    assert measured.trials == 0
+
+
+async def test_each_trial_has_room_first(measured: Measured, make_task: MakeTask) -> None:
+    demands: list[Demand] = []
+
+    @contextlib.asynccontextmanager
+    async def room(demand: Demand) -> AsyncIterator[None]:
+        demands.append(demand)
+        yield
+
+    await measured(make_task(toml="[environment]\nmemory_mb = 100\n"), repetitions=1, room=room)
+    # Of the image, and of a trial of each agent with its fresh container.
+    assert demands == [Demand(0, 0), Demand(1, 200), Demand(1, 200)]
 
 
 async def test_steps_have_tests_and_limits_of_their_own(measured: Measured, make_task: MakeTask) -> None:

@@ -107,7 +107,7 @@ def test_help_says_every_sentence_to_its_end_and_what_exit_codes_mean() -> None:
 def test_the_help_of_run_fits_two_screens_and_its_sentences_are_whole() -> None:
     said = tbench("run", "--help").stdout
     lines = said.splitlines()
-    assert len(lines) <= 115 and max(map(len, lines)) <= 100
+    assert len(lines) <= 116 and max(map(len, lines)) <= 100
     assert lines[0] == "Usage: tbench run [OPTIONS] [TASKS]"
     for setting in settings_of(RunConfig):
         assert re.fullmatch(r"[A-Za-z].*[^.]\.", setting.summary), setting.path

@@ -31,17 +31,20 @@ if TYPE_CHECKING:
     metavar="INT",
     help="Trials of each agent in each task; default: 3.",
 )
+@click.option("--without-network", "offline", is_flag=True, help="Also try oracles that pass without a network.")
 @click.option("--again", is_flag=True, help="Also run what is known of these tasks and images.")
 @click.option("--page", metavar="FILE", type=A_PATH, help="Also write the table as an HTML page.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object per task, each on a line of its own.")
-def calibrate(given: Given[RunConfig], repetitions: int | None, again: bool, page: Path | None, as_json: bool) -> None:
+def calibrate(
+    given: Given[RunConfig], repetitions: int | None, offline: bool, again: bool, page: Path | None, as_json: bool
+) -> None:
     """Measure what oracle and nop score in tasks, how often, and how near to the limits; exit 2 for unhealthy ones."""
     from tbench.calibration.conditions import conditions, is_healthy
     from tbench.cli.tasks import chosen_tasks
 
     config = given.resolve().config
     chosen = chosen_tasks(config.tasks)
-    done = _calibrated(chosen.tasks, config, repetitions, again)
+    done = _calibrated(chosen.tasks, config, repetitions, offline=offline, again=again)
     found = {each.task.name: conditions(each) for each in done}
     if as_json:
         for name, why in chosen.invalid.items():
@@ -60,15 +63,15 @@ def calibrate(given: Given[RunConfig], repetitions: int | None, again: bool, pag
         raise click.exceptions.Exit(exit_codes.USAGE)
 
 
-def _calibrated(tasks: Sequence[Task], config: RunConfig, repetitions: int | None, again: bool) -> list[CalibratedTask]:
+def _calibrated(
+    tasks: Sequence[Task], config: RunConfig, repetitions: int | None, **more: bool
+) -> list[CalibratedTask]:
     from tbench.calibration.measuring import REPETITIONS, Calibrating
     from tbench.cli.interruption import run_interruptibly
 
     if not tasks:
         return []
-    trying = Calibrating.of(
-        config, repetitions or REPETITIONS, again=again, say=lambda text: print_line(text, err=True)
-    )
+    trying = Calibrating.of(config, repetitions or REPETITIONS, say=lambda text: print_line(text, err=True), **more)
     return run_interruptibly(trying.tasks(tasks), stopping="stopping: containers are being removed")
 
 
