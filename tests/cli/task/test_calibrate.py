@@ -74,3 +74,18 @@ def test_what_is_wrong_with_a_task_is_said_of_it(make_task: MakeTask) -> None:
     assert "open: nop passes: doing nothing scores 1" in said
     assert "wrong: oracle fails: scores 0; the verifier's last words: 'never'" in said
     assert "unbuilt: cannot be built: image_build_failed: " in said
+
+
+@pytest.mark.engine
+@pytest.mark.slow
+def test_a_run_names_unhealthy_tasks_beside_its_score(make_task: MakeTask, tmp_path: Path) -> None:
+    make_task("open", test="echo 1 > /logs/verifier/reward.txt\n")
+    tasks, run = make_task("good").parent, tmp_path / "run"
+    command = ["run", str(tasks), "--agent", "oracle", "--calibrate", "missing", "--output", str(run)]
+    done = CliRunner().invoke(app, command, prog_name="tbench")
+    assert done.exit_code == 0, done.output
+    said = "1 of 2 tasks is not healthy here: open (nop passes); without it 100.0 %"
+    assert said in done.stdout.splitlines()
+    assert json.loads((run / "run.json").read_text())["unhealthy"] == {"open": "nop passes"}
+    code, lines, told = tbench(str(tasks))
+    assert (code, lines[-1]) == (2, "2 tasks, 1 not healthy here") and "oracle" not in told
