@@ -215,9 +215,9 @@ class Runner:
         """
         async with self._places:
             await self._backend.prepare(agent_environment(as_configured(task, self.config)))
-        images = self._backend
-        image = image_identity(images.image_origins.get(task.name), images.image_ids.get(task.name))
-        return image, architecture_of(images.describe())
+        origins, ids = self._backend.image_origins, self._backend.image_ids
+        image = image_identity(origins.get(task.name), ids.get(task.name))
+        return image, architecture_of(self._backend.describe())
 
     async def rollout(
         self,

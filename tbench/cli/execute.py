@@ -24,7 +24,7 @@ from tbench.cli.printing import print_line, print_text
 from tbench.cli.progress.choice import progress
 from tbench.cli.progress.run_log import run_log
 from tbench.cli.tasks import chosen_tasks
-from tbench.config.document import Locked, RunDocument, RunPlan
+from tbench.config.document import Locked, PlannedShard, RunDocument, RunPlan
 from tbench.config.settings import AUTO_MOST, AUTO_OTHERWISE, RunConfig, SandboxConfig
 from tbench.errors import UsageError
 from tbench.events import EndpointPresence, Event, Events, Note
@@ -32,7 +32,7 @@ from tbench.fleet.alike import require_one_architecture
 from tbench.fleet.engines import Engines
 from tbench.fleet.leaving import leave_removing_on
 from tbench.pacing.pace import Pace
-from tbench.runs.beside import Room, Say
+from tbench.runs.beside import Calibrate, Room, Say
 from tbench.runs.overrides import tasks_as_configured
 from tbench.runs.plan import check_same_run, own_shard, sandbox_settings, stored_config
 from tbench.runs.preflight import require_a_task_that_can_run
@@ -131,7 +131,7 @@ async def _execute(
                 gate=chat.outage if chat is not None else None,
                 expected_sec=expected,
                 pace=await begun_pace(config, chat, events),
-                calibrate=partial(_unhealthy, config, tasks) if config.schedule.calibrate != "off" else None,
+                calibrate=_calibration(config, plan.shard, tasks),
             )
     finally:
         if chat is not None:
@@ -147,13 +147,21 @@ async def _execute(
     return outcome
 
 
-async def _unhealthy(config: RunConfig, tasks: TaskSet, say: Say, room: Room) -> Mapping[str, str]:
+def _calibration(config: RunConfig, shard: PlannedShard | None, tasks: TaskSet) -> Calibrate | None:
+    """What measures the tasks of a run beside it; None where that is not asked for."""
+    return None if config.schedule.calibrate == "off" else partial(_unhealthy, config, shard, tasks)
+
+
+async def _unhealthy(
+    config: RunConfig, shard: PlannedShard | None, tasks: TaskSet, say: Say, room: Room
+) -> Mapping[str, str]:
     """The tasks of a run that are not healthy, by name with what is worst. Raises UsageError."""
     from tbench.calibration.conditions import conditions, is_healthy
     from tbench.calibration.measuring import REPETITIONS, Calibrating
 
+    own = set(tasks.names) if shard is None else {task for task, _ in shard.trials}
     again = config.schedule.calibrate == "all"
-    able = [task for task in tasks.tasks if task.has_oracle and not task.unsupported]
+    able = [task for task in tasks.tasks if task.name in own and task.has_oracle and not task.unsupported]
     say(f"calibration: oracle and nop in {counted(len(able), 'task')}, where they are not known")
     measured = await Calibrating.of(config, REPETITIONS, again=again, say=say, room=room).tasks(able)
     found = {each.task.name: conditions(each) for each in measured}

@@ -386,11 +386,7 @@ async def execute_run(
                 pace=pace,
             )
             async with controlled(directory, run.control, say):
-                beside = asyncio.create_task(run.spare.calibrated(calibrate, say)) if calibrate is not None else None
-                try:
-                    outcome = await run.execute()
-                finally:
-                    unhealthy = await _calibrated(beside, outcome, say)
+                outcome, unhealthy = await _executed(run, calibrate, say)
         status = _status(outcome)
     except asyncio.CancelledError:
         # Before the first trial: afterwards the run itself takes care of it.
@@ -409,12 +405,25 @@ async def execute_run(
     return replace(outcome, results=[*standing, *outcome.results])
 
 
+async def _executed(
+    run: Run, calibrate: Calibrate | None, say: Callable[[str], None]
+) -> tuple[RunOutcome, dict[str, str] | None]:
+    """The outcome of a run, and the tasks that are not healthy, where that is asked for and was found out."""
+    if calibrate is None:
+        return await run.execute(), None
+    beside = asyncio.create_task(run.spare.calibrated(calibrate, say), name="calibration")
+    outcome = RunOutcome([], interrupted=True)
+    try:
+        outcome = await run.execute()
+    finally:
+        unhealthy = await _calibrated(beside, outcome, say)
+    return outcome, unhealthy
+
+
 async def _calibrated(
-    beside: asyncio.Task[dict[str, str] | None] | None, outcome: RunOutcome, say: Callable[[str], None]
+    beside: asyncio.Task[dict[str, str] | None], outcome: RunOutcome, say: Callable[[str], None]
 ) -> dict[str, str] | None:
-    """The tasks that are not healthy, once that is known; a run that has not come to its end does not wait for it."""
-    if beside is None:
-        return None
+    """What is found beside a run, once it is; a run that has not come to its end does not wait for it."""
     # A run that removes its last containers hears of a cancellation, and comes to its end all the same.
     task = asyncio.current_task()
     if _status(outcome) != "finished" or (task is not None and task.cancelling()):

@@ -225,6 +225,7 @@ def _document(shards: Sequence[FinishedShard], name: str) -> RunDocument:
             "shard": None,
             "status": "finished" if _is_finished(shards) else "interrupted",
             "stopped": None,
+            "unhealthy": _unhealthy(documents),
             "created_at": min(document.created_at for document in documents),
             "resumed_at": tuple(sorted(time for document in documents for time in document.resumed_at)),
             "ended_at": max((document.ended_at for document in documents if document.ended_at), default=None),
@@ -240,6 +241,12 @@ def _locked(shards: Sequence[Locked]) -> Locked:
     """The same, with the servers of all shards."""
     urls = dict.fromkeys(url for each in shards for url in (each.endpoints or (each.base_url,)) if url is not None)
     return shards[0].model_copy(update={"endpoints": tuple(urls) if len(urls) > 1 else ()})
+
+
+def _unhealthy(documents: Sequence[RunDocument]) -> dict[str, str] | None:
+    """The tasks that are not healthy on the machine of any shard; None where none of them was calibrated."""
+    found = [document.unhealthy for document in documents if document.unhealthy is not None]
+    return {name: why for each in found for name, why in each.items()} if found else None
 
 
 def _engine(engines: Sequence[Mapping[str, Any]]) -> dict[str, Any]:

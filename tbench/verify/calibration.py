@@ -155,7 +155,10 @@ def image_identity(origin: ImageOrigin | None, image_id: str | None) -> str:
 
 
 def architecture_of(described: Mapping[str, Any]) -> str:
-    """The architecture of the first machine that a backend describes; empty where that is not known."""
+    """The architecture that a backend has, or its machines have, which are all alike; empty where it does not tell.
+
+    `described` is what run.json stores about the backend.
+    """
     machine = next(iter(described.get("machines", ())), described)
     return str(machine.get("architecture", ""))
 

@@ -21,9 +21,10 @@ if TYPE_CHECKING:
     from tbench.calibration.conditions import Condition
     from tbench.calibration.measuring import CalibratedTask
     from tbench.tasks.task import Task
+_SANDBOX = {"sandbox.trust", "sandbox.engines", "sandbox.build", "sandbox.pull"}
 
 
-@click.command(cls=ConfiguredCommand, configuration=RunConfig, only=CHOOSING | USED_TO_TRY | {"sandbox.trust"})
+@click.command(cls=ConfiguredCommand, configuration=RunConfig, only=CHOOSING | USED_TO_TRY | _SANDBOX)
 @click.option(
     "-k",
     "repetitions",
