@@ -247,6 +247,14 @@ def test_engines_and_servers_of_all_shards_are_kept(tmp_path: Path, shards: list
     assert document.locked.endpoints == ("http://node0/v1", "http://node1/v1", "http://node2/v1")
 
 
+def test_unhealthy_tasks_of_all_shards_are_named(tmp_path: Path, shards: list[Path]) -> None:
+    edit(shards[1] / "run.json", lambda content: content.update(unhealthy={"beta": "nop passes"}))
+    edit(shards[2] / "run.json", lambda content: content.update(unhealthy={"alpha": "oracle fails"}))
+    merge(shards, tmp_path / "whole")
+    document = read_run(tmp_path / "whole").document
+    assert document is not None and document.unhealthy == {"beta": "nop passes", "alpha": "oracle fails"}
+
+
 async def test_a_shard_goes_on_as_itself_only(
     tmp_path: Path, tasks: TaskSet, shards: list[Path], make_task: Any
 ) -> None:
