@@ -150,8 +150,11 @@ def _pytest(output: str) -> Iterator[tuple[str, Status]]:
         elif (found := _LINE.fullmatch(line)) and len(named) < MOST_TESTS:
             word = (found["first"] or found["last"]).lower()
             named.add((_identity(found["after"] or found["before"]), _OF_WORD[word]))
-    yield from sorted(named)
     names = Counter(status for _, status in named)
+    if counts and names["passed"] > counts["passed"]:
+        # Its summary knows nothing of some of them: somebody else has printed names.
+        named, names = {each for each in named if each[1] != "passed"}, Counter({**names, "passed": 0})
+    yield from sorted(named)
     for status, count in counts.items():
         for number in range(1, min(count - names[status], MOST_TESTS) + 1):
             yield f"unnamed {status} {number}", status

@@ -122,6 +122,19 @@ def test_words_between_equal_signs_that_a_script_prints_hide_nothing() -> None:
     assert showing.tests_shown({"stdout.txt": output}) == {"t::a": "passed"}
 
 
+def test_names_that_the_summary_does_not_count_are_not_believed() -> None:
+    names = b"PASSED t.py::a\nt.py::b PASSED [ 10%]\n"
+    assert showing.tests_shown({"stdout.txt": names + b"2 skipped in 0.1s\n"}) == {
+        "unnamed skipped 1": "skipped", "unnamed skipped 2": "skipped",
+    }  # fmt: skip
+    assert showing.tests_shown({"stdout.txt": names + b"2 passed in 0.1s\n"}) == {"t::a": "passed", "t::b": "passed"}
+
+
+def test_lines_of_several_workers_are_read() -> None:
+    output = b"[gw0] [ 50%] PASSED t.py::a\n[gw1] [100%] SKIPPED t.py::b\n1 passed, 1 skipped in 0.1s\n"
+    assert showing.tests_shown({"stdout.txt": output}) == {"t::a": "passed", "t::b": "skipped"}
+
+
 @pytest.mark.parametrize(
     "logs",
     [
