@@ -42,8 +42,6 @@ class CalibratedTask:
     calibration: Calibration | None = None
     error: ErrorInfo | None = None
     """What kept its image from being had; then there is no calibration."""
-    was_known: bool = False
-    """Whether nothing had to be run."""
 
 
 @dataclass(frozen=True)
@@ -140,7 +138,7 @@ class Calibrating:
             "offline": now.offline if now.offline is not None and now.offline.counts else None,
         }
         keep(now.model_copy(update=lasting), self.root)
-        return replace(each, calibration=now, was_known=False)
+        return replace(each, calibration=now)
 
     async def _measured(self, runner: Runner, task: Task, agent: CalibratingAgent, number: int) -> MeasuredTrial:
         async with self.room(demand_of_task(task, self.config.verify.mode)):
@@ -152,7 +150,7 @@ class Calibrating:
             image, architecture = await runner.prepare(task)
         earlier = None if self.again else known(task, image, architecture, self.say, self.root)
         if earlier is not None:
-            return CalibratedTask(task, earlier, was_known=True)
+            return CalibratedTask(task, earlier)
         begun = Calibration(
             task=task.name, task_hash=task.hash, image=image, architecture=architecture, measured_at=datetime.now(UTC)
         )
