@@ -53,6 +53,7 @@ int main(int count, char **words) {
     sigset_t child_news, before;
     pid_t child, parent = getpid();
     double ends_at;
+    prctl(PR_SET_DUMPABLE, 0);
     if (count < 3 || atof(words[1]) <= 0) {
         fprintf(stderr, "limit SECONDS PROGRAM [ARGUMENT...]\n");
         return 125;

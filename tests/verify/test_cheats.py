@@ -190,12 +190,11 @@ done"""
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("program", ["witness", "limit"])
-async def test_killing_who_runs_the_tests_is_no_verdict(verified: Verified, program: str) -> None:
+async def test_killing_who_runs_the_tests_is_no_verdict(verified: Verified) -> None:
     kills = """echo 1 > /reward
 until [ -e /logs/verifier/stdout.txt ]; do sleep 0.05; done
 cp /reward /logs/verifier/reward.txt
-""" + KILLS.format(f"^/opt/tbench/bin/{program}")
+""" + KILLS.format("^/opt/tbench/bin/witness")
     assert (await refused(verified(daemon(kills), "sleep 3"))).type == "verifier_tampered"
 
 
@@ -307,7 +306,7 @@ async def test_a_program_that_the_tests_start_cannot_speak_in_the_verifiers_plac
     verified: Verified, attack: str, user: str
 ) -> None:
     toml = f'{LIMITS}[verifier]\nuser = "{user}"\n'
-    agent = f"{FORGED}cat >/work <<'EOF'\n{ATTACKS[attack]}EOF\nchmod -R a+rX /f /work"
+    agent = f"{FORGED}cat >/work <<'EOF'\n{ATTACKS[attack]}\nEOF\nchmod -R a+rX /f /work"
     await expect_nothing_gained(verified(agent, "sh /work\necho 0 > /logs/verifier/reward.txt\nsleep 1\n", toml=toml))
 
 
