@@ -81,7 +81,7 @@ static void heard(pid_t from, const char *line) {
     is_reward = strncmp(place, SCRIPT, named) == 0 &&
                 is_among(reward_lines, place + named, (size_t)(command - place) - named);
     command++;
-    if (strcmp(command, "echo ended") == 0) /* of our own trap, which bash places on the first line */
+    if (strcmp(command, "echo ended") == 0) /* of our own trap, whose line is the first */
         return;
     size_t length = strcspn(command, " ");
     is_write = is_reward && (strncmp(command, "echo ", 5) == 0 || strncmp(command, "printf ", 7) == 0);

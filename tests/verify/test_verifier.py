@@ -29,6 +29,7 @@ MakeTask = Any
 Start = Callable[..., Coroutine[Any, Any, Sandbox]]
 BOUND_SEC = 60
 LIMITS = "[environment]\nmemory_mb = 256\nallow_internet = false\n"
+AT = "/logs/verifier/reward.txt"
 HONEST = "if [ -e /app/done ]; then echo 1; else echo 0; fi > /logs/verifier/reward.txt\n"
 WITH_USER = "FROM debian:bookworm-slim\nRUN useradd -m dev\nWORKDIR /app\nRUN chown dev /app\nUSER dev\n"
 HEALTHCHECK = LIMITS + "[environment.healthcheck]\ninterval_sec = 0.01\ntimeout_sec = 10\n"
@@ -255,6 +256,28 @@ async def test_what_a_helper_of_the_tests_wrote_is_no_sign_where_nothing_outlive
     verdict = await verified(script, "touch /tmp/work", user="nobody", toml=toml)
     assert (verdict.reward, verdict.facts.leftovers, verdict.facts.outlived) == (1.0, 0, 0)
     assert verdict.integrity.tamper == ()
+
+
+@pytest.mark.parametrize(
+    ("script", "wrote_last"),
+    [
+        (f"ls /\nif true; then\n echo 1 > {AT}\nelse\n echo 0 > {AT}\nfi\nexit 0\n", True),
+        (f"echo 0 > {AT}\ncode=$(cat /etc/hostname)\nsh -c 'echo 1 > {AT}'\n", False),
+        (f"echo 0 > {AT}\n(cd /logs/verifier; echo 1 > reward.txt)\n", False),
+        (f"echo 0 > {AT}\nexec sh -c 'echo 1 > {AT}'\n", False),
+        (f"exec 3>&1\necho 1 > {AT}\ntrue\n", True),
+        (f"sh -c 'echo 1 > {AT}'\n", False),
+    ],
+)
+async def test_it_is_seen_whether_bash_itself_wrote_last(verified: Verified, script: str, wrote_last: bool) -> None:
+    verdict = await verified(script)
+    assert verdict.facts.wrote_last is wrote_last
+
+
+@pytest.mark.slow
+async def test_a_script_that_runs_many_commands_is_not_held_up_by_what_bash_tells(verified: Verified) -> None:
+    verdict = await verified("for i in {1..200000}; do : $i; done\necho 1 > /logs/verifier/reward.txt\n")
+    assert (verdict.reward, verdict.facts.wrote_last, len(verdict.facts.told)) == (1.0, True, 1)
 
 
 async def test_a_timeout_holds_for_another_user_too(verified: Verified) -> None:
