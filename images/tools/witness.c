@@ -22,6 +22,7 @@
 #include <sys/prctl.h>
 #include <sys/signalfd.h>
 #include <sys/socket.h>
+#include <sys/stat.h>
 #include <sys/wait.h>
 #include <time.h>
 #include <unistd.h>
@@ -136,10 +137,12 @@ static void hear(int channel) {
 
 static void run(char **program, int channel, const char *output, pid_t parent, const sigset_t *before) {
     char number[16];
+    struct stat device;
     int nothing = open("/dev/null", O_RDONLY), file = open(output, O_WRONLY | O_CREAT | O_TRUNC | O_NOFOLLOW, 0644);
     setpgid(0, 0); /* what a script does to its group (kill 0) is its own affair */
     prctl(PR_SET_PDEATHSIG, SIGKILL);
-    if (getppid() != parent || file < 0 || nothing < 0)
+    /* Where that device is something else, no script is run as it should be. */
+    if (getppid() != parent || file < 0 || nothing < 0 || fstat(nothing, &device) != 0 || !S_ISCHR(device.st_mode))
         _exit(126);
     dup2(nothing, 0);
     dup2(file, 1);

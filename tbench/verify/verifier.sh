@@ -41,6 +41,7 @@ report=
 is_forged=
 sums=
 terminal=
+stopped=
 mark=
 
 # Adds a fact to the report. A value ends with its line: names of files may hold newlines.
@@ -214,6 +215,7 @@ count_left() {
         read_stat "$process/stat" 2>/dev/null || continue
         if [ "$process" = /proc/1 ] || [ "$session" = "$ours" ] || [ "$state" = Z ]; then continue; fi
         case "$terminal" in *" ${process#/proc/} "*) continue ;; esac
+        [ "$state" != T ] || stopped="$stopped ${process#/proc/}"
         case "$name:$wrappers" in
             bash:*" $parent "* | sh:*" $parent "* | busybox:*" $parent "*) terminal="$terminal ${process#/proc/} " ;;
             *) left=$((left + 1)) ;;
@@ -491,7 +493,7 @@ case "$part" in
             exit 0
         fi
         stop_others
-        run " $terminal "
+        run " $terminal $stopped "
         ;;
     # For another user than root: root prepares, the user runs the tests.
     prepare)

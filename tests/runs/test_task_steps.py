@@ -62,11 +62,14 @@ class JudgedSandbox(FakeSandbox):
             return ExecResult(self._setup, b"apt-get: no such mirror")
         if "/tests/test.sh" not in script:
             return super()._default_answer(script)
-        logs = self.verdicts.pop(0)
+        logs = self.verdicts[0]
         if isinstance(logs, Exception):
-            raise logs
+            raise self.verdicts.pop(0)
+        if self.calls[-1].environment["TBENCH_VERIFIER_PART"] == "collect":
+            self.verdicts.pop(0)
         files = {f"/logs/{name}": FileEntry(data) for name, data in logs.items()}
-        return ExecResult(0, b"code\t0\nend\t\n\0" + pack(files))
+        mark = b"0" * 36
+        return ExecResult(0, b"%b\n%b%b\ncode\t0\n%b end\n" % (mark, pack(files), mark, mark))
 
 
 def text(reward: float) -> dict[str, bytes]:

@@ -448,8 +448,8 @@ async def test_a_zero_beside_a_failed_tool_stands_with_a_remark(bench: MakeBench
 async def test_what_was_seen_of_tampering_is_in_the_result_with_and_without_a_verdict(
     bench: MakeBench, make_task: MakeTask
 ) -> None:
-    report = b"code\t0\nevidence\t/tests/test.sh\nrepair\tcwd: made again\nend\t\n\0"
-    result = await bench(FakeSandbox(answers=[ExecResult(0, report)])).run(Task.read(make_task()))
+    report = b"%b\n\n%b\ncode\t0\nevidence\t/tests/test.sh\nrepair\tcwd: made again\n%b end\n" % ((b"0" * 36,) * 3)
+    result = await bench(FakeSandbox(logs={}, answers=[ExecResult(0, report)])).run(Task.read(make_task()))
     assert result.error is not None and result.error.type == "verifier_no_reward"
     assert result.integrity.evidence == ("/tests/test.sh",)
     assert result.integrity.repairs == ("cwd: made again",)
