@@ -76,7 +76,7 @@ def _proven(
     """The rewards that count in the place of the one that was read, with the words for it."""
     told = witnessed_reward(facts.told, metric)
     if told is not None and canonical(told) != canonical(reward) and _is_last_word(facts, logs, has_witness):
-        yield told, _rewritten(told, reward)
+        yield told, f"contradiction: test.sh wrote {told:g}, but the file says {reward:g}"
     if facts.was_killed and facts.has_watcher:
         yield 0.0, _killed(facts)
 
@@ -84,9 +84,9 @@ def _proven(
 def _is_last_word(facts: Facts, logs: Logs, has_witness: bool) -> bool:
     """Whether nothing of the tests can have written the file that counts after bash was heard to write a reward.
 
-    Commands that test.sh runs afterwards may have, and where it is not alone in that, a reward.json may be theirs.
+    Where test.sh is not alone in that, commands that it runs afterwards may have, and a reward.json may be theirs.
     """
-    return facts.wrote_last and (has_witness or "reward.json" not in logs)
+    return has_witness or (facts.wrote_last and "reward.json" not in logs)
 
 
 def _doubts(
@@ -97,11 +97,7 @@ def _doubts(
     if facts.was_killed and not facts.has_watcher:
         yield _killed(facts)
     told, files = witnessed_reward(facts.told, metric), rewards_of_files(logs, metric)
-    if told is None or canonical(told) == canonical(reward) or _is_last_word(facts, logs, has_witness):
-        pass
-    elif has_witness and canonical(told) not in map(canonical, files):
-        yield _rewritten(told, reward)
-    else:
+    if told is not None and canonical(told) != canonical(reward) and not _is_last_word(facts, logs, has_witness):
         yield f"other-reward: test.sh wrote {told:g}, and commands of the tests may have written {reward:g} later"
     if len(set(map(canonical, files))) > 1:
         yield f"other-reward: reward.json, which counts, says {files[0]:g}, and reward.txt {files[1]:g}"
@@ -114,10 +110,6 @@ def _doubts(
             f"unwitnessed: {facts.outlived} processes that began with the tests outlived them, and who wrote the "
             "reward was not seen"
         )
-
-
-def _rewritten(told: float, reward: float) -> str:
-    return f"contradiction: test.sh wrote {told:g}, but the file says {reward:g}"
 
 
 def _killed(facts: Facts, *, is_weak: bool = False) -> str:

@@ -87,12 +87,12 @@ async def test_json_wins_where_both_say_the_same(verified: Verified) -> None:
     ("test", "judge"),
     [
         ("printf 0 > /logs/verifier/reward.txt\nbash /tests/judge.sh\n", "echo 1 > /logs/verifier/reward.txt\n"),
-        ("printf 0 > /logs/verifier/reward.txt\nbash /tests/judge.sh /logs/verifier\n", 'echo 1 > "$1/re""ward.txt"\n'),
+        ("printf 0 > /logs/verifier/reward.txt\nbash /tests/judge.sh /logs/verifier\n", 'echo 1 > "$1/reward.txt"\n'),
         ("cd /logs/verifier; echo 0.4 > reward.txt; echo '{\"reward\": 1, \"speed\": 0.4}' > reward.json\n", None),
         ("echo '== 61 failed, 6 passed in 3.1s =='; echo 1 > /logs/verifier/reward.txt\n", None),
         ("echo 1 > /logs/verifier/reward.txt; exec sh -c 'exit 255'\n", None),
     ],
-    ids=["a default first", "a default first, and a name that is put together", "json and txt", "failures", "exec"],
+    ids=["a default first", "a default first, and a folder that is given", "json and txt", "failures", "exec"],
 )  # fmt: skip
 async def test_what_the_verifier_of_a_task_wrote_counts(verified: Verified, test: str, judge: str | None) -> None:
     assert (await verified(test, judge=judge)).reward == 1.0
