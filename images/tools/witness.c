@@ -104,6 +104,14 @@ static void heard(pid_t from, const char *line) {
     }
 }
 
+/* Whether bash writes the next line of its trace along with this one; it is the script's own words, not expanded. Of any
+ * other command what follows a line break are its arguments, which may be somebody else's words. */
+static int is_head(const char *line) {
+    const char *command = strchr(line, ' ');
+    return command != NULL && (strncmp(command, " case ", 6) == 0 || strncmp(command, " for ", 5) == 0 ||
+                               strncmp(command, " select ", 8) == 0);
+}
+
 /* Takes what is in the channel. A packet is what bash wrote at once: a line, or a piece of one that is longer. */
 static void hear(int channel) {
     static int goes_on;
@@ -125,13 +133,18 @@ static void hear(int channel) {
             goes_on = length % BLOCK == 0 || packet[length - 1] != '\n';
         if (continues)
             continue;
-        packet[strcspn(packet, "\n")] = 0;
-        if (is_own && strcmp(packet, "began") == 0)
-            began = 1;
-        else if (is_own && strcmp(packet, "ended") == 0)
-            ended = 1;
-        else
-            heard(is_own ? script : sender.pid == script ? -1 : sender.pid, packet);
+        for (char *line = packet, *next; line != NULL; line = next) {
+            next = line + strcspn(line, "\n");
+            if (*next)
+                *next++ = 0;
+            next = *next && is_head(line) ? next : NULL;
+            if (is_own && strcmp(line, "began") == 0)
+                began = 1;
+            else if (is_own && strcmp(line, "ended") == 0)
+                ended = 1;
+            else
+                heard(is_own ? script : sender.pid == script ? -1 : sender.pid, line);
+        }
     }
 }
 

@@ -40,7 +40,7 @@ MOVES_NONE = """
     overrides.build_timeout_multiplier overrides.healthcheck_timeout_multiplier
     sandbox.require_limits sandbox.container_proxy sandbox.pull_timeout_sec verify.artifacts_mb
     schedule.concurrency schedule.order schedule.shard schedule.durations schedule.retries schedule.retry_only
-    schedule.retry_never schedule.cpu_overcommit schedule.max_load
+    schedule.retry_never schedule.cpu_overcommit schedule.max_load schedule.calibrate
     output.directory output.min_coverage output.log_level output.verbosity output.json_lines
 """
 BY_LOCK = {"agent.name", "agent.prompt", "agent.shell_state", "agent.approve"}

@@ -84,6 +84,20 @@ async def test_json_wins_where_both_say_the_same(verified: Verified) -> None:
 
 
 @pytest.mark.parametrize(
+    "test",
+    [
+        "case 0 in\n  0) echo 1 >/logs/verifier/reward.txt ;;\nesac\n",
+        "for x in 1 2; do\n  echo 1 >/logs/verifier/reward.txt\ndone\n",
+        "f() { case $1 in\n y) echo 1 >/logs/verifier/reward.txt ;;\nesac; }\nf y\n",
+        "exec 3>&1 >/tmp/o 2>&1\nexec >&3\nif [ 1 = 1 ]; then\n echo 1 >/logs/verifier/reward.txt\nfi\n",
+    ],
+)
+async def test_bash_is_heard_to_write_the_reward_in_any_compound_command(verified: Verified, test: str) -> None:
+    verdict = await verified(test)
+    assert (verdict.reward, verdict.integrity.tamper, verdict.facts.wrote_last) == (1.0, (), True)
+
+
+@pytest.mark.parametrize(
     ("test", "judge"),
     [
         ("printf 0 > /logs/verifier/reward.txt\nbash /tests/judge.sh\n", "echo 1 > /logs/verifier/reward.txt\n"),
