@@ -29,7 +29,8 @@ def until(condition: Callable[[], Any]) -> None:
 
 def test_each_key_is_a_command_of_the_socket(run: FakeRun) -> None:
     with User(f"{run.directory}/{TRIAL}") as user:
-        lines = user.sees("do .*reply 1")
+        user.sees("do .*reply 1")
+        lines = user.sees("line 3 of the screen")  # it is painted in pieces
         assert lines[0].startswith(f" {TRIAL}  |  step 1  |  waits for you")
         assert "line 3 of the screen" in lines[4]
         assert lines[22].startswith("s step  n to step")
