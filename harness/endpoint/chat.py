@@ -80,7 +80,8 @@ _THERE = {408, 409, 429}
 """Statuses of a server that is there and asks to come again."""
 _NOTHING = "HTTP 200 with finish_reason length and not one token: the prompt is too long for the context"
 _NO_SUCH_PATH = {403, 404, 405, 501}
-_MAY_BE_LENGTH = {400, 413, 416, 422}
+_LENGTH_REFUSED = {400, 413, 416, 422}
+"""Statuses with which servers refuse what is too long."""
 _GAVE_UP_WAITING = {408, 504, 524, 598, 599}
 """Statuses by which a server, or what stands before it, says that an answer takes too long."""
 _NAME_IT = "a server without a list of models needs --model NAME"
@@ -254,7 +255,6 @@ class ChatModel:
                 done = await self._ask(path, content, read, absence, elsewhere=elsewhere, max_tokens=asked)
                 break
             except TooManyTokens as error:
-                error.waited_sec += refused_sec
                 try:
                     lowering.lower(error)
                 except TooManyTokens:
@@ -263,10 +263,13 @@ class ChatModel:
                     raise
                 tried.clear()
             except RequestRefused as refused:
-                if not (way := self._learned(refused, tried)):
-                    await self._try_length(refused, len(content))
-                    raise
-                learned = way if isinstance(way, str) else learned
+                if (words := self._learned(refused, tried)) is None:
+                    if not await self._may_be_length(refused, len(content)):
+                        raise
+                    full = ContextLimitReached(str(refused))
+                    full.waited_sec = time.monotonic() - began
+                    raise full from None
+                learned = words or learned
             attempts, refused_sec = attempts + 1, time.monotonic() - began
         lowering.accepted()
         if learned:
@@ -299,22 +302,20 @@ class ChatModel:
         self._require_same(read_completion(data, max_tokens=max_tokens, context_tokens=self.context_tokens))
         return read_raw_reply(data)
 
-    def _learned(self, refused: RequestRefused, tried: list[Sent | None]) -> str | bool:
-        """Change how reasoning goes back, where a refusal is about that: the change in words, or True where another
-        conversation has made it; False where nothing new can be tried."""
+    def _learned(self, refused: RequestRefused, tried: list[Sent | None]) -> str | None:
+        """Change how reasoning goes back, where a refusal is about that: the change in words, which are empty where
+        another conversation has made it; None where nothing new can be tried."""
         learned = self._reasoning.learn(refused, tried[-1]) if self._reasoning.sent == tried[-1] else ""
         if learned is None or self._reasoning.sent in tried:
             if len(tried) > 1:
                 self._reasoning.sent = tried[0]  # no other way has helped
-            return False
-        return learned or True
+            return None
+        return learned
 
-    async def _try_length(self, refused: RequestRefused, sent_bytes: int) -> None:
-        """Try whether a refusal that does not say so is about the length: of the longest request so far, in any words,
-        or in none. Raises ContextLimitReached where it is."""
+    async def _may_be_length(self, refused: RequestRefused, sent_bytes: int) -> bool:
+        """Try whether a refusal of the longest request so far is about its length, in whatever words, or in none."""
         is_longest = 0 < self.limits.longest_bytes < sent_bytes
-        if refused.status in _MAY_BE_LENGTH and is_longest and await self._is_too_long(sent_bytes):
-            raise ContextLimitReached(str(refused))
+        return refused.status in _LENGTH_REFUSED and is_longest and await self._is_too_long(sent_bytes)
 
     def request(
         self,

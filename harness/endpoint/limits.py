@@ -11,9 +11,9 @@ from harness.errors import ContextLimitReached, RequestRefused
 from harness.limits import SMALLEST_REPLY_TOKENS
 from harness.trajectory import Usage
 
-MOST_LOWERINGS = 10
+_MOST_LOWERINGS = 10
 """Most times that one query is asked again with less max_tokens; halving the default to the smallest takes eight."""
-MOST_GUESSES = 3
+_MOST_GUESSES = 3
 """Most of them where the words of the refusal do not say that it is about this."""
 _TOKENS_PER_BYTE = 0.25
 """Rate for a prompt that the server has not counted: a request that is still too large is refused once more."""
@@ -52,6 +52,7 @@ class ServerLimits:
     longest_bytes: int = 0
     """Size of the largest request that it has answered."""
     _taken_once: set[int] = field(default_factory=set)
+    """What it has taken beside one prompt, where that is no round number."""
     tokens_per_byte: float = _TOKENS_PER_BYTE
     """Prompt by size of the last answered request that was not short."""
 
@@ -134,12 +135,10 @@ class Lowering:
         left = self._left(error)
         if is_same or (refusal.is_sure and refusal.reason is Reason.PROMPT):
             raise error
-        if not refusal.is_sure and refusal.reason is Reason.REPLY and self._times > MOST_GUESSES:
+        if not refusal.is_sure and refusal.reason is Reason.REPLY and self._times > _MOST_GUESSES:
             raise error.refused
-        if self._times > MOST_LOWERINGS or left < SMALLEST_REPLY_TOKENS:
-            # What was taken beside a shorter prompt is no limit of its own.
-            is_room = self.max_tokens < self._limits.taken_tokens
-            about_context = refusal.reason is not Reason.REPLY or refusal.context_tokens is not None or is_room
+        if self._times > _MOST_LOWERINGS or left < SMALLEST_REPLY_TOKENS:
+            about_context = refusal.reason is not Reason.REPLY or refusal.context_tokens is not None or self._is_room
             raise error if about_context else error.refused
         self.max_tokens = left
 
@@ -157,9 +156,14 @@ class Lowering:
             left = self.max_tokens  # the estimate errs, let the server have the last word
         return left if left < self.max_tokens else self.max_tokens // 2
 
+    @property
+    def _is_room(self) -> bool:
+        """Whether more was taken beside another prompt, so that this one's room decides and no limit of its own."""
+        return self.max_tokens < self._limits.taken_tokens
+
     def accepted(self) -> None:
         """Note what the server took in the end."""
-        is_room = self.max_tokens < self._limits.taken_tokens
+        is_room = self._is_room
         self._limits.taken_tokens = max(self._limits.taken_tokens, self.max_tokens)
         if self._last is None:
             return

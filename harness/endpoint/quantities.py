@@ -118,7 +118,7 @@ _GIVEN = _anywhere(
     r"\b(?:actual|count|total of)\b",
 )
 _NUMBER = re.compile(
-    r"(?<![\w.\-#])(\d{1,3}(?:[,_ ]\d{3}){1,4}|\d{1,15})(?:\.0+(?!\d))?(k\b)?(?![\w%]|\.\d|-\w)", re.IGNORECASE
+    r"(?<![\w.\-#])(\d{1,3}(?:[,_ ]\d{3}){1,4}|\d+)(?:\.0+(?!\d))?(k\b)?(?![\w%]|\.\d|-\w)", re.IGNORECASE
 )
 NO_NUMBER = _anywhere(
     r"(?<=\w)\[\d+\]|\bbody/",  # an index, as in messages[9]; a path
@@ -133,8 +133,8 @@ _NO_TOKENS = re.compile(
 )
 _RANGE = re.compile(r"(?:\bfrom|\bbetween|[\[(])\s*[01]\b\D{0,20}?(?:,|\bto|\band|-)\s*(\d+)(\s*\(?exclusive)?")
 _SUM = re.compile(
-    r"\b(\d{1,15})[^\d+>]{0,30}\+\s*(?:[a-z_]+ ){0,4}(\d{1,15})\b"
-    r"[^\d>=]{0,30}?(?:=\s*\d+\s*)?(?:>=?|\bexceed\w*)[^\d]{0,60}?(\d{1,15})\b"
+    r"\b(\d+)[^\d+>]{0,30}\+\s*(?:[a-z_]+ ){0,4}(\d+)\b"
+    r"[^\d>=]{0,30}?(?:=\s*\d+\s*)?(?:>=?|\bexceed\w*)[^\d]{0,60}?(\d+)\b"
 )
 _SIDE = re.compile(r"\b(?:when|while|unless)\b[^,;:\n]*")
 """A condition, which is not what a sentence complains of."""
@@ -145,7 +145,7 @@ _MEASURED = re.compile(
 )
 """What follows a number that is too large, rather than a limit."""
 _ROLES = (("out", OUT), ("in", IN), ("context", CONTEXT))
-_ANY_NUMBER = re.compile(r"(?<![\w.,])(\d{1,3}(?:[., \u00a0\u202f'’]\d{3}){1,4}|\d{1,15})(?![\w%]|[.,]\d)")
+_ANY_NUMBER = re.compile(r"(?<![\w.,])(\d{1,3}(?:[., \u00a0\u202f'’]\d{3}){1,4}|\d+)(?![\w%]|[.,]\d)")
 """A number in any language."""
 _SMALLEST, _LARGEST = 8, 100_000_000
 
@@ -165,9 +165,7 @@ def speaks_of_reply(clause: str, max_tokens: int | None) -> bool:
     main = _SIDE.sub(" ", clause)
     if OUT.search(main):
         return True
-    is_asked = max_tokens is not None and any(
-        int(re.sub(r"\D", "", each[1])) == max_tokens for each in _NUMBER.finditer(main)
-    )
+    is_asked = any(_value(each) == max_tokens for each in _NUMBER.finditer(main))
     return is_asked and not any(each.search(main) for each in (IN, CONTEXT, _OTHERS, _BYTES))
 
 
@@ -218,7 +216,11 @@ def numbers_of(text: str, max_tokens: int | None) -> list[Measured]:
 
 def values_of(text: str) -> list[int]:
     """All whole numbers of a text, whatever they measure."""
-    return [int(re.sub(r"\D", "", each[1])) for each in _ANY_NUMBER.finditer(text)]
+    return [_value(each) for each in _ANY_NUMBER.finditer(text)]
+
+
+def _value(number: re.Match[str]) -> int:
+    return int(re.sub(r"\D", "", number[1]))
 
 
 def speaks_of_others(text: str) -> bool:
@@ -231,7 +233,7 @@ def _read(
 ) -> Iterator[Measured]:
     """Each number with its role; `ranges` has the largest value by the upper end of a range."""
     for index, match in enumerate(matches):
-        value = int(re.sub(r"\D", "", match[1])) * (1000 if match[2] else 1)
+        value = _value(match) * (1000 if match[2] else 1)
         start = matches[index - 1].end() if index else 0
         end = matches[index + 1].start() if index + 1 < len(matches) else len(text)
         if value in ranges:

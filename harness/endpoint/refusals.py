@@ -90,8 +90,10 @@ _BYTES_PER_TOKEN = 16
 LEAST_LENGTH = 256
 """Tokens below which nothing is a context."""
 _RUN = 4
+"""Words in a row that two texts do not share by chance."""
 _WORD = re.compile(r"\w+")
 _NAME = re.compile(r"[\w.:/-]{1,80}")
+"""A field's value that is a name, such as a code, and no text."""
 _ESCAPE = re.compile(r"\\[nrt\"'\\]")
 _LONGEST = 8000
 """Characters of a text that are read: some servers quote the whole prompt behind their words."""
@@ -119,7 +121,10 @@ def judge(
     text = re.sub(rf"\b{status}\b(?! (?:tok|input|output))", " ", NO_NUMBER.sub(" ", _flat(body, words)))
     refusal = Refusal(Reason.OTHER, words)
     found = _size(text, max_tokens)
-    own = _without_quotes(text, sent.decode())
+    # Looking through the request takes long: not for trouble that passes, of which there may be much.
+    is_rate = status == 429 and (found is None or _is_about_use(text, status))
+    is_passing = is_rate or (status >= 500 and found is None and not speaks_of_bytes(text))
+    own = text if is_passing else _without_quotes(text, sent.decode())
     if own != text and not (found is not None and _tells(own, found)):
         text, found = own, _size(own, max_tokens)
     about_size = status not in _NO_REFUSAL_OF_SIZE and not _is_about_use(text, status)
@@ -140,8 +145,8 @@ def judge(
 def _without_quotes(text: str, sent: str) -> str:
     """A text without what it quotes of the request; the whole where next to nothing else is left of it."""
     words = list(_WORD.finditer(text))
-    own, theirs = _runs([each[0] for each in words]), _runs(_WORD.findall(_ESCAPE.sub(" ", sent.lower())))
-    quoted = set(own) & set(theirs) if own else set()
+    own = list(_runs([each[0] for each in words]))
+    quoted = set(own).intersection(_runs(_WORD.findall(_ESCAPE.sub(" ", sent.lower()))))
     dropped = {at + offset for at, run in enumerate(own) if run in quoted for offset in range(_RUN)}
     left = [each for at, each in enumerate(words) if at not in dropped]
     if sum(not each[0].isdecimal() for each in left) < _RUN:
@@ -153,9 +158,8 @@ def _without_quotes(text: str, sent: str) -> str:
     return "".join(pieces) + text[end:]
 
 
-def _runs(words: list[str]) -> list[tuple[str, ...]]:
-    """All runs of so many words that two texts do not share by chance."""
-    return list(zip(*(words[at:] for at in range(_RUN)), strict=False))
+def _runs(words: list[str]) -> Iterator[tuple[str, ...]]:
+    return zip(*(words[at:] for at in range(_RUN)), strict=False)
 
 
 def _tells(text: str, found: Refusal) -> bool:
@@ -182,6 +186,7 @@ def _flat(body: object, words: str) -> str:
     """All that a body says, in lower case; what stands beside a message is split off by semicolons."""
     text = BREAK.join(_said(body)) if isinstance(body, dict | list) else words
     text = re.sub(r"(?<=\d)[\u00a0\u202f'’](?=\d{3}\b)", ",", text)
+    text = re.sub(r"\d{16,}", " ", text)  # no length has so many digits
     return re.sub(r"[`\"'\\*]|</?[a-zA-Z!][^>]{0,200}>", "", re.sub(r"\\[nrt]", " ", text)).lower()
 
 
@@ -287,11 +292,9 @@ def _hinted(text: str, sent_bytes: int, max_tokens: int | None) -> Refusal | Non
     if (found := _sums(numbers_of(text, max_tokens), max_tokens)) is not None:
         return replace(found, is_sure=False)
     values = values_of(text)
-    may_be_prompt = [
-        each for each in values if each != max_tokens and sent_bytes <= each * _BYTES_PER_TOKEN <= 16 * sent_bytes
-    ]
     is_asked = max_tokens in values or OUT.search(text) is not None
     others = [each for each in values if each != max_tokens]
+    may_be_prompt = [each for each in others if sent_bytes / _BYTES_PER_TOKEN <= each <= sent_bytes]
     together = [(most, each) for each in may_be_prompt for most in others if each < most < each + max_tokens]
     if is_asked and together:
         context, prompt = max(together)

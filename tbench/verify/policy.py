@@ -7,6 +7,7 @@ agent's work is brought, rests on the image's own tools.
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import re
 from collections.abc import Awaitable, Sequence
@@ -148,8 +149,9 @@ async def _looked_at(
         works_fresh = None if oracle is None else oracle.passes_fresh
         if works_fresh and isinstance(sandbox, Copies) and canonical(isolated.reward) < canonical(shared.reward):
             # A verifier may be flaky: no pass is taken away for that.
-            again = await _with_work(task, sandbox, *work_of(seen, signs))
-            isolated = max(isolated, again, key=lambda each: each.reward)
+            with contextlib.suppress(VerifierFailed):
+                again = await _with_work(task, sandbox, *work_of(seen, signs))
+                isolated = max(isolated, again, key=lambda each: each.reward)
         along = told(sign for sign in signs if comes_along(sign, seen))
         return _joined(shared, isolated, along=along, works_fresh=works_fresh)
     return _unconfirmed(shared, isolated, "no verdict in a fresh container")

@@ -44,6 +44,10 @@ def calibrate(
     from tbench.cli.tasks import chosen_tasks
 
     config = given.resolve().config
+    if page is not None:
+        from reports.report import require_ours
+
+        require_ours(page)  # before hours of measuring
     chosen = chosen_tasks(config.tasks)
     done = _calibrated(chosen.tasks, config, repetitions, offline=offline, again=again)
     found = {each.task.name: conditions(each) for each in done}

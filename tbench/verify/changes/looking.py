@@ -144,7 +144,7 @@ def _unread(seen: Seen, wanted: set[str]) -> Iterator[Sign]:
         yield Sign("unread", path, "is a volume, which is not compared with the image")
     for path, change in seen.changes.items():
         is_odd = change != "removed" and not path.isprintable() and not _DULL.fullmatch(path)
-        if is_odd and re.fullmatch(_INTERESTING, path.replace("\n", "?")):
+        if is_odd and _INTERESTING.fullmatch(path.replace("\n", "?")):
             yield Sign("unread", path, "has a name that cannot be asked for")
     for path in sorted(wanted & seen.changes.keys()):
         now = seen.now.get(path)

@@ -17,7 +17,7 @@ _OF_THE_NETWORK = frozenset({"hosts"})
 
 
 def turning_paths(
-    signs: Iterable[Sign], artifacts: Iterable[Artifact], asks_for: Callable[[str], bool] | None
+    signs: Iterable[Sign], artifacts: Iterable[Artifact], asks_for: Callable[[str], bool]
 ) -> tuple[str, ...]:
     """Paths that strong signs are about. Where a task asks for a file, as an artifact or in its instruction, it may
     lie there."""
@@ -28,7 +28,7 @@ def turning_paths(
             for sign in signs
             if not is_weak(sign.kind)
             and sign.kind not in _OF_THE_NETWORK
-            and not (sign.path in asked_for or (asks_for is not None and asks_for(sign.path)))
+            and not (sign.path in asked_for or asks_for(sign.path))
         )
     )
 

@@ -59,18 +59,18 @@ class SeparateVerifier:
         if verdict.reward <= 0 or not isinstance(sandbox, Compares):
             return verdict, ()
         signs: tuple[Sign, ...] = ()
-        asks_for: Callable[[str], bool] | None = None
+        turning: tuple[str, ...] = ()
         try:
             # Tests that run what was handed over may be turned by it, here as anywhere.
             seen, signs = await look(task, sandbox, verdict.facts)
-            asks_for = seen.tests.asks_for
+            turning = turning_paths(signs, task.file.artifacts, seen.tests.asks_for)
         except TrialError as error:
             # The tests of an image need not be in the task's directory.
             if error.origin is not None or not self._environment.brings_tests:
                 raise
         tamper = tuple(dict.fromkeys((*verdict.integrity.tamper, *told(signs))))
         integrity = verdict.integrity.model_copy(update={"tamper": tamper})
-        return dataclasses.replace(verdict, integrity=integrity), turning_paths(signs, task.file.artifacts, asks_for)
+        return dataclasses.replace(verdict, integrity=integrity), turning
 
     async def _earned(self, verdict: Verdict, turning: Sequence[str], handed: HandedOver) -> Verdict:
         """A pass that strong signs speak against counts as it does without what turns the tests. Raises TrialError."""

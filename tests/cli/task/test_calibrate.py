@@ -10,6 +10,7 @@ import pytest
 from click.testing import CliRunner
 
 from tbench.cli import app
+from tbench.errors import UsageError
 
 MakeTask = Any
 
@@ -35,6 +36,14 @@ def test_a_task_that_cannot_run_is_not_healthy_and_needs_no_engine(make_task: Ma
     code, lines, told = tbench(str(windows.parent), "--json")
     assert (code, told.splitlines()[-1]) == (2, "2 tasks, 2 not healthy here")
     assert {row["task"]: row["healthy"] for row in map(json.loads, lines)} == {"broken": False, "windows": False}
+
+
+def test_a_file_that_is_there_is_not_overwritten_and_nothing_is_measured(make_task: MakeTask, tmp_path: Path) -> None:
+    page = tmp_path / "notes.txt"
+    page.write_text("mine")
+    done = CliRunner().invoke(app, ["calibrate", str(make_task()), "--page", str(page)], prog_name="tbench")
+    assert isinstance(done.exception, UsageError) and (done.stdout, page.read_text()) == ("", "mine")
+    assert str(done.exception).startswith(f"{page}: is there already, and no page of tbench's")
 
 
 @pytest.mark.engine

@@ -155,7 +155,11 @@ def test_what_the_model_has_generated_is_no_statement_of_the_server() -> None:
     assert judge(400, {"error": error}, max_tokens=16384).reason is Reason.OTHER
 
 
-@pytest.mark.parametrize("words", ["0" * 5000, "slow down " + "7" * 5000, "1.000 + 00 > 8192", "1.000 + 1 >= -1"])
+@pytest.mark.parametrize(
+    "words",
+    ["0" * 5000, "slow down " + "7" * 5000, "1.000 + 00 > 8192", "1.000 + 1 >= -1", f"must be in [0, {'7' * 5000}]",
+     f"max_tokens must be greater than 0, got {'7' * 5000}", f"{'1 ' * 900}{'000 ' * 1500}tokens > 8192"],
+)  # fmt: skip
 @pytest.mark.parametrize("status", [400, 429, 500])
 def test_any_number_is_read(words: str, status: int) -> None:
     assert judge(status, words, sent=b"{}", max_tokens=8192).words == words
