@@ -92,6 +92,9 @@ class Integrity(Frozen):
     """Where the verifier ran: in the agent's own container, in a copy of it, in each, or in one of its own."""
     tamper: tuple[str, ...] = ()
     """Signs that the verdict was tampered with, `kind: what was seen` each. A signal, not a proof."""
+    replaced: tuple[str, ...] = ()
+    """Paths of the image's system that were other than in the image beside a pass, or new and found before it: the
+    first hundred."""
     evidence: tuple[str, ...] = ()
     """Paths that the agent left where tests and reward belong; moved aside before the verifier began."""
     repairs: tuple[str, ...] = ()
@@ -122,9 +125,8 @@ class ImageOrigin(Frozen):
 
 
 NOTHING_SEEN = Integrity()
-_WEAK = """tests-touched tool-added tool-asked-for tool-made package-added package-changed pytest-config module-beside
-    downloads-redirected accounts-changed loader-places git-hook-added installed-beside verifier-ended needs-system
-    unconfirmed cleared fails-with-work failed-tests other-reward unread"""
+_WEAK = """git-hook-added verifier-ended needs-system unconfirmed cleared fails-with-work failed-tests
+    other-reward unread"""
 WEAK_SIGNALS = frozenset(_WEAK.split())
 """Kinds of signs of tampering that are often honest work."""
 

@@ -193,6 +193,7 @@ def _measured(
         error=result.error,
         rewards=result.integrity.rewards,
         signs=tuple(sign for sign in tamper if not is_weak(sign)),
+        replaced=result.integrity.replaced,
         unconfirmed=next((sign for sign in tamper if sign.startswith("unconfirmed:")), ""),
         tests={name: tests_shown(each) for name, each in logs.items()},
         reward_writes=result.integrity.reward_writes,

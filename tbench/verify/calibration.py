@@ -40,6 +40,8 @@ class MeasuredTrial(Frozen):
     """Reward by where the verifier ran, `shared` and `isolated`; of a task of several steps `STEP/shared` and so on."""
     signs: tuple[str, ...] = ()
     """Strong signs of tampering."""
+    replaced: tuple[str, ...] = ()
+    """Paths of the image's system that were other than in the image when it passed."""
     unconfirmed: str = ""
     """Why there is no verdict from a fresh container beside a pass."""
     tests: dict[str, dict[str, Status]] = Field(default={})
@@ -109,6 +111,11 @@ class Calibration(Frozen):
         passes = [each.tests.get(step, {}) for each in self.of("oracle") if each.is_pass]
         names = ({name for name, status in shown.items() if status == "passed"} for shown in passes)
         return set.intersection(*names) if passes else set()
+
+    @property
+    def replaced(self) -> set[str]:
+        """Paths of the image's system that are other, or hidden, beside a pass of the oracle."""
+        return {path for each in self.of("oracle") if each.is_pass for path in each.replaced}
 
     @property
     def wall_sec(self) -> float | None:

@@ -7,10 +7,9 @@ agent's work is brought, rests on the image's own tools.
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
 import re
-from collections.abc import Awaitable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from tbench.config.settings import Keep, Verify
@@ -21,15 +20,15 @@ from tbench.sandbox.backend import Compares, Copies, MakesRoom, Sandbox, removed
 from tbench.tasks.task import Task
 from tbench.text import plain
 from tbench.verify.calibration import Calibration, unlike_oracle
-from tbench.verify.changes.installed import UNCOMPARED, Late, compared, late_code
 from tbench.verify.changes.looking import look
-from tbench.verify.changes.signs import Sign, told
+from tbench.verify.changes.signs import listed, told
+from tbench.verify.changes.system import replaced
 from tbench.verify.changes.work import comes_along, work_of
 from tbench.verify.tests_shown import tests_shown
 from tbench.verify.verifier import Verdict, VerifierFailed, unjudged, verify
 
-_MAY_BE_WHY = (UNCOMPARED,)
-"""Weak kinds that are an answer to why it passes in the agent's own container alone, as nothing could be compared."""
+MOST_REPLACED = 100
+"""Most paths of the image's system that are named as replaced."""
 _CODE = re.compile(r"/(?:usr/(?:local/)?)?(?:s?bin|lib\w*)(?:/.*)?")
 """Where programs and libraries of the system lie."""
 
@@ -131,81 +130,92 @@ async def _looked_at(
             raise VerifierFailed(failure.type, str(failure), shared.files, shared.integrity, shared.facts) from failure
         if policy == "both":
             raise
-        return _unconfirmed(shared, failure, "it could not be looked at what changed")
-    late = late_code(seen, shared.facts)
-    isolated: Verdict | TrialError | None = None
-    if isinstance(sandbox, Copies) and (policy == "both" or late):
-        paths, removed = work_of(seen, signs)
-        copying = sandbox.copy(paths, removed)
-        isolated, found = await _elsewhere(policy, task, sandbox, copying, Late(seen, signs, late, paths))
-        if late and found is None:
-            # No work of the agent's can keep the tests from being installed there.
-            _, found = await _elsewhere(policy, task, sandbox, sandbox.anew(), Late(seen, signs, late))
-        signs = signs if found is None else found
-    shared = _with(shared, tamper=shared.integrity.tamper + told(signs))
-    if policy == "shared" or isolated is None:
-        return shared
-    if isinstance(isolated, Verdict):
-        works_fresh = None if oracle is None else oracle.passes_fresh
-        if works_fresh and isinstance(sandbox, Copies) and canonical(isolated.reward) < canonical(shared.reward):
-            # A verifier may be flaky: no pass is taken away for that.
-            with contextlib.suppress(VerifierFailed):
-                again = await _with_work(task, sandbox, *work_of(seen, signs))
-                isolated = max(isolated, again, key=lambda each: each.reward)
-        along = told(sign for sign in signs if comes_along(sign, seen))
-        return _joined(shared, isolated, along=along, works_fresh=works_fresh)
-    return _unconfirmed(shared, isolated, "no verdict in a fresh container")
-
-
-def _unconfirmed(shared: Verdict, failure: TrialError, what: str) -> Verdict:
-    also = failure.integrity.tamper if isinstance(failure, VerifierFailed) else ()
-    words = f"unconfirmed: {what}: {failure.type}: {plain(str(failure), 200)}"
-    return _with(shared, tamper=(*shared.integrity.tamper, *also, words))
-
-
-async def _elsewhere(
-    policy: Verify, task: Task, sandbox: Sandbox, making: Awaitable[Sandbox], late: Late
-) -> tuple[Verdict | TrialError, tuple[Sign, ...] | None]:
-    """The verdict from a fresh container, or the error in its place; and the signs when what came late in the agent's
-    own is compared with what came there, None where it cannot be. For `both` raises what no agent can cause."""
-    verdict: Verdict | TrialError | None = None
-    signs: tuple[Sign, ...] | None = None
+        return _unconfirmed(shared, f"it could not be looked at what changed: {_words(failure)}")
+    others = tuple(replaced(seen)[:MOST_REPLACED])
+    shared = _with(shared, tamper=shared.integrity.tamper + told(signs), replaced=others)
+    if policy == "shared" or not isinstance(sandbox, Copies):
+        also = f", where of the image's system {listed(others)} is other, or comes later" if others else ""
+        return _unconfirmed(shared, f"it passed in the agent's own container alone{also}")
+    works_fresh = None if oracle is None else oracle.passes_fresh
+    work = work_of(seen, signs)
     try:
-        async with removed_afterwards(await making) as control:
-            try:
-                verdict = await verify(task, control)
-            except VerifierFailed as failure:
-                verdict = failure
-            if late.paths:
-                signs = await compared(sandbox, control, late)
+        fresh = await _in_fresh(task, sandbox, *work, tries=2 if works_fresh else 1, wanted=shared.reward)
+    except VerifierFailed as failure:
+        if works_fresh:
+            # Whoever keeps the tests from a verdict where the oracle's work has one gains nothing by it.
+            raise unjudged(failure) from failure
+        also_signs = failure.integrity.tamper
+        shared = _with(shared, tamper=shared.integrity.tamper + also_signs)
+        return _unconfirmed(shared, f"no verdict in a fresh container: {_words(failure)}")
     except TrialError as failure:
-        if policy == "both" and not failure.agent_can_cause:
+        if not failure.agent_can_cause:
             raise
-        verdict = verdict or failure
-    return verdict, signs
+        return _unconfirmed(shared, f"no verdict in a fresh container: {_words(failure)}")
+    along = told(sign for sign in signs if comes_along(sign, seen))
+    return _joined(shared, fresh, along=along, oracle=oracle)
 
 
-def _joined(shared: Verdict, isolated: Verdict, *, along: Sequence[str], works_fresh: bool | None) -> Verdict:
-    """What two verdicts come to: a pass in the fresh container is earned, else the signs against the other decide.
+async def _in_fresh(
+    task: Task, sandbox: Copies, paths: Sequence[str], removed: Sequence[str], *, tries: int, wanted: float
+) -> Verdict:
+    """The best verdict of so many fresh containers as it takes to come to the `wanted` reward: a verifier may be flaky,
+    and no pass is taken away for that. Raises TrialError where none comes to a verdict."""
+    best: Verdict | None = None
+    failed: VerifierFailed | None = None
+    for _ in range(tries):
+        try:
+            verdict = await _with_work(task, sandbox, paths, removed)
+        except VerifierFailed as failure:
+            failed = failure
+            continue
+        if best is None or verdict.reward > best.reward:
+            best = verdict
+        if canonical(best.reward) >= canonical(wanted):
+            break
+    if best is None:
+        assert failed is not None
+        raise failed
+    return best
 
-    `along` are signs about what both containers have. Where the oracle's work passes in a fresh container
-    (`works_fresh`), a pass that needs more is none.
+
+def _words(failure: TrialError) -> str:
+    return f"{failure.type}: {plain(str(failure), 200)}"
+
+
+def _unconfirmed(shared: Verdict, words: str) -> Verdict:
+    return _with(shared, tamper=(*shared.integrity.tamper, f"unconfirmed: {words}"))
+
+
+def _joined(shared: Verdict, fresh: Verdict, *, along: Sequence[str], oracle: Calibration | None) -> Verdict:
+    """What two verdicts come to: a pass in the fresh container is earned. Where the oracle's work passes in one, and
+    where strong signs speak against the other, the fresh one counts; else the pass may need its system.
+
+    `along` are signs about what both containers have.
     """
-    beside = {f"isolated/{name}": data for name, data in isolated.files.items() if name.startswith("verifier/")}
-    rewards = {"isolated": isolated.reward, "shared": shared.reward}
+    beside = {f"isolated/{name}": data for name, data in fresh.files.items() if name.startswith("verifier/")}
+    rewards = {"isolated": fresh.reward, "shared": shared.reward}
     joined = _with(dataclasses.replace(shared, files={**shared.files, **beside}), rewards=rewards)
     signs = shared.integrity.tamper
-    if canonical(isolated.reward) >= canonical(shared.reward):
+    if canonical(fresh.reward) >= canonical(shared.reward):
         seen = (sign if is_weak(sign) or sign in along else f"cleared: {sign}" for sign in signs)
-        return _with(joined, tamper=(*isolated.integrity.tamper, *seen))
-    words = f"{isolated.reward:g} in a fresh container, {shared.reward:g} in the agent's own"
-    if works_fresh:
-        words = f"{words}; the oracle's work passes in a fresh one"
-    elif all(map(is_weak, signs)) and not any(sign.startswith(_MAY_BE_WHY) for sign in signs):
-        words += "; so does the oracle's work" if works_fresh is False else "; no oracle says whether work has to"
-        return _with(joined, tamper=(*signs, *isolated.integrity.tamper, f"needs-system: {words}"))
-    lower = dataclasses.replace(joined, reward=isolated.reward, metrics=isolated.metrics)
-    return _with(lower, tamper=(*signs, *isolated.integrity.tamper, f"disagreement: {words}"))
+        return _with(joined, tamper=(*fresh.integrity.tamper, *seen))
+    words = f"{fresh.reward:g} in a fresh container, {shared.reward:g} in the agent's own"
+    works_fresh = None if oracle is None else oracle.passes_fresh
+    if works_fresh or not all(map(is_weak, signs)):
+        words += "; the oracle's work passes in a fresh one" if works_fresh else ""
+        lower = dataclasses.replace(joined, reward=fresh.reward, metrics=fresh.metrics)
+        return _with(lower, tamper=(*signs, *fresh.integrity.tamper, f"disagreement: {words}"))
+    words += "; so does the oracle's work" if works_fresh is False else "; no oracle says whether work has to"
+    also = [f"needs-system: {words}"]
+    if others := _beyond_oracle(shared.integrity.replaced, oracle):
+        also.append(f"system-replaced: {listed(others)} of the image is other, or comes later")
+    return _with(joined, tamper=(*signs, *fresh.integrity.tamper, *also))
+
+
+def _beyond_oracle(paths: Sequence[str], oracle: Calibration | None) -> list[str]:
+    """What of the image's system is other than the oracle's passes have it."""
+    usual = set() if oracle is None else oracle.replaced
+    return [path for path in paths if path not in usual] if len(usual) < MOST_REPLACED else []
 
 
 # -- a verifier that could not run ---------------------------------------------------------------

@@ -40,12 +40,8 @@ class Facts:
     evidence: tuple[str, ...] = ()
     repairs: tuple[str, ...] = ()
     changed_tests: tuple[str, ...] = ()
-    touched_tests: tuple[str, ...] = ()
-    """Files of /tests whose status changed beside processes of the agent: they may have been other for a while."""
     new_tests: tuple[str, ...] = ()
     """Code, and settings of test runners, that came to /tests while the tests ran."""
-    changed_before: frozenset[str] = frozenset()
-    """Paths that changed before the tests, where tools, Python's modules and settings lie."""
     has_watcher: bool = False
     """Whether bash told what it did."""
     has_ended: bool = False
@@ -129,9 +125,7 @@ def read_report(messages: Sequence[PartOutput], limit_bytes: int) -> tuple[Facts
         evidence=tuple(found.get("evidence", ())),
         repairs=tuple(found.get("repair", ())),
         changed_tests=tuple(found.get("changed", ())),
-        touched_tests=tuple(found.get("touched", ())),
         new_tests=tuple(found.get("new", ())),
-        changed_before=frozenset(found.get("before", ())),
         has_watcher="began" in found,
         has_ended="ended" in found,
         told=tuple(found.get("told", ())) or _of_a_subshell(found.get("told_by", ())),

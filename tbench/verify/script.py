@@ -35,10 +35,6 @@ class VerifierScript:
     again: bool = False
     """Whether a verifier ran there before, so that the files at /tests and /logs/verifier are our own."""
     uses_apt: bool = False
-    caches: Sequence[str] = ()
-    """Installers that test.sh calls, and whose caches are to hold nothing of the agent's."""
-    modules: Sequence[str] = ()
-    """Directories of the work from which the tests may import Python's modules: bytecode there is made anew."""
     kept: Sequence[str] = ("verifier", "agent", "artifacts")
     """Folders of /logs that come out of the container."""
 
@@ -67,10 +63,6 @@ class VerifierScript:
             "LIMIT_SEC": str(max(1, round(self.timeout_sec))),
             "AGAIN": "1" if self.again else "",
             "USES_APT": "1" if self.uses_apt else "",
-            "CACHES": " ".join(self.caches),
-            "MODULES": "\n".join(self.modules),
-            "LEFT": known.get("left", ""),
-            "BEGAN_AT": known.get("began_at", ""),
             "TICKS": known.get("ticks", ""),
         }
         return {f"TBENCH_VERIFIER_{name}": value for name, value in values.items()}

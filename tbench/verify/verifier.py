@@ -6,7 +6,6 @@ No reward, or a 0 where pytest was to run and no test did, is an error and never
 from __future__ import annotations
 
 import dataclasses
-import re
 import time
 import uuid
 from collections.abc import Mapping, Sequence
@@ -19,7 +18,6 @@ from tbench.sandbox.archive import FileEntry, pack, tree_at
 from tbench.sandbox.backend import NOT_STAGED, Sandbox
 from tbench.tasks.task import Task
 from tbench.verifier_logs import Logs
-from tbench.verify.changes.facts import Tests
 from tbench.verify.proof import prove
 from tbench.verify.pytest_calls import calls_pytest
 from tbench.verify.report import NO_FACTS, Facts, PartOutput, read_report
@@ -33,10 +31,6 @@ _EVIDENCE = "evidence"
 _KEPT_BYTES = 32 << 20
 _MARGIN_SEC = 60.0
 _COLLECT_SEC = 120.0
-_TEXT = 1 << 18
-"""Bytes of a file of the tests above which it is no text that imports anything."""
-_NO_WORK = re.compile(r"/(?:usr|s?bin|lib\w*|etc|proc|sys|dev|run|tests|logs|var|opt/tbench)(?:/|$)|/$|.*\s")
-_MOST_PLACES = 40
 
 
 @dataclass(frozen=True)
@@ -294,22 +288,8 @@ class _Attempt:
             reward_lines=reward_lines(test_script),
             again=again,
             uses_apt=b"apt" in test_script or b"dpkg" in test_script,
-            caches=[name for name in ("pip", "uv") if re.search(rf"\b{name}[x3]?\b".encode(), test_script)],
-            modules=self._modules,
             kept=self.kept,
         )
-
-    @property
-    def _modules(self) -> list[str]:
-        """Directories of the work from which tests in Python may import; what is handed over has no bytecode."""
-        if self.brought is not None:
-            return []
-        entries = self.task.tests.values()
-        texts = tuple(each.data.decode("utf-8", "replace") for each in entries if each.data and len(each.data) < _TEXT)
-        tests = Tests(self._test_script.decode("utf-8", "replace"), texts, workdir=self.sandbox.workdir)
-        if not any("py" in text for text in tests.all_texts):
-            return []
-        return sorted(path for path in tests.import_directories if not _NO_WORK.match(path))[:_MOST_PLACES]
 
 
 def _reward(task: Task, facts: Facts, logs: Logs, wants_pytest: bool) -> float:

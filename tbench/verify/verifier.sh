@@ -16,16 +16,12 @@ workdir=$TBENCH_VERIFIER_WORKDIR
 limit_sec=$TBENCH_VERIFIER_LIMIT_SEC # test.sh's
 again=$TBENCH_VERIFIER_AGAIN         # not empty: a verifier ran here before
 uses_apt=$TBENCH_VERIFIER_USES_APT   # not empty: test.sh mentions apt or dpkg
-caches=$TBENCH_VERIFIER_CACHES       # installers that test.sh calls
-modules=$TBENCH_VERIFIER_MODULES     # directories of the work with modules that the tests may import, a line each
 brought=$TBENCH_VERIFIER_BROUGHT     # not empty: the image has the tests, and none arrive
 kept=$TBENCH_VERIFIER_KEPT           # folders of /logs that are printed, a line each
-left=$TBENCH_VERIFIER_LEFT           # collect: number of the agent's processes before the tests
-began_at=$TBENCH_VERIFIER_BEGAN_AT   # collect: when test.sh began, in seconds; empty where it did not
-began_ticks=$TBENCH_VERIFIER_TICKS   # the same in ticks of the machine's clock
+began_ticks=$TBENCH_VERIFIER_TICKS   # collect: when test.sh began, in ticks of the machine's clock; empty where it did not
 unset TBENCH_VERIFIER_PART TBENCH_VERIFIER_STAGE TBENCH_VERIFIER_DIGEST TBENCH_VERIFIER_LINES TBENCH_VERIFIER_WORKDIR \
-    TBENCH_VERIFIER_LIMIT_SEC TBENCH_VERIFIER_AGAIN TBENCH_VERIFIER_USES_APT TBENCH_VERIFIER_LEFT TBENCH_VERIFIER_TICKS \
-    TBENCH_VERIFIER_BEGAN_AT TBENCH_VERIFIER_CACHES TBENCH_VERIFIER_BROUGHT TBENCH_VERIFIER_KEPT TBENCH_VERIFIER_MODULES
+    TBENCH_VERIFIER_LIMIT_SEC TBENCH_VERIFIER_AGAIN TBENCH_VERIFIER_USES_APT TBENCH_VERIFIER_TICKS \
+    TBENCH_VERIFIER_BROUGHT TBENCH_VERIFIER_KEPT
 
 busybox=/opt/tbench/bin/busybox
 limit=/opt/tbench/bin/limit
@@ -90,29 +86,12 @@ sum_up() {
     $busybox find /tests ! -type d "$@" -exec $busybox sha256sum {} + | $busybox sort
 }
 
-# Checks that the tests are what was sent. Where processes are left, a reward lies there as bait, long enough for whoever
-# looks a few times a second: whoever rewrites rewards cannot tell it from the verdict.
+# Checks that the tests are what was sent.
 check_tests() {
-    local bait
     sums=$(sum_up)
     if [ -z "$brought" ] && [ "$(printf %s "$sums" | $busybox sha256sum)" != "$digest  -" ]; then
         is_forged=1
         note forged "what lies at /tests is not what was put there"
-    elif [ "$left" != 0 ]; then
-        echo 0 >$logs/reward.txt
-        $busybox sleep 0.4
-        set -- $logs/*
-        read -r bait <$logs/reward.txt
-        if [ "$*:$bait" != "$logs/reward.txt:0" ]; then
-            is_forged=1
-            note forged "a process that the agent left writes to $logs"
-        fi
-        $busybox rm -rf $logs/*
-        # Nobody can have a module ready for what the tests import: where its directory would be lies a file.
-        $busybox find /tests -name '*.py' ! -path '*/__pycache__/*' | while read -r bait; do
-            bait=${bait%/*}/__pycache__
-            [ -e "$bait" ] || : >"$bait"
-        done
     fi
 }
 
@@ -237,88 +216,6 @@ read_begin() {
     begun=$(((${now%.*}${now#*.} - ${up%.*}${up#*.} + ticks) / 100 - 1))
 }
 
-# Removes what came in this container into the caches of the installers that test.sh calls: they would install it. Each
-# entry of pip's stands for itself; uv's is left where the image has one, or where a process runs from it.
-forget_caches() {
-    local cache
-    cache=${HOME:-/root}/.cache/pip
-    case " $caches " in
-        *" pip "*) [ -L "$cache" ] || [ ! -d "$cache" ] || remove_changed "$cache" ;;
-    esac
-    cache=${HOME:-/root}/.cache/uv
-    case " $caches " in
-        *" uv "*)
-            if [ -L "$cache" ] || [ ! -d "$cache" ] || is_of_image "$cache"; then return; fi
-            if [ "$left" = 0 ] || ! $busybox grep -qs "$cache/" /proc/[0-9]*/cmdline /proc/[0-9]*/maps /proc/[0-9]*/environ; then
-                $busybox rm -rf "$cache"
-            fi
-            ;;
-    esac
-}
-
-is_of_image() {
-    # shellcheck disable=SC2016
-    [ -n "$($busybox find "$1" -type f -exec $busybox stat -c %Z {} + | $busybox awk -v begun="$begun" '$1 < begun { print; exit }')" ]
-}
-
-remove_changed() {
-    local path
-    /opt/tbench/bin/changed "$begun" "$1" | while read -r path; do
-        # A name with a line break in it is no way out of the cache.
-        case "$path" in "$1"/*) [ -d "$path" ] || $busybox rm -f "$path" ;; esac
-    done
-    # Directories that are left empty are this container's, or say nothing.
-    $busybox find "$1" -depth -type d -exec $busybox rmdir {} + 2>/dev/null
-}
-
-# Removes the bytecode that came in this container for modules of the work: python makes it anew of the source. That of
-# packages stays, as it takes long to make.
-forget_bytecode() {
-    [ -n "$modules" ] || return 0
-    local IFS="$newline"
-    # shellcheck disable=SC2086 # a word per directory
-    /opt/tbench/bin/changed $begun $modules 2>/dev/null | $busybox grep '/__pycache__/[^/]*\.pyc$' |
-        $busybox grep -v '/\(site\|dist\)-packages/' | $busybox tr '\n' '\0' | $busybox xargs -0 $busybox rm -f
-}
-
-# Notes what was changed before the tests where tools, Python's modules and settings lie, and removes bytecode that is
-# newer than its source there: a source of the image's own has none that this container made. Change times cannot be set
-# from inside, and the container has no power over the clock.
-note_changes() {
-    local directory places='/etc /usr/lib /usr/local/lib /usr/libexec /lib64' IFS
-    read_begin
-    IFS=:
-    for directory in $PATH:${HOME:-/root}/.local/bin; do
-        case "$places " in *" $directory "*) continue ;; esac
-        places="$places $directory"
-        case "$directory" in /usr/* | /bin | /sbin) ;; *) places="$places ${directory%/*}/lib" ;; esac
-    done
-    unset IFS
-    forget_caches
-    forget_bytecode
-    # Of the caches of installers it is enough that they are there.
-    for directory in .cache/uv .cache/pip .local/share/uv; do
-        directory=${HOME:-/root}/$directory
-        [ ! -d "$directory" ] || [ "$($busybox stat -c %Z "$directory")" -lt $begun ] || note before "$directory"
-    done
-    # Once through, whatever their number is: an agent may leave a hundred thousand.
-    # shellcheck disable=SC2086,SC2016 # a word per place, awk's variables
-    report="$report$(/opt/tbench/bin/changed $begun $places | $busybox awk -v stale="$stage/stale" '
-        !/\/__pycache__\/[^\/]*\.pyc$/ { print "before\t" $0; seen[$0]; next }
-        { bytecode[$0] }
-        END {
-            for (path in bytecode) {
-                source = path
-                sub(/\/__pycache__\/.*/, "", source)
-                name = path
-                sub(/.*\//, "", name)
-                sub(/\..*/, ".py", name)
-                if (!(source "/" name in seen)) print path >stale
-            }
-        }')$newline"
-    [ ! -e "$stage/stale" ] || $busybox tr '\n' '\0' <"$stage/stale" | $busybox xargs -0 $busybox rm -f
-}
-
 # Notes how many processes of this container the kernel has ended as memory was used up, its own limit's or the machine's.
 note_killed() {
     local file name number
@@ -362,9 +259,9 @@ prepare() {
     [ -z "$again" ] || mend
     stage_tests
     count_left
-    note_changes
     if [ -n "$uses_apt" ] && [ -z "$again" ]; then
         # Nobody can hold its lock where nobody is left, or have left it half configured who did not use it.
+        read_begin
         if [ "$left" != 0 ] || [ "$($busybox stat -c %Z /var/lib/dpkg/status 2>/dev/null || echo 0)" -ge $begun ]; then
             mend
         fi
@@ -408,27 +305,6 @@ $report
 END
 }
 
-# Passes on the paths that were sent as tests; with $1 = 0 those that were not.
-sent() {
-    # shellcheck disable=SC2016 # awk's variables
-    { printf '%s\n' "$sums" | $busybox sed 's/^[^/]*//'; echo; $busybox cat; } | $busybox awk -v wanted="${1:-1}" '
-        !told { if ($0 == "") told = 1; else sent[$0]; next }
-        ($0 in sent) == wanted'
-}
-
-# Bytecode that came beside the tests that were sent, where a file keeps Python from writing any: somebody made way for
-# it. What Python compiles elsewhere is of sources that came while the tests ran, and those are seen.
-caches_of_tests() {
-    local name
-    printf '%s\n' "$sums" | $busybox sed -n 's,^[^/]*\(/.*\)/[^/]*\.py$,\1/__pycache__,p' | $busybox sort -u |
-        while read -r name; do
-            case "$sums" in
-                *"  $name/"*) $busybox find "$name" ! -type d ;;
-                *) [ ! -d "$name" ] || echo "$name" ;;
-            esac
-        done | sent 0
-}
-
 # Notes what the reward that counts is where it is no plain file of its own, and files of tests that are other than what was
 # sent, or new.
 note_oddities() {
@@ -444,14 +320,9 @@ note_oddities() {
         break
     done
     [ -n "$sums" ] || return
-    if [ "$left" != 0 ] && [ -n "$began_at" ]; then
-        report="$report$(/opt/tbench/bin/changed "$began_at" /tests | $busybox grep -v /__pycache__/ | sent |
-            $busybox sed "s/^/touched$tab/" | first 20 touched)$newline"
-        report="$report$(caches_of_tests | $busybox sed "s/^/new$tab/" | first 20 new)$newline"
-    fi
+    # Python itself brings bytecode up to date.
+    sums=$(printf '%s\n' "$sums" | $busybox grep -v /__pycache__/)
     [ "$(sum_up ! -path '*/__pycache__*')" != "$sums" ] || return
-    # Python itself brings bytecode up to date; with nobody left it is no one else's.
-    [ "$left" != 0 ] || sums=$(printf '%s\n' "$sums" | $busybox grep -v /__pycache__/)
     report="$report$(printf '%s\n' "$sums" | $busybox sha256sum -c 2>/dev/null |
         $busybox sed -n "s/: FAILED.*//;ta;d;:a;s/^/changed$tab/p" | first 20 changed)$newline"
     report="$report$({

@@ -12,10 +12,9 @@ from posixpath import basename, dirname, join, normpath
 from tbench.sandbox.backend import ChangeKind, GivenNames
 
 _PYTHON_MODULES = re.compile(r"/lib(?:64|32)?/python3(?:\.\d+)?(?:/(?:(?:site|dist)-packages|lib-dynload))?$")
-_PYTHON = re.compile(r"/lib(?:64|32)?/(python3(?:\.\d+)?)/")
-_LIBRARY = re.compile(r"\.so(?:\.[\w.]+)?$")
+LIBRARY = re.compile(r"\.so(?:\.[\w.]+)?$")
 _SOURCE = re.compile(
-    r".*?/(?:include(?:-fixed)?(?:/[\w-]+-linux-\w+)?|perl(?:5|-base)?(?:/\d[\d.]*)?|(?:site|vendor)?_?ruby(?:/\d[\d.]*)?)"
+    r".*?/(?:include(?:-fixed)?(?:/[\w-]+-linux-\w+)?|(?:site_|vendor_)?perl(?:5|-base)?(?:/\d[\d.]*)?|(?:site|vendor)?_?ruby(?:/\d[\d.]*)?)"
     r"/(.+\.(?:h|hpp|pm|pl|rb))"
 )
 _ENTERS = re.compile(r"(?:^|[\s;&|(])(?:cd|pushd)\s+[\"']?([^\s;&|)\"']+)", re.MULTILINE)
@@ -23,16 +22,7 @@ _PYTEST_CALL = re.compile(r"\bpytest\b([^\n;&|]*)")
 _WORD = re.compile(r"[\w.+-]+")
 _IMPORT = re.compile(r"^[ \t]*(?:from[ \t]+([\w.]+)[ \t]+import|import[ \t]+([\w., \t]+))", re.MULTILINE)
 _ABSOLUTE = re.compile(r"/[\w.+@-]+(?:/[\w.+@-]+)*")
-_INSTALLS = re.compile(r"\b(?:apt|apt-get|dpkg|pip3?|uvx?|npm|apk|dnf|yum|curl|wget|conda|cargo|gem)\b")
-_OWN_ENVIRONMENT = re.compile(r"\buvx\b|\buv\s+(?:tool\s+)?run\b|\bpipx\b|^\s*#")
 _OURS = re.compile(r"/(?:tests|logs|opt|usr|root/\.|dev|tmp)\b")
-_LOOKS_FOR_PYTHONS = re.compile(
-    r"\buvx?\b|\bpython(?:[\d.]*\$|[^\w\s]*\*)|\b(?:pyenv|virtualenv|tox|nox|poetry|pdm|hatch|pipx)\b"
-)
-_READS_RC = re.compile(
-    r"\bbash\s+(?:-\w*[li]\w*\b|--login)|\b(?:su|sudo)\b|\bzsh\b|(?:\bsource|(?:^|[\s;&])\.)\s+\S*(?:bashrc|profile)",
-    re.MULTILINE,
-)
 
 
 @dataclass(frozen=True)
@@ -44,11 +34,6 @@ class File:
     sha256: str = ""
     content: bytes | None = None
     """The content, where it was asked for and is not long."""
-
-    @property
-    def is_executable(self) -> bool:
-        """Whether a shell would run it; a link is run as what it leads to."""
-        return bool(self.sha256) and (self.mode >> 12 == 0o12 or bool(self.mode & 0o111))
 
 
 @dataclass(frozen=True)
@@ -68,17 +53,12 @@ class ImageTree:
     @cached_property
     def libraries(self) -> frozenset[str]:
         """Names of the shared libraries."""
-        return frozenset(basename(path) for path in self.paths if _LIBRARY.search(path))
+        return frozenset(basename(path) for path in self.paths if LIBRARY.search(path))
 
     @cached_property
     def sources(self) -> frozenset[str]:
         """Headers and modules of other languages than Python, as programs name them: `Test/More.pm`."""
         return frozenset(name for path in self.paths if (name := source_name(path)))
-
-    @cached_property
-    def pythons(self) -> frozenset[str]:
-        """Names of the directories of Python's modules, one for each version: `python3.11`."""
-        return frozenset(found[1] for path in self.paths if (found := _PYTHON.search(path)))
 
     @cached_property
     def modules(self) -> frozenset[str]:
@@ -135,27 +115,6 @@ class Tests:
     def provided(self) -> frozenset[str]:
         """Words of test.sh, whose installers name what they provide: `-w requests==2.31`."""
         return frozenset(re.split(r"[=<>\[]", word)[0].replace("-", "_") for word in _words([self.script]))
-
-    @property
-    def installs(self) -> bool:
-        """Whether test.sh itself changes the system, by installing what it needs."""
-        return _INSTALLS.search(self.script) is not None
-
-    @property
-    def uses_installed_pytest(self) -> bool:
-        """Whether test.sh runs a pytest that is installed, and not one of an environment that uv makes for it."""
-        lines = self.script.replace("\\\n", " ").split("\n")
-        return any("pytest" in line and not _OWN_ENVIRONMENT.search(line) for line in lines)
-
-    @property
-    def looks_for_pythons(self) -> bool:
-        """Whether something that the tests run takes the python that fits, of whatever version."""
-        return any(_LOOKS_FOR_PYTHONS.search(text) for text in self.all_texts)
-
-    @property
-    def reads_start_files(self) -> bool:
-        """Whether some shell of the tests reads the start files of a user."""
-        return any(_READS_RC.search(text) for text in self.all_texts)
 
     @cached_property
     def named_paths(self) -> frozenset[str]:
@@ -222,7 +181,7 @@ class Seen:
     """All that the rules see of one container."""
 
     changes: Mapping[str, ChangeKind]
-    """Paths that differ from the image, but for what test.sh may have changed itself."""
+    """Paths that differ from the image."""
     image: ImageTree
     tests: Tests
     now: Mapping[str, File] = field(default_factory=dict)
@@ -235,6 +194,8 @@ class Seen:
     """Name servers and hosts that nobody inside has chosen, besides those of the image's container."""
     made_by_tests: frozenset[str] = frozenset()
     """Paths that were made while the tests ran."""
+    changed_by_tests: frozenset[str] = frozenset()
+    """Paths of the system that were written while the tests ran: test.sh may install what it needs."""
 
     @cached_property
     def homes(self) -> frozenset[str]:

@@ -1,8 +1,8 @@
 # shellcheck shell=dash
 # Tells what lies at paths, for the tools volume's busybox ash as root. On standard input a line per path: what is wanted
-# of it (s: its sum, c: its content too, g: whether it holds words of the pattern), tab, path.
-# Prints modes, sums, the files with such words, what was made lately, what of the system was changed lately and an archive
-# of the contents, a zero byte between.
+# of it (s: its sum, c: its content too, g: whether it holds words of the pattern, or too much), tab, path.
+# Prints modes, sums, the files with such words, those of 4 GB or more, what was made lately, what of the system was changed
+# lately and an archive of the contents, a zero byte between.
 pattern=$TBENCH_LOOK_PATTERN
 alone=$TBENCH_LOOK_ALONE   # not empty: nobody else in the container may move meanwhile
 since=$TBENCH_LOOK_SINCE   # not empty: what was made since is told
@@ -30,6 +30,9 @@ printf '\0'
 paths sc | files 1000000 2>/dev/null | $busybox xargs -0 $busybox sha256sum 2>/dev/null
 printf '\0'
 [ -z "$pattern" ] || paths g | files 2048 2>/dev/null | $busybox xargs -0 $busybox grep -lsE "$pattern"
+printf '\0'
+# shellcheck disable=SC2016 # the inner shell's
+paths g | $busybox xargs -0 $busybox sh -c 'exec /opt/tbench/bin/busybox find "$@" -maxdepth 0 -type f -size +8388607' - 2>/dev/null
 printf '\0'
 [ -z "$since" ] || /opt/tbench/bin/changed -b "$since" /
 printf '\0'

@@ -6,26 +6,20 @@ import asyncio
 import contextlib
 import dataclasses
 import io
-import re
 import weakref
-from collections.abc import AsyncIterator, Iterable, Iterator
+from collections.abc import AsyncIterator, Iterator
 from functools import cache
 from pathlib import Path
 from posixpath import basename, dirname
 
 from tbench.errors import TrialError
 from tbench.sandbox.archive import sums_by_path, unpack
-from tbench.sandbox.backend import BUSYBOX, Compares, Copies, Sandbox, output_of
+from tbench.sandbox.backend import BUSYBOX, Compares, Sandbox, output_of
 from tbench.tasks.task import Task
-from tbench.verify.changes.debian import excused_by_debian
 from tbench.verify.changes.facts import File, ImageTree, Seen, Tests
-from tbench.verify.changes.installed import UNCOMPARED, late_paths
-from tbench.verify.changes.packages import excused
-from tbench.verify.changes.python import python_signs
 from tbench.verify.changes.signs import Sign
-from tbench.verify.changes.system import system_signs
-from tbench.verify.changes.tools import tool_signs, tools_of
-from tbench.verify.changes.work import imported_work, may_mention, mention_signs, patch_signs
+from tbench.verify.changes.system import host_signs, is_code
+from tbench.verify.changes.turning import READ, imported_work, may_mention, turning_signs
 from tbench.verify.report import Facts
 
 _LOOK_SEC = 600.0
@@ -37,29 +31,9 @@ printf '\\0%s' "$PATH"
 _TEXT_BYTES = 1 << 18
 """Size of a file of the tests above which it is no text that calls or imports anything."""
 _CONTENT_BYTES = 64 << 20
-_INTERESTING = re.compile(
-    r"/(?:usr|bin|sbin|lib\w*|etc|opt)(?:/.*)?|/var/lib/dpkg/info/.*|.*/\.git/(?:config|hooks/.*)|(?:/root|/home/[^/]+)/\..*"
-)
-_DULL = re.compile(
-    r"/usr/share/(?:doc|man|info|locale|icons|mime|fonts|applications|lintian|bug)/.*|.*/__pycache__(?:/.*)?"
-)
-_HOOK_NAMES = re.compile(
-    r"(?:sitecustomize|usercustomize|apport_python_hook|conftest|pyvenv)\..*|.*\.pth|.*\._pth|\.?pytest\.(?:ini|toml)|tox\.ini|setup\.cfg"
-    r"|pyproject\.toml|entry_points\.txt"
-)
-_READ = re.compile(
-    r"/etc/(?:ld\.so\.\w+|passwd|group|nsswitch\.conf|hosts|resolv\.conf|apt/.*|dpkg/.*|pip\.conf|uv/.*|wgetrc|npmrc|gitconfig)"
-    r"|/(?:root|home/[^/]+)/\.(?:local/bin/env|gitconfig|curlrc|wgetrc|npmrc|gemrc|netrc|condarc|pip/.*|config/.*|cargo/(?:config.*|env))"
-    r"|/(?:root|home/[^/]+)/\.(?:bash\w*|z?profile|zsh\w*|zlogin|pam_environment)|/etc/(?:profile\S*|bash\.bashrc|environment|zsh/.*)"
-    r"|.*/\.git/config|/var/lib/dpkg/info/.*\.list|.*\.dist-info/RECORD|(?:/root|/home/[^/]+)/\.ssh/config|/etc/ssh/ssh_config.*"
-    r"|.*/openssl\.cnf|/etc/php\d*/.*\.ini|/usr/local/etc/php/.*\.ini"
-)
+_ACCOUNTS = ("/etc/passwd", "/etc/group")
 _MENTIONS = r"/logs/verifier|reward\.(txt|json)|ctrf\.json|(import|from) +_pytest|pytest_runtest_|[\"']_pytest"
 _MENTIONS += r"|/proc/.*/mem[\"' ,)]|process_vm_writev|PTRACE_"
-_SYSTEM = re.compile(
-    r"/usr/(?:local/)?(?:s?bin|lib\w*)/.*|/etc/(?:ld\.so\.|ssl/|alternatives/).*|/opt/[^/]+/(?:bin|lib)/.*"
-)
-"""Where nothing is written but by those who install something."""
 
 
 @cache
@@ -100,27 +74,13 @@ async def look(task: Task, sandbox: Sandbox, facts: Facts | None = None) -> tupl
     async with _together() as group:
         looking = group.create_task(_files(sandbox, sums, contents, mentioning, since=since, alone=True))
         knowing = group.create_task(_files_then(original, image, sums | contents))
-    (now, mentions, made, touched), then = looking.result(), knowing.result()
-    seen = dataclasses.replace(seen, now=now, then=then, mentions=mentions, made_by_tests=made)
-    late = late_paths(seen, facts)
-    early = dataclasses.replace(seen, changes={path: kind for path, kind in changes.items() if path not in late})
-    signs = dict.fromkeys(_signs(early))
-    signs |= dict.fromkeys(_put_back(seen, touched), None)
-    if facts is not None and facts.leftovers and late:
-        during = dataclasses.replace(seen, changes={path: changes[path] for path in late}, mentions=())
-        signs |= {
-            Sign(UNCOMPARED, sign.path, "changed while the tests ran beside processes of the agent"): None
-            for sign in _signs(during)
-        }
-    signs |= dict.fromkeys(_unread(seen, sums | contents), None)
-    if not isinstance(sandbox, Copies):
-        return seen, tuple(signs)
-
-    async def lies(paths: set[str]) -> dict[str, File]:
-        return (await _files(sandbox, paths, set(), set(), alone=True))[0]
-
-    judged = await excused(sandbox, seen, signs, lies)
-    return seen, tuple(dict.fromkeys(await excused_by_debian(sandbox, seen, judged, lies)))
+    (now, mentions, large, made, touched), then = looking.result(), knowing.result()
+    seen = dataclasses.replace(
+        seen, now=now, then=then, mentions=mentions, made_by_tests=made, changed_by_tests=touched
+    )
+    left = [Sign("unread", path, "has 4 GB or more, and stays behind") for path in large]
+    signs = [*host_signs(seen), *turning_signs(seen), *_unread(seen, sums | contents), *left]
+    return seen, tuple(dict.fromkeys(signs))
 
 
 @contextlib.asynccontextmanager
@@ -133,18 +93,12 @@ async def _together() -> AsyncIterator[asyncio.TaskGroup]:
         raise failures.exceptions[0] from None
 
 
-def _signs(seen: Seen) -> Iterable[Sign]:
-    for rules in (tool_signs, python_signs, system_signs, mention_signs, patch_signs):
-        yield from rules(seen)
-
-
 def _unread(seen: Seen, wanted: set[str]) -> Iterator[Sign]:
     """What could not be looked at, and is not taken for harmless: volumes, odd names, files beyond the bounds."""
     for path in sorted(seen.given.volumes):
         yield Sign("unread", path, "is a volume, which is not compared with the image")
     for path, change in seen.changes.items():
-        is_odd = change != "removed" and not path.isprintable() and not _DULL.fullmatch(path)
-        if is_odd and _INTERESTING.fullmatch(path.replace("\n", "?")):
+        if change != "removed" and not path.isprintable() and is_code(seen, path.replace("\n", "?")):
             yield Sign("unread", path, "has a name that cannot be asked for")
     for path in sorted(wanted & seen.changes.keys()):
         now = seen.now.get(path)
@@ -152,33 +106,19 @@ def _unread(seen: Seen, wanted: set[str]) -> Iterator[Sign]:
             yield Sign("unread", path, "is too large to be compared")
 
 
-def _put_back(seen: Seen, touched: frozenset[str]) -> Iterator[Sign]:
-    """Files of the system that are as they were, but were written while tests ran that install nothing."""
-    if seen.tests.installs:
-        return
-    for path in sorted(touched & seen.image.paths):
-        if _SYSTEM.fullmatch(path) and not _DULL.fullmatch(path):
-            yield Sign("put-back", path, "was written while the tests ran, which install nothing")
-
-
 def _wanted(seen: Seen) -> tuple[set[str], set[str]]:
     """Paths whose sums are wanted, and those whose contents are: what the rules ask about."""
-    search_path, imports, named = seen.image.search_path, seen.tests.import_directories, seen.tests.named_paths
-    tools = tools_of(seen)
-    sums = {f"{directory}/{name}" for name in tools for directory in search_path}
-    contents = {"/etc/hosts", "/etc/resolv.conf", "/etc/passwd", "/etc/group", *imported_work(seen)}
+    sums: set[str] = set()
+    contents = {"/etc/hosts", "/etc/resolv.conf", *imported_work(seen)}
     for path, change in seen.changes.items():
-        if change == "removed" or _DULL.fullmatch(path) or not path.isprintable():
+        if path.startswith("/etc/") and path.endswith(("/passwd", "/group", "shadow")):
+            contents.update(_ACCOUNTS)
+        if change == "removed" or not path.isprintable():
             continue
-        name = basename(path)
-        if _READ.fullmatch(path) or _HOOK_NAMES.fullmatch(name) or (dirname(path) in search_path and name in tools):
+        if READ.fullmatch(basename(path)) or path.endswith("/.git/config"):
             contents.add(path)
-        elif change == "changed" and (
-            _INTERESTING.fullmatch(path) or dirname(path) in imports or path in named or "/node_modules/" in path
-        ):
+        elif change == "changed" and (is_code(seen, path) or dirname(path) in seen.tests.import_directories):
             sums.add(path)
-        elif path.count("/") < 5:
-            sums.add(path)  # it may be a link where a directory was
     return sums - contents, contents
 
 
@@ -213,9 +153,9 @@ async def _files_then(original: Sandbox, image: _KnownImage, paths: set[str]) ->
 
 async def _files(
     sandbox: Sandbox, sums: set[str], contents: set[str], mentioning: set[str], *, since: str = "", alone: bool = False
-) -> tuple[dict[str, File], tuple[str, ...], frozenset[str], frozenset[str]]:
-    """What lies at the paths, which of `mentioning` speak of the verifier, what was made `since` a time, and what was
-    written since then where the system lies.
+) -> tuple[dict[str, File], tuple[str, ...], tuple[str, ...], frozenset[str], frozenset[str]]:
+    """What lies at the paths, which of `mentioning` speak of the verifier, which are too large to be brought, what was
+    made `since` a time, and what was written since then where the system lies.
 
     `alone` keeps all others in the container still.
     """
@@ -235,14 +175,14 @@ async def _files(
             with contextlib.suppress(TrialError):
                 await sandbox.shell("kill -CONT -1", timeout_sec=_CONTINUE_SEC, user="root")
         raise
-    modes, sha256, mentions, made, touched, archive = (told.split(b"\0", 5) + [b""] * 6)[:6]
+    modes, sha256, mentions, large, made, touched, archive = (told.split(b"\0", 6) + [b""] * 7)[:7]
     held = unpack(io.BytesIO(archive), _CONTENT_BYTES, whole_names=True)
     digests = sums_by_path(_text(sha256))
     files = {
         path: File(int(mode, 16), digests.get(path, ""), held.get(path.lstrip("/")))
         for path, mode in _modes(modes).items()
     }
-    return files, _lines(mentions), frozenset(_lines(made)), frozenset(_lines(touched))
+    return files, _lines(mentions), _lines(large), frozenset(_lines(made)), frozenset(_lines(touched))
 
 
 def _lines(data: bytes) -> tuple[str, ...]:

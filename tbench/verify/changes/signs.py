@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from tbench.text import plain
@@ -26,10 +26,11 @@ def told(signs: Iterable[Sign]) -> tuple[str, ...]:
     grouped: dict[tuple[str, str], list[str]] = {}
     for sign in signs:
         grouped.setdefault((sign.kind, sign.why), []).append(sign.path)
-    return tuple(f"{kind}: {_listed(paths)} {why}" for (kind, why), paths in grouped.items())
+    return tuple(f"{kind}: {listed(paths)} {why}" for (kind, why), paths in grouped.items())
 
 
-def _listed(paths: list[str]) -> str:
+def listed(paths: Sequence[str]) -> str:
+    """Some of the paths, and how many more there are."""
     paths = list(dict.fromkeys(paths))
     more = f" and {len(paths) - _NAMED} more" if len(paths) > _NAMED else ""
     return ", ".join(plain(path, 120) for path in paths[:_NAMED]) + more

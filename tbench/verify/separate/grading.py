@@ -12,6 +12,7 @@ from tbench.sandbox.backend import Compares, Sandbox, removed_afterwards, use_ne
 from tbench.tasks.environment import Environment
 from tbench.verify.changes.looking import look
 from tbench.verify.changes.signs import Sign, told
+from tbench.verify.changes.system import replaced
 from tbench.verify.separate.earned import joined, turned_within, turning_paths, zero
 from tbench.verify.separate.handover import HandedOver
 from tbench.verify.separate.restoring import restore
@@ -63,6 +64,8 @@ class SeparateVerifier:
         try:
             # Tests that run what was handed over may be turned by it, here as anywhere.
             seen, signs = await look(task, sandbox, verdict.facts)
+            why = "comes before the image's own, or in its place"
+            signs += tuple(Sign("system-replaced", path, why) for path in replaced(seen))
             turning = turning_paths(signs, task.file.artifacts, seen.tests.asks_for)
         except TrialError as error:
             # The tests of an image need not be in the task's directory.

@@ -6,7 +6,7 @@ import pytest
 from seen_changes import IMAGE, container
 
 from tbench.verify.changes.signs import Sign
-from tbench.verify.changes.work import mention_signs, patch_signs, work_of
+from tbench.verify.changes.work import work_of
 
 
 def brought(*paths: str, **parts: str) -> list[str]:
@@ -15,7 +15,7 @@ def brought(*paths: str, **parts: str) -> list[str]:
 
 @pytest.mark.parametrize(
     "path",
-    ["/app/x", "/srv/lab/x", "/tmp/x", "/home/anna/x", "/root/x", "/opt/x", "/etc/nginx/x", "/etc/passwd",
+    ["/app/x", "/srv/lab/x", "/tmp/x", "/home/anna/x", "/root/x", "/opt/x", "/etc/nginx/x",
      "/usr/local/bin/mytool", "/usr/local/share/x", "/var/www/x", "/var/lib/app/db"],
 )  # fmt: skip
 def test_work_is_brought(path: str) -> None:
@@ -24,9 +24,9 @@ def test_work_is_brought(path: str) -> None:
 
 @pytest.mark.parametrize(
     "path",
-    ["/usr/bin/jq", "/usr/lib/python3.11/x.py", "/usr/local/lib/libx.so", "/root/.bashrc", "/home/anna/.profile",
+    ["/usr/bin/jq", "/usr/lib/python3.11/json/x.py", "/root/.bashrc", "/home/anna/.profile",
      "/proc/x", "/tests/x", "/logs/verifier/x", "/solution/x", "/usr/local/bin/python3", "/etc/nsswitch.conf",
-     "/var/lib/dpkg/status", "/app/__pycache__/x.pyc", "/usr/bin/mytool"],
+     "/var/lib/dpkg/status", "/app/__pycache__/x.pyc"],
 )  # fmt: skip
 def test_the_system_and_its_hooks_stay_behind(path: str) -> None:
     assert brought(path) == []
@@ -39,7 +39,7 @@ def test_what_the_instruction_names_is_work() -> None:
 def test_what_a_sign_speaks_against_stays_behind_with_all_below_it() -> None:
     seen = container({"/app/json": b"", "/app/json/__init__.py": b"x", "/app/jsonl": b"x"})
     assert work_of(seen, [Sign("module-shadowed", "/app/json", "")]) == (["/app/jsonl"], [])
-    assert work_of(seen, [Sign("pytest-config", "/app/json", "")])[0] == [
+    assert work_of(seen, [Sign("git-hook-added", "/app/json", "")])[0] == [
         "/app/json",
         "/app/json/__init__.py",
         "/app/jsonl",
@@ -66,30 +66,8 @@ def test_removed_files_are_told_apart() -> None:
     assert work_of(container({"/app/old": None, "/usr/bin/jq": None}, image=image), []) == ([], ["/app/old"])
 
 
-def test_an_interpreter_of_the_image_s_own_is_no_work_but_a_working_directory_on_the_path_is() -> None:
-    seen = container({"/opt/venv/lib/x.py": b"x", "/app/bin/x": b"x", "/app/y": b"x"})
+def test_a_program_that_hides_one_of_the_image_s_stays_behind_wherever_the_path_leads() -> None:
+    seen = container({"/opt/venv/bin/jq": b"x", "/app/bin/mine": b"x", "/app/bin/jq": b"x", "/app/y": b"x"})
     tree = type(seen.image)(seen.image.paths, ("/opt/venv/bin", "/app/bin", *seen.image.search_path))
     seen = type(seen)(seen.changes, tree, seen.tests, seen.now, seen.then)
-    assert work_of(seen, [])[0] == ["/app/bin/x", "/app/y"]
-
-
-def test_work_that_speaks_of_the_verifier_is_a_sign() -> None:
-    seen = container({"/app/x.py": b"x"}, mentions=("/app/x.py",))
-    assert [sign.path for sign in mention_signs(seen)] == ["/app/x.py"]
-
-
-@pytest.mark.parametrize(
-    ("text", "found"),
-    [
-        (b"import json\njson.dump = lambda *a: 1\n", True),
-        (b"import builtins\nsetattr(builtins, 'len', x)\n", True),
-        (b"import json\njson.flags.strict = False  # or else\n", False),
-        (b"import unittest\nunittest.TestCase.__unittest_skip__ = True\n", True),
-        (b"import json\njson.dumps = True or f\n", True),
-        (b"import sys\nsys.stdout = x\nself.json = 1\nx.json.y == 1\n", False),
-        (b"def f():\n    return json.dumps(1)\n", False),
-    ],
-)
-def test_a_module_that_changes_others_under_the_tests_is_a_sign(text: bytes, found: bool) -> None:
-    seen = container({"/app/words.py": text}, texts=("import json\nfrom words import f\n",))
-    assert bool(list(patch_signs(seen))) is found
+    assert work_of(seen, [])[0] == ["/app/bin/mine", "/app/y"]

@@ -31,7 +31,7 @@ def kinds(found: Verdict) -> list[str]:
         ("planted-pytest", "/app/x", False),
         ("module-patched", "/app/x", False),
         ("module-patched", "/app", True),
-        ("pytest-config", "/app", False),
+        ("git-hook-added", "/app", False),
         ("hosts", "/app", False),
     ],
 )
@@ -59,8 +59,8 @@ def test_a_pass_that_needs_what_turns_the_tests_is_what_the_tests_say_without_it
 
 
 def test_a_pass_without_it_was_earned() -> None:
-    found = joined(verdict(1.0, HOOK, "tool-added: x"), verdict(1.0))
-    assert (found.reward, kinds(found)) == (1.0, ["cleared", "tool-added"])
+    found = joined(verdict(1.0, HOOK, "git-hook-added: x"), verdict(1.0))
+    assert (found.reward, kinds(found)) == (1.0, ["cleared", "git-hook-added"])
     assert all(map(is_weak, found.integrity.tamper))
 
 

@@ -236,7 +236,7 @@ async def test_what_is_handed_over_in_the_place_of_the_tests_own_does_not_count(
     run, result = await run_trial(path, "touch /app/done; cp /bin/true /opt/own/bin/judge")
     assert (result.reward, result.integrity.rewards) == (0.0, {"separate": 1.0, "without": 0.0})
     kinds = [sign.partition(":")[0] for sign in result.integrity.tamper]
-    assert kinds == ["tool-replaced", "disagreement"]
+    assert kinds == ["system-replaced", "disagreement"]
     # The image's own took its place again.
     assert (trial_of(run) / "without" / "verifier" / "stdout.txt").read_text() == "told\n"
 
