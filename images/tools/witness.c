@@ -14,6 +14,7 @@
 #include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
+#include <limits.h>
 #include <poll.h>
 #include <signal.h>
 #include <stdio.h>
@@ -27,7 +28,10 @@
 #include <time.h>
 #include <unistd.h>
 
-enum { TRACE = 173, GRACE_SEC = 5, MARK = 36, KEPT = 20, LONGEST = 400, BLOCK = 4096, WRITERS = 8 };
+enum {
+    TRACE = 173, GRACE_SEC = 5, MARK = 36, KEPT = 20, LONGEST = 2000, BLOCK = 4096, AT_ONCE = 1000, PROGRAMS = 100,
+    MOST_WORDS = 64, MOST_OF_OTHERS = 50000,
+};
 static const char SCRIPT[] = "/tests/test.sh:";
 static const char *const BUILTINS = /* commands, and words of the shell, that start no program */
     " : [ [[ (( exec test true false echo printf exit return break continue cd pwd set shift local declare typeset readonly "
@@ -38,15 +42,30 @@ struct teller { /* bash itself, or all others, whose words are told apart by pro
     pid_t from[KEPT];
     unsigned count;
 };
-static struct teller own, others;
+static struct teller own, others, calls;
 static pid_t script;
-static int began, ended, replaced, wrote, ran, spoke;
+static int began, ended, replaced, wrote, ran, spoke, cut;
 static const char *reward_lines;
+
+/* Programs, and files that are sourced, that were there before the tests, as far as they lie elsewhere than on the search
+ * path that the tests began with. */
+static struct program {
+    char *path;
+    int runs_tests; /* whether the command names pytest, or the file is read by bash itself */
+} programs[PROGRAMS];
+static int unlooked; /* whether there were more than are looked at */
+static const char *first_path;
+static char path[BLOCK], path_of_others[BLOCK]; /* search paths, as they were last told */
+static double began_at;
+
+static double seconds(long long whole, long nanoseconds) {
+    return (double)whole + (double)nanoseconds / 1e9;
+}
 
 static double now(clockid_t which) {
     struct timespec time;
     clock_gettime(which, &time);
-    return (double)time.tv_sec + (double)time.tv_nsec / 1e9;
+    return seconds(time.tv_sec, time.tv_nsec);
 }
 
 static int is_among(const char *words, const char *word, size_t length) {
@@ -72,6 +91,125 @@ static void keep(struct teller *teller, pid_t from, const char *line) {
     teller->from[teller->count++ % KEPT] = from;
 }
 
+/* Keeps the first line of a place. */
+static void keep_first(struct teller *teller, pid_t from, const char *line) {
+    size_t place = strcspn(line, " ") + 1;
+    for (unsigned i = 0; i < teller->count; i++)
+        if (strncmp(teller->lines[i], line, place) == 0)
+            return;
+    if (teller->count < KEPT)
+        keep(teller, from, line);
+}
+
+/* Whether what lies there was there before the tests. A birth or a change of status cannot be dated back from inside. A
+ * file that was written anew meanwhile is the tests', one that got other rights only is not. */
+static int is_from_before(const char *name) {
+    struct statx found;
+    double since = began_at - 0.01; /* the kernel's clock of files goes by ticks */
+    if (statx(AT_FDCWD, name, AT_SYMLINK_NOFOLLOW, STATX_BASIC_STATS | STATX_BTIME, &found) != 0)
+        return 0;
+    double changed = seconds(found.stx_ctime.tv_sec, found.stx_ctime.tv_nsec);
+    double written = seconds(found.stx_mtime.tv_sec, found.stx_mtime.tv_nsec);
+    double born = found.stx_mask & STATX_BTIME ? seconds(found.stx_btime.tv_sec, found.stx_btime.tv_nsec) : changed;
+    return born < since && (S_ISDIR(found.stx_mode) || changed < since || written < since || written > changed);
+}
+
+static void add(const char *name, int runs_tests) {
+    static const char *const ours[] = {"/tests/", "/opt/tbench/", "/proc/", "/dev/"};
+    for (size_t i = 0; i < sizeof ours / sizeof *ours; i++)
+        if (strncmp(name, ours[i], strlen(ours[i])) == 0)
+            return;
+    if (!is_from_before(name))
+        return;
+    for (struct program *each = programs; each < programs + PROGRAMS; each++) {
+        if (each->path == NULL)
+            each->path = strdup(name);
+        if (each->path && strcmp(each->path, name) == 0) {
+            each->runs_tests |= runs_tests;
+            return;
+        }
+    }
+    unlooked = 1;
+}
+
+/* Looks at a program, by the name that it was called by and by what that leads to; of a Python's environment, too. */
+static void look_at(const char *name, int runs_tests) {
+    char real[PATH_MAX], place[2 * PATH_MAX], settings[2 * PATH_MAX + 16];
+    const char *base = strrchr(name, '/');
+    size_t length = (size_t)(base - name);
+    for (const char *at = first_path; *at; at += at[strcspn(at, ":")] ? strcspn(at, ":") + 1 : strlen(at))
+        if (length && strcspn(at, ":") == length && strncmp(at, name, length) == 0)
+            return;
+    if (realpath(name, real) == NULL)
+        return;
+    add(real, runs_tests);
+    snprintf(place, sizeof place, "%.*s/.", (int)length, name);
+    if (realpath(place, real) == NULL)
+        return;
+    snprintf(place, sizeof place, "%s%s", strcmp(real, "/") == 0 ? "" : real, base);
+    add(place, runs_tests);
+    *strrchr(place, '/') = 0;
+    if ((base = strrchr(place, '/')) == NULL)
+        return;
+    place[base - place] = 0;
+    snprintf(settings, sizeof settings, "%s/pyvenv.cfg", place);
+    if (access(settings, F_OK) == 0)
+        add(place, 1);
+}
+
+static int is_program(const char *name, int is_read) {
+    struct stat found;
+    return stat(name, &found) == 0 && S_ISREG(found.st_mode) && (is_read || found.st_mode & 0111);
+}
+
+/* Looks for a word of a command on a search path, as bash does. */
+static void look_on(const char *directories, const char *word, int runs_tests) {
+    char name[2 * BLOCK];
+    for (const char *at = directories; *at; at += at[strcspn(at, ":")] ? strcspn(at, ":") + 1 : strlen(at)) {
+        snprintf(name, sizeof name, "%.*s/%s", (int)strcspn(at, ":"), at, word);
+        if (*name == '/' && is_program(name, 0)) {
+            look_at(name, runs_tests);
+            return;
+        }
+    }
+}
+
+/* Looks at the programs that a command names: a launcher runs one of its words, so each counts. */
+static void look(pid_t from, const char *command) {
+    static unsigned of_others;
+    int is_own = from == script, reads = strncmp(command, "source ", 7) == 0 || strncmp(command, ". ", 2) == 0;
+    int runs_tests = reads || strstr(command, "pytest") || strstr(command, "py.test");
+    char copy[LONGEST + 1], name[2 * BLOCK + 32], *rest = copy, *word;
+    if (!is_own && ++of_others > MOST_OF_OTHERS) {
+        unlooked = 1;
+        return;
+    }
+    snprintf(copy, sizeof copy, "%s", command);
+    for (int count = 0; count < MOST_WORDS && (word = strsep(&rest, " '\"")) != NULL; count++) {
+        int is_read = reads && count == 1;
+        if (*word == 0 || *word == '-' || strlen(word) >= BLOCK)
+            continue;
+        if (strchr(word, '/') == NULL && !is_read) {
+            look_on(path, word, runs_tests);
+            if (!is_own)
+                look_on(path_of_others, word, runs_tests);
+            continue;
+        }
+        if (*word == '/')
+            snprintf(name, sizeof name, "%s", word);
+        else
+            snprintf(name, sizeof name, "/proc/%d/cwd/%s", (int)(from > 0 ? from : script), word);
+        if (is_program(name, is_read))
+            look_at(name, runs_tests);
+    }
+}
+
+static void take_path(char *known, const char *value) {
+    size_t begins = *value == '+' ? strlen(known) : 0;
+    value += strspn(value, "+='");
+    snprintf(known + begins, (size_t)BLOCK - begins, "%.*s", (int)strcspn(value, "'"), value);
+}
+
 /* Takes a line of a trace: pluses, file, colon, number, blank, command. */
 static void heard(pid_t from, const char *line) {
     const char *place = line + strspn(line, "+"), *command = strchr(place, ' ');
@@ -85,6 +223,18 @@ static void heard(pid_t from, const char *line) {
     if (strcmp(command, "echo ended") == 0) /* of our own trap, whose line is the first */
         return;
     size_t length = strcspn(command, " ");
+    const char *run = command; /* behind words that say which kind of command it is */
+    while (strncmp(run, "command ", 8) == 0 || strncmp(run, "builtin ", 8) == 0)
+        run += 8;
+    int starts = !is_among(BUILTINS, command, length) && !is_assignment(command, length);
+    int replaces = strncmp(run, "exec ", 5) == 0;
+    if (strncmp(command, "PATH=", 5) == 0 || strncmp(command, "PATH+=", 6) == 0)
+        take_path(from == script ? path : path_of_others, command + 4);
+    if (starts || replaces) {
+        look(from, command);
+        if (from == script && (strstr(command, "pytest") || strstr(command, "py.test")))
+            keep_first(&calls, from, line);
+    }
     is_write = is_reward && (strncmp(command, "echo ", 5) == 0 || strncmp(command, "printf ", 7) == 0);
     if (from != script) {
         spoke = 1;
@@ -97,9 +247,9 @@ static void heard(pid_t from, const char *line) {
     if (is_write) {
         wrote = 1;
         ran = spoke = 0;
-    } else if (strncmp(command, "exec ", 5) == 0) {
+    } else if (replaces) {
         replaced = ran = 1; /* what takes bash's place is not bash */
-    } else if (!is_among(BUILTINS, command, length) && !is_assignment(command, length)) {
+    } else if (starts) {
         ran = 1;
     }
 }
@@ -112,10 +262,10 @@ static int is_head(const char *line) {
                                strncmp(command, " select ", 8) == 0);
 }
 
-/* Takes what is in the channel. A packet is what bash wrote at once: a line, or a piece of one that is longer. */
-static void hear(int channel) {
+/* Takes what is in the channel; whether there may be more, as others may never stop to write. A packet is what bash wrote at once: a line, or a piece of one that is longer. */
+static int hear(int channel) {
     static int goes_on;
-    for (;;) {
+    for (int count = 0; count < AT_ONCE; count++) {
         static char packet[1 << 18];
         char control[CMSG_SPACE(sizeof(struct ucred))] __attribute__((aligned(8)));
         struct iovec text = {packet, sizeof packet - 1};
@@ -123,8 +273,8 @@ static void hear(int channel) {
         struct ucred sender = {0};
         ssize_t length = recvmsg(channel, &message, MSG_DONTWAIT | MSG_CMSG_CLOEXEC);
         struct cmsghdr *header = CMSG_FIRSTHDR(&message);
-        if (length <= 0)
-            return;
+        if (length < 0 || (length == 0 && header == NULL)) /* the end has no sender */
+            return 0;
         if (header != NULL && header->cmsg_level == SOL_SOCKET && header->cmsg_type == SCM_CREDENTIALS)
             memcpy(&sender, CMSG_DATA(header), sizeof sender);
         packet[length] = 0;
@@ -146,6 +296,15 @@ static void hear(int channel) {
                 heard(is_own ? script : sender.pid == script ? -1 : sender.pid, line);
         }
     }
+    return 1;
+}
+
+/* Takes in that nothing more can be heard: somebody has shut the channel down where bash still has its end open. */
+static void take_end(void) {
+    char name[64], target[64];
+    snprintf(name, sizeof name, "/proc/%d/fd/%d", (int)script, TRACE);
+    if (readlink(name, target, sizeof target) > 7 && strncmp(target, "socket:", 7) == 0)
+        cut = 1;
 }
 
 static void run(char **program, int channel, const char *output, pid_t parent, const sigset_t *before) {
@@ -201,7 +360,7 @@ static char *read_all(size_t *length) {
 static int await(int channel, int signals, double limit_sec, int *status) {
     double ends_at = now(CLOCK_MONOTONIC) + limit_sec;
     int next = SIGTERM, at_limit = 0;
-    struct pollfd news[2] = {{.fd = channel, .events = POLLIN}, {.fd = signals, .events = POLLIN}};
+    struct pollfd news[2] = {{.fd = channel, .events = POLLIN | POLLRDHUP}, {.fd = signals, .events = POLLIN}};
     /* Not yet reaped: its number is nobody else's as long as there may be words of it. */
     for (;;) {
         siginfo_t child = {0};
@@ -220,10 +379,15 @@ static int await(int channel, int signals, double limit_sec, int *status) {
             read(signals, &taken, sizeof taken) < 0)
             break;
         hear(channel);
+        if (news[0].revents & (POLLHUP | POLLRDHUP)) {
+            take_end();
+            news[0].fd = -1;
+        }
     }
     kill(-1, SIGSTOP);
     kill(getppid(), SIGCONT); /* what limits this one's time */
-    hear(channel);
+    while (hear(channel))
+        ;
     waitpid(script, status, 0);
     return at_limit;
 }
@@ -239,7 +403,7 @@ static void tell(const struct teller *teller, const char *kind) {
 
 int main(int count, char **words) {
     int channel[2], passes = 1, status = 0, signals;
-    double began_at, since_boot;
+    double since_boot;
     sigset_t child_news, before;
     size_t length;
     pid_t parent = getpid();
@@ -250,6 +414,8 @@ int main(int count, char **words) {
     }
     char *message = read_all(&length);
     reward_lines = words[2];
+    first_path = getenv("PATH") ? getenv("PATH") : "";
+    snprintf(path, sizeof path, "%s", first_path);
     sigemptyset(&child_news);
     sigaddset(&child_news, SIGCHLD);
     sigprocmask(SIG_BLOCK, &child_news, &before);
@@ -282,6 +448,16 @@ int main(int count, char **words) {
         printf("ended\t\n");
     tell(&own, "told");
     tell(&others, "told_by");
+    tell(&calls, "called");
+    for (const struct program *each = programs; each < programs + PROGRAMS && each->path; each++)
+        if (strchr(each->path, '\n') == NULL)
+            printf("%s\t%s\n", each->runs_tests ? "runner" : "program", each->path);
+        else
+            unlooked = 1;
+    if (unlooked)
+        printf("unlooked\t\n");
+    if (cut)
+        printf("cut\t\n");
     if (wrote && !ran)
         printf(spoke ? "wrote_last\tand others spoke\n" : "wrote_last\t\n");
     printf("%.*s end\n", MARK, message);

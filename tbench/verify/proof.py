@@ -77,6 +77,8 @@ def _proven(
         yield told, f"contradiction: test.sh wrote {told:g}, but the file says {reward:g}"
     if facts.was_killed and facts.has_watcher:
         yield 0.0, _killed(facts)
+    if facts.is_cut:
+        yield 0.0, "trace-cut: a program of the tests shut down the channel through which bash is heard"
 
 
 def _is_last_word(facts: Facts, logs: Logs, has_witness: bool) -> bool:

@@ -52,6 +52,17 @@ class Facts:
     """Whether bash itself, after the last of them, started no other program."""
     others_spoke: bool = False
     """Whether others than bash itself, after that, wrote into its trace: a subshell, or who would be taken for one."""
+    called: tuple[str, ...] = ()
+    """Traced commands of bash itself that name pytest, one for each line of a script, up to 20."""
+    programs: tuple[str, ...] = ()
+    """Programs that test.sh ran, and that were there before it, as far as they lie elsewhere than on the search path
+    that it began with; also what their links lead to, and environments of Python's that they belong to."""
+    runners: tuple[str, ...] = ()
+    """Those of them that ran pytest, or that bash itself read."""
+    unlooked: bool = False
+    """Whether there were more of them than are looked at."""
+    is_cut: bool = False
+    """Whether somebody shut down the channel of bash's trace while bash had it open."""
     is_complete: bool = False
     """Whether the report came to its end, so that nobody ended the verifier's shell."""
 
@@ -131,6 +142,11 @@ def read_report(messages: Sequence[PartOutput], limit_bytes: int) -> tuple[Facts
         told=tuple(found.get("told", ())) or _of_a_subshell(found.get("told_by", ())),
         wrote_last=last_write is not None,
         others_spoke=last_write not in (None, [""]),
+        called=tuple(found.get("called", ())),
+        programs=(*found.get("program", ()), *found.get("runner", ())),
+        runners=tuple(found.get("runner", ())),
+        unlooked="unlooked" in found,
+        is_cut="cut" in found,
         is_complete=all(message.is_whole for message in messages),
     )
     return facts, unpack(io.BytesIO(messages[-1].handed), limit_bytes) if messages else {}

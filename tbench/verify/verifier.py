@@ -23,7 +23,7 @@ from tbench.verify.pytest_calls import calls_pytest
 from tbench.verify.report import NO_FACTS, Facts, PartOutput, read_report
 from tbench.verify.reward import read_metrics, read_reward, remarks
 from tbench.verify.script import Part, VerifierScript
-from tbench.verify.witness import ends_plainly, reward_lines, writes_alone
+from tbench.verify.witness import reward_lines, starts_no_subshell, writes_alone
 
 _KEPT = ("verifier", "agent", "artifacts")
 """Folders below /logs that are kept. Any other file could pass for one of ours, as they end up side by side."""
@@ -166,12 +166,12 @@ class _Attempt:
         facts = dataclasses.replace(facts, took_sec=time.monotonic() - started)
         if not facts.is_complete:
             facts = dataclasses.replace(facts, out_of_memory=self.sandbox.ran_out_of_memory)
-        if facts.others_spoke and not ends_plainly(self._test_script, facts.told):
+        if facts.others_spoke and not starts_no_subshell(self._test_script, facts.told):
             facts = dataclasses.replace(facts, wrote_last=False)
         logs = {name.removeprefix("verifier/"): data for name, data in files.items() if name.startswith("verifier/")}
         writes = len(facts.told) if facts.has_watcher else None
         seen = Integrity(evidence=facts.evidence, repairs=facts.repairs, reward_writes=writes)
-        wants_pytest = calls_pytest(self._test_script.decode("utf-8", "replace"), self._other_scripts)
+        wants_pytest = calls_pytest(self._test_script.decode("utf-8", "replace"), self._other_scripts, facts.called)
         try:
             reward = _reward(self.task, facts, logs, wants_pytest)
         except TrialError as failure:

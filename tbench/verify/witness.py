@@ -10,11 +10,9 @@ from __future__ import annotations
 import re
 import shlex
 from collections.abc import Iterable, Iterator, Sequence
-from itertools import dropwhile
 
 from tbench.verifier_logs import Logs
 from tbench.verify.reward import parse_reward
-from tbench.verify.shell_commands import simple_commands
 
 _WRITES = re.compile(
     r"""(?:^|[;&|(){]|\b(?:then|else|do)\b) \s* (?:echo|printf) \b [^;&|\n]*?
@@ -26,8 +24,6 @@ _WRITES = re.compile(
 _WRITERS = (["echo"], ["printf"])
 _HERE_DOCUMENT = re.compile(r"<<-?\s*[\"'\\]?(\w+)")
 _SILENCED = re.compile(r"\bset\s+\+\w*x|\bset\s+\+o\s+xtrace|\bBASH_XTRACEFD\b|\bPS4=")
-_STARTS_NOTHING = (":", "[", "[[", "test", "true", "false", "echo", "printf", "exit", "return", "export", "set", "cd")
-_WORDS_OF_THE_SHELL = ("if", "then", "else", "elif", "fi", "case", "esac", "in", "{", "}", "!")
 _SUBSHELL = re.compile(r"&&|\|\||[<>]&\d?|&>|([(|&`]|\bdone\b)")
 _TOLD = re.compile(r"\+*/tests/test\.sh:(\d+) (.*)")
 
@@ -46,20 +42,18 @@ def writes_alone(test_script: bytes, others: Iterable[bytes]) -> bool:
     return bool(lines) and not any("reward" in line for line in rest) and not any(b"reward" in each for each in others)
 
 
-def ends_plainly(test_script: bytes, told: Sequence[str]) -> bool:
-    """Whether nothing of test.sh behind the last write that bash told of can start a program or a subshell."""
+def starts_no_subshell(test_script: bytes, told: Sequence[str]) -> bool:
+    """Whether nothing of test.sh behind the last write that bash told of can start a subshell, which tells for itself.
+
+    What bash itself runs there it tells; going back to an earlier line takes a loop's end or a function, also told.
+    """
     writes = [found for line in told if (found := _TOLD.fullmatch(line)) and _words(found[2])[:1] in _WRITERS]
-    if not writes:
-        return False
-    lines = test_script.decode("utf-8", "replace").split("\n")[int(writes[-1][1]) - 1 :]
+    lines = test_script.decode("utf-8", "replace").split("\n")[int(writes[-1][1]) - 1 :] if writes else []
     write = _WRITES.search(lines[0]) if lines else None
     if write is None:
         return False
     rest = "\n".join(re.sub(r"(?:^|\s)#.*", "", line) for line in [lines[0][write.end() :], *lines[1:]])
-    if any(found[1] for found in _SUBSHELL.finditer(rest)):
-        return False
-    commands = (list(dropwhile(_WORDS_OF_THE_SHELL.__contains__, each.words)) for each in simple_commands(rest))
-    return all(not words or words[0] in _STARTS_NOTHING or "=" in words[0] for words in commands)
+    return not any(found[1] for found in _SUBSHELL.finditer(rest))
 
 
 def _reward_lines(text: str) -> Iterator[int]:

@@ -14,6 +14,7 @@ CALLS = [
     "pytest",
     "pytest /tests/test_outputs.py -rA",
     "pytest-3 -v",
+    "pytest -k add tests/import",
     "py.test /tests",
     "cd /tests && pytest -q",
     "python3 -m pytest -p no:cacheprovider -rA /tests/test_outputs.py",
@@ -111,7 +112,6 @@ NO_CALLS = [
     "python3 /tests/test_outputs.py",
     "python3 -m unittest pytest",
     "python3 -c 'import pytest'",
-    "python3 - <<'EOF'\nimport subprocess\nsubprocess.run(['pytest'])\nEOF",
     "python3 -m pytest --version || pip install pytest",
     "pytest --help",
     "command -v pytest",
@@ -124,7 +124,6 @@ NO_CALLS = [
     "timeout 60 echo pytest",
     "sudo echo pytest",
     "bash -c 'echo pytest'",
-    "bash /tests/run.sh pytest",
     "grep -q pytest /app/requirements.txt",
     "[ -x /usr/bin/pytest ]",
     "[[ $1 == pytest ]]",
@@ -148,8 +147,6 @@ NO_CALLS = [
     "found=$(pytest -q | grep -c passed)",
     "found=`pytest -q`",
     "\"$@\" # pytest",
-    "'unfinished pytest",
-    "$(" * 5000 + "pytest",
 ]  # fmt: skip
 
 
@@ -160,6 +157,41 @@ PIECES = [*"\"'\\`$(){}<>|&;#\n\t -x!=\x0b", "pytest", "<<A", "$((", "case x in"
 def test_a_call_is_seen(script: str) -> None:
     assert calls_pytest(script)
     assert calls_pytest(f'#!/bin/bash\nset -euo pipefail\necho "it\'s" $#\n{script}')
+
+
+UNKNOWN = [
+    "chronic pytest",
+    "bash /tests/run.sh pytest",
+    "'unfinished pytest",
+    "$(" * 5000 + "pytest",
+    "python3 - <<'EOF'\nimport subprocess\nsubprocess.run(['pytest'])\nEOF",
+]
+
+
+@pytest.mark.parametrize("script", UNKNOWN, ids=lambda script: script[:40])
+def test_what_nobody_knows_counts_as_a_call_so_that_no_silent_zero_comes_of_it(script: str) -> None:
+    assert calls_pytest(script)
+
+
+@pytest.mark.parametrize(
+    ("script", "heard", "calls"),
+    [
+        ("run() {\n  $TOOL \\\n    -q\n}\nrun\n", "+/tests/test.sh:3 uvx -w pytest==8.4.1 pytest -q", True),
+        ("$TOOL\n", "+/tests/test.sh:1 python3 -m pytest -q", True),
+        ("$TOOL > log\n", "+/tests/test.sh:1 pytest -q", False),
+        ("$TOOL --ctrf /logs/verifier/ctrf.json > log\n", "+/tests/test.sh:1 pytest --ctrf /x", True),
+        ("$TOOL\n", "+/tests/test.sh:1 pip install pytest", False),
+        ("$TOOL\n", "+/tests/test.sh:99 pytest", True),
+        (". /tests/run.sh\n", "+/tests/run.sh:2 pytest", True),
+        (". /tests/run.sh\n", "+/tests/run.sh:3 pytest", False),
+        ("curl x | sh\n", "no trace at all", False),
+    ],
+)
+def test_what_bash_was_heard_to_run_is_a_call_where_the_text_does_not_show_it(
+    script: str, heard: str, calls: bool
+) -> None:
+    assert not calls_pytest(script, {"run.sh": "true\n$1\n$1 >log\n"})
+    assert calls_pytest(script, {"run.sh": "true\n$1\n$1 >log\n"}, [heard]) is calls
 
 
 @pytest.mark.parametrize("script", NO_CALLS, ids=lambda script: script[:40])

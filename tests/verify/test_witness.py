@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tbench.verify.witness import ends_plainly, reward_lines, witnessed_reward, writes_alone
+from tbench.verify.witness import reward_lines, starts_no_subshell, witnessed_reward, writes_alone
 
 AT = "+/tests/test.sh:7 "
 
@@ -84,21 +84,21 @@ IF = "if [ $? -eq 0 ]; then\n  echo 1 > $LOGS/reward.txt\nelse\n  echo 0 > $LOGS
         (f"pytest\n{IF}", 5, True),
         ("pytest && echo 1 > reward.txt || echo 0 > reward.txt; x=$((1 + 1)); exit $x", 1, False),
         ("case $x in\n 0) echo 1 > reward.txt ;;\n *) echo 0 > reward.txt ;;\nesac\ncd /", 2, True),
-        ("echo 0 > reward.txt\npython3 score.py\n", 1, False),
+        ("echo 0 > reward.txt\npython3 score.py\n", 1, True),
         ("echo 0 > reward.txt\n(cd /logs; echo 1 > reward.txt)\n", 1, False),
         ("echo 0 > reward.txt; (echo 1 > reward.json)", 1, False),
         ("echo 0 > reward.txt\nx | exit 0\n", 1, False),
         ("for x in 1 2; do\n  echo 0 > reward.txt\ndone\n", 2, False),
-        ("end() {\n  echo 0 > reward.txt\n}\nend\n", 2, False),
         ("echo done\n", 1, False),
     ],
 )
-def test_behind_the_last_write_a_script_starts_something_or_nothing(script: str, line: int, is_plain: bool) -> None:
+def test_behind_the_last_write_a_script_starts_a_subshell_or_none(script: str, line: int, is_plain: bool) -> None:
     assert (
-        ends_plainly(script.encode(), [f"+/tests/test.sh:{line} echo 0", f"+/tests/test.sh:{line} '[' ]"]) is is_plain
+        starts_no_subshell(script.encode(), [f"+/tests/test.sh:{line} echo 0", f"+/tests/test.sh:{line} '[' ]"])
+        is is_plain
     )
 
 
 def test_without_a_write_nothing_is_known_of_what_came_behind_it() -> None:
-    assert not ends_plainly(IF.encode(), [])
-    assert not ends_plainly(IF.encode(), ["+/tests/test.sh:99 echo 1"])
+    assert not starts_no_subshell(IF.encode(), [])
+    assert not starts_no_subshell(IF.encode(), ["+/tests/test.sh:99 echo 1"])
