@@ -106,6 +106,14 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> EngineFirst:
     return EngineFirst(config, log)
 
 
+@pytest.fixture(scope="session", autouse=True)
+def own_cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """The user's own cache is neither believed nor filled."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("TBENCH_CACHE", str(tmp_path_factory.mktemp("cache")))
+        yield
+
+
 @pytest.fixture
 def endpoint() -> Iterator[FaultServer]:
     """An endpoint that misbehaves as told."""

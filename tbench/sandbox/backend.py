@@ -111,6 +111,9 @@ class GivenNames:
 class Compares(Protocol):
     """A sandbox whose files can be compared with those of its image."""
 
+    def image_id(self) -> str:
+        """What tells the content of its image from that of all others, on any day; empty where nothing does."""
+
     async def given_names(self) -> GivenNames:
         """The names that the backend gives this sandbox, and not to `original`: nobody inside is asked."""
 

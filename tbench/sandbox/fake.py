@@ -78,6 +78,9 @@ class FakeSandbox:
             raise TrialError("sandbox_failed", "this fake was given nothing to connect to")
         return await self._connect(argv, environment)
 
+    def image_id(self) -> str:
+        return ""
+
     async def given_names(self) -> GivenNames:
         return GivenNames()
 

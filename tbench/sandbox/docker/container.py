@@ -316,6 +316,9 @@ class Container:
         """The recipe with the task's own image, also where this container was made of a snapshot."""
         return dataclasses.replace(self._recipe, image=self._recipe.original or self._image, original=None)
 
+    def image_id(self) -> str:
+        return self._original_recipe.image.id
+
     async def given_names(self) -> GivenNames:
         with asking("inspect", self.is_fresh, "telling what names the engine gave"):
             given = await given_names(self._engine, self.container_id)

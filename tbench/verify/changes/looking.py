@@ -6,7 +6,6 @@ import asyncio
 import contextlib
 import dataclasses
 import io
-import weakref
 from collections.abc import AsyncIterator, Iterator
 from functools import cache
 from pathlib import Path
@@ -14,9 +13,11 @@ from posixpath import basename, dirname
 
 from tbench.errors import TrialError
 from tbench.sandbox.archive import sums_by_path, unpack
-from tbench.sandbox.backend import BUSYBOX, Compares, Sandbox, output_of
+from tbench.sandbox.backend import Compares, Sandbox, output_of
 from tbench.tasks.task import Task
-from tbench.verify.changes.facts import File, ImageTree, Seen, Tests
+from tbench.verify.changes.facts import File, Seen, Tests
+from tbench.verify.changes.image_facts import image_facts
+from tbench.verify.changes.programs import planted_programs
 from tbench.verify.changes.signs import Sign
 from tbench.verify.changes.system import host_signs, is_code
 from tbench.verify.changes.turning import READ, imported_work, may_mention, turning_signs
@@ -24,10 +25,6 @@ from tbench.verify.report import Facts
 
 _LOOK_SEC = 600.0
 _CONTINUE_SEC = 20.0
-_LIST = f"""{BUSYBOX} find / -xdev ! -path '/proc/*' 2>/dev/null || [ $? = 1 ] || exit
-printf '\\0%s' "$PATH"
-"""
-"""Prints all paths, and the search path; where find is ended from outside, it has no good end."""
 _TEXT_BYTES = 1 << 18
 """Size of a file of the tests above which it is no text that calls or imports anything."""
 _CONTENT_BYTES = 64 << 20
@@ -41,19 +38,6 @@ def _script() -> str:
     return Path(__file__).with_name("look.sh").read_text()
 
 
-@cache
-def _known_images() -> weakref.WeakKeyDictionary[Sandbox, _KnownImage]:
-    return weakref.WeakKeyDictionary()
-
-
-@dataclasses.dataclass
-class _KnownImage:
-    """What is known of an image: read once, as it never changes."""
-
-    tree: ImageTree
-    files: dict[str, File | None] = dataclasses.field(default_factory=dict)
-
-
 async def look(task: Task, sandbox: Sandbox, facts: Facts | None = None) -> tuple[Seen, tuple[Sign, ...]]:
     """What was changed in the sandbox, and the signs against a verdict from there. Raises TrialError.
 
@@ -63,23 +47,22 @@ async def look(task: Task, sandbox: Sandbox, facts: Facts | None = None) -> tupl
         raise TrialError("verifier_failed", "this sandbox cannot be compared with its image")
     async with _together() as group:
         changing, giving = group.create_task(sandbox.changes()), group.create_task(sandbox.given_names())
-        finding = group.create_task(sandbox.original())
-    changes, given, original = changing.result(), giving.result(), finding.result()
-    image = await _known_image(original)
+        finding = group.create_task(image_facts(sandbox, _contents))
+    changes, given, image = changing.result(), giving.result(), finding.result()
     tests = _tests(task, sandbox.workdir)
     seen = Seen(changes, image.tree, tests, given=given)
     sums, contents = _wanted(seen)
     mentioning = {path for path in changes if may_mention(seen, path)}
     since = facts.began_at if facts else ""
-    async with _together() as group:
-        looking = group.create_task(_files(sandbox, sums, contents, mentioning, since=since, alone=True))
-        knowing = group.create_task(_files_then(original, image, sums | contents))
-    (now, mentions, large, made, touched), then = looking.result(), knowing.result()
+    now, mentions, large, made, touched = await _files(sandbox, sums, contents, mentioning, since=since, alone=True)
+    then = await image.files(sums | contents, now)
     seen = dataclasses.replace(
         seen, now=now, then=then, mentions=mentions, made_by_tests=made, changed_by_tests=touched
     )
     left = [Sign("unread", path, "has 4 GB or more, and stays behind") for path in large]
     signs = [*host_signs(seen), *turning_signs(seen), *_unread(seen, sums | contents), *left]
+    if facts is not None:
+        signs += planted_programs(facts, seen.image.paths, seen.tests)
     return seen, tuple(dict.fromkeys(signs))
 
 
@@ -122,33 +105,8 @@ def _wanted(seen: Seen) -> tuple[set[str], set[str]]:
     return sums - contents, contents
 
 
-async def _known_image(original: Sandbox) -> _KnownImage:
-    known = _known_images()
-    if original not in known:
-        listed = await output_of(original, _LIST, timeout_sec=_LOOK_SEC)
-        paths, _, search_path = listed.decode("utf-8", "surrogateescape").rpartition("\0")
-        tree = frozenset(paths.split("\n"))
-        known[original] = _KnownImage(ImageTree(tree, _search_path(search_path, tree)))
-    return known[original]
-
-
-def _search_path(variable: str, paths: frozenset[str]) -> tuple[str, ...]:
-    """The directories of PATH, and where installers of users put programs; /bin is left out where it is a link."""
-    found = [each.rstrip("/") for each in variable.split(":") if each.startswith("/")]
-    found += ["/usr/local/bin", "/usr/bin", "/bin", "/root/.local/bin"]
-    merged = {"/bin", "/sbin"} if "/bin/sh" not in paths else set()
-    return tuple(dict.fromkeys(each for each in found if each not in merged))
-
-
-async def _files_then(original: Sandbox, image: _KnownImage, paths: set[str]) -> dict[str, File]:
-    """What lies at the paths in the image; what was asked before is known."""
-    unknown = {
-        path for path in paths if path not in image.files and (path in image.tree.paths or path.startswith("/etc/"))
-    }
-    if unknown:
-        lies, *_ = await _files(original, set(), unknown, set())
-        image.files |= {path: lies.get(path) for path in unknown}
-    return {path: found for path in paths if (found := image.files.get(path)) is not None}
+async def _contents(original: Sandbox, paths: set[str]) -> dict[str, File]:
+    return (await _files(original, set(), paths, set()))[0]
 
 
 async def _files(
