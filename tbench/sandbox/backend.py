@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator, Callable, Collection, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any, Literal, Protocol, TypeVar, runtime_checkable
@@ -134,6 +134,12 @@ class Copies(Protocol):
         The `paths` are brought as they are in this one, directories without what lies in them; the `removed` are
         removed. Raises TrialError.
         """
+
+    async def start_copy(self) -> Sandbox:
+        """Begin a copy: a sandbox of the same image on this one's network, with none of its files. Raises as `copy`."""
+
+    async def bring(self, copy: Sandbox, paths: Collection[str], removed: Collection[str]) -> None:
+        """Bring files into a copy that was begun, as `copy` says. Raises TrialError."""
 
     async def anew(self) -> Sandbox:
         """Make a sandbox of the same image with nothing of this one. Raises TrialError."""
@@ -440,3 +446,41 @@ async def removed_afterwards(sandbox: Sandbox) -> AsyncIterator[Sandbox]:
     finally:
         # Shielded: whoever is cancelled leaves nothing behind.
         await asyncio.shield(sandbox.remove())
+
+
+Fill = Callable[[Collection[str], Collection[str]], Awaitable[Sandbox]]
+"""Makes a copy, as `Copies.copy` says: whoever calls it removes that."""
+
+
+@contextlib.asynccontextmanager
+async def copy_begun(sandbox: Copies) -> AsyncIterator[Fill]:
+    """A copy that is started while the block does something else, and is filled by the first call of what is given.
+
+    Where nobody fills it, it is removed at the block's end.
+    """
+    begun = [asyncio.create_task(sandbox.start_copy(), name="a copy is started")]
+
+    async def fill(paths: Collection[str], removed: Collection[str]) -> Sandbox:
+        if not begun:
+            return await sandbox.copy(paths, removed)
+        copy = await asyncio.shield(begun[0])
+        begun.clear()
+        try:
+            await sandbox.bring(copy, paths, removed)
+        except BaseException:
+            await asyncio.shield(copy.remove())
+            raise
+        return copy
+
+    try:
+        yield fill
+    finally:
+        for starting in begun:
+            await asyncio.shield(_undo(starting))
+
+
+async def _undo(starting: asyncio.Task[Sandbox]) -> None:
+    starting.cancel()
+    await asyncio.wait([starting])
+    if not starting.cancelled() and starting.exception() is None:
+        await starting.result().remove()

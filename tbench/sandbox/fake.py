@@ -12,7 +12,7 @@ from tbench.errors import TrialError
 from tbench.events import Phase
 from tbench.results import ImageOrigin
 from tbench.sandbox.archive import FileEntry, pack
-from tbench.sandbox.backend import Capacity, ChangeKind, ExecResult, GivenNames, Say
+from tbench.sandbox.backend import Capacity, ChangeKind, ExecResult, GivenNames, Sandbox, Say, copy_begun
 from tbench.tasks.environment import Environment
 from tbench.tasks.network import NetworkPolicy
 from tbench.tasks.task import Task
@@ -147,10 +147,16 @@ class FakeSandbox:
     async def original(self) -> FakeSandbox:
         return self
 
-    async def copy(self, paths: Collection[str], removed: Collection[str]) -> FakeSandbox:
-        made = await self.anew()
-        made.files = {path: entry for path, entry in self.files.items() if path in paths}
-        return made
+    async def copy(self, paths: Collection[str], removed: Collection[str]) -> Sandbox:
+        async with copy_begun(self) as fill:
+            return await fill(paths, removed)
+
+    async def start_copy(self) -> FakeSandbox:
+        return await self.anew()
+
+    async def bring(self, copy: Sandbox, paths: Collection[str], removed: Collection[str]) -> None:
+        assert isinstance(copy, FakeSandbox)
+        copy.files = {path: entry for path, entry in self.files.items() if path in paths}
 
     async def anew(self) -> FakeSandbox:
         made = FakeSandbox(self._logs, self._first_answers, workdir=self.workdir, runs_as_root=self.runs_as_root)

@@ -16,7 +16,7 @@ from tbench.config.settings import Keep, Verify
 from tbench.errors import TrialError
 from tbench.results import is_weak
 from tbench.reward import canonical, is_solved
-from tbench.sandbox.backend import Compares, Copies, MakesRoom, Sandbox, removed_afterwards
+from tbench.sandbox.backend import Compares, Copies, Fill, MakesRoom, Sandbox, copy_begun, removed_afterwards
 from tbench.tasks.task import Task
 from tbench.text import plain
 from tbench.verify.calibration import Calibration, unlike_oracle
@@ -25,7 +25,7 @@ from tbench.verify.changes.signs import listed, told
 from tbench.verify.changes.system import replaced
 from tbench.verify.changes.work import comes_along, work_of
 from tbench.verify.tests_shown import tests_shown
-from tbench.verify.verifier import Verdict, VerifierFailed, unjudged, verify
+from tbench.verify.verifier import Verdict, VerifierFailed, is_unjudged, unjudged, verify
 
 MOST_REPLACED = 100
 """Most paths of the image's system that are named as replaced."""
@@ -60,7 +60,9 @@ async def verify_by(
     """
     verdict = await _attempt(policy, task, sandbox, again=again, oracle=oracle)
     if isinstance(verdict, TrialError):
-        verdict = await _verdict_after(verdict, policy, task, sandbox)
+        if isinstance(verdict, VerifierFailed) and is_unjudged(verdict.integrity):
+            raise verdict
+        verdict = await _verdict_after(verdict, policy, task, sandbox, oracle)
     return _with(like_oracle(verdict, oracle, task), verify=policy)
 
 
@@ -105,14 +107,15 @@ async def _in_a_copy(task: Task, sandbox: Sandbox) -> Verdict:
     """The verdict from a fresh container with the agent's work."""
     if not isinstance(sandbox, Copies):
         raise TrialError("verifier_failed", "this sandbox cannot be copied, so nothing can be verified in a copy")
-    seen, signs = await look(task, sandbox)
-    verdict = await _with_work(task, sandbox, *work_of(seen, signs))
+    async with copy_begun(sandbox) as fill:
+        seen, signs = await look(task, sandbox)
+        verdict = await _with_work(task, fill, *work_of(seen, signs))
     along = told(sign for sign in signs if comes_along(sign, seen)) if verdict.reward > 0 else ()
     return _with(verdict, tamper=verdict.integrity.tamper + along)
 
 
-async def _with_work(task: Task, sandbox: Copies, paths: Sequence[str], removed: Sequence[str]) -> Verdict:
-    async with removed_afterwards(await sandbox.copy(paths, removed)) as copy:
+async def _with_work(task: Task, fill: Fill, paths: Sequence[str], removed: Sequence[str]) -> Verdict:
+    async with removed_afterwards(await fill(paths, removed)) as copy:
         return await verify(task, copy)
 
 
@@ -122,7 +125,19 @@ async def _with_work(task: Task, sandbox: Copies, paths: Sequence[str], removed:
 async def _looked_at(
     policy: Verify, task: Task, sandbox: Sandbox, shared: Verdict, oracle: Calibration | None
 ) -> Verdict:
-    """A pass in the agent's own container with what speaks against it and, for `both`, one from a fresh container."""
+    """A pass in the agent's own container with what speaks against it and, for `both`, one from a fresh container.
+
+    That one is started meanwhile.
+    """
+    if policy == "both" and isinstance(sandbox, Copies):
+        async with copy_begun(sandbox) as fill:
+            return await _compared_with(fill, policy, task, sandbox, shared, oracle)
+    return await _compared_with(None, policy, task, sandbox, shared, oracle)
+
+
+async def _compared_with(
+    fill: Fill | None, policy: Verify, task: Task, sandbox: Sandbox, shared: Verdict, oracle: Calibration | None
+) -> Verdict:
     try:
         seen, signs = await look(task, sandbox, shared.facts)
     except TrialError as failure:
@@ -133,13 +148,13 @@ async def _looked_at(
         return _unconfirmed(shared, f"it could not be looked at what changed: {_words(failure)}")
     others = tuple(replaced(seen)[:MOST_REPLACED])
     shared = _with(shared, tamper=shared.integrity.tamper + told(signs), replaced=others)
-    if policy == "shared" or not isinstance(sandbox, Copies):
+    if fill is None or not isinstance(sandbox, Copies):
         also = f", where of the image's system {listed(others)} is other, or comes later" if others else ""
         return _unconfirmed(shared, f"it passed in the agent's own container alone{also}")
     works_fresh = None if oracle is None else oracle.passes_fresh
-    work = work_of(seen, signs)
+    fills = [fill, sandbox.copy] if works_fresh else [fill]
     try:
-        fresh = await _in_fresh(task, sandbox, *work, tries=2 if works_fresh else 1, wanted=shared.reward)
+        fresh = await _in_fresh(task, fills, *work_of(seen, signs), wanted=shared.reward)
     except VerifierFailed as failure:
         if works_fresh:
             # Whoever keeps the tests from a verdict where the oracle's work has one gains nothing by it.
@@ -156,15 +171,15 @@ async def _looked_at(
 
 
 async def _in_fresh(
-    task: Task, sandbox: Copies, paths: Sequence[str], removed: Sequence[str], *, tries: int, wanted: float
+    task: Task, fills: Sequence[Fill], paths: Sequence[str], removed: Sequence[str], *, wanted: float
 ) -> Verdict:
-    """The best verdict of so many fresh containers as it takes to come to the `wanted` reward: a verifier may be flaky,
+    """The best verdict of as many fresh containers as it takes to come to the `wanted` reward: a verifier may be flaky,
     and no pass is taken away for that. Raises TrialError where none comes to a verdict."""
     best: Verdict | None = None
     failed: VerifierFailed | None = None
-    for _ in range(tries):
+    for fill in fills:
         try:
-            verdict = await _with_work(task, sandbox, paths, removed)
+            verdict = await _with_work(task, fill, paths, removed)
         except VerifierFailed as failure:
             failed = failure
             continue
@@ -221,7 +236,9 @@ def _beyond_oracle(paths: Sequence[str], oracle: Calibration | None) -> list[str
 # -- a verifier that could not run ---------------------------------------------------------------
 
 
-async def _verdict_after(error: TrialError, policy: Verify, task: Task, sandbox: Sandbox) -> Verdict:
+async def _verdict_after(
+    error: TrialError, policy: Verify, task: Task, sandbox: Sandbox, oracle: Calibration | None
+) -> Verdict:
     """The verdict after a failed verifier: where room could be made or another try does it, or the agent broke it."""
     if error.type == "verifier_timeout":
         raise error
@@ -229,7 +246,7 @@ async def _verdict_after(error: TrialError, policy: Verify, task: Task, sandbox:
     again = isinstance(error, VerifierFailed)
     repairs = await sandbox.make_room() if isinstance(sandbox, MakesRoom) else ()
     if repairs:
-        second = await _attempt(policy, task, sandbox, again=again)
+        second = await _attempt(policy, task, sandbox, again=again, oracle=oracle)
         if isinstance(second, Verdict):
             return _repaired(second, repairs)
         error = second
@@ -241,7 +258,7 @@ async def _verdict_after(error: TrialError, policy: Verify, task: Task, sandbox:
     except VerifierFailed:
         raise error from None
     # By now the trouble may be over: then it was not the agent's.
-    last = await _attempt(policy, task, sandbox, again=True)
+    last = await _attempt(policy, task, sandbox, again=True, oracle=oracle)
     if isinstance(last, Verdict):
         return _repaired(last, repairs)
     if _stands(last, repairs):
@@ -281,7 +298,7 @@ async def _broken(task: Task, sandbox: Sandbox, error: TrialError, control: Verd
             shown.append("bash does not start")
         if not (strong or shown):
             return ()
-        await _with_work(task, sandbox, *work_of(seen, signs))
+        await _with_work(task, sandbox.copy, *work_of(seen, signs))
     except TrialError as failure:
         if not failure.agent_can_cause:
             raise

@@ -16,7 +16,16 @@ from typing import IO, Any
 from harness.stream import ByteStream
 from tbench.errors import TrialError
 from tbench.sandbox.archive import ChunkReader, FileEntry, pack, unpack
-from tbench.sandbox.backend import BUSYBOX, LOG_DIRECTORIES, ChangeKind, ExecResult, GivenNames, Sandbox, TtyStream
+from tbench.sandbox.backend import (
+    BUSYBOX,
+    LOG_DIRECTORIES,
+    ChangeKind,
+    ExecResult,
+    GivenNames,
+    Sandbox,
+    TtyStream,
+    copy_begun,
+)
 from tbench.sandbox.docker.compose.preparing import prepare
 from tbench.sandbox.docker.create import (
     ROUTER,
@@ -339,14 +348,16 @@ class Container:
         return await self._originals.get(self._original_recipe, partial(Container.start, self._engine), _is_running)
 
     async def copy(self, paths: Collection[str], removed: Collection[str]) -> Sandbox:
-        recipe = dataclasses.replace(self._original_recipe, beside=self.container_id, network=self._network)
-        copy = await self._another(recipe)
-        try:
-            await transfer(self._open_as_root, copy._open_as_root, paths, removed)
-        except BaseException:
-            await asyncio.shield(copy.remove())
-            raise
-        return copy
+        async with copy_begun(self) as fill:
+            return await fill(paths, removed)
+
+    async def start_copy(self) -> Container:
+        recipe = self._original_recipe
+        return await self._another(dataclasses.replace(recipe, beside=self.container_id, network=self._network))
+
+    async def bring(self, copy: Sandbox, paths: Collection[str], removed: Collection[str]) -> None:
+        assert isinstance(copy, Container)
+        await transfer(self._open_as_root, copy._open_as_root, paths, removed)
 
     async def anew(self) -> Sandbox:
         recipe = self._original_recipe

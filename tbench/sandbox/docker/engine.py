@@ -14,6 +14,7 @@ import platform
 import re
 import socket
 import time
+from collections import Counter
 from collections.abc import Callable, Iterator
 from concurrent.futures import Executor, Future
 from dataclasses import dataclass, field
@@ -169,6 +170,8 @@ class Engine:
         self.owner = owner or owner_of_this_process()
         self.refused: dict[tuple[str, str], RefusedRemoval] = {}
         """What could not be removed yet, by kind and name."""
+        self.calls: Counter[str] = Counter()
+        """How often it was called, by name of the call."""
         self._executor = executor
         self._is_forwarded = is_forwarded
         self._is_given_up = False
@@ -271,6 +274,7 @@ class Engine:
         dispose: Callable[[T], object] | None,
     ) -> T:
         name = _name(function)
+        self.calls[name] += 1
         running = self._executor.submit(function, *args, **kwargs)
         try:
             async with asyncio.timeout(deadline_sec):
@@ -405,7 +409,7 @@ def _dispose_of_result(dispose: Callable[[T], object], done: Future[T]) -> None:
 
 
 def _name(function: Callable[..., Any]) -> str:
-    return getattr(function, "__name__", "a call")
+    return getattr(getattr(function, "func", function), "__name__", "a call")
 
 
 def _api_message(error: APIError) -> str:
