@@ -65,6 +65,13 @@ class TrialFinished(Frozen):
     result: TrialResult
 
 
+class TrialSettled(Frozen):
+    """The result of a trial that is over came out otherwise beside what was found out of its task."""
+
+    kind: Literal["trial_settled"] = "trial_settled"
+    result: TrialResult
+
+
 class Note(Frozen):
     """A line of text for the user: a build, a pull, a wait for the endpoint."""
 
@@ -93,6 +100,7 @@ Event = (
     | TrialStep
     | TrialVerdict
     | TrialFinished
+    | TrialSettled
     | Note
     | EndpointPresence
     | RunEnded

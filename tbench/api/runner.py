@@ -32,12 +32,13 @@ from tbench.events import Event, Events, Note
 from tbench.fleet.backend import connect_backend
 from tbench.results import TrialResult
 from tbench.reward import canonical
+from tbench.runs.beside import Spare
 from tbench.runs.host import HostWatch
 from tbench.runs.overrides import as_configured
 from tbench.runs.plan import sandbox_settings, stored_config, trial_id
 from tbench.runs.redaction import hiding
 from tbench.runs.run import demand_of, planned_tasks, require_capabilities, run_document
-from tbench.runs.scheduling.admission import NoMachine
+from tbench.runs.scheduling.admission import Admission, NoMachine
 from tbench.runs.scheduling.machines import admission_to, why_no_machine
 from tbench.runs.scheduling.tries import Tries
 from tbench.runs.trial import Trial
@@ -123,17 +124,19 @@ class Runner:
         directory: Path | str | None = None,
         backend: MakeBackend | None = None,
         say: Callable[[str], None] = lambda _: None,
+        spare: Spare | None = None,
     ) -> None:
         """`directory` must be new or empty; without one, the files are gone when the block ends.
 
         `backend` makes another backend than the configuration's engines, or else the one that DOCKER_HOST names; `say`
-        is told of builds and retries.
+        is told of builds and retries. With `spare` trials have the room that a run leaves, on the backend of that run.
         """
         self.config = config or RunConfig()
         schedule = self.config.schedule
         self._path = Path(directory) if directory is not None else None
         self._make_backend = backend or connect_backend(self.config.sandbox, schedule.at_once)
         self._say = say
+        self._spare = spare
         self._stack = contextlib.AsyncExitStack()
         self._places = asyncio.Semaphore(schedule.at_once)
         self._connecting = asyncio.Lock()
@@ -148,6 +151,8 @@ class Runner:
         self._under_way: set[asyncio.Task[object]] = set()
         self._name = self._path.name if self._path is not None else f"runner-{uuid.uuid4().hex[:8]}"
         self._store: RunStore | None = None
+        self._admission: Admission | Spare
+        self._host: HostWatch | None
 
     @property
     def directory(self) -> Path:
@@ -161,6 +166,10 @@ class Runner:
         config = self.config
         async with contextlib.AsyncExitStack() as stack:
             place = Locked(agent=config.agent.name, base_url=config.model.base_url)
+            if self._spare is not None:
+                require_capabilities(config, self._spare.backend)
+                self._admission, self._backend, self._host = self._spare, self._spare.backend, None
+                return self
             # Not in the loop, which may be a trainer's: a cluster takes seconds.
             backend = await asyncio.to_thread(self._make_backend, sandbox_settings(self._plan(config, place)))
             stack.push_async_callback(backend.close)
@@ -177,7 +186,8 @@ class Runner:
     async def __aexit__(self, kind: type[BaseException] | None, *_: object) -> None:
         """Cancel what is still under way, and close the backend."""
         for each in self._under_way:
-            each.cancel()
+            if not each.cancelling():  # or else it is removing its sandbox by now
+                each.cancel()
         if self._under_way:
             await asyncio.wait(self._under_way)
         if self._store is not None:

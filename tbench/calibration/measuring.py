@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
@@ -11,27 +10,24 @@ from pathlib import Path
 from typing import Any
 
 from tbench.api.runner import Runner, TrialFailed
-from tbench.config.settings import OverridesConfig, RunConfig, VerifyConfig
+from tbench.config.settings import AgentConfig, OverridesConfig, RunConfig, VerifyConfig
 from tbench.errors import TrialError
 from tbench.results import ErrorInfo, TrialResult, is_weak
 from tbench.reward import reward_text
-from tbench.runs.beside import Room
+from tbench.runs.beside import Spare
 from tbench.runs.overrides import as_configured
-from tbench.runs.run import demand_of_task
-from tbench.runs.scheduling.admission import Demand
 from tbench.sandbox.backend import MakeBackend
 from tbench.storage.run_files import step_directory, trial_directory
 from tbench.tasks.task import Task
 from tbench.text import one_line
 from tbench.verifier_logs import Logs
 from tbench.verify.calibration import CalibratingAgent, Calibration, MeasuredTrial, keep, known
-from tbench.verify.tests_shown import tests_shown
+from tbench.verify.policy import CLEARED
+from tbench.verify.tests_shown import logs_in, tests_shown
 
 AGENTS: tuple[CalibratingAgent, ...] = ("oracle", "nop")
 REPETITIONS = 3
 """Trials of each agent, where nothing else is asked for."""
-_MOST_BYTES = 16 << 20
-_MOST_REPORTS = 20
 
 
 @dataclass(frozen=True)
@@ -56,15 +52,19 @@ class Calibrating:
     """Whether what is known is measured anew."""
     say: Callable[[str], None] = lambda _: None
     backend: MakeBackend | None = None
-    room: Room = lambda _: contextlib.nullcontext()
-    """What each trial has to have before it begins."""
+    spare: Spare | None = None
+    """What room a run leaves, where tasks are measured beside one."""
     root: Path | None = None
     """Where results are kept; None for the cache."""
 
     @classmethod
     def of(cls, config: RunConfig, repetitions: int, **more: Any) -> Calibrating:
         """Calibrate tasks as they are: with their own limits, and verified in a fresh container, too."""
-        as_they_are = {"overrides": OverridesConfig(), "verify": VerifyConfig(mode="both")}
+        as_they_are = {
+            "overrides": OverridesConfig(),
+            "verify": VerifyConfig(mode="both"),
+            "sandbox": config.sandbox.model_copy(update={"keep": "none", "snapshot": False}),
+        }
         return cls(config.model_copy(update=as_they_are), repetitions, **more)
 
     async def tasks(self, tasks: Sequence[Task]) -> list[CalibratedTask]:
@@ -101,8 +101,8 @@ class Calibrating:
 
     def runner(self, agent: CalibratingAgent, **sandbox: Any) -> Runner:
         """Give what runs trials of an agent, with other settings of `sandbox`."""
-        config = self.config.with_values(agent={"name": agent}, sandbox=sandbox)
-        return Runner(config, backend=self.backend, say=self.say)
+        config = self.config.model_copy(update={"agent": AgentConfig(name=agent)}).with_values(sandbox=sandbox)
+        return Runner(config, backend=self.backend, say=self.say, spare=self.spare)
 
     def _wants(self, agent: CalibratingAgent, each: CalibratedTask) -> bool:
         if each.task.unsupported or each.error is not None or (agent == "oracle" and not each.task.has_oracle):
@@ -120,12 +120,20 @@ class Calibrating:
         numbers = [number for number in range(self.repetitions) if number not in have]
         if not numbers:
             return found
-        trials = await asyncio.gather(*(self._measured(runner, found.task, agent, number) for number in numbers))
+
+        async def one(number: int) -> MeasuredTrial:
+            nonlocal found
+            assert found.calibration is not None
+            trial = await measure(runner, found.task, agent, number)
+            found = self._kept(found, trials=(*found.calibration.trials, trial))
+            return trial
+
+        trials = await asyncio.gather(*map(one, numbers))
         self.say(f"{found.task.name}: {agent} {' '.join(map(_ending, trials))}")
-        return self._kept(found, trials=(*found.calibration.trials, *trials))
+        return found
 
     async def _without_network(self, runner: Runner, each: CalibratedTask) -> CalibratedTask:
-        trial = await self._measured(runner, each.task, "oracle", 0)
+        trial = await measure(runner, each.task, "oracle", 0)
         self.say(f"{each.task.name}: oracle without a network {_ending(trial)}")
         return self._kept(each, offline=trial)
 
@@ -140,14 +148,9 @@ class Calibrating:
         keep(now.model_copy(update=lasting), self.root)
         return replace(each, calibration=now)
 
-    async def _measured(self, runner: Runner, task: Task, agent: CalibratingAgent, number: int) -> MeasuredTrial:
-        async with self.room(demand_of_task(task, self.config.verify.mode)):
-            return await measure(runner, task, agent, number)
-
     async def _begun(self, runner: Runner, task: Task) -> CalibratedTask:
         """The task with what is known of it, which may be nothing. Raises TrialError where there is no image."""
-        async with self.room(Demand(0, 0)):
-            image, architecture = await runner.prepare(task)
+        image, architecture = await runner.prepare(task)
         earlier = None if self.again else known(task, image, architecture, self.say, self.root)
         if earlier is not None:
             return CalibratedTask(task, earlier)
@@ -184,7 +187,7 @@ def _measured(
     task: Task, agent: CalibratingAgent, repetition: int, result: TrialResult, directory: Path
 ) -> MeasuredTrial:
     steps = {step.name: step_directory(directory, step.name) for step in result.task_steps if step.begun}
-    logs = {name: _logs(each / "verifier") for name, each in (steps or {"": directory}).items()}
+    logs = {name: logs_in(each / "verifier") for name, each in (steps or {"": directory}).items()}
     tamper = result.integrity.tamper
     return MeasuredTrial(
         agent=agent,
@@ -194,6 +197,7 @@ def _measured(
         rewards=result.integrity.rewards,
         signs=tuple(sign for sign in tamper if not is_weak(sign)),
         replaced=result.integrity.replaced,
+        cleared=tuple(sign.removeprefix(CLEARED) for sign in tamper if sign.startswith(CLEARED)),
         unconfirmed=next((sign for sign in tamper if sign.startswith("unconfirmed:")), ""),
         tests={name: tests_shown(each) for name, each in logs.items()},
         reward_writes=result.integrity.reward_writes,
@@ -215,22 +219,6 @@ def _shares(task: Task, result: TrialResult) -> Iterator[tuple[str, float]]:
     yield "tests", max(took.tests_sec / part.file.verifier.timeout_sec for part, took in parts)
     if result.memory_peak_mb is not None:
         yield "memory", result.memory_peak_mb / task.file.environment.memory_mb
-
-
-def _logs(directory: Path) -> Logs:
-    """The files of a verifier that may show tests, of each so much as is read."""
-    try:
-        files = sorted(path for path in directory.iterdir() if path.is_file() and not path.is_symlink())
-    except OSError:
-        return {}
-    reports = [path for path in files if path.suffix == ".xml"][:_MOST_REPORTS]
-    found: dict[str, bytes] = {}
-    for path in [*(path for path in files if path.name in ("ctrf.json", "stdout.txt")), *reports]:
-        with path.open("rb") as file:
-            if path.name == "stdout.txt":
-                file.seek(max(0, path.stat().st_size - _MOST_BYTES))
-            found[path.name] = file.read(_MOST_BYTES)
-    return found
 
 
 def _last_words(logs: Logs) -> str:

@@ -35,7 +35,7 @@ def demo(output: str | None, seeds: int, concurrency: int) -> None:
                 "tasks": {"include": sorted(path.stem for path in SCRIPTS.glob("*.toml")), "seeds": seeds},
                 "model": {"base_url": endpoint.base_url},
                 # Nothing here is timed, and the script waits for no model.
-                "schedule": {"concurrency": concurrency, "cpu_overcommit": 4.0},
+                "schedule": {"concurrency": concurrency, "cpu_overcommit": 4.0, "calibrate": "off"},
                 "output": {"directory": directory},
             }
         )

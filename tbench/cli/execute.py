@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator, Mapping
 from datetime import datetime
 from functools import partial
 from pathlib import Path
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 import click
 
@@ -24,7 +24,7 @@ from tbench.cli.printing import print_line, print_text
 from tbench.cli.progress.choice import progress
 from tbench.cli.progress.run_log import run_log
 from tbench.cli.tasks import chosen_tasks
-from tbench.config.document import Locked, PlannedShard, RunDocument, RunPlan
+from tbench.config.document import Locked, RunDocument, RunPlan
 from tbench.config.settings import AUTO_MOST, AUTO_OTHERWISE, RunConfig, SandboxConfig
 from tbench.errors import UsageError
 from tbench.events import EndpointPresence, Event, Events, Note
@@ -32,7 +32,6 @@ from tbench.fleet.alike import require_one_architecture
 from tbench.fleet.engines import Engines
 from tbench.fleet.leaving import leave_removing_on
 from tbench.pacing.pace import Pace
-from tbench.runs.beside import Calibrate, Room, Say
 from tbench.runs.overrides import tasks_as_configured
 from tbench.runs.plan import check_same_run, own_shard, sandbox_settings, stored_config
 from tbench.runs.preflight import require_a_task_that_can_run
@@ -46,6 +45,10 @@ from tbench.sandbox.docker.cleaning import leave_removing_to_a_child
 from tbench.storage.read_run import read_run
 from tbench.tasks.sources import TaskSet
 from tbench.text import counted
+from tbench.verify.calibration import usual_sec
+
+if TYPE_CHECKING:
+    from tbench.calibration.beside_run import CalibrationBeside
 
 SummaryForm = Literal["text", "json", "line"]
 _FULL_COLLECTION_EVERY = 400
@@ -131,7 +134,7 @@ async def _execute(
                 gate=chat.outage if chat is not None else None,
                 expected_sec=expected,
                 pace=await begun_pace(config, chat, events),
-                calibrate=_calibration(config, plan.shard, tasks),
+                calibrates=_calibration(plan, tasks),
             )
     finally:
         if chat is not None:
@@ -147,25 +150,12 @@ async def _execute(
     return outcome
 
 
-def _calibration(config: RunConfig, shard: PlannedShard | None, tasks: TaskSet) -> Calibrate | None:
-    """What measures the tasks of a run beside it; None where that is not asked for."""
-    return None if config.schedule.calibrate == "off" else partial(_unhealthy, config, shard, tasks)
+def _calibration(plan: RunPlan, tasks: TaskSet) -> CalibrationBeside:
+    """What measures and judges the tasks of a run, or of its shard."""
+    from tbench.calibration.beside_run import CalibrationBeside
 
-
-async def _unhealthy(
-    config: RunConfig, shard: PlannedShard | None, tasks: TaskSet, say: Say, room: Room
-) -> Mapping[str, str]:
-    """The tasks of a run that are not healthy, by name with what is worst. Raises UsageError."""
-    from tbench.calibration.conditions import conditions, is_healthy
-    from tbench.calibration.measuring import REPETITIONS, Calibrating
-
-    own = set(tasks.names) if shard is None else {task for task, _ in shard.trials}
-    again = config.schedule.calibrate == "all"
-    able = [task for task in tasks.tasks if task.name in own and task.has_oracle and not task.unsupported]
-    say(f"calibration: oracle and nop in {counted(len(able), 'task')}, where they are not known")
-    measured = await Calibrating.of(config, REPETITIONS, again=again, say=say, room=room).tasks(able)
-    found = {each.task.name: conditions(each) for each in measured}
-    return {name: next(iter(each)) for name, each in found.items() if not is_healthy(each)}
+    own = set(tasks.names) if plan.shard is None else {task for task, _ in plan.shard.trials}
+    return CalibrationBeside(plan.config, [task for task in tasks.tasks if task.name in own])
 
 
 async def begun_pace(config: RunConfig, chat: Endpoint | None, events: Events) -> Pace | None:
@@ -195,10 +185,18 @@ def named_durations(config: RunConfig, tasks: TaskSet) -> Mapping[str, float]:
 def expected_sec(config: RunConfig, tasks: TaskSet, directory: Path, say: Callable[[str], None]) -> Mapping[str, float]:
     """The mean seconds of tasks in earlier runs, where the run's order asks for them. Raises UsageError.
 
-    The runs are those that were named, or else those beside this one.
+    The runs are those that were named, or else those beside this one. Of tasks in none of them the oracle's seconds are
+    taken, times what tasks that are in both took longer in the runs.
     """
     if config.schedule.order != "longest":
         return {}
+    known, oracle = _sec_of_runs(config, tasks, directory, say), usual_sec(tasks.tasks)
+    both = [name for name in oracle if name in known]
+    factor = sum(known[name] for name in both) / sum(oracle[name] for name in both) if both else 1.0
+    return {name: sec * factor for name, sec in oracle.items()} | dict(known)
+
+
+def _sec_of_runs(config: RunConfig, tasks: TaskSet, directory: Path, say: Callable[[str], None]) -> Mapping[str, float]:
     if config.schedule.durations:
         return named_durations(config, tasks)
     from tbench.history.database import INDEX_NAME

@@ -402,9 +402,10 @@ class ScheduleConfig(Frozen, use_attribute_docstrings=True):
     do, by the time limits of the tasks or by `--durations`."""
     durations: Annotated[tuple[str, ...], Option(metavar="RUN", is_path=True)] = ()
     """Runs that say how long trials take; repeatable. They decide --order longest and what is in a --shard."""
-    calibrate: Annotated[Literal["off", "missing", "all"], Option(metavar="WHICH")] = "off"
-    """Tasks measured by oracle and nop, too: off, missing, all. Beside the run, in the room that its trials leave, as
-    `tbench calibrate` does; those that are not healthy are named beside the score."""
+    calibrate: Annotated[Literal["off", "missing", "all"], Option(metavar="WHICH")] = "missing"
+    """Tasks measured by oracle and nop, too: off, missing, all. Beside the trials, in the room that they cannot use;
+    `missing` ends with the last of them, `all` measures anew and is waited for. Unhealthy tasks stand beside the
+    score."""
     retries: int = Field(default=1, ge=0)
     """Further attempts at a trial whose error another one may heal."""
     retry_only: Annotated[tuple[str, ...], AfterValidator(retryable_types), Option(metavar="TYPE")] = ()

@@ -12,7 +12,7 @@ from harness.trajectory import Step
 from tbench.control.debugging import AboutReplies, DebugEnd, Debugged, Quit, Rewind, SaveCassette
 from tbench.control.wire import Onlooker, Paused, RunUnderWay, Screen
 from tbench.errors import UsageError
-from tbench.events import Event, Phase, TrialFinished, TrialPhase, TrialStep, TrialVerdict
+from tbench.events import Event, Phase, TrialFinished, TrialPhase, TrialSettled, TrialStep, TrialVerdict
 from tbench.results import TrialResult
 from tbench.runs.live.controlled_trial import ControlledTrial, WayBack
 from tbench.runs.live.course import Steps
@@ -92,7 +92,7 @@ class RunControl:
         """Notice where trials are."""
         if isinstance(event, TrialFinished):
             self._ended += event.result.final
-        elif isinstance(event, TrialVerdict) and event.result.final:
+        elif isinstance(event, TrialVerdict | TrialSettled) and event.result.final:
             self._over[f"{event.result.task}/{event.result.seed}"] = event.result
         elif isinstance(event, TrialPhase) and (trial := self._trials.get(event.trial)):
             trial.phase, trial.phase_began = event.phase, time.monotonic()

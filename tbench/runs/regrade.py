@@ -297,8 +297,7 @@ def _store(store: RunStore, directory: Path, after: TrialResult, files: Mapping[
     _set_verifier_aside(directory)
     fresh = {name: data for name, data in files.items() if not (directory / name).exists()}
     write_trial(directory, after, None, fresh)
-    store.supersede({after.trial})
-    store.append_result(after)
+    store.supersede({after.trial}, [after])
 
 
 def _set_verifier_aside(directory: Path) -> None:

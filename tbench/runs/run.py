@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 import platform
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -20,10 +20,10 @@ from tbench.config.limits_in_force import EARLIER, lacking_limits
 from tbench.config.settings import RunConfig, Verify
 from tbench.control.server import controlled
 from tbench.errors import REWOUND, TrialError, UsageError
-from tbench.events import Events, Note, RunEnded, RunStarted, TrialPhase
+from tbench.events import Events, Note, RunEnded, RunStarted, TrialPhase, TrialSettled
 from tbench.pacing.pace import Pace
 from tbench.results import TrialResult
-from tbench.runs.beside import Calibrate, Spare
+from tbench.runs.beside import Calibrates, Spare, calibrating
 from tbench.runs.control import RunControl
 from tbench.runs.host import HostWatch
 from tbench.runs.images import Dropping, get_ready
@@ -40,6 +40,7 @@ from tbench.runs.scheduling.machines import admission_to, why_no_machine
 from tbench.runs.scheduling.pool import run_all
 from tbench.runs.scheduling.stopping import Gate, Stopping
 from tbench.runs.scheduling.tries import Tries
+from tbench.runs.settling import known_of, settle
 from tbench.runs.trial import Trial
 from tbench.runs.trial_progress import TrialPlan
 from tbench.sandbox.backend import Backend, Capacity, Compares, Copies, HoldsImages, Keeps, Snapshots, opened, require
@@ -50,8 +51,12 @@ from tbench.tasks.consent import about_withheld
 from tbench.tasks.environment import agent_environment, verifier_environment
 from tbench.tasks.sources import TaskSet
 from tbench.tasks.task import Task
-from tbench.text import names_shown
+from tbench.text import counted, names_shown
+from tbench.verify.calibration import architecture_of
 from tbench.verify.policy import VerifyPolicy
+
+Finish = Callable[["RunOutcome"], Awaitable[list[TrialResult]]]
+"""Gives the results after all, when no trial is left."""
 
 
 @dataclass(frozen=True)
@@ -121,14 +126,19 @@ class Run:
             say=say,
         )
         """What this run can be asked to do while it is under way."""
-        self.spare = Spare(self.control.slots, self._admission, len(self._plans), self.control.may_start)
+        demands = [(plan, self._demand(plan)) for plan in self._plans]
+        self.spare = Spare(backend, self._admission, demands, self._at_once, self.control.may_start)
         """What it leaves for others."""
         events.subscribe(store.on_event)
         events.subscribe(self.control.on_event)
+        events.subscribe(self.spare.on_event)
         events.subscribe(self._stopping.on_event)
 
-    async def execute(self) -> RunOutcome:
-        """Run all trials; when cancelled, clean up and return the results so far."""
+    async def execute(self, finish: Finish | None = None) -> RunOutcome:
+        """Run all trials; when cancelled, clean up and return the results so far.
+
+        What `finish` gives are the results after all; it gets them before the run is told to have ended.
+        """
         self._events.emit(RunStarted(run=self._plan.run, trials=len(self._plans)))
         interrupted = False
         try:
@@ -144,15 +154,25 @@ class Run:
         if self._bugs:
             raise self._bugs[0]
         stopped = self._stopping.reason
+        outcome = RunOutcome(self._results, interrupted, stopped)
+        if finish is not None:
+            outcome = replace(outcome, results=await finish(outcome))
         self._events.emit(RunEnded(interrupted=interrupted or stopped is not None))
-        return RunOutcome(self._results, interrupted, stopped)
+        return outcome
+
+    def _at_once(self) -> int:
+        """How many trials may be under way at once, also later where a model's servers decide it."""
+        schedule = self._config.schedule
+        return max(self.control.slots.number, schedule.most_at_once if schedule.is_auto else 0)
+
+    def _demand(self, plan: TrialPlan) -> Demand:
+        return demand_of(plan, self._config.verify.mode) if self._refusal(plan) is None else Demand(0, 0)
 
     def _refusal(self, plan: TrialPlan) -> TrialError | None:
         return refusal(plan.task, plan.invalid, self._config.agent.name, self._capacity.gpus)
 
     async def _run_trial(self, plan: TrialPlan) -> None:
         """Attempt one trial until a result is final."""
-        self.spare.begun()
         tries = Tries(1 + self._config.schedule.retries, self._config.schedule.retry_choice)
         while True:
             result = await self._attempt(plan, tries)
@@ -166,9 +186,8 @@ class Run:
         """The result of one attempt; None where the run is stopping."""
         self._events.emit(TrialPhase(trial=plan.trial, task=plan.task_name, seed=plan.seed, phase="queued"))
         queued = time.monotonic()
-        needed = demand_of(plan, self._config.verify.mode) if self._refusal(plan) is None else Demand(0, 0)
         try:
-            async with self._admission.admit(needed, tries.likes(plan.task_name), tries.avoided) as budget:
+            async with self._admission.admit(self._demand(plan), tries.likes(plan.task_name), tries.avoided) as budget:
                 await self.control.may_start()
                 if not await self._stopping.may_start():
                     return None
@@ -327,14 +346,14 @@ async def execute_run(
     known: Sequence[Steps] = (),
     expected_sec: Mapping[str, float] = MappingProxyType({}),
     pace: Pace | None = None,
-    calibrate: Calibrate | None = None,
+    calibrates: Calibrates | None = None,
 ) -> RunOutcome:
     """Execute a run from start to end: directory, backend, trials, final run.json. Raises UsageError.
 
     With `earlier` it goes on where that ended: with the trials that have no verdict, and those that `retry_errors`
     names. When cancelled it cleans up and returns the results so far. `waits` and `known` are
-    those of Run, `expected_sec` that of plan_trials. `pace` has begun. In what room is left, `calibrate` finds out
-    which tasks are not healthy.
+    those of Run, `expected_sec` that of plan_trials. `pace` has begun. In what room is left, `calibrates` measures
+    the tasks; results are held to what is known of them at the end.
     """
 
     def say(text: str) -> None:
@@ -363,7 +382,7 @@ async def execute_run(
         store.write_document(document)
     outcome = RunOutcome([], interrupted=True)
     status: Status = "failed"
-    unhealthy: dict[str, str] | None = None
+    held = _HeldToOracles(plan, tasks, backend, store, events, standing, document, calibrates)
     try:
         async with opened(backend, say):
             with contextlib.suppress(OSError):  # it is written again at the end, unless this process is killed before
@@ -386,53 +405,80 @@ async def execute_run(
                 pace=pace,
             )
             async with controlled(directory, run.control, say):
-                outcome, unhealthy = await _executed(run, calibrate, say)
+                outcome = await held.executed(run)
         status = _status(outcome)
     except asyncio.CancelledError:
         # Before the first trial: afterwards the run itself takes care of it.
         status = "interrupted"
     finally:
         ending = {
-            **about_replies(plan, [*standing, *outcome.results]),
+            **about_replies(plan, [*held.standing, *outcome.results]),
             "status": status,
             "stopped": outcome.stopped,
             "engine": _described(backend, before),
-            "unhealthy": unhealthy,
+            "unhealthy": held.unhealthy,
             "paced": pace.recorded if pace is not None else None,
             "tasks": planned_tasks(tasks, backend, document),
         }
         _close(store, document.model_copy(update=ending), say)
-    return replace(outcome, results=[*standing, *outcome.results])
+    return replace(outcome, results=[*held.standing, *outcome.results])
 
 
-async def _executed(
-    run: Run, calibrate: Calibrate | None, say: Callable[[str], None]
-) -> tuple[RunOutcome, dict[str, str] | None]:
-    """The outcome of a run, and the tasks that are not healthy, where that is asked for and was found out."""
-    if calibrate is None:
-        return await run.execute(), None
-    beside = asyncio.create_task(run.spare.calibrated(calibrate, say), name="calibration")
-    outcome = RunOutcome([], interrupted=True)
-    try:
-        outcome = await run.execute()
-    finally:
-        unhealthy = await _calibrated(beside, outcome, say)
-    return outcome, unhealthy
+@dataclass
+class _HeldToOracles:
+    """What is found out of the tasks of a run beside its trials, and what becomes of its results by that."""
+
+    plan: RunPlan
+    tasks: TaskSet
+    backend: Backend
+    store: RunStore
+    events: Events
+    standing: list[TrialResult]
+    """The results of earlier starts, which do not stand as they are, either."""
+    before: RunDocument
+    calibrates: Calibrates | None
+    unhealthy: dict[str, str] | None = None
+
+    async def executed(self, run: Run) -> RunOutcome:
+        """The outcome of a run whose tasks are measured beside it, and whose results are settled at its end."""
+        if self.calibrates is None:
+            return await run.execute()
+        async with calibrating(self.calibrates, run.spare, self._say) as end:
+
+            async def finish(outcome: RunOutcome) -> list[TrialResult]:
+                # A run that removes its last containers hears of a cancellation, and comes to its end all the same.
+                task = asyncio.current_task()
+                await end(_status(outcome) != "finished" or (task is not None and bool(task.cancelling())))
+                return self._settled(outcome.results)
+
+            return await run.execute(finish)
+
+    def _settled(self, results: list[TrialResult]) -> list[TrialResult]:
+        """These results, and those that stand, as they are beside what is known of their tasks by now."""
+        assert self.calibrates is not None
+        architecture = architecture_of(self.backend.describe())
+        tasks = [as_configured(task, self.plan.config) for task in self.tasks.tasks]
+        planned = planned_tasks(self.tasks, self.backend, self.before)
+        self.unhealthy = self.calibrates.unhealthy(known_of(tasks, planned, architecture))
+        try:
+            changed = settle(self.store, [*self.standing, *results], tasks, architecture)
+        except OSError as error:
+            self._say(f"{self.store.path}: results could not be held to the oracle's: {error.strerror or error}")
+            return results
+        for after in changed.values():
+            self.events.emit(TrialSettled(result=after))
+        if changed:
+            names = names_shown(f"{each.task}/{each.seed}" for each in changed.values())
+            self._say(f"calibration: {counted(len(changed), 'result')} came out otherwise beside the oracle's: {names}")
+        self.standing = [_after(changed, each) for each in self.standing]
+        return [_after(changed, each) for each in results]
+
+    def _say(self, text: str) -> None:
+        self.events.emit(Note(text=text))
 
 
-async def _calibrated(
-    beside: asyncio.Task[dict[str, str] | None], outcome: RunOutcome, say: Callable[[str], None]
-) -> dict[str, str] | None:
-    """What is found beside a run, once it is; a run that has not come to its end does not wait for it."""
-    # A run that removes its last containers hears of a cancellation, and comes to its end all the same.
-    task = asyncio.current_task()
-    if _status(outcome) != "finished" or (task is not None and task.cancelling()):
-        beside.cancel()
-    try:
-        return await beside
-    except asyncio.CancelledError:
-        say("calibration: cut short; what was measured is kept")
-        return None
+def _after(changed: Mapping[str, TrialResult], result: TrialResult) -> TrialResult:
+    return changed.get(result.trial, result) if result.final else result
 
 
 def require_capabilities(config: RunConfig, backend: Backend) -> None:

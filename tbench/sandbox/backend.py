@@ -444,8 +444,13 @@ async def removed_afterwards(sandbox: Sandbox) -> AsyncIterator[Sandbox]:
     try:
         yield sandbox
     finally:
-        # Shielded: whoever is cancelled leaves nothing behind.
-        await asyncio.shield(sandbox.remove())
+        # Whoever is cancelled leaves nothing behind, nor a removal that nobody waits for.
+        removing = asyncio.ensure_future(sandbox.remove())
+        try:
+            await asyncio.shield(removing)
+        except asyncio.CancelledError:
+            await removing
+            raise
 
 
 Fill = Callable[[Collection[str], Collection[str]], Awaitable[Sandbox]]

@@ -244,9 +244,9 @@ def _locked(shards: Sequence[Locked]) -> Locked:
 
 
 def _unhealthy(documents: Sequence[RunDocument]) -> dict[str, str] | None:
-    """The tasks that are not healthy on the machine of any shard; None where none of them was calibrated."""
-    found = [document.unhealthy for document in documents if document.unhealthy is not None]
-    return {name: why for each in found for name, why in each.items()} if found else None
+    """The tasks that are not healthy on the machine of any shard; None where none is and not all were calibrated."""
+    found = {name: why for document in documents for name, why in (document.unhealthy or {}).items()}
+    return found if found or all(document.unhealthy is not None for document in documents) else None
 
 
 def _engine(engines: Sequence[Mapping[str, Any]]) -> dict[str, Any]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
-from collections.abc import Callable, Container
+from collections.abc import Callable, Container, Iterable
 from pathlib import Path
 
 from tbench.config.document import RunDocument
@@ -84,16 +84,18 @@ class RunStore:
         """Number of results that could not be written yet."""
         return len(self._unwritten)
 
-    def supersede(self, trials: Container[str]) -> None:
-        """Mark the results so far of these trials (by id) as not final: others follow. Raises OSError."""
+    def supersede(self, trials: Container[str], by: Iterable[TrialResult] = ()) -> None:
+        """Mark the results so far of these trials (by id) as not final: those that are given, or later ones, follow.
+
+        Raises OSError; then all is as it was.
+        """
         assert self._records is not None
         lines = [json.loads(line) for line in (self.path / RESULTS_NAME).read_bytes().split(b"\n") if line]
         for line in lines:
             if line.get("trial") in trials:
                 line["final"] = False
-        self._records.rewrite(
-            RESULTS_NAME, (json.dumps(line, separators=(",", ":"), ensure_ascii=False) for line in lines)
-        )
+        before = (json.dumps(line, separators=(",", ":"), ensure_ascii=False) for line in lines)
+        self._records.rewrite(RESULTS_NAME, (*before, *(result.model_dump_json() for result in by)))
 
     def close(self) -> None:
         """Give up the lock. Events that come later are ignored."""

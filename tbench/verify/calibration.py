@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import hashlib
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import datetime
 from pathlib import Path
 from typing import Any, Literal
@@ -42,6 +42,8 @@ class MeasuredTrial(Frozen):
     """Strong signs of tampering."""
     replaced: tuple[str, ...] = ()
     """Paths of the image's system that were other than in the image when it passed."""
+    cleared: tuple[str, ...] = ()
+    """Those that its own container has, and a pass in a fresh one has cleared."""
     unconfirmed: str = ""
     """Why there is no verdict from a fresh container beside a pass."""
     tests: dict[str, dict[str, Status]] = Field(default={})
@@ -112,6 +114,14 @@ class Calibration(Frozen):
         names = ({name for name, status in shown.items() if status == "passed"} for shown in passes)
         return set.intersection(*names) if passes else set()
 
+    def usual_signs(self, step: str = "", *, shared: bool) -> set[str]:
+        """The strong signs that each pass of the oracle has in a step; `shared`: with no fresh container beside it."""
+        passes = [each for each in self.of("oracle") if each.is_pass]
+        found = [{*each.signs, *(each.cleared if shared else ())} for each in passes]
+        usual = set.intersection(*found) if found else set()
+        of_step = f" (step {step})"
+        return {sign.removesuffix(of_step) for sign in usual if sign.endswith(of_step)} if step else usual
+
     @property
     def replaced(self) -> set[str]:
         """Paths of the image's system that are other, or hidden, beside a pass of the oracle."""
@@ -174,7 +184,23 @@ def known(
     task: Task, image: str, architecture: str, say: Callable[[str], None] = lambda _: None, root: Path | None = None
 ) -> Calibration | None:
     """What is known of a task with an image of this identity; None where nothing is. `say` hears of a broken file."""
-    path = _path(root or calibration_directory(), task.hash, image, architecture)
+    found = _read(_path(root or calibration_directory(), task.hash, image, architecture), say)
+    is_it = found is not None and (found.task_hash, found.image, found.architecture) == (task.hash, image, architecture)
+    return found if is_it else None
+
+
+def usual_sec(tasks: Iterable[Task], root: Path | None = None) -> dict[str, float]:
+    """How long solution and tests take on average, by task, where the oracle has passed with any image."""
+    root, found = root or calibration_directory(), dict[str, float]()
+    for task in tasks:
+        every = (_read(path) for path in sorted(root.glob(f"{_of_task(task.hash)}-*.json")))
+        took = [each.wall_sec for each in every if each is not None and each.task_hash == task.hash and each.wall_sec]
+        if took:
+            found[task.name] = sum(took) / len(took)
+    return found
+
+
+def _read(path: Path, say: Callable[[str], None] = lambda _: None) -> Calibration | None:
     try:
         with path.open("rb") as file:
             content = file.read(_MOST_BYTES + 1)
@@ -186,12 +212,10 @@ def known(
     try:
         if len(content) > _MOST_BYTES:
             raise ValueError("too large")
-        found = Calibration.model_validate_json(content)
+        return Calibration.model_validate_json(content)
     except (ValidationError, ValueError, RecursionError):
         say(f"{path}: is no calibration of this version, so the task is measured anew")
         return None
-    is_it = (found.task_hash, found.image, found.architecture) == (task.hash, image, architecture)
-    return found if is_it else None
 
 
 def keep(calibration: Calibration, root: Path | None = None) -> Path:
@@ -210,5 +234,9 @@ def calibration_directory(variables: Mapping[str, str] = os.environ) -> Path:
     return cache_home(variables) / "calibration"
 
 
-def _path(root: Path, *key: str) -> Path:
-    return root / f"{hashlib.sha256(repr(key).encode()).hexdigest()[:40]}.json"
+def _path(root: Path, task_hash: str, *image: str) -> Path:
+    return root / f"{_of_task(task_hash)}-{hashlib.sha256(repr(image).encode()).hexdigest()[:20]}.json"
+
+
+def _of_task(task_hash: str) -> str:
+    return hashlib.sha256(task_hash.encode()).hexdigest()[:20]

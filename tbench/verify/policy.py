@@ -29,6 +29,11 @@ from tbench.verify.verifier import Verdict, VerifierFailed, is_unjudged, unjudge
 
 MOST_REPLACED = 100
 """Most paths of the image's system that are named as replaced."""
+UNLIKE_ORACLE, NEEDS_SYSTEM, DISAGREEMENT = "unlike-oracle:", "needs-system:", "disagreement:"
+SYSTEM_REPLACED, _NOT_FRESH = "system-replaced:", "unconfirmed: no verdict in a fresh container"
+CLEARED, AS_THE_ORACLE = "cleared: ", ", as with the oracle"
+WORKS_FRESH = "; the oracle's work passes in a fresh one"
+"""Begins and ends of signs that came out as they are by what was known of the task."""
 _CODE = re.compile(r"/(?:usr/(?:local/)?)?(?:s?bin|lib\w*)(?:/.*)?")
 """Where programs and libraries of the system lie."""
 
@@ -63,22 +68,24 @@ async def verify_by(
         if isinstance(verdict, VerifierFailed) and is_unjudged(verdict.integrity):
             raise verdict
         verdict = await _verdict_after(verdict, policy, task, sandbox, oracle)
-    return _with(like_oracle(verdict, oracle, task), verify=policy)
+    return like_oracle(_with(verdict, verify=policy), oracle, task)
 
 
 def like_oracle(verdict: Verdict, oracle: Calibration | None, task: Task) -> Verdict:
     """A pass beside those of the oracle: it has to show the same tests, and a sign that those have too says nothing."""
     if oracle is None or not is_solved(verdict.reward):
         return verdict
-    passes = [each for each in oracle.of("oracle") if each.is_pass]
-    usual = set.intersection(*(set(each.signs) for each in passes)) if passes else set()
-    signs = [f"cleared: {sign}, as with the oracle" if sign in usual else sign for sign in verdict.integrity.tamper]
     step = task.step.name if task.step is not None else ""
+    usual = oracle.usual_signs(step, shared=verdict.integrity.verify == "shared")
+    signs = [f"{CLEARED}{sign}{AS_THE_ORACLE}" if sign in usual else sign for sign in verdict.integrity.tamper]
     for place in ("", "isolated/"):
         prefix = f"{place}verifier/"
         logs = {name.removeprefix(prefix): data for name, data in verdict.files.items() if name.startswith(prefix)}
         if logs and (words := unlike_oracle(tests_shown(logs), oracle, step)):
-            signs.append(f"unlike-oracle: {words}")
+            signs.append(f"{UNLIKE_ORACLE} {words}")
+    if oracle.passes_fresh:
+        found = f"{DISAGREEMENT}{_NOT_FRESH.partition(':')[2]}{WORKS_FRESH}"
+        signs = [found if sign.startswith(_NOT_FRESH) else sign for sign in signs]
     return _with(verdict, tamper=tuple(signs))
 
 
@@ -212,19 +219,29 @@ def _joined(shared: Verdict, fresh: Verdict, *, along: Sequence[str], oracle: Ca
     joined = _with(dataclasses.replace(shared, files={**shared.files, **beside}), rewards=rewards)
     signs = shared.integrity.tamper
     if canonical(fresh.reward) >= canonical(shared.reward):
-        seen = (sign if is_weak(sign) or sign in along else f"cleared: {sign}" for sign in signs)
+        seen = (sign if is_weak(sign) or sign in along else f"{CLEARED}{sign}" for sign in signs)
         return _with(joined, tamper=(*fresh.integrity.tamper, *seen))
+    joined = _with(joined, tamper=(*signs, *fresh.integrity.tamper))
+    return weighed(joined, fresh, oracle, needs_system=all(map(is_weak, signs)))
+
+
+def weighed(shared: Verdict, fresh: Verdict, oracle: Calibration | None, *, needs_system: bool) -> Verdict:
+    """A reward in the agent's own container, beside a lower one in a fresh container, as far as it counts.
+
+    `shared` has the signs of both; `needs_system` says whether it may stand.
+    """
     words = f"{fresh.reward:g} in a fresh container, {shared.reward:g} in the agent's own"
+    signs = shared.integrity.tamper
     works_fresh = None if oracle is None else oracle.passes_fresh
-    if works_fresh or not all(map(is_weak, signs)):
-        words += "; the oracle's work passes in a fresh one" if works_fresh else ""
-        lower = dataclasses.replace(joined, reward=fresh.reward, metrics=fresh.metrics)
-        return _with(lower, tamper=(*signs, *fresh.integrity.tamper, f"disagreement: {words}"))
+    if works_fresh or not needs_system:
+        words += WORKS_FRESH if works_fresh else ""
+        lower = dataclasses.replace(shared, reward=fresh.reward, metrics=fresh.metrics)
+        return _with(lower, tamper=(*signs, f"{DISAGREEMENT} {words}"))
     words += "; so does the oracle's work" if works_fresh is False else "; no oracle says whether work has to"
-    also = [f"needs-system: {words}"]
+    also = [f"{NEEDS_SYSTEM} {words}"]
     if others := _beyond_oracle(shared.integrity.replaced, oracle):
-        also.append(f"system-replaced: {listed(others)} of the image is other, or comes later")
-    return _with(joined, tamper=(*signs, *fresh.integrity.tamper, *also))
+        also.append(f"{SYSTEM_REPLACED} {listed(others)} of the image is other, or comes later")
+    return _with(shared, tamper=(*signs, *also))
 
 
 def _beyond_oracle(paths: Sequence[str], oracle: Calibration | None) -> list[str]:

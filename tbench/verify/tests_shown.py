@@ -12,6 +12,7 @@ import re
 from collections import Counter
 from collections.abc import Iterator
 from itertools import islice
+from pathlib import Path
 from typing import Any, Literal, get_args
 from xml.parsers import expat
 
@@ -57,6 +58,23 @@ def tests_shown(logs: Logs) -> dict[str, Status]:
     for report in reports:
         _take(shown, report)
     return shown
+
+
+def logs_in(directory: Path) -> Logs:
+    """The stored files of a verifier that may show tests, of each so much as is read of it; none where there are none.
+
+    Raises OSError for one that is there and cannot be read.
+    """
+    found: dict[str, bytes] = {}
+    for path in sorted(directory.iterdir()) if directory.is_dir() else ():
+        is_one = path.name in ("ctrf.json", "stdout.txt") or re.fullmatch(_XML, path.name)
+        if not is_one or path.is_symlink() or not path.is_file():
+            continue
+        with path.open("rb") as file:
+            if path.name == "stdout.txt":
+                file.seek(max(0, path.stat().st_size - _MOST_BYTES))
+            found[path.name] = file.read(_MOST_BYTES)
+    return found
 
 
 def _take(shown: dict[str, Status], report: Iterator[tuple[str, Status]]) -> None:

@@ -6,28 +6,16 @@ import json
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from types import MappingProxyType
+from typing import get_args
 
 from pydantic import ValidationError
 
-from tbench.events import (
-    EndpointPresence,
-    Event,
-    Note,
-    RunEnded,
-    RunStarted,
-    TrialPhase,
-    TrialStep,
-    TrialTaskStep,
-    TrialVerdict,
-)
+from tbench.events import Event, TrialFinished
 
 _PIECE_BYTES = 1 << 20
 _LONGEST_LINE = 1 << 22
 _KINDS: Mapping[str, type[Event]] = MappingProxyType(
-    {
-        kind.model_fields["kind"].default: kind
-        for kind in (RunStarted, TrialPhase, TrialTaskStep, TrialStep, TrialVerdict, Note, EndpointPresence, RunEnded)
-    }
+    {kind.model_fields["kind"].default: kind for kind in get_args(Event) if kind is not TrialFinished}
 )
 _UNUSED = b'{"kind":"trial_finished"'
 """Says of a trial what its verdict has said, and in the longest of all lines."""

@@ -16,6 +16,7 @@ from tbench.events import (
     RunEnded,
     RunStarted,
     TrialPhase,
+    TrialSettled,
     TrialStep,
     TrialTaskStep,
     TrialVerdict,
@@ -91,6 +92,9 @@ class WatchedRun:
                 yield event.trial
             case TrialVerdict():
                 self._judge(event, now)
+                yield event.result.trial
+            case TrialSettled():
+                self._ended[event.result.trial] = EndedTrial.of(event.result)
                 yield event.result.trial
             case Note():
                 self._notes.append(event.text)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
@@ -15,6 +16,8 @@ from tbench.cli.execute import expected_sec, few_full_collections, named_duratio
 from tbench.config.settings import RunConfig
 from tbench.errors import UsageError
 from tbench.tasks.sources import TaskSet
+from tbench.tasks.task import Task
+from tbench.verify.calibration import Calibration, MeasuredTrial, keep
 
 
 def test_the_collector_is_as_before_when_the_trials_are_over() -> None:
@@ -67,3 +70,27 @@ def test_the_runs_beside_one_tell_how_long_its_tasks_take(tmp_path: Path) -> Non
     assert expected_sec(named, tasks, tmp_path / "nowhere" / "now", said.append) == {"a": 36.0}
     with pytest.raises(UsageError, match="--durations: decides nothing here"):
         named_durations(named.with_values(schedule={"order": "seeds"}), tasks)
+
+
+def test_the_oracle_tells_it_of_tasks_that_no_run_has(
+    make_task: MakeTask, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TBENCH_CACHE", str(tmp_path / "cache"))
+    both, alone = (Task.read(make_task(name, instruction=f"{name}\n")) for name in ("both", "alone"))
+    tasks, config = TaskSet((both, alone), {}), RunConfig().with_values(schedule={"order": "longest"})
+    for task, sec in ((both, 12.0), (alone, 4.0)):
+        trials = [MeasuredTrial(agent="oracle", repetition=0, reward=1.0, solution_sec=sec - 1, tests_sec=1.0)]
+        keep(
+            Calibration(
+                task=task.name,
+                task_hash=task.hash,
+                image="i",
+                architecture="a",
+                measured_at=datetime.now(UTC),
+                trials=tuple(trials),
+            )
+        )
+    assert expected_sec(config, tasks, tmp_path / "runs" / "now", list[str]().append) == {"both": 12.0, "alone": 4.0}
+    write_run(tmp_path / "runs" / "earlier", [a_result("both", 0, 1.0)], {"both": None}, (0,))
+    # A model takes longer than the oracle, as where both are known.
+    assert expected_sec(config, tasks, tmp_path / "runs" / "now", list[str]().append) == {"both": 36.0, "alone": 12.0}

@@ -1,9 +1,11 @@
-"""The room that a run leaves, none before all of its trials have begun, and what a calibration does to the run."""
+"""The room that a run's trials cannot use, what is measured there, and what that does to the run and its results."""
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections.abc import Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -13,54 +15,87 @@ from run_plans import a_plan
 
 from tbench.agents.trial_agent import AgentReport, NopAgent, Workplace
 from tbench.errors import UsageError
-from tbench.events import Events, Note
-from tbench.runs.beside import Calibrate, Room, Say
+from tbench.events import Events, Note, RunEnded, TrialSettled
+from tbench.runs.beside import Say, Spare
+from tbench.runs.resume import EarlierRun
 from tbench.runs.run import RunOutcome, execute_run
 from tbench.runs.scheduling.admission import Demand, NoMachine
-from tbench.sandbox.fake import FakeBackend
+from tbench.sandbox.backend import Capacity
+from tbench.sandbox.fake import FakeBackend, FakeSandbox
 from tbench.storage.read_run import read_run
 from tbench.storage.summaries import read_summary
 from tbench.tasks.sources import read_tasks
+from tbench.verify.calibration import Calibration, MeasuredTrial, keep
 
-ONE = Demand(1, 1)
+ONE = Demand(1, 100)
+PASS = {"verifier/reward.txt": b"1", "verifier/stdout.txt": b"tests/t.py::test_a PASSED\n1 passed in 0.1s\n"}
 
 
 class Held(NopAgent):
     """Works on a task until it is let go, and tells that it has begun."""
 
+    name = "held"
+
     def __init__(self, runs: Runs) -> None:
         self._runs = runs
 
     async def work(self, place: Workplace) -> AgentReport:
-        self._runs.begun.append(place.task.name)
+        self._runs.begun.append(f"{place.task.name}/{place.seed}")
         self._runs.has_begun.set()
         await self._runs.go.wait()
         return await super().work(place)
 
 
+@dataclass
+class Measures:
+    """Measures by `how`, and finds these tasks unhealthy."""
+
+    runs: Runs
+    ill: dict[str, str] | None = None
+    is_waited_for: bool = False
+    known: dict[str, Calibration] = field(default_factory=dict)
+
+    async def how(self, spare: Spare) -> None:
+        return
+
+    async def measure(self, spare: Spare, say: Say) -> None:
+        await self.how(spare)
+
+    def unhealthy(self, known: Mapping[str, Calibration]) -> dict[str, str] | None:
+        self.known = dict(known)
+        return self.ill
+
+    def left_words(self) -> str:
+        return "calibration: something is left" if not self.runs.is_measured else ""
+
+
 class Runs:
-    """Runs of two tasks with a calibration beside them."""
+    """Runs of two tasks, of a cpu each, with a calibration beside them."""
 
     def __init__(self, tasks: Path, directory: Path) -> None:
         self.tasks, self.directory = read_tasks(str(tasks)), directory
         self.begun: list[str] = []
         self.go, self.has_begun = asyncio.Event(), asyncio.Event()
-        self.notes: list[str] = []
+        self.events: list[Any] = []
+        self.is_measured = False
+        self.measures = Measures(self)
 
-    async def __call__(self, calibrate: Calibrate | None, concurrency: int = 2) -> RunOutcome:
-        def on_event(event: Any) -> None:
-            if isinstance(event, Note):
-                self.notes.append(event.text)
-
+    async def __call__(self, *, cpus: float = 8, seeds: int = 1, concurrency: int = 2, **more: Any) -> RunOutcome:
+        backend = FakeBackend(lambda _: FakeSandbox(PASS), Capacity(cpus, 1 << 20, is_this_machine=False))
         return await execute_run(
-            a_plan(seeds=(0,), agent="nop", concurrency=concurrency),
+            a_plan(seeds=tuple(range(seeds)), agent="model", concurrency=concurrency),
             self.tasks,
             self.directory,
             lambda: Held(self),
-            Events(on_event),
-            backend=FakeBackend(),
-            calibrate=calibrate,
+            Events(self.events.append),
+            backend=backend,
+            calibrates=self.measures,
+            **more,
         )
+
+    @property
+    def notes(self) -> list[str]:
+        return [event.text for event in self.events if isinstance(event, Note)]
 
     @property
     def unhealthy(self) -> Any:
@@ -70,94 +105,169 @@ class Runs:
 
 
 @pytest.fixture
-def runs(make_task: MakeTask, tmp_path: Path) -> Runs:
+def runs(make_task: MakeTask, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Runs:
+    monkeypatch.setenv("TBENCH_CACHE", str(tmp_path / "cache"))
     make_task("alpha")
-    return Runs(make_task("beta").parent, tmp_path / "run")
+    other = make_task("beta", instruction="Create /app/done.\n")
+    return Runs(other.parent, tmp_path / "run")
 
 
-async def test_a_calibration_begins_when_all_trials_have_and_takes_only_free_slots(runs: Runs) -> None:
-    seen: list[Any] = []
+@pytest.mark.parametrize(
+    ("cpus", "seeds", "concurrency", "room"),
+    # Of 4 trials 2 go at once, so 2 cpus are the run's until fewer are left.
+    [(8, 2, 2, 2), (3, 2, 2, 1), (2, 2, 2, 0), (3, 1, 4, 1), (2, 1, 4, 0), (0.5, 1, 1, 0)],
+)
+async def test_trials_beside_a_run_begin_with_it_and_have_what_no_trial_of_it_can_use(
+    runs: Runs, cpus: float, seeds: int, concurrency: int, room: int
+) -> None:
+    held = list[int]()
 
-    async def calibrate(say: Say, room: Room) -> Mapping[str, str]:
-        seen.append(("started", list(runs.begun)))
-        async with room(ONE):
-            seen.append(("room", list(runs.begun), runs.go.is_set()))
-        return {"beta": "oracle fails"}
+    async def how(spare: Spare) -> None:
+        async def one() -> None:
+            async with spare.admit(ONE):
+                held.append(len(runs.begun))
+                await asyncio.Future()
 
-    running = asyncio.ensure_future(runs(calibrate, concurrency=1))
+        await asyncio.gather(*(one() for _ in range(4)))
+
+    runs.measures.how = how  # type: ignore[method-assign]
+    running = asyncio.ensure_future(runs(cpus=cpus, seeds=seeds, concurrency=concurrency))
     await runs.has_begun.wait()
-    assert seen == []
+    for _ in range(50):
+        await asyncio.sleep(0)
+    assert len(held) == room
     runs.go.set()
-    outcome = await running
-    assert [kind for kind, *_ in seen] == ["started", "room"]
-    # The second trial had the only slot before.
-    assert seen[1] == ("room", ["alpha", "beta"], True)
-    assert len(outcome.results) == 2 and runs.unhealthy == ("finished", {"beta": "oracle fails"})
+    # They hold their room all the time, and no trial waits for it.
+    assert len((await running).results) == 2 * seeds
 
 
-async def test_it_goes_on_beside_a_trial_where_a_slot_is_free(runs: Runs) -> None:
-    async def calibrate(say: Say, room: Room) -> Mapping[str, str]:
-        async with room(ONE):
-            assert not runs.go.is_set() and len(runs.begun) <= 2
-            runs.go.set()
-        return {}
+async def test_a_task_is_measured_once_a_trial_has_its_image(runs: Runs) -> None:
+    seen = list[Any]()
 
-    await runs(calibrate, concurrency=3)
-    assert runs.unhealthy == ("finished", {})
+    async def how(spare: Spare) -> None:
+        assert spare.tasks == {"alpha", "beta"}
+        for task in ("alpha", "beta"):
+            await spare.image(task)
+            seen.append((task, list(runs.begun)))
+        runs.is_measured = True
+
+    runs.measures.how = how  # type: ignore[method-assign]
+    running = asyncio.ensure_future(runs(concurrency=1))
+    await runs.has_begun.wait()
+    await asyncio.sleep(0)
+    assert [task for task, _ in seen] == ["alpha"]
+    runs.go.set()
+    await running
+    assert [task for task, _ in seen] == ["alpha", "beta"] and "calibration: something is left" not in runs.notes
 
 
-@pytest.mark.parametrize("failure", [UsageError("no cache"), NoMachine()])
+@pytest.mark.parametrize("failure", [UsageError("no cache"), NoMachine(), OSError("no disk")])
 async def test_one_that_fails_costs_the_run_nothing(runs: Runs, failure: Exception) -> None:
-    async def calibrate(say: Say, room: Room) -> Mapping[str, str]:
+    async def how(_: Spare) -> None:
         raise failure
 
+    runs.measures.how = how  # type: ignore[method-assign]
     runs.go.set()
-    assert len((await runs(calibrate)).results) == 2
+    assert len((await runs()).results) == 2
     assert runs.unhealthy == ("finished", None)
     assert any(note.startswith("calibration: no ") for note in runs.notes)
 
 
-async def test_a_run_that_is_cut_short_does_not_wait_for_it(runs: Runs) -> None:
-    ended: list[str] = []
+@pytest.mark.parametrize("cut_short", [False, True])
+async def test_a_run_does_not_wait_for_what_nobody_asked_for_and_says_what_is_left(runs: Runs, cut_short: bool) -> None:
+    waiting, ended = asyncio.Event(), list[str]()
 
-    waiting = asyncio.Event()
-
-    async def calibrate(say: Say, room: Room) -> Mapping[str, str]:
+    async def how(_: Spare) -> None:
         waiting.set()
         try:
-            return await asyncio.Future()
+            await asyncio.Future()
         finally:
             ended.append("yes")
 
-    running = asyncio.ensure_future(runs(calibrate))
+    runs.measures.how, runs.measures.ill = how, {"beta": "flaky verifier"}  # type: ignore[method-assign]
+    runs.measures.is_waited_for = cut_short
+    running = asyncio.ensure_future(runs())
     await waiting.wait()
-    running.cancel()
-    assert (await running).interrupted
-    assert ended == ["yes"] and runs.unhealthy == ("interrupted", None)
+    running.cancel() if cut_short else runs.go.set()
+    assert (await running).interrupted is cut_short
+    # What was measured until then is known, and said.
+    assert runs.unhealthy == ("interrupted" if cut_short else "finished", {"beta": "flaky verifier"})
+    assert ended == ["yes"] and "calibration: something is left" in runs.notes
 
 
-async def test_cutting_only_the_calibration_short_leaves_a_finished_run(runs: Runs) -> None:
-    waiting = asyncio.Event()
+async def test_what_was_asked_for_is_waited_for_and_cutting_it_short_leaves_a_finished_run(runs: Runs) -> None:
+    waiting, go_on = asyncio.Event(), asyncio.Event()
 
-    async def calibrate(say: Say, room: Room) -> Mapping[str, str]:
-        async with room(ONE), room(ONE):
+    async def how(spare: Spare) -> None:
+        async with spare.admit(Demand(8, 1)):  # any trial that is left could use some of it
             waiting.set()
-            return await asyncio.Future()
+            await go_on.wait()
+            runs.is_measured = True
 
+    runs.measures.how, runs.measures.is_waited_for = how, True  # type: ignore[method-assign]
     runs.go.set()
-    running = asyncio.ensure_future(runs(calibrate))
+    running = asyncio.ensure_future(runs())
     await waiting.wait()
     running.cancel()
     assert not (await running).interrupted
-    assert runs.unhealthy == ("finished", None) and "calibration: cut short; what was measured is kept" in runs.notes
+    assert runs.unhealthy == ("finished", None) and not runs.is_measured
+    runs.directory = runs.directory.with_name("second")
+    running = asyncio.ensure_future(runs())
+    go_on.set()
+    await running
+    assert runs.is_measured
 
 
 async def test_unhealthy_tasks_stand_beside_the_score(runs: Runs) -> None:
-    async def calibrate(say: Say, room: Room) -> Mapping[str, str]:
-        return {"beta": "flaky verifier"}
-
+    runs.measures.ill = {"beta": "flaky verifier"}
     runs.go.set()
-    await runs(calibrate)
+    await runs()
     _, summary = read_summary(runs.directory)
     assert summary.score_lines[-1] == ("1 of 2 tasks is not healthy here: beta (flaky verifier); without it 100.0 %")
     assert summary.as_json()["unhealthy"] == {"tasks": {"beta": "flaky verifier"}, "score": 1.0}
+
+
+def knows(runs: Runs, name: str, **tests: str) -> None:
+    """Have it that the oracle passes this task, with these tests."""
+    (task,) = (task for task in runs.tasks.tasks if task.name == name)
+    trials = [
+        MeasuredTrial.model_validate({"agent": "oracle", "repetition": each, "reward": 1.0, "tests": {"": tests}})
+        for each in range(3)
+    ]
+    begun = Calibration.model_validate(
+        {"task": name, "task_hash": task.hash, "image": "fake", "architecture": "", "measured_at": "2026-01-01T00:00Z"}
+    )
+    keep(begun.model_copy(update={"trials": tuple(trials)}))
+
+
+async def test_passes_are_held_to_what_was_found_out_after_them_before_the_run_has_ended(runs: Runs) -> None:
+    async def how(spare: Spare) -> None:
+        await spare.image("beta")
+        with contextlib.suppress(asyncio.CancelledError):
+            await asyncio.Future()  # all verdicts are there
+        knows(runs, "beta", **{"t::test_a": "passed", "t::test_b": "passed"})
+
+    runs.measures.how = how  # type: ignore[method-assign]
+    runs.go.set()
+    outcome = await runs()
+    assert runs.measures.known.keys() == {"beta"}
+    words = "unlike-oracle: of 2 tests that the oracle passes 1 not shown (t::test_b)"
+    tamper = {"alpha": (), "beta": (words,)}
+    assert {each.task: each.integrity.tamper for each in outcome.results} == tamper
+    stored = read_run(runs.directory).results
+    assert {each.task: each.integrity.tamper for each in stored if each.final} == tamper
+    assert [each.task for each in stored if not each.final] == ["beta"]
+    kinds = [type(event) for event in runs.events]
+    assert kinds.index(TrialSettled) < kinds.index(RunEnded)
+    assert "calibration: 1 result came out otherwise beside the oracle's: beta/0" in runs.notes
+
+
+async def test_going_on_holds_results_that_stand_to_it_once(runs: Runs) -> None:
+    runs.go.set()
+    await runs()
+    knows(runs, "alpha", **{"t::test_b": "passed"})
+    for lines in (3, 3):
+        outcome = await runs(earlier=EarlierRun.read(runs.directory))
+        signs = {each.task: len(each.integrity.tamper) for each in outcome.results}
+        assert signs == {"alpha": 1, "beta": 0}
+        assert len((runs.directory / "results.jsonl").read_text().splitlines()) == lines

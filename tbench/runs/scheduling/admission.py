@@ -136,6 +136,8 @@ class Admission:
         self._next_check: asyncio.TimerHandle | None = None
         self._is_held_back = False
         self._is_closed = False
+        self.on_look: Callable[[], None] = lambda: None
+        """Called whenever there may be room that nobody waits for."""
 
     def add(self, budget: NodeBudget) -> None:
         """Have another machine from now on."""
@@ -148,6 +150,7 @@ class Admission:
             if not each.turn.done():
                 each.turn.set_exception(NoMachine())
         self._waiting.clear()
+        self.on_look()
 
     @asynccontextmanager
     async def admit(
@@ -163,7 +166,24 @@ class Admission:
         try:
             yield budget
         finally:
-            self._give_back(budget, demand)
+            self.give_back(budget, demand)
+
+    def take_spare(
+        self, demand: Demand, likes: Likes, avoided: Node | None, fits: Callable[[NodeBudget], bool]
+    ) -> NodeBudget | None:
+        """Take a demand, to be given back, where nobody waits and a machine that `fits` has room now; None elsewhere.
+
+        Raises NoMachine.
+        """
+        if self._is_closed:
+            raise NoMachine
+        if self._waiting:
+            return None
+        waiter = _Waiter(demand, likes, avoided, asyncio.get_running_loop().create_future())
+        budget = self._place_for(waiter, [budget for budget in self._suitable(waiter) if fits(budget)])
+        if budget is not None:
+            budget.take(demand)
+        return budget
 
     async def _queue(self, demand: Demand, likes: Likes, avoided: Node | None) -> NodeBudget:
         waiting = _Waiter(demand, likes, avoided, asyncio.get_running_loop().create_future())
@@ -177,7 +197,7 @@ class Admission:
                     self._waiting.remove(waiting)
                 self.look_again()
             else:
-                self._give_back(waiting.turn.result(), demand)
+                self.give_back(waiting.turn.result(), demand)
             raise
 
     def _suitable(self, waiter: _Waiter) -> list[NodeBudget]:
@@ -211,7 +231,8 @@ class Admission:
         self._next_check = None
         self.look_again()
 
-    def _give_back(self, budget: NodeBudget, demand: Demand) -> None:
+    def give_back(self, budget: NodeBudget, demand: Demand) -> None:
+        """Have what was taken of a machine free again."""
         budget.take(demand, -1)
         self.look_again()
 
@@ -229,3 +250,5 @@ class Admission:
                 budget.take(waiter.demand)
                 waiter.turn.set_result(budget)
             self._waiting.remove(waiter)
+        if not self._waiting:
+            self.on_look()

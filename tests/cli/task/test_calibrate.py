@@ -90,7 +90,7 @@ def test_what_is_wrong_with_a_task_is_said_of_it(make_task: MakeTask) -> None:
 def test_a_run_names_unhealthy_tasks_beside_its_score(make_task: MakeTask, tmp_path: Path) -> None:
     make_task("open", test="echo 1 > /logs/verifier/reward.txt\n")
     tasks, run = make_task("good").parent, tmp_path / "run"
-    command = ["run", str(tasks), "--agent", "oracle", "--calibrate", "missing", "--output", str(run)]
+    command = ["run", str(tasks), "--agent", "oracle", "--calibrate", "all", "--output", str(run)]
     done = CliRunner().invoke(app, command, prog_name="tbench")
     assert done.exit_code == 0, done.output
     said = "1 of 2 tasks is not healthy here: open (nop passes); without it 100.0 %"

@@ -1,0 +1,173 @@
+"""Holds stored verdicts to what is known of their tasks by now, where that came later. Nothing is run again."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import NamedTuple, get_args
+
+from tbench.config.document import PlannedTask
+from tbench.results import Integrity, TrialResult, is_weak
+from tbench.runs.task_steps import metrics_of, reward_of, reward_of_all
+from tbench.storage.run_files import step_directory, trial_directory
+from tbench.storage.run_store import RunStore
+from tbench.storage.trial_files import write_trial
+from tbench.tasks.task import Task
+from tbench.verify.calibration import CalibratingAgent, Calibration, image_identity, known
+from tbench.verify.policy import (
+    AS_THE_ORACLE,
+    CLEARED,
+    NEEDS_SYSTEM,
+    SYSTEM_REPLACED,
+    UNLIKE_ORACLE,
+    WORKS_FRESH,
+    like_oracle,
+    weighed,
+)
+from tbench.verify.reward import read_metrics
+from tbench.verify.tests_shown import logs_in
+from tbench.verify.verifier import Verdict
+
+_PLACES = ("verifier", "isolated/verifier")
+"""Where a trial's directory has what a verifier wrote."""
+
+
+def known_of(tasks: Iterable[Task], planned: Iterable[PlannedTask], architecture: str) -> dict[str, Calibration]:
+    """What is known of tasks with the images that a run has had for them, by name."""
+    images = {each.name: image_identity(each.image_origin, each.image_id) for each in planned}
+    found = {task.name: known(task, images.get(task.name, ""), architecture) for task in tasks}
+    return {name: each for name, each in found.items() if each is not None}
+
+
+def settle(
+    store: RunStore, results: Sequence[TrialResult], tasks: Iterable[Task], architecture: str
+) -> dict[str, TrialResult]:
+    """Hold final results to what is known of their tasks; those that came out otherwise, by trial, stored in place.
+
+    Raises OSError for files that cannot be read or written.
+    """
+    by_name = {task.name: task for task in tasks}
+    records: dict[tuple[str, str], Calibration | None] = {}
+    changed: dict[str, TrialResult] = {}
+    for result in results:
+        task = by_name.get(result.task)
+        if task is None or not result.final or not _may_change(result):
+            continue
+        key = task.name, image_identity(result.image_origin, result.image_id)
+        if key not in records:
+            records[key] = known(task, key[1], architecture)
+        if (oracle := records[key]) is None:
+            continue
+        directory = trial_directory(store.path, result.task, result.seed, result.attempt)
+        if (after := settled(result, oracle, task, directory)) != result:
+            write_trial(directory, after, None, {})
+            changed[after.trial] = after
+    if changed:
+        store.supersede(changed, changed.values())
+    return changed
+
+
+def _may_change(result: TrialResult) -> bool:
+    """Whether it is a pass, or was taken for none by what was known of its task; the oracle is not held to itself."""
+    was_lowered = any(WORKS_FRESH in sign for sign in result.integrity.tamper)
+    return result.agent not in get_args(CalibratingAgent) and (bool(result.reward) or was_lowered)
+
+
+def settled(result: TrialResult, oracle: Calibration, task: Task, directory: Path) -> TrialResult:
+    """The result of a trial with this directory, as it is beside the oracle's passes. Raises OSError.
+
+    A pass has to show the oracle's tests, signs that the oracle has, too, are cleared, and where the oracle's work
+    passes in a fresh container, a lower reward from one counts. What it was held to before makes no difference.
+    """
+    if task.steps:
+        return _settled_steps(result, oracle, task, directory)
+    assert result.reward is not None
+    before = Verdict(result.reward, _files(directory), result.integrity, metrics=result.metrics)
+    after = _settled(before, oracle, task, directory)
+    return result.model_copy(
+        update={"reward": after.reward, "metrics": dict(after.metrics), "integrity": after.integrity}
+    )
+
+
+class _StepJudged(NamedTuple):
+    """A step of a task, judged."""
+
+    task: Task
+    reward: float
+    metrics: Mapping[str, float]
+    integrity: Integrity
+
+
+def _settled_steps(result: TrialResult, oracle: Calibration, task: Task, directory: Path) -> TrialResult:
+    """The same of a task of several steps. Which of them were begun stays as it was, whatever they earn now."""
+    views = {view.step.name: view for view in task.steps if view.step is not None}
+    parts = list[_StepJudged]()
+    signs = list(result.integrity.tamper)
+    for step in result.task_steps:
+        if not step.begun or step.reward is None or step.name not in views:
+            continue
+        of_step = f" (step {step.name})"
+        own = [sign for sign in signs if sign.endswith(of_step)]
+        signs = [sign for sign in signs if sign not in own]
+        prefix = f"{step.name}/"
+        rewards = {where.removeprefix(prefix): reward for where, reward in result.integrity.rewards.items()
+                   if where.startswith(prefix)}  # fmt: skip
+        tamper = tuple(sign.removesuffix(of_step) for sign in own)
+        integrity = result.integrity.model_copy(update={"tamper": tamper, "rewards": rewards})
+        where = step_directory(directory, step.name)
+        before = Verdict(step.reward, _files(where), integrity, metrics=step.metrics)
+        after = _settled(before, oracle, views[step.name], where)
+        parts.append(_StepJudged(views[step.name], after.reward, after.metrics, after.integrity))
+        signs += [f"{sign}{of_step}" for sign in after.integrity.tamper]
+    judged = {part.task.step.name: part for part in parts if part.task.step is not None}
+    steps = tuple(
+        step.model_copy(update={"reward": judged[step.name].reward, "metrics": dict(judged[step.name].metrics)})
+        if step.name in judged else step for step in result.task_steps
+    )  # fmt: skip
+    if steps == result.task_steps and signs == list(result.integrity.tamper):
+        return result
+    update = {
+        "reward": reward_of(task, parts),
+        "metrics": metrics_of(task, parts),
+        "reward_all_steps": reward_of_all(task, parts),
+        "task_steps": steps,
+        "integrity": result.integrity.model_copy(update={"tamper": tuple(signs)}),
+    }
+    return result.model_copy(update=update)
+
+
+def _settled(verdict: Verdict, oracle: Calibration, task: Task, directory: Path) -> Verdict:
+    rewards, signs = verdict.integrity.rewards, [_without_oracle(sign) for sign in verdict.integrity.tamper]
+    if verdict.files:  # which show the tests once more
+        signs = [sign for sign in signs if not sign.startswith(UNLIKE_ORACLE)]
+    lower = [sign for sign in signs if sign.startswith((NEEDS_SYSTEM, SYSTEM_REPLACED)) or sign.endswith(WORKS_FRESH)]
+    if lower and oracle.passes_fresh is not None and {"shared", "isolated"} <= rewards.keys():
+        signs = [sign for sign in signs if sign not in lower]
+        stands = any(sign.startswith(NEEDS_SYSTEM) for sign in lower)
+        metrics = verdict.metrics if stands else _metrics(directory / _PLACES[0])
+        shared = dataclasses.replace(_with(verdict, signs), reward=rewards["shared"], metrics=metrics)
+        isolated = Verdict(rewards["isolated"], {}, metrics=_metrics(directory / _PLACES[1]))
+        needs_system = stands or all(map(is_weak, signs))
+        verdict = weighed(shared, isolated, oracle, needs_system=needs_system)
+    else:
+        verdict = _with(verdict, signs)
+    return like_oracle(verdict, oracle, task)
+
+
+def _without_oracle(sign: str) -> str:
+    return sign.removeprefix(CLEARED).removesuffix(AS_THE_ORACLE) if sign.endswith(AS_THE_ORACLE) else sign
+
+
+def _with(verdict: Verdict, signs: Sequence[str]) -> Verdict:
+    return dataclasses.replace(verdict, integrity=verdict.integrity.model_copy(update={"tamper": tuple(signs)}))
+
+
+def _files(directory: Path) -> dict[str, bytes]:
+    return {f"{place}/{name}": data for place in _PLACES for name, data in logs_in(directory / place).items()}
+
+
+def _metrics(logs: Path) -> dict[str, float]:
+    """The numbers that a verifier wrote beside its reward."""
+    path = logs / "reward.json"
+    return read_metrics({"reward.json": path.read_bytes()}) if path.is_file() else {}
