@@ -16,6 +16,7 @@ from run_plans import a_plan
 from tbench.agents.trial_agent import AgentReport, NopAgent, Workplace
 from tbench.errors import UsageError
 from tbench.events import Events, Note, RunEnded, TrialSettled
+from tbench.results import is_weak
 from tbench.runs.beside import Say, Spare
 from tbench.runs.resume import EarlierRun
 from tbench.runs.run import RunOutcome, execute_run
@@ -252,7 +253,8 @@ async def test_passes_are_held_to_what_was_found_out_after_them_before_the_run_h
     outcome = await runs()
     assert runs.measures.known.keys() == {"beta"}
     words = "unlike-oracle: of 2 tests that the oracle passes 1 not shown (t::test_b)"
-    tamper = {"alpha": (), "beta": (words,)}
+    alone = "unconfirmed: it passed in the agent's own container alone"
+    tamper = {"alpha": (alone,), "beta": (alone, words)}
     assert {each.task: each.integrity.tamper for each in outcome.results} == tamper
     stored = read_run(runs.directory).results
     assert {each.task: each.integrity.tamper for each in stored if each.final} == tamper
@@ -268,6 +270,6 @@ async def test_going_on_holds_results_that_stand_to_it_once(runs: Runs) -> None:
     knows(runs, "alpha", **{"t::test_b": "passed"})
     for lines in (3, 3):
         outcome = await runs(earlier=EarlierRun.read(runs.directory))
-        signs = {each.task: len(each.integrity.tamper) for each in outcome.results}
+        signs = {each.task: sum(not is_weak(s) for s in each.integrity.tamper) for each in outcome.results}
         assert signs == {"alpha": 1, "beta": 0}
         assert len((runs.directory / "results.jsonl").read_text().splitlines()) == lines

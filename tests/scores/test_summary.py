@@ -402,8 +402,8 @@ def test_long_text_is_cut() -> None:
 
 
 def test_flagged_trials_are_counted_and_shown_a_line_each() -> None:
-    flagged = Integrity(tamper=("tool-replaced: /usr/bin/bash is\x1b[2J odd", "hosts: x"), repairs=("dpkg: mended",))
-    weak = Integrity(tamper=("tool-added: /root/.local/bin/uv comes from no package",), regrades=1)
+    flagged = Integrity(tamper=("system-replaced: /usr/bin/bash is\x1b[2J odd", "hosts: x"), repairs=("dpkg: mended",))
+    weak = Integrity(tamper=("git-hook-added: /app/.git/hooks/x is run by git",), regrades=1)
     doubtful = Integrity(remarks=("tool-failure: a download failed",))
     results = [
         trial("a", 0, 1.0, integrity=weak),
@@ -418,7 +418,7 @@ def test_flagged_trials_are_counted_and_shown_a_line_each() -> None:
     assert summary.as_json()["flags"][-1]["is_weak"] is True
     text = printed(summary, 200)
     assert "signs of tampering (scored as they are): 21 trials, 1 more with weak ones" in text
-    assert "b seed 0, reward 1: tool-replaced: /usr/bin/bash is" in text
+    assert "b seed 0, reward 1: system-replaced: /usr/bin/bash is" in text
     assert "(and 1 more)" in text and "\x1b" not in text
     assert "... and 12 more trials" in text
     assert "note: containers mended before the tests: 21\nnote: verifiers run again: 1\n" in text

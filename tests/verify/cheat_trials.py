@@ -14,6 +14,7 @@ import asyncio
 import contextlib
 import fnmatch
 import json
+import os
 import shutil
 import sys
 import tempfile
@@ -27,6 +28,7 @@ from typing import Any, Literal, get_args
 from unittest.mock import patch
 
 from tbench import RunConfig, Runner, TrialFailed
+from tbench.calibration.measuring import Calibrating
 from tbench.demo.server import DemoEndpoint
 from tbench.errors import TrialError
 from tbench.results import Blame, TrialResult, is_weak
@@ -36,6 +38,7 @@ from tbench.sandbox.docker.engine import Engine
 from tbench.sandbox.docker.image import Images, build_tag
 from tbench.tasks.environment import agent_environment
 from tbench.tasks.task import Task
+from tbench.verify.calibration import keep
 from tbench.verify.reward import read_reward
 from tbench.verify.verifier import Verdict, VerifierFailed
 
@@ -251,7 +254,8 @@ class Seen:
 
     @property
     def scores_unflagged(self) -> bool:
-        return self.scores and not self.strong
+        """Whether it scores, nothing speaks against it, and it is not even said that nothing confirmed it."""
+        return self.scores and not self.strong and "unconfirmed" not in self.weak
 
     @property
     def words(self) -> str:
@@ -311,7 +315,9 @@ async def run_cheats(
     paths = await write_tasks(cheats, directory)
     apart = {name: _with_separate_verifier(path, directory / "apart") for name, path in paths.items()}
     instructions = {name: Task.read(path).instruction for name, path in paths.items()}
-    with DemoEndpoint(instructions, scripts=directory / "scripts") as endpoint:
+    known = {"TBENCH_CACHE": str(directory / "cache")}
+    with DemoEndpoint(instructions, scripts=directory / "scripts") as endpoint, patch.dict(os.environ, known):
+        await _calibrate(cheats, [paths, apart], directory / "oracles")
         for mode in modes:
             config = RunConfig.model_validate(
                 {
@@ -328,6 +334,29 @@ async def run_cheats(
                     trials = [asyncio.create_task(_trial(runner, cheat, mode, at[cheat.name])) for cheat in cheats]
                     for ended in asyncio.as_completed(trials):
                         yield await ended
+
+
+async def _calibrate(cheats: Sequence[Cheat], written: Sequence[Mapping[str, Path]], directory: Path) -> None:
+    """Have it known what the oracle of each kind does: the tasks of a kind differ by a number in their instructions."""
+    likes = {cheat.kind: cheat for cheat in cheats}
+    tasks = [
+        _with_oracle(cheat, written[0][cheat.name], directory / f"kind-{n}") for n, cheat in enumerate(likes.values())
+    ]
+    found = await Calibrating.of(RunConfig(), 1).tasks(tasks)
+    for kind, each in zip(likes, found, strict=True):
+        assert each.calibration is not None, (kind, each.error)
+        for path in (paths[cheat.name] for paths in written for cheat in cheats if cheat.kind == kind):
+            keep(each.calibration.model_copy(update={"task": path.name, "task_hash": Task.read(path).hash}))
+
+
+def _with_oracle(cheat: Cheat, path: Path, twin: Path) -> Task:
+    shutil.copytree(path, twin)
+    if cheat.kind in kinds():
+        (twin / "solution").mkdir()
+        (twin / "solution/solve.sh").write_text(kinds()[cheat.kind].solve)
+    else:
+        shutil.copytree(BUNDLED / cheat.kind.removeprefix("bundled:") / "solution", twin / "solution")
+    return Task.read(twin)
 
 
 def _with_separate_verifier(path: Path, beside: Path) -> Path:
