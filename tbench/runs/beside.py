@@ -98,11 +98,15 @@ class Spare:
 
     def _leaves_room(self, budget: NodeBudget, demand: Demand) -> bool:
         """Whether the largest trials that can be under way at once fit beside what is held here, with this demand."""
-        if not self._left or isinstance(self.backend, HasNodes):
+        if not self._left:
             return True
+        # Cpus that trials are promised twice (--cpu-overcommit) are no spare ones.
+        cpus = budget.cpus if budget.node is None else min(budget.cpus, budget.node.backend.capacity().cpus)
+        if isinstance(self.backend, HasNodes):
+            return budget.used_cpus + demand.cpus <= cpus + 1e-9
         taken = [self._largest(), *self._held, demand]
         return (
-            sum(each.cpus for each in taken) <= budget.cpus + 1e-9
+            sum(each.cpus for each in taken) <= cpus + 1e-9
             and sum(each.memory_mb for each in taken) <= budget.memory_mb + 1e-9
             and (budget.gpus is None or sum(each.gpus for each in taken) <= budget.gpus)
         )

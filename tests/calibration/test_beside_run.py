@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import uuid
 from pathlib import Path
 from typing import Any
 
@@ -13,10 +14,14 @@ from run_plans import a_plan
 from tbench.agents.trial_agent import AgentReport, NopAgent, Workplace
 from tbench.calibration.beside_run import CalibrationBeside
 from tbench.config.document import RunDocument
-from tbench.events import Events, Note
+from tbench.events import Events, Note, TrialSettled, TrialVerdict
+from tbench.runs.plan import sandbox_settings
 from tbench.runs.run import execute_run
+from tbench.sandbox.docker.backend import DockerBackend
+from tbench.sandbox.docker.engine import Engine
 from tbench.sandbox.fake import FakeBackend, FakeSandbox
 from tbench.storage.read_run import read_run
+from tbench.storage.summaries import read_summary
 from tbench.tasks.sources import read_tasks
 
 MakeTask = Any
@@ -123,3 +128,48 @@ async def test_all_is_waited_for_and_says_why_it_cannot_be(runs: Runs, make_task
     assert runs.known == {"good": ["nop"] * 3 + ["oracle"] * 3}
     await runs(source, calibrate="all", network="none")
     assert "calibration: none beside a run with --network; measure with: tbench calibrate" in runs.notes
+
+
+class Starts(Worker):
+    """Leaves a process, and nothing that a fresh container gets."""
+
+    async def work(self, place: Workplace) -> AgentReport:
+        await place.sandbox.shell(
+            "/opt/tbench/bin/busybox setsid sleep 4321 >/dev/null 2>&1 </dev/null &", timeout_sec=60
+        )
+        return await super().work(place)
+
+
+@pytest.mark.engine
+@pytest.mark.slow
+async def test_a_pass_that_the_system_alone_has_is_none_once_the_oracle_is_known(
+    make_task: MakeTask, tmp_path: Path, engine: Engine, tools_volume: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TBENCH_CACHE", str(tmp_path / "cache"))
+    test = """if [ -e /app/done ] || grep -qs '432[1]' /proc/[0-9]*/cmdline; then echo 1; else echo 0; fi \
+        > /logs/verifier/reward.txt\n"""
+    tasks, until = read_tasks(str(make_task(test=test).parent)), asyncio.Event()
+    until.set()
+    seen = list[tuple[str, float | None]]()
+
+    def on_event(event: Any) -> None:
+        if isinstance(event, TrialVerdict | TrialSettled):
+            seen.append((event.kind, event.result.reward))
+
+    plan = a_plan(f"test-{uuid.uuid4().hex[:12]}", agent="model", verify="both", calibrate="all")
+    outcome = await execute_run(
+        plan,
+        tasks,
+        tmp_path / "run",
+        lambda: Starts(until),
+        Events(on_event),
+        backend=DockerBackend(engine, sandbox_settings(plan)),
+        calibrates=CalibrationBeside(plan.config, tasks.tasks),
+    )
+    (result,) = outcome.results
+    words = "0 in a fresh container, 1 in the agent's own; the oracle's work passes in a fresh one"
+    assert (result.reward, result.integrity.tamper[-1]) == (0.0, f"disagreement: {words}")
+    assert seen == [("trial_verdict", 1.0), ("trial_settled", 0.0)]
+    assert [each.reward for each in read_run(tmp_path / "run").results if each.final] == [0.0]
+    assert read_summary(tmp_path / "run")[1].score_lines[0].startswith("score 0.0 %")
+    assert read_run(tmp_path / "run").document.unhealthy == {}  # type: ignore[union-attr]

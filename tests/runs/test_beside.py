@@ -81,10 +81,12 @@ class Runs:
         self.is_measured = False
         self.measures = Measures(self)
 
-    async def __call__(self, *, cpus: float = 8, seeds: int = 1, concurrency: int = 2, **more: Any) -> RunOutcome:
+    async def __call__(
+        self, *, cpus: float = 8, overcommit: float = 1, seeds: int = 1, concurrency: int = 2, **more: Any
+    ) -> RunOutcome:
         backend = FakeBackend(lambda _: FakeSandbox(PASS), Capacity(cpus, 1 << 20, is_this_machine=False))
         return await execute_run(
-            a_plan(seeds=tuple(range(seeds)), agent="model", concurrency=concurrency),
+            a_plan(seeds=tuple(range(seeds)), agent="model", concurrency=concurrency, cpu_overcommit=overcommit),
             self.tasks,
             self.directory,
             lambda: Held(self),
@@ -114,12 +116,20 @@ def runs(make_task: MakeTask, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
 
 
 @pytest.mark.parametrize(
-    ("cpus", "seeds", "concurrency", "room"),
-    # Of 4 trials 2 go at once, so 2 cpus are the run's until fewer are left.
-    [(8, 2, 2, 2), (3, 2, 2, 1), (2, 2, 2, 0), (3, 1, 4, 1), (2, 1, 4, 0), (0.5, 1, 1, 0)],
+    ("cpus", "overcommit", "seeds", "concurrency", "room"),
+    # Of 4 trials 2 go at once, so 2 cpus are the run's until fewer are left. Nobody has more for being promised more.
+    [
+        (8, 1, 2, 2, 2),
+        (3, 1, 2, 2, 1),
+        (2, 1, 2, 2, 0),
+        (2, 4, 2, 2, 0),
+        (3, 1, 1, 4, 1),
+        (2, 1, 1, 4, 0),
+        (0.5, 1, 1, 1, 0),
+    ],
 )
 async def test_trials_beside_a_run_begin_with_it_and_have_what_no_trial_of_it_can_use(
-    runs: Runs, cpus: float, seeds: int, concurrency: int, room: int
+    runs: Runs, cpus: float, overcommit: float, seeds: int, concurrency: int, room: int
 ) -> None:
     held = list[int]()
 
@@ -132,7 +142,7 @@ async def test_trials_beside_a_run_begin_with_it_and_have_what_no_trial_of_it_ca
         await asyncio.gather(*(one() for _ in range(4)))
 
     runs.measures.how = how  # type: ignore[method-assign]
-    running = asyncio.ensure_future(runs(cpus=cpus, seeds=seeds, concurrency=concurrency))
+    running = asyncio.ensure_future(runs(cpus=cpus, overcommit=overcommit, seeds=seeds, concurrency=concurrency))
     await runs.has_begun.wait()
     for _ in range(50):
         await asyncio.sleep(0)
