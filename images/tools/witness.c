@@ -34,8 +34,10 @@ enum {
 };
 static const char SCRIPT[] = "/tests/test.sh:";
 static const char *const BUILTINS = /* commands, and words of the shell, that start no program */
-    " : [ [[ (( exec test true false echo printf exit return break continue cd pwd set shift local declare typeset readonly "
+    " : '[' [[ (( exec test true false echo printf exit return break continue cd pwd set shift local declare typeset readonly "
     "export unset let read trap case for while until if then else elif fi do done in shopt umask ";
+static const char *const ONLY_TOUCH = /* programs that run none of their operands; of any other each operand may be run */
+    " rm rmdir cp mv ln ls cat chmod chown touch mkdir stat file tar grep find du ";
 
 struct teller { /* bash itself, or all others, whose words are told apart by process */
     char lines[KEPT][LONGEST + 1];
@@ -185,7 +187,8 @@ static void look(pid_t from, const char *command) {
         return;
     }
     snprintf(copy, sizeof copy, "%s", command);
-    for (int count = 0; count < MOST_WORDS && (word = strsep(&rest, " '\"")) != NULL; count++) {
+    int most = is_among(ONLY_TOUCH, command, strcspn(command, " ")) ? 1 : MOST_WORDS;
+    for (int count = 0; count < most && (word = strsep(&rest, " '\"")) != NULL; count++) {
         int is_read = reads && count == 1;
         if (*word == 0 || *word == '-' || strlen(word) >= BLOCK)
             continue;
