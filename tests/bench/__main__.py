@@ -44,6 +44,7 @@ GROUPS: dict[str, Callable[..., Awaitable[None]]] = {
     "simulated": simulated.five_hundred,
     "simulated1000": simulated.a_thousand,
     "trial": lives.whole_trials,
+    "calls": lives.calls_of_trials,
     "separate": lives.separate_verdicts,
     "lives": lives.lives_at_once,
     "services": services.two_services,

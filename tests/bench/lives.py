@@ -6,6 +6,7 @@ import statistics
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -17,13 +18,16 @@ from harness.endpoint.chat import ChatModel
 from harness.model import Sampling
 from harness.protocols import load_protocol
 from tbench.agents.model_agent import ModelAgent
-from tbench.agents.trial_agent import NopAgent, OracleAgent
+from tbench.agents.trial_agent import NopAgent, OracleAgent, TrialAgent
+from tbench.config.settings import Verify
 from tbench.demo.server import DemoEndpoint
 from tbench.sandbox import backend as sandbox
 from tbench.sandbox.docker.labels import NETWORK
 from tbench.tasks.task import Task
 
 CYCLES, LIVES, AT_ONCE = 12, 48, 8
+_AT_MOST = {"oracle": 1.3, "confirmed": 1.9}
+"""How many bare cycles a trial is to cost."""
 
 
 def bare_cycle(place: Place) -> float:
@@ -66,7 +70,7 @@ async def whole_trials(place: Place, figures: Figures, scratch: Path) -> None:
         chat = ChatModel(endpoint.base_url, None, Sampling(), api_key=None)
         await chat.connect()
         protocol = load_protocol("keystrokes-json")
-        bare, nop, oracle, model = [], [], [], []
+        bare, nop, oracle, confirmed, model = [], [], [], [], []
         for _ in range(CYCLES):
             bare.append(bare_cycle(place))
             elapsed, outcome = await place.run_trials(NopAgent, 1, 1, "nop")
@@ -75,6 +79,9 @@ async def whole_trials(place: Place, figures: Figures, scratch: Path) -> None:
             elapsed, outcome = await place.run_trials(OracleAgent, 1, 1, "oracle")
             assert outcome.results[0].reward == 1.0, outcome.results
             oracle.append(elapsed)
+            elapsed, outcome = await place.run_trials(OracleAgent, 1, 1, "oracle", verify="both")
+            assert outcome.results[0].integrity.rewards == {"isolated": 1.0, "shared": 1.0}, outcome.results
+            confirmed.append(elapsed)
             elapsed, outcome = await place.run_trials(
                 lambda: ModelAgent(chat, protocol, Limits()), 1, 1, "keystrokes-json"
             )
@@ -82,11 +89,27 @@ async def whole_trials(place: Place, figures: Figures, scratch: Path) -> None:
             model.append(elapsed)
         await chat.close()
     bare_sec, oracle_sec = statistics.median(bare), statistics.median(oracle)
-    figures.add("failing_trial_sec", statistics.median(nop), "s", bare_sec)
-    figures.add("oracle_trial_sec", oracle_sec, "s", bare_sec)
-    figures.add("oracle_trial_over_bare_cycle", oracle_sec / bare_sec, "ratio", 1.0)
+    for name, took in (("failing", nop), ("oracle", oracle), ("confirmed", confirmed)):
+        figures.add(f"{name}_trial_sec", statistics.median(took), "s", bare_sec)
+        # The machine is not the same for long: neighbours are compared.
+        ratios = [sec / beside for sec, beside in zip(took, bare, strict=True)]
+        figures.add(f"{name}_trial_over_bare_cycle", statistics.median(ratios), "ratio", _AT_MOST.get(name))
     figures.add("ten_step_trial_sec", statistics.median(model), "s", oracle_sec)
     figures.add("ten_step_minus_oracle_sec", statistics.median(model) - oracle_sec, "s")
+
+
+async def calls_of_trials(place: Place, figures: Figures, scratch: Path) -> None:
+    """Calls to the engine that one more trial takes, when something is known of its image."""
+    kinds: list[tuple[str, Callable[[], TrialAgent], Verify]] = [
+        ("failing", NopAgent, "shared"), ("oracle", OracleAgent, "shared"), ("confirmed", OracleAgent, "both"),
+    ]  # fmt: skip
+    for name, agent, verify in kinds:
+        took = []
+        for seeds in (1, 1, 4):  # the first may have to ask about the image
+            before = place.engine.calls.total()
+            await place.run_trials(agent, seeds, 1, name, verify=verify)
+            took.append(place.engine.calls.total() - before)
+        figures.add(f"{name}_trial_engine_calls", (took[2] - took[1]) / 3, "calls", 7)
 
 
 async def separate_verdicts(place: Place, figures: Figures, scratch: Path) -> None:
@@ -117,7 +140,7 @@ def bare_lives(place: Place) -> float:
 
 async def lives_at_once(place: Place, figures: Figures, scratch: Path) -> None:
     """Containers per second, eight at once: oracle trials, which pass, those of an idle agent, and bare ones."""
-    bare, failing, passing = [], [], []
+    bare, failing, passing, confirmed = [], [], [], []
     for _ in range(3):
         bare.append(bare_lives(place))
         elapsed, outcome = await place.run_trials(NopAgent, LIVES, AT_ONCE, "nop")
@@ -126,11 +149,16 @@ async def lives_at_once(place: Place, figures: Figures, scratch: Path) -> None:
         elapsed, outcome = await place.run_trials(OracleAgent, LIVES, AT_ONCE, "oracle")
         assert all(result.reward == 1.0 for result in outcome.results), outcome.results
         passing.append(LIVES / elapsed)
+        elapsed, outcome = await place.run_trials(OracleAgent, LIVES, AT_ONCE, "oracle", verify="both")
+        assert all(result.integrity.rewards.get("isolated") == 1.0 for result in outcome.results), outcome.results
+        confirmed.append(LIVES / elapsed)
     bare_rate = statistics.median(bare)
     figures.add("failing_lives_per_sec_n8", statistics.median(failing), "1/s", bare_rate)
     figures.add("lives_per_sec_n8", statistics.median(passing), "1/s", bare_rate)
-    shares = [rate / beside for rate, beside in zip(passing, bare, strict=True)]
-    figures.add("lives_per_sec_share_n8", statistics.median(shares), "ratio", 1.0)
+    figures.add("confirmed_lives_per_sec_n8", statistics.median(confirmed), "1/s", bare_rate)
+    for name, rates in (("", passing), ("failing_", failing), ("confirmed_", confirmed)):
+        shares = [rate / beside for rate, beside in zip(rates, bare, strict=True)]
+        figures.add(f"{name}lives_per_sec_share_n8", statistics.median(shares), "ratio", 1.0)
 
 
 def wall_sec(command: list[str], rounds: int = 7) -> float:

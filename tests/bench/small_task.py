@@ -13,6 +13,7 @@ from pathlib import Path
 from run_plans import a_plan
 
 from tbench.agents.trial_agent import TrialAgent
+from tbench.config.settings import Verify
 from tbench.events import Events, Subscriber
 from tbench.runs.plan import sandbox_settings
 from tbench.runs.run import RunOutcome, execute_run
@@ -84,11 +85,18 @@ class Place:
         concurrency: int,
         agent: str,
         subscriber: Subscriber = lambda _: None,
+        *,
+        verify: Verify = "shared",
     ) -> tuple[float, RunOutcome]:
         """Wall seconds of a whole run, teardown included."""
         with tempfile.TemporaryDirectory() as directory:
             plan = a_plan(
-                "bench", seeds=tuple(range(seeds)), agent=agent, concurrency=concurrency, cpu_overcommit=100.0
+                "bench",
+                seeds=tuple(range(seeds)),
+                agent=agent,
+                concurrency=concurrency,
+                cpu_overcommit=100.0,
+                verify=verify,
             )
             started = time.perf_counter()
             outcome = await execute_run(

@@ -21,7 +21,7 @@ from tbench.results import TrialResult
 from tbench.runs.plan import sandbox_settings
 from tbench.runs.regrade import regrade
 from tbench.runs.run import Run
-from tbench.sandbox.backend import opened
+from tbench.sandbox.backend import Compares, opened
 from tbench.sandbox.docker.backend import DockerBackend
 from tbench.sandbox.docker.cleaning import reap
 from tbench.sandbox.docker.engine import Engine
@@ -86,6 +86,8 @@ async def test_a_copy_that_is_cancelled_leaves_nothing(
 ) -> None:
     path = make_task(test="sleep 60\n")
     sandbox = await start_sandbox(path)
+    assert isinstance(sandbox, Compares)
+    await sandbox.original()
     verifying = asyncio.create_task(verify_by("isolated", Task.read(path), sandbox))
     async with asyncio.timeout(BOUND_SEC):
         # The agent's own, the image's, the copy.
@@ -95,6 +97,22 @@ async def test_a_copy_that_is_cancelled_leaves_nothing(
         with pytest.raises(asyncio.CancelledError):
             await verifying
     assert (await left(engine, run_name))[0] == 2
+
+
+@pytest.mark.parametrize(("policy", "most"), [("shared", 11), ("both", 24)])
+async def test_a_pass_takes_few_calls_to_the_engine(
+    engine: Engine, make_task: MakeTask, start_sandbox: Start, policy: Verify, most: int
+) -> None:
+    """Three for each exec: of these the verifier takes two, a look one, and bringing the work two without an end."""
+    path = make_task()
+    first, second = await start_sandbox(path), await start_sandbox(path)
+    for sandbox in (first, second):
+        await sandbox.shell("touch /app/done", timeout_sec=30)
+    await verify_by(policy, Task.read(path), first)  # what the image holds is known from here on
+    before = engine.calls.copy()
+    verdict = await verify_by(policy, Task.read(path), second)
+    assert (verdict.reward, verdict.integrity.tamper) == (1.0, ())
+    assert (engine.calls - before).total() <= most, engine.calls - before
 
 
 # -- both ----------------------------------------------------------------------------------------
