@@ -131,6 +131,10 @@ WEAK_SIGNALS = frozenset(_WEAK.split())
 """Kinds of signs of tampering that are often honest work."""
 
 
+ALONE = "unconfirmed: it passed in the agent's own container alone"
+"""Begin of the sign of every pass that no fresh container was asked about."""
+
+
 def is_weak(signal: str) -> bool:
     """Whether a sign of tampering says little on its own."""
     return signal.partition(":")[0] in WEAK_SIGNALS

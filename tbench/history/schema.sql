@@ -49,6 +49,7 @@ CREATE TABLE runs (
     human_touched INTEGER NOT NULL,
     flagged INTEGER NOT NULL,
     weakly_flagged INTEGER NOT NULL,
+    unconfirmed INTEGER NOT NULL,
     repaired INTEGER NOT NULL,
     regraded INTEGER NOT NULL,
     remarked INTEGER NOT NULL,

@@ -12,7 +12,17 @@ from harness.replies import RepliesSeen, run_notes
 from harness.trajectory import Usage
 from tbench.errors import UsageError
 from tbench.origin import DatasetOrigin
-from tbench.results import UNKNOWN_AGENT, UNKNOWN_TIME, Blame, ErrorInfo, Stage, TrialResult, is_tool_failure, is_weak
+from tbench.results import (
+    ALONE,
+    UNKNOWN_AGENT,
+    UNKNOWN_TIME,
+    Blame,
+    ErrorInfo,
+    Stage,
+    TrialResult,
+    is_tool_failure,
+    is_weak,
+)
 from tbench.reward import canonical, exact_sum
 from tbench.scores.finals import FinalResult, Finals, counted_as
 from tbench.scores.intervals import Interval, interval_95
@@ -394,7 +404,7 @@ def _flags(results: Iterable[FinalResult]) -> tuple[Flag, ...]:
             is_weak=all(map(is_weak, result.integrity.tamper)),
         )
         for result in results
-        if result.integrity.tamper
+        if not all(sign.startswith(ALONE) for sign in result.integrity.tamper)
     ]
     return tuple(sorted(flags, key=lambda flag: flag.is_weak))
 
@@ -420,6 +430,7 @@ def _counts(
         human_touched=sum(cell.human_touched for cell in cells),
         flagged=sum(not flag.is_weak for flag in flags),
         weakly_flagged=sum(flag.is_weak for flag in flags),
+        unconfirmed=sum(any(sign.startswith("unconfirmed:") for sign in result.integrity.tamper) for result in results),
         repaired=sum(bool(result.integrity.repairs) for result in results),
         regraded=sum(result.integrity.regrades > 0 for result in results),
         remarked=sum(any(map(is_tool_failure, result.integrity.remarks)) for result in results),

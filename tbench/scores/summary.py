@@ -51,7 +51,9 @@ class Counts(Frozen):
     flagged: int = 0
     """Trials with a sign of tampering that is not weak."""
     weakly_flagged: int = 0
-    """Trials with none but weak signs of tampering."""
+    """Trials with none but weak signs of tampering, but for passes that were asked about nowhere else."""
+    unconfirmed: int = 0
+    """Passes that no fresh container has confirmed."""
     repaired: int = 0
     regraded: int = 0
     remarked: int = 0
@@ -366,7 +368,7 @@ class Summary(Frozen):
         schema_version, model, agent, started_at, seeds, overrides [text], lacking_limits [text], score_line,
         score_lines, coverage;
         counts {planned, scored, solved, errors, missing, other_attempts, unplanned, human_touched,
-            flagged, weakly_flagged, repaired, regraded, remarked};
+            flagged, weakly_flagged, unconfirmed, repaired, regraded, remarked};
         score null or {mean, std, std_kind, per_seed, scored_per_seed, completed null or {seeds, mean, std},
         scored_only, scored_only_std, scored_only_interval_95, worst, best, expected_std, se_over_tasks,
         interval_95, interval_method, solved_rate, pass_at_k, pass_hat_k} (the last two keyed by k as a string);

@@ -279,6 +279,8 @@ def _notes(counts: Counts) -> Iterator[str]:
         yield f"note: results outside the plan, not counted: {counts.unplanned}"
     if counts.human_touched:
         yield f"note: trials in which a human typed: {counts.human_touched}"
+    if counts.unconfirmed:
+        yield f"note: passes that no fresh container has confirmed: {counts.unconfirmed} (--verify both asks one)"
     if counts.repaired:
         yield f"note: containers mended before the tests: {counts.repaired}"
     if counts.regraded:

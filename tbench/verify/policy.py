@@ -14,7 +14,7 @@ from dataclasses import dataclass
 
 from tbench.config.settings import Keep, Verify
 from tbench.errors import TrialError
-from tbench.results import is_weak
+from tbench.results import ALONE, is_weak
 from tbench.reward import canonical, is_solved
 from tbench.sandbox.backend import Compares, Copies, Fill, MakesRoom, Sandbox, copy_begun, removed_afterwards
 from tbench.tasks.task import Task
@@ -157,7 +157,7 @@ async def _compared_with(
     shared = _with(shared, tamper=shared.integrity.tamper + told(signs), replaced=others)
     if fill is None or not isinstance(sandbox, Copies):
         also = f", where of the image's system {listed(others)} is other, or comes later" if others else ""
-        return _unconfirmed(shared, f"it passed in the agent's own container alone{also}")
+        return _with(shared, tamper=(*shared.integrity.tamper, f"{ALONE}{also}"))
     works_fresh = None if oracle is None else oracle.passes_fresh
     fills = [fill, sandbox.copy] if works_fresh else [fill]
     try:
