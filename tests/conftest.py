@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import gc
 import http.server
+import os
 import re
 import threading
 import uuid
@@ -34,6 +35,7 @@ settings.register_profile("explore", deadline=None)
 settings.load_profile("same")
 
 ROOT = Path(__file__).parents[1]
+os.environ.setdefault("TBENCH_SCHEDULE_CALIBRATE", "off")  # it would take room of the engine that other tests wait for
 collect_ignore = ["data"]
 """Tasks of an earlier run bring their own tests."""
 MakeTask = Callable[..., Path]

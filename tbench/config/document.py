@@ -113,7 +113,8 @@ class RunDocument(RunPlan):
     reply_notes: tuple[str, ...] = ()
     """What is odd about them, a line each."""
     unhealthy: dict[str, str] | None = None
-    """Tasks whose verdicts are doubtful on this machine, by name with why; None where they were not calibrated."""
+    """Tasks whose verdicts are doubtful on this machine, by name with why; None where none is known to be, and not all
+    were calibrated."""
     dataset: DatasetOrigin | None = None
     """The dataset that the tasks are of; None for bundled tasks and those of a path."""
     tasks: tuple[PlannedTask, ...]

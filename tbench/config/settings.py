@@ -395,8 +395,8 @@ class ScheduleConfig(Frozen, use_attribute_docstrings=True):
     """Trials at once, or auto: as many as vLLM has room for. `auto` goes by the server's `/metrics`."""
     order: Literal["seeds", "longest"] = "seeds"
     """First the trials of whole seeds, or those that take longest. How long is known from `--durations`, from the runs
-    beside this one, of whatever model, or else from the time limits. `longest` ends sooner; cut short, it may have no
-    whole seed."""
+    beside this one, of whatever model, from the oracle, or else from the time limits. `longest` ends sooner; cut short,
+    it may have no whole seed."""
     shard: Annotated[str | None, Option(metavar="I/N"), AfterValidator(checked_shard)] = None
     """Only a share of the trials, from 0/N to N-1/N. `tbench merge` puts the shards together. Each has about as long to
     do, by the time limits of the tasks or by `--durations`."""

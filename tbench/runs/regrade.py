@@ -10,7 +10,7 @@ import asyncio
 import contextlib
 import json
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from fnmatch import fnmatchcase
 from pathlib import Path
@@ -23,6 +23,7 @@ from tbench.errors import TrialError, UsageError
 from tbench.results import ImageOrigin, Integrity, TaskStepResult, TrialResult
 from tbench.runs.overrides import as_configured
 from tbench.runs.plan import sandbox_settings
+from tbench.runs.settling import oracle_for
 from tbench.runs.task_steps import integrity_of, metrics_of, reward_of, reward_of_all
 from tbench.sandbox.backend import Backend, MakeBackend, Reopens, Sandbox, Say, opened, use_network
 from tbench.storage.read_run import read_run
@@ -31,7 +32,8 @@ from tbench.storage.run_store import RunStore
 from tbench.storage.trial_files import write_files, write_trial
 from tbench.tasks.environment import Environment, agent_environment, verifier_environment
 from tbench.tasks.task import Task
-from tbench.verify.policy import verify_by
+from tbench.verify.calibration import Calibration, architecture_of
+from tbench.verify.policy import like_oracle, verify_by
 from tbench.verify.separate.collecting import COLLECTING
 from tbench.verify.separate.grading import SeparateVerifier
 from tbench.verify.separate.handover import is_stored, read_handover
@@ -55,6 +57,8 @@ class Kept:
     directory: Path
     container: str | None = None
     image: str | None = None
+    oracle: Calibration | None = None
+    """What is known of its task by now."""
 
 
 async def regrade(
@@ -113,7 +117,8 @@ async def _changes(
             yield Change(each.result, why_not=f"what its step {name} was judged by is gone; run it again")
             continue
         say(f"{task.name} seed {each.result.seed}: verifying again")
-        yield await _verify_again(backends[_machine_of(each)], store, each, task, config.verify.mode)
+        held = replace(each, oracle=oracle_for(each.result, task, architecture_of(document.engine)))
+        yield await _verify_again(backends[_machine_of(each)], store, held, task, config.verify.mode)
 
 
 def _machine_of(kept: Kept) -> str:
@@ -163,7 +168,8 @@ async def _verify_again(backend: Backend, store: RunStore, kept: Kept, task: Tas
         return Change(result, why_not=str(error))
     try:
         await use_network(sandbox, agent_environment(task), "verifier")
-        update, integrity, files = await _judged(verify_by(verify_in, task, sandbox, again=not is_new))
+        judging = verify_by(verify_in, task, sandbox, again=not is_new, oracle=kept.oracle)
+        update, integrity, files = await _judged(judging, kept, task)
     except TrialError as error:
         return Change(result, why_not=str(error))
     finally:
@@ -180,7 +186,7 @@ async def _verify_apart(backend: Backend, store: RunStore, kept: Kept, environme
     result = kept.result
     verifier = SeparateVerifier(environment, lambda: backend.sandbox(environment, result.trial))
     try:
-        update, integrity, files = await _judged(verifier.verify(read_handover(kept.directory)))
+        update, integrity, files = await _judged(verifier.verify(read_handover(kept.directory)), kept, environment.task)
     except TrialError as error:
         return Change(result, why_not=str(error))
     finally:
@@ -248,20 +254,22 @@ async def _verify_step(backend: Backend, kept: Kept, step: TaskStepResult, view:
     verifier = SeparateVerifier(environment, lambda: backend.sandbox(environment, kept.result.trial))
     try:
         handed = read_handover(step_directory(kept.directory, step.name))
-        update, integrity, files = await _judged(verifier.verify(handed))
+        update, integrity, files = await _judged(verifier.verify(handed), kept, view)
     finally:
         await verifier.remove()
     image, origin = backend.image_ids.get(environment.name), backend.image_origins.get(environment.name)
     return _JudgedStep(view, step.model_copy(update=update), integrity, files, image, origin)
 
 
-async def _judged(judging: Awaitable[Verdict]) -> tuple[dict[str, Any], Integrity, Mapping[str, bytes]]:
+async def _judged(
+    judging: Awaitable[Verdict], kept: Kept, task: Task
+) -> tuple[dict[str, Any], Integrity, Mapping[str, bytes]]:
     """What a verifier changes in the result of its trial, what that rests on, and its files.
 
     A verifier that ran without a verdict is one of them. Raises TrialError for what kept it from running.
     """
     try:
-        verdict = await judging
+        verdict = like_oracle(await judging, kept.oracle, task)
     except VerifierFailed as failure:
         return {"reward": None, "metrics": {}, "error": failure.info()}, failure.integrity, failure.files
     update = {"reward": verdict.reward, "metrics": dict(verdict.metrics), "error": None}

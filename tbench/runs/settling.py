@@ -48,15 +48,15 @@ def settle(
     Raises OSError for files that cannot be read or written.
     """
     by_name = {task.name: task for task in tasks}
-    records: dict[tuple[str, str], Calibration | None] = {}
+    records: dict[object, Calibration | None] = {}
     changed: dict[str, TrialResult] = {}
     for result in results:
         task = by_name.get(result.task)
         if task is None or not result.final or not _may_change(result):
             continue
-        key = task.name, image_identity(result.image_origin, result.image_id)
+        key = task.name, result.image_id, result.image_origin
         if key not in records:
-            records[key] = known(task, key[1], architecture)
+            records[key] = oracle_for(result, task, architecture)
         if (oracle := records[key]) is None:
             continue
         directory = trial_directory(store.path, result.task, result.seed, result.attempt)
@@ -68,10 +68,16 @@ def settle(
     return changed
 
 
+def oracle_for(result: TrialResult, task: Task, architecture: str) -> Calibration | None:
+    """What is known of the task with the image of a trial by its oracle, which is not held to itself."""
+    if result.agent in get_args(CalibratingAgent):
+        return None
+    return known(task, image_identity(result.image_origin, result.image_id), architecture)
+
+
 def _may_change(result: TrialResult) -> bool:
-    """Whether it is a pass, or was taken for none by what was known of its task; the oracle is not held to itself."""
-    was_lowered = any(WORKS_FRESH in sign for sign in result.integrity.tamper)
-    return result.agent not in get_args(CalibratingAgent) and (bool(result.reward) or was_lowered)
+    """Whether it is a pass, or was taken for none by what was known of its task."""
+    return bool(result.reward) or any(WORKS_FRESH in sign for sign in result.integrity.tamper)
 
 
 def settled(result: TrialResult, oracle: Calibration, task: Task, directory: Path) -> TrialResult:

@@ -262,7 +262,7 @@ class Summary(Frozen):
     unreached: UnreachedSteps | None = None
     """None where every trial with a verdict came to the last step of its task."""
     unhealthy: UnhealthyTasks | None = None
-    """None where all planned tasks are healthy, or were not calibrated."""
+    """None where no planned task is known not to be healthy."""
 
     @property
     def coverage(self) -> float:

@@ -94,7 +94,7 @@ class WatchedRun:
                 self._judge(event, now)
                 yield event.result.trial
             case TrialSettled():
-                self._ended[event.result.trial] = EndedTrial.of(event.result)
+                self._settle(event.result.trial, EndedTrial.of(event.result))
                 yield event.result.trial
             case Note():
                 self._notes.append(event.text)
@@ -143,6 +143,13 @@ class WatchedRun:
         elif (trial := self.trials.get(result.trial)) is not None:
             trial.ended, trial.ended_at = ended, now
             trial.is_stale = True
+
+    def _settle(self, name: str, ended: EndedTrial) -> None:
+        before = self._ended.get(name)
+        self._ended[name] = ended
+        self._verdicts = deque((ended if each == before else each for each in self._verdicts), VERDICTS_KEPT)
+        if (trial := self.trials.get(name)) is not None and trial.ended is not None:
+            trial.ended, trial.is_stale = ended, True
 
     def forget_ended(self, before: float) -> list[str]:
         """Take the trials off the wall whose verdict came before this time."""

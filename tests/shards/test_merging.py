@@ -255,6 +255,16 @@ def test_unhealthy_tasks_of_all_shards_are_named(tmp_path: Path, shards: list[Pa
     assert document is not None and document.unhealthy == {"beta": "nop passes", "alpha": "oracle fails"}
 
 
+def test_tasks_of_all_shards_are_healthy_where_each_has_measured_its_own(tmp_path: Path, shards: list[Path]) -> None:
+    for shard, found in zip(shards, ({}, None, {}), strict=True):
+        edit(shard / "run.json", lambda content, found=found: content.update(unhealthy=found))  # type: ignore[misc]
+    merge(shards, tmp_path / "whole")
+    edit(shards[1] / "run.json", lambda content: content.update(unhealthy={}))
+    merge(shards, tmp_path / "measured")
+    documents = [read_run(tmp_path / name).document for name in ("whole", "measured")]
+    assert [each.unhealthy for each in documents if each is not None] == [None, {}]
+
+
 async def test_a_shard_goes_on_as_itself_only(
     tmp_path: Path, tasks: TaskSet, shards: list[Path], make_task: Any
 ) -> None:

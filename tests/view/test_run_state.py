@@ -6,8 +6,9 @@ from pathlib import Path
 
 import pytest
 from live_runs import RunBeingWritten
+from run_trees import a_result
 
-from tbench.events import EndpointPresence, RunStarted
+from tbench.events import EndpointPresence, RunStarted, TrialSettled
 from tbench.view.run_state import RunFacts, WatchedRun
 
 NOW = 1_800_000_000.0
@@ -78,6 +79,20 @@ def test_an_attempt_that_is_made_again_has_not_ended(run: RunBeingWritten, watch
         run.judge("a", 0, 1.0, attempt=2)
         watched.follow(NOW)
     assert watched.as_board(NOW)["marks"] == {"pass": 1, "partial": 0, "fail": 0, "error": 0}
+
+
+def test_a_result_that_comes_out_otherwise_in_the_end_is_shown(run: RunBeingWritten, watched: WatchedRun) -> None:
+    with run:
+        run.begin("a", 0)
+        run.judge("a", 0, 1.0)
+        watched.follow(NOW)
+        assert watched.as_board(NOW)["score"] == 1.0
+        run.tell(TrialSettled(result=a_result("a", 0, 0.0)))
+        watched.follow(NOW)
+    board = watched.as_board(NOW)
+    assert (board["score"], board["ended"], board["marks"]["fail"], board["unread"]) == (0.0, 1, 1, 0)
+    assert [each["mark"] for each in board["verdicts"]] == ["fail"]
+    assert (ended := watched.trials["a.s0.x"].ended) is not None and ended.mark == "fail"
 
 
 def test_a_run_that_goes_on_counts_what_stands(run: RunBeingWritten, watched: WatchedRun) -> None:
