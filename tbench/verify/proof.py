@@ -16,7 +16,8 @@ from tbench.reward import canonical, is_solved
 from tbench.text import plain
 from tbench.verifier_logs import Logs, tests_ran
 from tbench.verify.report import Facts
-from tbench.verify.witness import rewards_of_files, witnessed_reward
+from tbench.verify.reward import rewards_of_files
+from tbench.verify.witness import witnessed_reward
 
 _SUMMARY = re.compile(r"\b\d+ (?:passed|failed|errors?|skipped)\b.* in [\d.]+\s?s", re.IGNORECASE)
 _FAILURES = re.compile(r"\b([1-9]\d{0,8}) (?:failed|errors?)\b", re.IGNORECASE)

@@ -185,7 +185,7 @@ class _Attempt:
         metric = self.task.file.verifier.metric
         proven = prove(facts, logs, reward, calls_pytest=wants_pytest, has_witness=self._has_witness, metric=metric)
         assert proven.reward is not None
-        update = {"tamper": proven.signs, "remarks": remarks(logs, proven.reward)}
+        update = {"tamper": proven.signs, "remarks": remarks(logs, proven.reward, metric)}
         # Where something else contradicts the reward, the numbers beside it are worth no more.
         metrics = read_metrics(logs) if proven.reward == reward else {}
         return Verdict(proven.reward, files, seen.model_copy(update=update), facts, metrics)
@@ -308,6 +308,6 @@ def _reward(task: Task, facts: Facts, logs: Logs, wants_pytest: bool) -> float:
     if not facts.is_complete:
         raise TrialError("verifier_tampered", "the shell that runs the tests was ended from within")
     if facts.odd:
-        raise TrialError("verifier_no_reward", f"{facts.odd[0]} and no plain file, so it is no reward")
+        raise TrialError("verifier_no_reward", f"{facts.odd[0]}, so there is no reward")
     asked = task.file.verifier
     return read_reward(logs, calls_pytest=wants_pytest, reward_range=asked.reward_range, metric=asked.metric)

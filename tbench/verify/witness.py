@@ -11,7 +11,6 @@ import re
 import shlex
 from collections.abc import Iterable, Iterator, Sequence
 
-from tbench.verifier_logs import Logs
 from tbench.verify.reward import parse_reward
 
 _WRITES = re.compile(
@@ -91,9 +90,3 @@ def _value(words: Sequence[str], metric: str | None) -> float | None:
         # A format without a conversion is the text itself.
         arguments = arguments[-1:] if len(arguments) > 1 else [argument.replace("\\n", "") for argument in arguments]
     return parse_reward(" ".join(arguments).encode(), metric)
-
-
-def rewards_of_files(logs: Logs, metric: str | None = None) -> tuple[float, ...]:
-    """The rewards of reward.json and reward.txt, of those that hold one."""
-    found = (parse_reward(logs[name], metric) for name in ("reward.json", "reward.txt") if name in logs)
-    return tuple(value for value in found if value is not None)

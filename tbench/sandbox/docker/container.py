@@ -68,6 +68,8 @@ __all__ = ["Container", "ContainerLimits", "Recipe"]
 
 _CHANGES: Mapping[int, ChangeKind] = {0: "changed", 1: "added", 2: "removed"}
 """Kinds of changes by the engine's numbers."""
+_REPLACED = "\ufffd"
+"""What the engine puts in the place of bytes that are no UTF-8."""
 _COMMIT_SEC = 900.0
 _OF_NETWORKS = "127.0.0.11"
 """The name server that the engine gives to containers on networks other than its default bridge."""
@@ -337,11 +339,21 @@ class Container:
         return dataclasses.replace(given, servers=given.servers.union(own))
 
     async def changes(self) -> Mapping[str, ChangeKind]:
-        if self._recipe.original is not None:
-            # The engine would only tell what changed since the snapshot.
+        # Since a snapshot, the engine would only tell what changed afterwards.
+        found = await self._told_changes() if self._recipe.original is None else None
+        if found is None or any(_REPLACED in path for path in found):
             return await compare(await self.original(), self)
+        return found
+
+    async def _told_changes(self) -> Mapping[str, ChangeKind] | None:
+        """What the engine tells of changes; None where it fails, as at directories that lie too deep for it."""
         with asking("diff", self.is_fresh, "telling what changed"):
-            found = await self._engine.call(self._engine.api.diff, self.container_id, again=True)
+            try:
+                found = await self._engine.call(self._engine.api.diff, self.container_id, again=True)
+            except EngineError as error:
+                if error.status != 500:
+                    raise
+                return None
         return {entry["Path"]: _CHANGES[entry["Kind"]] for entry in found or ()}
 
     async def original(self) -> Sandbox:

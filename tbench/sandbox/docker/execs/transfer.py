@@ -9,7 +9,7 @@ from posixpath import dirname
 
 from tenacity import AsyncRetrying, retry_if_exception_type, stop_after_attempt
 
-from tbench.errors import TrialError
+from tbench.errors import Origin, TrialError
 from tbench.sandbox.backend import BUSYBOX
 from tbench.sandbox.docker.execs.output import EndOfOutput
 from tbench.sandbox.docker.execs.stream import ExecStream
@@ -61,7 +61,12 @@ async def transfer(source: Open, target: Open, paths: Collection[str], removed: 
         async with asyncio.timeout(_TRANSFER_SEC):
             await trying(_pump, source, target, paths, removed)
     except OSError as error:  # a TimeoutError is one, too
-        raise TrialError("verifier_failed", f"bringing the agent's files into a copy failed: {error}") from error
+        words = str(error) or f"it took longer than {_TRANSFER_SEC} s"
+        # The engine did its part: it is what the agent left that could not be brought, unless the machine's disk is full.
+        origin = None if "No space left" in words else Origin("copy", is_fresh=False, ran=True)
+        raise TrialError(
+            "verifier_failed", f"bringing the agent's files into a copy failed: {words}", origin=origin
+        ) from error
 
 
 async def _pump(source: Open, target: Open, paths: Collection[str], removed: Collection[str]) -> None:
