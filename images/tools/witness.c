@@ -46,7 +46,7 @@ struct teller { /* bash itself, or all others, whose words are told apart by pro
 };
 static struct teller own, others, calls;
 static pid_t script;
-static int began, ended, replaced, wrote, ran, spoke, cut;
+static int began, ended, replaced, wrote, ran, spoke, cut, halted;
 static const char *reward_lines;
 
 /* Programs, and files that are sourced, that were there before the tests, as far as they lie elsewhere than on the search
@@ -58,6 +58,7 @@ static struct program {
 static int unlooked; /* whether there were more than are looked at */
 static const char *first_path;
 static char path[BLOCK], path_of_others[BLOCK]; /* search paths, as they were last told */
+static char entered[BLOCK], entered_by_others[BLOCK]; /* directories; who told of it may be gone when it is looked at */
 static double began_at;
 
 static double seconds(long long whole, long nanoseconds) {
@@ -181,7 +182,8 @@ static void look(pid_t from, const char *command) {
     static unsigned of_others;
     int is_own = from == script, reads = strncmp(command, "source ", 7) == 0 || strncmp(command, ". ", 2) == 0;
     int runs_tests = reads || strstr(command, "pytest") || strstr(command, "py.test");
-    char copy[LONGEST + 1], name[2 * BLOCK + 32], *rest = copy, *word;
+    char copy[LONGEST + 1], name[2 * BLOCK + 32], here[32], *rest = copy, *word;
+    const char *places[] = {here, is_own ? entered : entered_by_others, ""};
     if (!is_own && ++of_others > MOST_OF_OTHERS) {
         unlooked = 1;
         return;
@@ -198,12 +200,14 @@ static void look(pid_t from, const char *command) {
                 look_on(path_of_others, word, runs_tests);
             continue;
         }
-        if (*word == '/')
-            snprintf(name, sizeof name, "%s", word);
-        else
-            snprintf(name, sizeof name, "/proc/%d/cwd/%s", (int)(from > 0 ? from : script), word);
-        if (is_program(name, is_read))
-            look_at(name, runs_tests);
+        snprintf(here, sizeof here, "/proc/%d/cwd", (int)(from > 0 ? from : script));
+        for (size_t i = *word == '/' ? 2 : 0; i < sizeof places / sizeof *places; i++) {
+            if (*places[i] == 0 && *word != '/')
+                continue;
+            snprintf(name, sizeof name, "%s/%s", places[i], word + (*word == '/'));
+            if (is_program(name, is_read))
+                look_at(name, runs_tests);
+        }
     }
 }
 
@@ -233,6 +237,8 @@ static void heard(pid_t from, const char *line) {
     int replaces = strncmp(run, "exec ", 5) == 0;
     if (strncmp(command, "PATH=", 5) == 0 || strncmp(command, "PATH+=", 6) == 0)
         take_path(from == script ? path : path_of_others, command + 4);
+    if (strncmp(command, "cd /", 4) == 0)
+        snprintf(from == script ? entered : entered_by_others, BLOCK, "%s", command + 3);
     if (starts || replaces) {
         look(from, command);
         if (from == script && (strstr(command, "pytest") || strstr(command, "py.test")))
@@ -302,12 +308,13 @@ static int hear(int channel) {
     return 1;
 }
 
-/* Takes in that nothing more can be heard: somebody has shut the channel down where bash still has its end open. */
-static void take_end(void) {
-    char name[64], target[64];
-    snprintf(name, sizeof name, "/proc/%d/fd/%d", (int)script, TRACE);
-    if (readlink(name, target, sizeof target) > 7 && strncmp(target, "socket:", 7) == 0)
-        cut = 1;
+/* Whether what bash tells may be lost: its end of the channel is shared with all that it starts, and was changed by
+ * one of them so that a write fails. It is looked at each time that something comes, before room can be short. */
+static int may_lose(int end, short events) {
+    struct timeval limit = {0};
+    socklen_t length = sizeof limit;
+    return (events & POLLRDHUP) || (fcntl(end, F_GETFL) & O_NONBLOCK) ||
+           getsockopt(end, SOL_SOCKET, SO_SNDTIMEO, &limit, &length) != 0 || limit.tv_sec || limit.tv_usec;
 }
 
 static void run(char **program, int channel, const char *output, pid_t parent, const sigset_t *before) {
@@ -340,7 +347,7 @@ static void go_on(const char *still) {
     struct dirent *entry;
     while (all && (entry = readdir(all)) != NULL)
         if (isdigit((unsigned char)*entry->d_name) && !is_among(still, entry->d_name, strlen(entry->d_name)) &&
-            atoi(entry->d_name) != 1)
+            atoi(entry->d_name) != 1 && atoi(entry->d_name) != getpid())
             kill(atoi(entry->d_name), SIGCONT);
     if (all)
         closedir(all);
@@ -359,11 +366,19 @@ static char *read_all(size_t *length) {
     return data;
 }
 
+/* Takes the signals that came. Nobody has reason to let go on who does not stand still; the engine is nobody inside. */
+static void take_signals(int signals) {
+    struct signalfd_siginfo taken;
+    while (read(signals, &taken, sizeof taken) == (ssize_t)sizeof taken)
+        if (taken.ssi_signo == SIGCONT && (taken.ssi_code != SI_USER || taken.ssi_pid != 0))
+            halted = 1;
+}
+
 /* Waits for the script's end; whether it reached its limit. */
-static int await(int channel, int signals, double limit_sec, int *status) {
+static int await(const int *channel, int signals, double limit_sec, int *status) {
     double ends_at = now(CLOCK_MONOTONIC) + limit_sec;
     int next = SIGTERM, at_limit = 0;
-    struct pollfd news[2] = {{.fd = channel, .events = POLLIN | POLLRDHUP}, {.fd = signals, .events = POLLIN}};
+    struct pollfd news[2] = {{.fd = channel[0], .events = POLLIN | POLLRDHUP}, {.fd = signals, .events = POLLIN}};
     /* Not yet reaped: its number is nobody else's as long as there may be words of it. */
     for (;;) {
         siginfo_t child = {0};
@@ -377,19 +392,19 @@ static int await(int channel, int signals, double limit_sec, int *status) {
             ends_at += GRACE_SEC;
             continue;
         }
-        struct signalfd_siginfo taken;
-        if (poll(news, 2, left > 60 ? 60000 : (int)(left * 1000) + 1) > 0 && (news[1].revents & POLLIN) &&
-            read(signals, &taken, sizeof taken) < 0)
-            break;
-        hear(channel);
-        if (news[0].revents & (POLLHUP | POLLRDHUP)) {
-            take_end();
+        news[0].revents = 0;
+        poll(news, 2, left > 60 ? 60000 : (int)(left * 1000) + 1);
+        take_signals(signals);
+        cut |= may_lose(channel[1], news[0].revents);
+        if (news[0].revents & POLLRDHUP)
             news[0].fd = -1;
-        }
+        hear(channel[0]);
     }
+    take_signals(signals);
     kill(-1, SIGSTOP);
     kill(getppid(), SIGCONT); /* what limits this one's time */
-    while (hear(channel))
+    cut |= may_lose(channel[1], 0);
+    while (hear(channel[0]))
         ;
     waitpid(script, status, 0);
     return at_limit;
@@ -421,6 +436,7 @@ int main(int count, char **words) {
     snprintf(path, sizeof path, "%s", first_path);
     sigemptyset(&child_news);
     sigaddset(&child_news, SIGCHLD);
+    sigaddset(&child_news, SIGCONT); /* comes to one that stood still */
     sigprocmask(SIG_BLOCK, &child_news, &before);
     signals = signalfd(-1, &child_news, SFD_CLOEXEC | SFD_NONBLOCK);
     if (message == NULL || length < MARK || signals < 0 ||
@@ -437,10 +453,9 @@ int main(int count, char **words) {
     }
     if (script == 0)
         run(words + 5, channel[1], words[3], parent, &before);
-    close(channel[1]);
     if (*words[4])
         go_on(words[4]);
-    int at_limit = await(channel[0], signals, atof(words[1]), &status);
+    int at_limit = await(channel, signals, atof(words[1]), &status);
     fwrite(message, 1, length, stdout);
     printf("code\t%d\nlate\t%d\nbegan_at\t%.6f\nticks\t%ld\n",
            WIFSIGNALED(status) ? 128 + WTERMSIG(status) : WEXITSTATUS(status), at_limit, began_at,
@@ -461,6 +476,8 @@ int main(int count, char **words) {
         printf("unlooked\t\n");
     if (cut)
         printf("cut\t\n");
+    if (halted)
+        printf("halted\t\n");
     if (wrote && !ran)
         printf(spoke ? "wrote_last\tand others spoke\n" : "wrote_last\t\n");
     printf("%.*s end\n", MARK, message);

@@ -78,8 +78,8 @@ def _proven(
         yield told, f"contradiction: test.sh wrote {told:g}, but the file says {reward:g}"
     if facts.was_killed and facts.has_watcher:
         yield 0.0, _killed(facts)
-    if facts.is_cut:
-        yield 0.0, "trace-cut: a program of the tests shut down the channel through which bash is heard"
+    if facts.is_cut or (facts.was_halted and has_witness and not facts.told):
+        yield 0.0, "trace-cut: a program that the tests started kept bash from being heard"
 
 
 def _is_last_word(facts: Facts, logs: Logs, has_witness: bool) -> bool:
@@ -104,6 +104,8 @@ def _doubts(
         yield f"other-reward: reward.json, which counts, says {files[0]:g}, and reward.txt {files[1]:g}"
     if is_solved(reward) and (failed := max(_failed_tests(logs))):
         yield f"failed-tests: reward {reward:g}, and {failed} failed tests are reported"
+    if facts.was_halted:
+        yield "unwitnessed: who hears bash was stopped for a while, and may have missed what it wrote"
     if has_witness and facts.has_watcher and not facts.told:
         yield "unwitnessed: test.sh writes the reward itself, but was not heard to"
     elif facts.outlived and told is None:

@@ -62,7 +62,9 @@ class Facts:
     unlooked: bool = False
     """Whether there were more of them than are looked at."""
     is_cut: bool = False
-    """Whether somebody shut down the channel of bash's trace while bash had it open."""
+    """Whether somebody changed bash's end of the channel of its trace, so that what bash says may be lost."""
+    was_halted: bool = False
+    """Whether somebody let go on who hears bash, who stood still until then."""
     is_complete: bool = False
     """Whether the report came to its end, so that nobody ended the verifier's shell."""
 
@@ -147,6 +149,7 @@ def read_report(messages: Sequence[PartOutput], limit_bytes: int) -> tuple[Facts
         runners=tuple(found.get("runner", ())),
         unlooked="unlooked" in found,
         is_cut="cut" in found,
+        was_halted="halted" in found,
         is_complete=all(message.is_whole for message in messages),
     )
     return facts, unpack(io.BytesIO(messages[-1].handed), limit_bytes) if messages else {}

@@ -27,6 +27,8 @@ def ctrf(failed: int) -> str:
     [
         (Facts(told=TOLD_0, wrote_last=True), logs(), 0.0, "contradiction"),
         (Facts(exit_code=137, has_watcher=True), logs(), 0.0, "verifier-killed"),
+        (Facts(is_cut=True), logs(), 0.0, "trace-cut"),
+        (Facts(was_halted=True), logs(), 1.0, "unwitnessed"),
         (Facts(), logs(reward_json='{"reward": 1}', reward_txt="0.5"), 1.0, "other-reward"),
         (Facts(told=TOLD_0), logs(), 1.0, "other-reward"),
         (Facts(), logs(ctrf_json=ctrf(1)), 1.0, "failed-tests"),
@@ -108,5 +110,7 @@ def test_a_reward_whose_writer_was_not_heard_is_flagged() -> None:
     assert prove(Facts(has_watcher=True, told=TOLD_1), logs(), 1.0, has_witness=True).signs == ()
     (sign,) = prove(Facts(has_watcher=True), logs(), 1.0, has_witness=True).signs
     assert sign.startswith("unwitnessed:")
+    halted = prove(Facts(has_watcher=True, was_halted=True), logs(), 1.0, has_witness=True)
+    assert (halted.reward, halted.signs[0].partition(":")[0]) == (0.0, "trace-cut")
     # A bash that cannot tell is no sign.
     assert prove(Facts(), logs(), 1.0, has_witness=True).signs == ()

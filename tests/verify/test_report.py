@@ -26,7 +26,7 @@ def test_every_kind_of_line_is_a_fact() -> None:
         *("code\t137", "late\t1", "left\t2", "evidence\t/tests", "evidence\t/tests/x", "repair\tcwd: gone"),
         *("forged\tit was", "killed\t2", "began_at\t12.5", "began\t"),
         *("told\t+/tests/test.sh:3 echo 1", "told_by\t7 +/tests/test.sh:3 echo 0", "wrote_last\tand others spoke"),
-        *("called\t+/tests/test.sh:2 pytest", "program\t/x/y", "runner\t/x/pytest", "unlooked\t", "cut\t"),
+        *("called\t+/tests/test.sh:2 pytest", "program\t/x/y", "runner\t/x/pytest", "unlooked\t", "cut\t", "halted\t"),
     )
     after = (
         "changed\t/tests/test.sh",
@@ -60,6 +60,7 @@ def test_every_kind_of_line_is_a_fact() -> None:
         runners=("/x/pytest",),
         unlooked=True,
         is_cut=True,
+        was_halted=True,
         is_complete=True,
     )
     assert files == {"verifier/stdout": b"words"}
