@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import re
 from collections.abc import Iterator
 from pathlib import Path
@@ -16,6 +17,8 @@ _AT_THE_END = re.compile(r"^\s*trap\b.*\b(?:EXIT|0)\s*$", re.MULTILINE)
 _EXIT = re.compile(r"(?:^|[;&|{(]|\bthen\b|\belse\b)\s*exit\b")
 _NO_WORKDIR = re.compile(r"\$\{?PWD\}?\"?\s*={1,2}\s*\"?/\"?|\$\(pwd\)")
 """The guard of Terminal-Bench's own template: without a working directory there is to be no verdict."""
+_PYTHON_FILE = re.compile(r"\b([A-Za-z_]\w*)\.py\b")
+_LOADS = re.compile(r"\b(?:spec_from_file_location|SourceFileLoader|runpy\.run_path|exec\(open)\b")
 _PIPED = re.compile(r"\b(?:curl|wget)\b([^\n|;&]*)\|\s*(?:sudo\s+)?(?:env\s+\S+\s+)*(?:ba|da|z)?sh\b")
 _VERSION = re.compile(r"/v?\d+\.\d+|[0-9a-f]{12,}")
 
@@ -23,6 +26,7 @@ _VERSION = re.compile(r"/v?\d+\.\d+|[0-9a-f]{12,}")
 def hints(texts: TaskTexts) -> Iterator[Hint]:
     """What looks as if there could be no verdict, or another one tomorrow."""
     yield from _without_reward(texts)
+    yield from _in_their_own_process(texts)
     for place, text in _placed(texts):
         if place.suffix == ".sh" or place.name.startswith("Dockerfile"):
             yield from (Hint(place, words) for words in _unpinned(text))
@@ -60,6 +64,27 @@ def _stops_at(script: str, place: int) -> bool:
     last = max((found.start() for found in _STOPS.finditer(before)), default=-1)
     line = before.rpartition("\n")[2]
     return last > max((found.start() for found in _GOES_ON.finditer(before)), default=-1) and "||" not in line
+
+
+def _in_their_own_process(texts: TaskTexts) -> Iterator[Hint]:
+    """Tests that import or load the agent's work: it can do there whatever they can, unseen."""
+    parts = (texts.instruction, *texts.environment.values(), *texts.environment, *texts.solution.values())
+    made = {name for text in parts for name in _PYTHON_FILE.findall(text)}
+    made -= {Path(name).stem for name in texts.tests}
+    for name, text in texts.tests.items():
+        if not name.endswith(".py"):
+            continue
+        try:
+            nodes = list(ast.walk(ast.parse(text)))
+        except (SyntaxError, ValueError, RecursionError):
+            continue
+        imports = {each.name.partition(".")[0] for node in nodes if isinstance(node, ast.Import) for each in node.names}
+        imports |= {(node.module or "").partition(".")[0] for node in nodes if isinstance(node, ast.ImportFrom)}
+        found = [f"imports `{module}`" for module in sorted(imports & made)]
+        found += [f"loads code by `{each}`" for each in _LOADS.findall(text)]
+        if found:
+            words = f"{found[0]}: work that runs in the tests' own process can turn them; run it in another"
+            yield Hint(texts.place_of_test(name), words)
 
 
 def _unpinned(text: str) -> Iterator[str]:

@@ -181,3 +181,20 @@ def test_a_program_from_the_network_without_a_version(make_task: MakeTask) -> No
     assert told(path) == [f"tests/test.sh: `{curl}` runs what is there on that day; name a version"]
     (path / "environment" / "Dockerfile").write_text("FROM debian\nRUN wget -qO- https://host/x \\\n  | bash\n")
     assert told(path)[0].startswith("environment/Dockerfile: `wget -qO- https://host/x | bash` runs what is there")
+
+
+@pytest.mark.parametrize(
+    ("python", "words"),
+    [
+        ("from words import count\n", "imports `words`"),
+        ("import json\ndef test():\n    import words\n", "imports `words`"),
+        ("import importlib.util\nspec = importlib.util.spec_from_file_location('w', '/app/w')\n", "loads code by"),
+        ("import json, helper\n", ""),
+        ("import subprocess\nsubprocess.run(['python3', '-c', 'import words'])\n", ""),
+    ],
+)
+def test_tests_that_let_the_work_into_their_own_process(make_task: MakeTask, python: str, words: str) -> None:
+    path = with_files(make_task(), {"tests/test_outputs.py": python, "tests/helper.py": ""})
+    (path / "instruction.md").write_text("Write /app/words.py and /app/w with helper.py.\n")
+    found = [line for line in told(path) if "own process" in line]
+    assert len(found) == bool(words) and all(words in line for line in found)
