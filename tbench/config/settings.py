@@ -371,7 +371,7 @@ class OverridesConfig(Frozen, use_attribute_docstrings=True):
 class VerifyConfig(Frozen, use_attribute_docstrings=True):
     """Verification"""
 
-    mode: Annotated[Verify, Option(("--verify",))] = "shared"
+    mode: Annotated[Verify, Option(("--verify",))] = "both"
     """Where the verifier runs: the agent's container, a fresh one with the agent's work, or for passes both. Tasks that
     have a verifier with a container of its own are verified there."""
     metric: Annotated[str | None, Option(metavar="NAME")] = Field(default=None, min_length=1)
