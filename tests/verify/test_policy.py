@@ -29,7 +29,7 @@ from tbench.sandbox.docker.labels import LABEL_RUN, LABEL_SNAPSHOT
 from tbench.storage.run_store import RunStore
 from tbench.tasks.sources import TaskSet
 from tbench.tasks.task import Task
-from tbench.verify.calibration import Calibration
+from tbench.verify.calibration import Calibration, image_identity, keep
 from tbench.verify.policy import verify_by
 from tbench.verify.verifier import Verdict, VerifierFailed
 
@@ -382,6 +382,27 @@ async def test_a_failed_trial_is_kept_survives_the_reaper_and_is_verified_again(
     trial = directory / "trials" / "small-task" / "seed-0"
     assert (trial / "verifier-1" / "reward.txt").read_text() == "0\n"
     assert (trial / "verifier" / "reward.txt").read_text() == "1\n"
+
+
+async def test_a_pass_of_a_trial_that_is_verified_again_is_held_to_the_oracles(
+    engine: Engine, make_task: MakeTask, run_trial: Runs, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TBENCH_CACHE", str(tmp_path / "cache"))
+    directory, result, _ = await run_trial(path := make_task(test=COUNTS.format(2)), keep="failed")
+    trial = {"agent": "oracle", "repetition": 0, "reward": 1.0, "tests": {"": {"t::test_a": "passed"}}}
+    known = {
+        "task": "small-task",
+        "task_hash": Task.read(path).hash,
+        "image": image_identity(result.image_origin, result.image_id),
+        "architecture": "",  # this run.json does not tell
+        "measured_at": "2026-01-01T00:00Z",
+        "trials": [trial],
+    }
+    keep(Calibration.model_validate(known))
+    (change,) = await regrade(partial(DockerBackend, engine), directory, (), None, print)
+    assert change.after is not None and change.after.reward == 1.0
+    words = "unlike-oracle: of 1 tests that the oracle passes 1 not shown (t::test_a)"
+    assert change.after.integrity.tamper == (words,)
 
 
 async def test_a_trial_is_verified_again_with_the_consent_that_it_had(
