@@ -135,17 +135,23 @@ static void add(const char *name, int runs_tests) {
     unlooked = 1;
 }
 
+static int is_on_first_path(const char *name) {
+    size_t length = (size_t)(strrchr(name, '/') - name);
+    for (const char *at = first_path; *at; at += at[strcspn(at, ":")] ? strcspn(at, ":") + 1 : strlen(at))
+        if (length && strcspn(at, ":") == length && strncmp(at, name, length) == 0)
+            return 1;
+    return 0;
+}
+
 /* Looks at a program, by the name that it was called by and by what that leads to; of a Python's environment, too. */
 static void look_at(const char *name, int runs_tests) {
     char real[PATH_MAX], place[2 * PATH_MAX], settings[2 * PATH_MAX + 16];
     const char *base = strrchr(name, '/');
     size_t length = (size_t)(base - name);
-    for (const char *at = first_path; *at; at += at[strcspn(at, ":")] ? strcspn(at, ":") + 1 : strlen(at))
-        if (length && strcspn(at, ":") == length && strncmp(at, name, length) == 0)
-            return;
-    if (realpath(name, real) == NULL)
+    if (is_on_first_path(name) || realpath(name, real) == NULL)
         return;
-    add(real, runs_tests);
+    if (!is_on_first_path(real))
+        add(real, runs_tests);
     snprintf(place, sizeof place, "%.*s/.", (int)length, name);
     if (realpath(place, real) == NULL)
         return;
@@ -177,11 +183,19 @@ static void look_on(const char *directories, const char *word, int runs_tests) {
     }
 }
 
+static int is_interpreter(const char *command) {
+    size_t length = strcspn(command, " "), begins = length;
+    while (begins > 0 && command[begins - 1] != '/')
+        begins--;
+    return strncmp(command + begins, "python", 6) == 0 || (length >= 2 && strncmp(command + length - 2, "sh", 2) == 0);
+}
+
 /* Looks at the programs that a command names: a launcher runs one of its words, so each counts. */
 static void look(pid_t from, const char *command) {
     static unsigned of_others;
-    int is_own = from == script, reads = strncmp(command, "source ", 7) == 0 || strncmp(command, ". ", 2) == 0;
-    int runs_tests = reads || strstr(command, "pytest") || strstr(command, "py.test");
+    int is_own = from == script, sources = strncmp(command, "source ", 7) == 0 || strncmp(command, ". ", 2) == 0;
+    int reads = sources || is_interpreter(command); /* a file that need not be executable, named first */
+    int runs_tests = sources || strstr(command, "pytest") || strstr(command, "py.test");
     char copy[LONGEST + 1], name[2 * BLOCK + 32], here[32], *rest = copy, *word;
     const char *places[] = {here, is_own ? entered : entered_by_others, ""};
     if (!is_own && ++of_others > MOST_OF_OTHERS) {
@@ -190,15 +204,17 @@ static void look(pid_t from, const char *command) {
     }
     snprintf(copy, sizeof copy, "%s", command);
     int most = is_among(ONLY_TOUCH, command, strcspn(command, " ")) ? 1 : MOST_WORDS;
-    for (int count = 0; count < most && (word = strsep(&rest, " '\"")) != NULL; count++) {
-        int is_read = reads && count == 1;
+    for (int count = 0; count < most && (word = strsep(&rest, " '\"")) != NULL;) {
         if (*word == 0 || *word == '-' || strlen(word) >= BLOCK)
             continue;
-        if (strchr(word, '/') == NULL && !is_read) {
+        int is_read = reads && count == 1;
+        count++;
+        if (strchr(word, '/') == NULL) {
             look_on(path, word, runs_tests);
             if (!is_own)
                 look_on(path_of_others, word, runs_tests);
-            continue;
+            if (!is_read)
+                continue;
         }
         snprintf(here, sizeof here, "/proc/%d/cwd", (int)(from > 0 ? from : script));
         for (size_t i = *word == '/' ? 2 : 0; i < sizeof places / sizeof *places; i++) {

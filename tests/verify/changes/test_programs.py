@@ -59,6 +59,8 @@ def heard(make_task: MakeTask, start_sandbox: Start) -> Callable[..., Coroutine[
         ("chmod 700 /tmp/vp/bin/pytest; /tmp/vp/bin/pytest", PLANTS, "/tmp/vp/bin/pytest"),
         ("printf '#!/bin/sh\\n' > /tmp/vp/bin/pytest; /tmp/vp/bin/pytest", PLANTS, ""),
         ("rm /tmp/vp/bin/*; cp -p /bin/true /tmp/vp/bin/pytest; /tmp/vp/bin/pytest", PLANTS, ""),
+        ("[ -e /tmp/vp/x ] || touch /tmp/vp/x; pytest=1 sh -e /tmp/vp/x # pytest", PLANTS, "/tmp/vp/x"),
+        ("ln -s /bin/true /tmp/true; /tmp/true", PLANTS, ""),
         ("cp -p /bin/true /tmp/vp/bin/python; /tmp/vp/bin/python", VENV, "/tmp/vp"),
         ("/tmp/vp/bin/pytest || true\necho /tmp/vp/bin/pytest\ntouch /tmp/x", "true", ""),
         ("[ -x /tmp/vp/bin/pytest ] && true\nls / >/dev/null", PLANTS, ""),
@@ -69,7 +71,7 @@ async def test_programs_from_before_the_tests_are_heard_of(
 ) -> None:
     facts = await heard(test, agent)
     assert (sorted(facts.programs), facts.unlooked) == (programs.split(), False)
-    assert set(facts.runners) == set(facts.programs)
+    assert set(facts.runners) == {each for each in facts.programs if each != "/tmp/vp/x"}
 
 
 @pytest.mark.engine
