@@ -92,9 +92,9 @@ class Integrity(Frozen):
     """Where the verifier ran: in the agent's own container, in a copy of it, in each, or in one of its own."""
     tamper: tuple[str, ...] = ()
     """Signs that the verdict was tampered with, `kind: what was seen` each. A signal, not a proof."""
-    replaced: tuple[str, ...] = ()
-    """Paths of the image's system that were other than in the image beside a pass, or new and found before it: the
-    first hundred."""
+    replaced: dict[str, str] = Field(default={})
+    """Paths of the image's system that were other than in the image beside a pass, or new and found before it, with the
+    begin of their sha256: the first hundred."""
     evidence: tuple[str, ...] = ()
     """Paths that the agent left where tests and reward belong; moved aside before the verifier began."""
     repairs: tuple[str, ...] = ()

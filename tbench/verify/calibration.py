@@ -40,8 +40,8 @@ class MeasuredTrial(Frozen):
     """Reward by where the verifier ran, `shared` and `isolated`; of a task of several steps `STEP/shared` and so on."""
     signs: tuple[str, ...] = ()
     """Strong signs of tampering."""
-    replaced: tuple[str, ...] = ()
-    """Paths of the image's system that were other than in the image when it passed."""
+    replaced: dict[str, str] = Field(default={})
+    """Paths of the image's system that were other than in the image when it passed, with the begin of their sha256."""
     cleared: tuple[str, ...] = ()
     """Those that its own container has, and a pass in a fresh one has cleared."""
     unconfirmed: str = ""
@@ -123,9 +123,9 @@ class Calibration(Frozen):
         return {sign.removesuffix(of_step) for sign in usual if sign.endswith(of_step)} if step else usual
 
     @property
-    def replaced(self) -> set[str]:
-        """Paths of the image's system that are other, or hidden, beside a pass of the oracle."""
-        return {path for each in self.of("oracle") if each.is_pass for path in each.replaced}
+    def replaced(self) -> set[tuple[str, str]]:
+        """Paths of the image's system that are other, or hidden, beside a pass of the oracle, with their sums."""
+        return {found for each in self.of("oracle") if each.is_pass for found in each.replaced.items()}
 
     @property
     def wall_sec(self) -> float | None:

@@ -8,8 +8,9 @@ agent's work is brought, rests on the image's own tools.
 from __future__ import annotations
 
 import dataclasses
+import itertools
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from tbench.config.settings import Keep, Verify
@@ -153,10 +154,10 @@ async def _compared_with(
         if policy == "both":
             raise
         return _unconfirmed(shared, f"it could not be looked at what changed: {_words(failure)}")
-    others = tuple(replaced(seen)[:MOST_REPLACED])
+    others = dict(itertools.islice(replaced(seen).items(), MOST_REPLACED))
     shared = _with(shared, tamper=shared.integrity.tamper + told(signs), replaced=others)
     if fill is None or not isinstance(sandbox, Copies):
-        also = f", where of the image's system {listed(others)} is other, or comes later" if others else ""
+        also = f", where of the image's system {listed([*others])} is other, or comes later" if others else ""
         return _with(shared, tamper=(*shared.integrity.tamper, f"{ALONE}{also}"))
     works_fresh = None if oracle is None else oracle.passes_fresh
     fills = [fill, sandbox.copy] if works_fresh else [fill]
@@ -244,10 +245,10 @@ def weighed(shared: Verdict, fresh: Verdict, oracle: Calibration | None, *, need
     return _with(shared, tamper=(*signs, *also))
 
 
-def _beyond_oracle(paths: Sequence[str], oracle: Calibration | None) -> list[str]:
-    """What of the image's system is other than the oracle's passes have it."""
+def _beyond_oracle(others: Mapping[str, str], oracle: Calibration | None) -> list[str]:
+    """What of the image's system is other than the oracle's passes have it: where it lies, and its content."""
     usual = set() if oracle is None else oracle.replaced
-    return [path for path in paths if path not in usual] if len(usual) < MOST_REPLACED else []
+    return [path for path in others if (path, others[path]) not in usual] if len(usual) < MOST_REPLACED else []
 
 
 # -- a verifier that could not run ---------------------------------------------------------------

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import uuid
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -166,7 +166,7 @@ async def test_a_pass_that_needs_the_system_stands_where_nothing_speaks_against_
 
 
 def measured(
-    tests: dict[str, str] | None = None, signs: tuple[str, ...] = (), replaced: Sequence[str] = (), **rewards: float
+    tests: dict[str, str] | None = None, signs: tuple[str, ...] = (), replaced: Mapping[str, str] = {}, **rewards: float
 ) -> Calibration:
     passed: dict[str, Any] = {"agent": "oracle", "reward": 1.0, "rewards": rewards, "tests": {"": tests or {}}}
     passed |= {"signs": signs, "replaced": replaced}
@@ -225,15 +225,15 @@ async def test_a_sign_that_the_passes_of_the_oracle_have_too_says_nothing(judged
 
 async def test_a_pass_in_the_agents_own_container_alone_is_said_to_be_unconfirmed(judged: Any) -> None:
     verdict, kinds = await judged("shared", CHEATS, JUDGES.format("/bin"))
-    assert (verdict.reward, kinds, verdict.integrity.replaced) == (1.0, ["unconfirmed"], ("/usr/bin/cmp",))
+    assert (verdict.reward, kinds, [*verdict.integrity.replaced]) == (1.0, ["unconfirmed"], ["/usr/bin/cmp"])
     assert "/usr/bin/cmp" in verdict.integrity.tamper[0]
 
 
-@pytest.mark.parametrize(
-    ("also", "kinds"), [((), ["needs-system", "system-replaced"]), (["/usr/bin/cmp"], ["needs-system"])]
-)
-async def test_what_the_oracle_replaces_too_says_nothing(judged: Any, also: list[str], kinds: list[str]) -> None:
-    oracle = measured(shared=1.0, isolated=0.0, replaced=also)
+@pytest.mark.parametrize(("is_same", "kinds"), [(False, ["needs-system", "system-replaced"]), (True, ["needs-system"])])
+async def test_what_the_oracle_replaces_by_the_same_says_nothing(judged: Any, is_same: bool, kinds: list[str]) -> None:
+    replaced = (await judged("shared", CHEATS, JUDGES.format("/bin")))[0].integrity.replaced if is_same else {}
+    other = {"/usr/bin/cmp": "0123456789ab"}
+    oracle = measured(shared=1.0, isolated=0.0, replaced=replaced or other)
     assert (await judged("both", CHEATS, JUDGES.format("/bin"), oracle))[1] == kinds
 
 

@@ -102,6 +102,11 @@ class Tests:
         folders = (each for each in above if not f"{self.workdir}/".startswith(f"{each}/"))
         return any(each in self.asked_for for each in (path, *folders)) or (is_file and name in self.asked_for)
 
+    def wants_made(self, program: str) -> bool:
+        """Whether the instruction names a program to be made: one to be installed comes of a package."""
+        installs = rf"\binstall\w*\W+(?:\w+\W+){{0,8}}?{re.escape(program)}\b"
+        return program in self.asked_for and re.search(installs, self.instruction, re.IGNORECASE) is None
+
     @cached_property
     def imports(self) -> frozenset[str]:
         """Names of the modules that the tests import, and of those that test.sh installs for them."""

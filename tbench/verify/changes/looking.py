@@ -19,7 +19,7 @@ from tbench.verify.changes.facts import File, Seen, Tests
 from tbench.verify.changes.image_facts import image_facts
 from tbench.verify.changes.programs import planted_programs
 from tbench.verify.changes.signs import Sign
-from tbench.verify.changes.system import host_signs, is_code
+from tbench.verify.changes.system import host_signs, is_code, may_replace
 from tbench.verify.changes.turning import READ, imported_work, may_mention, turning_signs
 from tbench.verify.report import Facts
 
@@ -100,7 +100,7 @@ def _wanted(seen: Seen) -> tuple[set[str], set[str]]:
             continue
         if READ.fullmatch(basename(path)) or path.endswith("/.git/config"):
             contents.add(path)
-        elif change == "changed" and (is_code(seen, path) or dirname(path) in seen.tests.import_directories):
+        elif may_replace(seen, path) or (change == "changed" and dirname(path) in seen.tests.import_directories):
             sums.add(path)
     return sums - contents, contents
 

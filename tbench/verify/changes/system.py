@@ -55,19 +55,21 @@ def is_code(seen: Seen, path: str) -> bool:
     return path.startswith(seen.interpreters) or any(each.fullmatch(path) for each in (_CODE, _DECIDES))
 
 
-def replaced(seen: Seen) -> list[str]:
-    """Paths of the image's system that are others now, and new ones that programs find before one of the image's.
+def replaced(seen: Seen) -> dict[str, str]:
+    """Paths of the image's system that are others now, and new ones that programs or the tests look for, in order, with
+    the begin of their sums.
 
     Where the tests run beside them, they may not be the tests that the image's own would be.
     """
-    return sorted(
-        path
-        for path, change in seen.changes.items()
-        if is_code(seen, path)
-        and path not in seen.changed_by_tests
-        and not seen.tests.asks_for(path)
-        and ((change == "removed" or seen.differs(path)) if path in seen.image.paths else hides(seen, path))
-    )
+    found = (path for path in sorted(seen.changes) if may_replace(seen, path) and path not in seen.changed_by_tests)
+    sums = {path: seen.now[path].sha256[:12] if path in seen.now else "" for path in found}
+    return {path: each for path, each in sums.items() if path not in seen.image.paths or seen.differs(path)}
+
+
+def may_replace(seen: Seen, path: str) -> bool:
+    """Whether a change at a path of the system can be in the way of the image's own, whatever its content is."""
+    is_in_the_way = path in seen.image.paths or hides(seen, path)
+    return is_code(seen, path) and is_in_the_way and not seen.tests.asks_for(path)
 
 
 def hides(seen: Seen, path: str) -> bool:
@@ -80,7 +82,7 @@ def hides(seen: Seen, path: str) -> bool:
         known = image.modules | tests.imports | tests.provided | _PYTEST
         return top in known or STARTUP.match(name) is not None or name.endswith((".pth", "entry_points.txt"))
     if place in image.search_path:
-        return name in image.tools or (name in tests.words and name not in tests.asked_for)
+        return name in image.tools or (name in tests.words and not tests.wants_made(name))
     if LIBRARY.search(name):
         return name in image.libraries
     source = source_name(path)
