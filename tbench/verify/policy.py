@@ -238,11 +238,14 @@ def weighed(shared: Verdict, fresh: Verdict, oracle: Calibration | None, *, need
         words += WORKS_FRESH if works_fresh else ""
         lower = dataclasses.replace(shared, reward=fresh.reward, metrics=fresh.metrics)
         return _with(lower, tamper=(*signs, f"{DISAGREEMENT} {words}"))
-    words += "; so does the oracle's work" if works_fresh is False else "; no oracle says whether work has to"
-    also = [f"{NEEDS_SYSTEM} {words}"]
-    if others := _beyond_oracle(shared.integrity.replaced, oracle):
-        also.append(f"{SYSTEM_REPLACED} {listed(others)} of the image is other, or comes later")
-    return _with(shared, tamper=(*signs, *also))
+    others = _beyond_oracle(shared.integrity.replaced, oracle)
+    what = f"of the image's system {listed(others)} is other, or comes later" if others else ""
+    if works_fresh is None:
+        words += "; no oracle says whether work has to" + (f"; {what}" if what else "")
+    else:
+        words += "; so does the oracle's work"
+    also = (f"{SYSTEM_REPLACED} {what}, and not as beside the oracle",) if what and works_fresh is False else ()
+    return _with(shared, tamper=(*signs, f"{NEEDS_SYSTEM} {words}", *also))
 
 
 def _beyond_oracle(others: Mapping[str, str], oracle: Calibration | None) -> list[str]:

@@ -146,7 +146,7 @@ def judged(make_task: MakeTask, start_sandbox: Start) -> Any:
         (WORKS, 1.0, {"isolated": 1.0, "shared": 1.0}, []),
         (f"{WORKS} cp /bin/true /bin/c; mv /bin/c /bin/cmp", 1.0, {"isolated": 1.0, "shared": 1.0}, []),
         (CHEATS, 1.0,
-         {"isolated": 0.0, "shared": 1.0}, ["needs-system", "system-replaced"]),
+         {"isolated": 0.0, "shared": 1.0}, ["needs-system"]),
         ("true", 0.0, {}, []),
     ],
     ids=["work", "work and a cheat", "cheat", "nothing"],

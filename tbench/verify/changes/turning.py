@@ -11,7 +11,7 @@ from posixpath import basename, dirname
 
 from tbench.verify.changes.facts import Seen, names
 from tbench.verify.changes.signs import Sign
-from tbench.verify.changes.system import STARTUP, is_system
+from tbench.verify.changes.system import STARTUP, TRIED, is_system
 from tbench.verify.changes.work import is_place_of_work
 
 _OF_DEBIAN = re.compile(
@@ -40,8 +40,6 @@ _LOADED_BY_PYTEST = names(
     time timeit token tokenize traceback types typing unittest urllib uuid warnings weakref xml zipfile zipimport
     zlib pytest _pytest pluggy iniconfig packaging exceptiongroup tomli py pygments attr attrs"""
 )
-_TRIED = names("org java msvcrt nt winreg _winapi _winreg _wmi _scproxy _overlapped vms_lib win32evtlog")
-"""Modules of other systems, which the standard library asks for and goes on without: no python of Linux has them."""
 _ADDS_DIRECTORIES = re.compile(
     r"python[\d.]*\s+(?:-\w+\s+)*-m\b|sys\.path|PYTHONPATH|\bpytest\b(?![^\n]*(?<![\w.-])/tests/)"
 )
@@ -139,13 +137,13 @@ def _pytest_signs(seen: Seen, path: str, name: str) -> Iterator[Sign]:
 def _shadow_signs(seen: Seen, path: str, name: str) -> Iterator[Sign]:
     """Modules of the agent's that hide those which the tests import."""
     directory, stem = dirname(path), name.partition(".")[0]
-    is_looked_in = directory in seen.tests.import_directories or (stem in _TRIED and directory in seen.pth_places)
+    is_looked_in = directory in seen.tests.import_directories or (stem in TRIED and directory in seen.pth_places)
     if not is_looked_in or is_system(seen, path) or not _is_module(seen, path, name) or not seen.differs(path):
         return
     hidden = seen.image.modules | _LOADED_BY_PYTEST | seen.tests.provided
     # What begins with a line is asked for by the standard library alone.
     is_inner = stem.startswith("_") and stem in seen.image.modules and not stem.endswith(("main__", "init__"))
-    if not (stem in _TRIED or is_inner or (stem in hidden and stem in _LOADED_BY_PYTEST | seen.tests.imports)):
+    if not (stem in TRIED or is_inner or (stem in hidden and stem in _LOADED_BY_PYTEST | seen.tests.imports)):
         return
     texts = "\n".join(seen.tests.all_texts)
     is_safe = _SAFE_PATH.search(seen.tests.script) and "sys.path" not in texts
