@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from tbench.errors import TrialError
-from tbench.verify.reward import read_metrics, read_reward, remarks
+from tbench.verify.reward import read_metrics, read_reward, remarks, rewards_of_files
 
 RECORDED = Path(__file__).parents[2].parent / "shared" / "data" / "harbor-trials"
 PYTEST_SUMMARIES = [
@@ -350,3 +350,47 @@ def test_a_metric_that_is_not_there_is_no_verdict_and_those_there_are_named(
 )
 def test_metrics_are_kept_where_they_are_more_than_the_reward(files: dict[str, bytes], kept: dict[str, float]) -> None:
     assert read_metrics(files) == kept
+
+
+# -- encodings -----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("raw", "encoding"),
+    [
+        (b"\xef\xbb\xbf1\n", "UTF-8"),
+        ("1\r\n".encode("utf-16"), "UTF-16"),
+        (b"\xfe\xff" + "1".encode("utf-16-be"), "UTF-16"),
+        ("1".encode("utf-32"), "UTF-32"),
+    ],
+)
+@pytest.mark.parametrize("form", ["reward.txt", "reward.json"])
+def test_a_byte_order_mark_is_remarked_and_the_number_behind_it_counts(raw: bytes, encoding: str, form: str) -> None:
+    if form == "reward.json":
+        raw = raw.decode(encoding).removeprefix("\ufeff").replace("1", '{"reward": 1}').encode(encoding)
+        raw = raw if raw.startswith((b"\xef", b"\xff", b"\xfe")) else b"\xef\xbb\xbf" + raw
+    assert read_reward({form: raw}) == 1.0
+    words = f"reward-encoding: {form} is {encoding} with a byte order mark; Harbor refuses it"
+    assert remarks({form: raw}, 1.0) == (words,)
+
+
+@pytest.mark.parametrize(
+    ("raw", "words"),
+    [
+        ("1".encode("utf-16-le"), "zero bytes in it, as UTF-16 without a byte order mark has"),
+        (b"\xff\xfe1", "begins with the byte order mark of UTF-16, but is none"),
+        (b"1\xa0", "is not UTF-8"),
+    ],
+)
+@pytest.mark.parametrize("form", ["reward.txt", "reward.json"])
+def test_any_other_encoding_is_named_and_no_number(raw: bytes, words: str, form: str) -> None:
+    failed = failure({form: raw})
+    assert failed.type == "verifier_bad_reward"
+    assert f"{form} " in str(failed) and words in str(failed)
+    assert remarks({form: raw}, 1.0) == ()
+
+
+def test_each_file_is_read_by_its_name_and_the_one_that_counts_comes_first() -> None:
+    assert rewards_of_files({"reward.txt": b"0", "reward.json": b'{"reward": 1}'}) == (1.0, 0.0)
+    assert rewards_of_files({"reward.txt": b'{"reward": 1}', "reward.json": b"1"}) == ()
+    assert rewards_of_files({"other.txt": b"1"}) == ()

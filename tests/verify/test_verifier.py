@@ -134,6 +134,9 @@ async def test_of_two_rewards_the_one_in_reward_json_counts(verified: Verified) 
         ("ln -s /etc/hostname /logs/verifier/reward.txt", "verifier_no_reward", "is a symbolic link"),
         ("cd /logs/verifier; echo 1 > a; ln a reward.txt", "verifier_no_reward", "a file with a second name"),
         ("mkfifo /logs/verifier/reward.txt", "verifier_no_reward", "is a fifo"),
+        ("cd /logs; echo 1 >verifier/reward.txt; mv verifier v; ln -s v verifier", "verifier_no_reward", "of its own"),
+        ("cd /logs; mv verifier v; ln -s verifier verifier", "verifier_no_reward", "no longer a directory of its own"),
+        ("truncate -s 10G /logs/verifier/reward.txt", "verifier_bad_reward", "zero bytes"),
         (
             "cd /logs/verifier; mkdir reward.json; echo 1 > reward.txt",
             "verifier_no_reward",
@@ -530,3 +533,23 @@ async def test_a_zero_stands_whatever_the_agents_program_prints(verified: Verifi
     assert (verdict.reward, verdict.integrity.regrades) == (0.0, 0)
     assert verdict.files["verifier/stdout.txt"].endswith(b"curl: command not found\nx\n")
     assert verdict.integrity.remarks == ("tool-failure: a tool of the verifier is missing",)
+
+
+async def test_what_has_no_end_among_the_tests_is_told_and_never_opened(verified: Verified) -> None:
+    script = (
+        "cd /tests; mkfifo pipe.py; ln -s /dev/zero zero.py; truncate -s 5T large.py; rm judge.sh; mkfifo judge.sh\n"
+    )
+    verdict = await verified(f"{script}echo 1 >{AT}", judge="true\n")
+    (changed, new) = verdict.integrity.tamper
+    assert changed == "tests-changed: /tests/judge.sh changed while the tests ran"
+    assert new == "tests-changed: /tests/large.py, /tests/pipe.py, /tests/zero.py came while the tests ran"
+
+
+async def test_what_every_new_container_has_in_dev_is_put_back(verified: Verified) -> None:
+    agent = "cd /dev; rm -rf fd null stdin; mkdir fd null; echo forged >fd/63; ln -s /etc/passwd stdin"
+    test = f"cat <(echo honest) && [ -c /dev/null ] && echo 1 | cat /dev/stdin >{AT}"
+    verdict = await verified(test, agent)
+    assert (verdict.reward, verdict.stdout) == (1.0, b"honest\n")
+    assert [words.partition(" was ")[0] for words in verdict.integrity.repairs] == [
+        "device: /dev/fd", "device: /dev/stdin", "device: /dev/null",
+    ]  # fmt: skip

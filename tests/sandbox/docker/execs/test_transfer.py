@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator
 from typing import Any
+from unittest.mock import patch
 
 import pytest
 
@@ -98,3 +99,39 @@ async def test_files_that_do_not_all_come_are_an_error(
     with pytest.raises(TrialError, match=why) as failed:
         await sandbox.copy([path, "/app/large", "/app/zz"], [])
     assert failed.value.type == "verifier_failed"
+
+
+@pytest.mark.parametrize(
+    "odd",
+    ['for (1 .. 20) { mkdir "b" x 255; chdir "b" x 255 }', 'mkdir "\\xff"', 'mkdir "\\xff"; mkdir "new\\nline"'],
+    ids=["too deep for a path", "no UTF-8", "a line break"],
+)
+async def test_what_the_engine_cannot_name_hides_no_other_change(sandbox: Container, odd: str) -> None:
+    makes = f"cd /app; perl -e '{odd}'; touch '/app/d\u00e9j\u00e0'"
+    await shell(sandbox, f"{makes}; echo >>/etc/debian_version; rm /etc/issue; chmod 700 /srv")
+    changes = await sandbox.changes()
+    found = {
+        path: kind for path, kind in changes.items() if not path.startswith(("/app/b", "/opt/tbench", "/.dockerenv"))
+    }
+    names = {path for path in found if path.startswith("/app/")}
+    assert {path: kind for path, kind in found.items() if path.startswith(("/etc/d", "/etc/i", "/srv", "/usr"))} == {
+        "/etc/debian_version": "changed", "/etc/issue": "removed", "/srv": "changed",
+    }  # fmt: skip
+    assert names == {"/app/d\u00e9j\u00e0"} | ({"/app/\udcff"} if "xff" in odd else set()) | (
+        {"/app/new\1line"} if "new" in odd else set()
+    )
+    copy = await sandbox.copy([path for path in changes if path.startswith("/app/")], [])
+    try:
+        await shell(copy, "test -e '/app/d\u00e9j\u00e0'")
+    finally:
+        await copy.remove()
+
+
+async def test_files_that_cannot_be_brought_are_what_the_agent_can_cause(sandbox: Container) -> None:
+    await shell(sandbox, "echo x >/app/file; mkdir -p /app/new")
+    with (
+        patch.object(transfer, "_UNPACKS", "exec /opt/tbench/bin/busybox cat >/dev/null"),
+        pytest.raises(TrialError) as caught,
+    ):
+        await sandbox.copy(["/app/file"], [])
+    assert (caught.value.type, caught.value.agent_can_cause) == ("verifier_failed", True)
