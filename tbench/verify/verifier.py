@@ -31,6 +31,7 @@ _EVIDENCE = "evidence"
 _KEPT_BYTES = 32 << 20
 _MARGIN_SEC = 60.0
 _COLLECT_SEC = 120.0
+_CONTINUE_SEC = 20.0
 
 
 @dataclass(frozen=True)
@@ -222,6 +223,8 @@ class _Attempt:
         sums = messages[0].handed if "began_at" in known else b""
         collected = await self._part("collect", script, _COLLECT_SEC, known=known, stdin=sums)
         if collected is None:
+            # It was ended while all others in the container stood still.
+            await self.sandbox.shell("kill -CONT -1", timeout_sec=_CONTINUE_SEC, user="root")
             return Facts(timed_out=True), await self._fetched()
         seen, files = read_report([*messages, collected], _KEPT_BYTES)
         folders = (*self.kept, _EVIDENCE)

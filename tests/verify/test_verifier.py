@@ -553,3 +553,16 @@ async def test_what_every_new_container_has_in_dev_is_put_back(verified: Verifie
     assert [words.partition(" was ")[0] for words in verdict.integrity.repairs] == [
         "device: /dev/fd", "device: /dev/stdin", "device: /dev/null",
     ]  # fmt: skip
+
+
+@pytest.mark.slow
+async def test_a_collection_that_takes_too_long_leaves_nobody_frozen(
+    make_task: MakeTask, start_sandbox: Start, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = make_task(test=f"truncate -s 3G /tests/large; echo 1 >{AT}")
+    sandbox = await start_sandbox(path)
+    assert (await sandbox.shell("setsid sleep 300 >/dev/null 2>&1 </dev/null &", timeout_sec=30)).exit_code == 0
+    monkeypatch.setattr("tbench.verify.verifier._COLLECT_SEC", 1.0)
+    assert (await failure(verify(Task.read(path), sandbox))).type == "verifier_timeout"
+    stopped = await sandbox.shell("grep -l '^State:.T' /proc/[0-9]*/status; true", timeout_sec=30)
+    assert stopped.output == b""

@@ -21,6 +21,7 @@ from tbench.verify.changes.programs import planted_programs
 from tbench.verify.changes.signs import Sign
 from tbench.verify.changes.system import host_signs, is_code, may_replace
 from tbench.verify.changes.turning import READ, imported_work, may_mention, turning_signs
+from tbench.verify.changes.work import is_too_deep
 from tbench.verify.report import Facts
 
 _LOOK_SEC = 600.0
@@ -83,6 +84,8 @@ def _unread(seen: Seen, wanted: set[str]) -> Iterator[Sign]:
     for path, change in seen.changes.items():
         if change != "removed" and not path.isprintable() and is_code(seen, path.replace("\n", "?")):
             yield Sign("unread", path, "has a name that cannot be asked for")
+    if deep := [path for path, change in seen.changes.items() if change != "removed" and is_too_deep(path)]:
+        yield Sign("unread", min(deep, key=len), f"and {len(deep) - 1} more lie too deep, and stay behind")
     for path in sorted(wanted & seen.changes.keys()):
         now = seen.now.get(path)
         if now is not None and now.mode >> 12 == 0o10 and not now.sha256:
@@ -96,7 +99,7 @@ def _wanted(seen: Seen) -> tuple[set[str], set[str]]:
     for path, change in seen.changes.items():
         if path.startswith("/etc/") and path.endswith(("/passwd", "/group", "shadow")):
             contents.update(_ACCOUNTS)
-        if change == "removed" or not path.isprintable():
+        if change == "removed" or not path.isprintable() or is_too_deep(path):
             continue
         if READ.fullmatch(basename(path)) or path.endswith("/.git/config"):
             contents.add(path)

@@ -12,7 +12,7 @@ from posixpath import basename, dirname
 from tbench.verify.changes.facts import Seen, names
 from tbench.verify.changes.signs import Sign
 from tbench.verify.changes.system import STARTUP, TRIED, is_system
-from tbench.verify.changes.work import is_place_of_work
+from tbench.verify.changes.work import is_place_of_work, is_too_deep
 
 _OF_DEBIAN = re.compile(
     r"\s*(?:#[^\n]*\n\s*)*try:\s+import apport_python_hook\s+except ImportError:\s+pass\s+else:\s+"
@@ -223,4 +223,9 @@ def _git_values(text: str) -> Iterator[tuple[str, str, str]]:
 
 def may_mention(seen: Seen, path: str) -> bool:
     """Whether a changed path is looked through for words about the verifier: files of the agent's own."""
-    return seen.changes[path] != "removed" and is_place_of_work(seen, path) and not _OF_OTHERS.search(path)
+    return (
+        seen.changes[path] != "removed"
+        and not is_too_deep(path)
+        and is_place_of_work(seen, path)
+        and not _OF_OTHERS.search(path)
+    )

@@ -13,6 +13,8 @@ from tbench.verify.changes.system import hides, is_system, may_come
 _NEVER = re.compile(
     r"/(?:proc|sys|dev|run|tests|logs|solution|boot|opt/tbench|\.tbench-[^/]*)(?:/.*)?|/\.dockerenv|.*/__pycache__(?:/.*)?"
 )
+_LONGEST, _DEEPEST = 3800, 256
+"""Characters and parts of a path."""
 _HOME = re.compile(r"(?P<home>/root|/home/[^/]+)/\.(?P<entry>[^/]+)(?P<rest>/.*)?")
 _SETTINGS = frozenset({"config", "ssh", "pip", "local", "cache", "cargo", "npm"})
 """Directories with a dot in a home that hold settings of programs."""
@@ -48,8 +50,13 @@ def work_of(seen: Seen, signs: Collection[Sign]) -> tuple[list[str], list[str]]:
     return paths, removed
 
 
+def is_too_deep(path: str) -> bool:
+    """Whether a path is longer or deeper than those that programs of a container can be asked about in time."""
+    return len(path) > _LONGEST or path.count("/") > _DEEPEST
+
+
 def _is_work(seen: Seen, path: str, change: str) -> bool:
-    if _NEVER.fullmatch(path):
+    if _NEVER.fullmatch(path) or is_too_deep(path):
         return False
     if path in seen.tests.asked_for:
         return True

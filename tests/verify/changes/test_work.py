@@ -71,3 +71,8 @@ def test_a_program_that_hides_one_of_the_image_s_stays_behind_wherever_the_path_
     tree = type(seen.image)(seen.image.paths, ("/opt/venv/bin", "/app/bin", *seen.image.search_path))
     seen = type(seen)(seen.changes, tree, seen.tests, seen.now, seen.then)
     assert work_of(seen, [])[0] == ["/app/bin/mine", "/app/y"]
+
+
+def test_what_lies_too_deep_stays_behind() -> None:
+    deep = "/app" + "/d" * 300
+    assert work_of(container({deep: b"x", "/app/x": b"x"}), []) == (["/app/x"], [])

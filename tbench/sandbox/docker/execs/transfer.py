@@ -62,7 +62,7 @@ async def transfer(source: Open, target: Open, paths: Collection[str], removed: 
             await trying(_pump, source, target, paths, removed)
     except OSError as error:  # a TimeoutError is one, too
         words = str(error) or f"it took longer than {_TRANSFER_SEC} s"
-        # The engine did its part: it is what the agent left that could not come, unless the machine's disk is full.
+        # The engine did its part: what the agent left could not be brought, unless the machine's disk is full.
         origin = None if "No space left" in words else Origin("copy", is_fresh=False, ran=True)
         raise TrialError(
             "verifier_failed", f"bringing the agent's files into a copy failed: {words}", origin=origin
