@@ -191,13 +191,12 @@ async def test_tests_that_change_while_they_run_are_flagged(verified: Verified) 
     assert "/tests/expected" in verdict.integrity.tamper[0]
 
 
-async def test_tests_that_are_not_what_was_sent_are_not_run(verified: Verified) -> None:
+async def test_tests_that_are_no_longer_what_was_sent_gain_nothing(verified: Verified) -> None:
     # So many lines and no more: a script that grows faster than bash reads it would never end.
     append = "echo 'echo 1 > /logs/verifier/reward.txt' >> /tests/test.sh"
     rewrites = f"n=0; while [ $n -lt 2000 ]; do [ -e /tests/expected ] && {append} && n=$((n+1)); done"
-    failed = await refused(verified(daemon(rewrites)))
-    # It may also come too late for the check, and be caught after the run.
-    assert failed.type in ("verifier_tampered", "verifier_no_reward")
+    # It may come before the check, and be caught by that, or after it, and be caught after the run.
+    await expect_nothing_gained(verified(daemon(rewrites)))
 
 
 async def test_servers_are_no_sign_of_cheating_and_still_answer(verified: Verified) -> None:

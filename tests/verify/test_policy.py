@@ -17,7 +17,7 @@ from tbench.agents.trial_agent import AgentReport, Workplace
 from tbench.config.settings import Verify
 from tbench.errors import TrialError
 from tbench.events import Events
-from tbench.results import TrialResult
+from tbench.results import TrialResult, is_weak
 from tbench.runs.plan import sandbox_settings
 from tbench.runs.regrade import regrade
 from tbench.runs.run import Run
@@ -111,7 +111,7 @@ async def test_a_pass_takes_few_calls_to_the_engine(
     await verify_by(policy, Task.read(path), first)  # what the image holds is known from here on
     before = engine.calls.copy()
     verdict = await verify_by(policy, Task.read(path), second)
-    assert (verdict.reward, verdict.integrity.tamper) == (1.0, ())
+    assert (verdict.reward, all(map(is_weak, verdict.integrity.tamper))) == (1.0, True)
     assert (engine.calls - before).total() <= most, engine.calls - before
 
 
@@ -402,7 +402,7 @@ async def test_a_pass_of_a_trial_that_is_verified_again_is_held_to_the_oracles(
     (change,) = await regrade(partial(DockerBackend, engine), directory, (), None, print)
     assert change.after is not None and change.after.reward == 1.0
     words = "unlike-oracle: of 1 tests that the oracle passes 1 not shown (t::test_a)"
-    assert change.after.integrity.tamper == (words,)
+    assert change.after.integrity.tamper[-1] == words
 
 
 async def test_a_trial_is_verified_again_with_the_consent_that_it_had(
