@@ -220,7 +220,7 @@ def _of_version_1(old: Mapping[str, Any]) -> dict[str, Any]:
             "shell_state": shell_state,
         },
         "sandbox": _taken(old, _SANDBOX),
-        "verify": {"mode": old.get("verify")},
+        "verify": {"mode": old.get("verify") or "shared"},
         "schedule": _taken(old, _SCHEDULE),
     }
     config = RunConfig().model_dump(mode="json")

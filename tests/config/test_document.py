@@ -218,6 +218,7 @@ def test_what_version_1_says_of_the_run_itself_is_kept() -> None:
     }
     assert document.config == a_config(
         source="tasks",
+        verify="shared",
         seeds=2,
         concurrency=1,
         base_url="http://127.0.0.1:8197/v1",

@@ -263,8 +263,7 @@ async def test_passes_are_held_to_what_was_found_out_after_them_before_the_run_h
     outcome = await runs()
     assert runs.measures.known.keys() == {"beta"}
     words = "unlike-oracle: of 2 tests that the oracle passes 1 not shown (t::test_b)"
-    alone = "unconfirmed: it passed in the agent's own container alone"
-    tamper = {"alpha": (alone,), "beta": (alone, words)}
+    tamper = {"alpha": (), "beta": (words,)}
     assert {each.task: each.integrity.tamper for each in outcome.results} == tamper
     stored = read_run(runs.directory).results
     assert {each.task: each.integrity.tamper for each in stored if each.final} == tamper

@@ -18,6 +18,7 @@ from tbench.runs.resume import EarlierRun
 from tbench.tasks.sources import TaskSet, read_tasks
 
 BASH = {**A_MODEL, "agent": "tbench:bash-tool", "protocol": "bash-tool", "shell_state": "persistent"}
+SHARED = {"verify": "shared"}
 AS_IN_VERSION_1 = {"seed_scheme": "bare", "send_reasoning": "off"}
 UNUSUAL: dict[str, Any] = {
     **A_MODEL, "agent": "tbench:bash-block", "protocol": "bash-block", "temperature": 0.3, "extra_body": {"top_k": 20},
@@ -53,7 +54,7 @@ def test_the_longest_trials_come_first_where_that_is_asked_for(make_task: Any, t
 )
 def test_an_id_stays_what_it_was(known: dict[str, Any], digest: str) -> None:
     # Written down by version 1: a change of them makes every stored run look unfinished.
-    assert trial_id("alpha", "0123", 7, a_plan(**known | AS_IN_VERSION_1)) == f"alpha.s7.{digest}"
+    assert trial_id("alpha", "0123", 7, a_plan(**SHARED | known | AS_IN_VERSION_1)) == f"alpha.s7.{digest}"
 
 
 def test_the_seed_scheme_makes_another_trial_where_a_model_is_sent_seeds() -> None:
@@ -171,9 +172,9 @@ OLD: dict[str, Any] = {
 
 
 def test_the_oldest_runs_go_on_whatever_their_preset_says_now() -> None:
-    check(read_document(OLD), BASH | AS_IN_VERSION_1)
+    check(read_document(OLD), SHARED | BASH | AS_IN_VERSION_1)
     with pytest.raises(UsageError, match="shell_state"):
-        check(read_document(OLD), BASH | AS_IN_VERSION_1 | {"shell_state": "fresh"})
+        check(read_document(OLD), SHARED | BASH | AS_IN_VERSION_1 | {"shell_state": "fresh"})
     with pytest.raises(UsageError, match='seed_scheme: "bare" → "hashed"'):
         check(read_document(OLD), BASH | {"send_reasoning": "off"})
 

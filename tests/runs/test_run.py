@@ -469,8 +469,11 @@ class PlainBackend(FakeBackend):
     [
         ({"verify": "isolated"}, "--verify isolated: the plain backend cannot compare a sandbox with its image"),
         ({"verify": "both"}, "--verify both: the plain backend cannot compare a sandbox with its image"),
-        ({"snapshot": True}, "--snapshot: the plain backend cannot take snapshots"),
-        ({"keep": "failed"}, "--keep failed: the plain backend cannot keep a sandbox beyond its run"),
+        ({"snapshot": True, "verify": "shared"}, "--snapshot: the plain backend cannot take snapshots"),
+        (
+            {"keep": "failed", "verify": "shared"},
+            "--keep failed: the plain backend cannot keep a sandbox beyond its run",
+        ),
     ],
 )
 async def test_a_mode_that_the_backend_cannot_do_is_refused_before_anything_starts(

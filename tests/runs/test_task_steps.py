@@ -340,8 +340,9 @@ async def test_a_setup_that_fails_says_its_last_words(bench: Bench, make_task: M
 async def test_what_the_integrity_rests_on_names_its_step(bench: Bench, make_task: MakeTask) -> None:
     both = text(1) | metrics(reward=0.5)
     result = await bench.run(step_task(make_task, "one", "two"), JudgedSandbox(both, both))
-    assert [sign.partition(": ")[0] for sign in result.integrity.tamper] == ["other-reward", "other-reward"]
-    assert [sign.rpartition(" (step ")[2] for sign in result.integrity.tamper] == ["one)", "two)"]
+    kinds = [sign.partition(": ")[0] for sign in result.integrity.tamper]
+    assert kinds == ["other-reward", "unconfirmed"] * 2
+    assert [sign.rpartition(" (step ")[2] for sign in result.integrity.tamper] == ["one)", "one)", "two)", "two)"]
 
 
 # -- what is told --------------------------------------------------------------------------------

@@ -97,7 +97,7 @@ def test_two_runs_of_one_configuration_are_comparable_wherever_they_went() -> No
         ({"prompt_hash": "q"}, 'agent.prompt: "p" → "q"'),
         ({"steps": None}, "limits.steps: 100 → null"),
         ({"timeout_multiplier": 2.0}, "overrides.timeout_multiplier: 1.0 → 2.0"),
-        ({"verify": "isolated"}, 'verify.mode: "shared" → "isolated"'),
+        ({"verify": "isolated"}, 'verify.mode: "both" → "isolated"'),
         ({"network": "none"}, 'sandbox.network: "task" → "none"'),
         ({"version": "0.2.0"}, 'tbench: "0.1" → "0.2"'),
     ],
