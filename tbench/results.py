@@ -125,8 +125,8 @@ class ImageOrigin(Frozen):
 
 
 NOTHING_SEEN = Integrity()
-_WEAK = """git-hook-added verifier-ended needs-system unconfirmed cleared fails-with-work failed-tests
-    other-reward unread"""
+_WEAK = """tests-touched git-hook-added verifier-ended needs-system unconfirmed cleared fails-with-work failed-tests
+    other-reward unread left-out system-added"""
 WEAK_SIGNALS = frozenset(_WEAK.split())
 """Kinds of signs of tampering that are often honest work."""
 

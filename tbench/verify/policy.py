@@ -21,8 +21,9 @@ from tbench.sandbox.backend import Compares, Copies, Fill, MakesRoom, Sandbox, c
 from tbench.tasks.task import Task
 from tbench.text import plain
 from tbench.verify.calibration import Calibration, unlike_oracle
+from tbench.verify.changes.facts import Seen
 from tbench.verify.changes.looking import look
-from tbench.verify.changes.signs import listed, told
+from tbench.verify.changes.signs import Sign, listed, told
 from tbench.verify.changes.system import replaced
 from tbench.verify.changes.work import comes_along, work_of
 from tbench.verify.tests_shown import tests_shown
@@ -31,7 +32,8 @@ from tbench.verify.verifier import Verdict, VerifierFailed, is_unjudged, unjudge
 MOST_REPLACED = 100
 """Most paths of the image's system that are named as replaced."""
 UNLIKE_ORACLE, NEEDS_SYSTEM, DISAGREEMENT = "unlike-oracle:", "needs-system:", "disagreement:"
-SYSTEM_REPLACED, _NOT_FRESH = "system-replaced:", "unconfirmed: no verdict in a fresh container"
+SYSTEM_REPLACED, SYSTEM_ADDED = "system-replaced:", "system-added:"
+_NOT_FRESH = "unconfirmed: no verdict in a fresh container"
 CLEARED, AS_THE_ORACLE = "cleared: ", ", as with the oracle"
 WORKS_FRESH = "; the oracle's work passes in a fresh one"
 """Begins and ends of signs that came out as they are by what was known of the task."""
@@ -117,7 +119,7 @@ async def _in_a_copy(task: Task, sandbox: Sandbox) -> Verdict:
         raise TrialError("verifier_failed", "this sandbox cannot be copied, so nothing can be verified in a copy")
     async with copy_begun(sandbox) as fill:
         seen, signs = await look(task, sandbox)
-        verdict = await _with_work(task, fill, *work_of(seen, signs))
+        verdict = await _in_fresh(task, [fill, sandbox.copy], seen, signs, wanted=1.0, again=False)
     along = told(sign for sign in signs if comes_along(sign, seen)) if verdict.reward > 0 else ()
     return _with(verdict, tamper=verdict.integrity.tamper + along)
 
@@ -160,9 +162,9 @@ async def _compared_with(
         also = f", where of the image's system {listed([*others])} is other, or comes later" if others else ""
         return _with(shared, tamper=(*shared.integrity.tamper, f"{ALONE}{also}"))
     works_fresh = None if oracle is None else oracle.passes_fresh
-    fills = [fill, sandbox.copy] if works_fresh else [fill]
+    fills = [fill, sandbox.copy]
     try:
-        fresh = await _in_fresh(task, fills, *work_of(seen, signs), wanted=shared.reward)
+        fresh = await _in_fresh(task, fills, seen, signs, wanted=shared.reward, again=bool(works_fresh))
     except VerifierFailed as failure:
         if works_fresh:
             # Whoever keeps the tests from a verdict where the oracle's work has one gains nothing by it.
@@ -179,26 +181,35 @@ async def _compared_with(
 
 
 async def _in_fresh(
-    task: Task, fills: Sequence[Fill], paths: Sequence[str], removed: Sequence[str], *, wanted: float
+    task: Task, fills: Sequence[Fill], seen: Seen, signs: Sequence[Sign], *, wanted: float, again: bool
 ) -> Verdict:
-    """The best verdict of as many fresh containers as it takes to come to the `wanted` reward: a verifier may be flaky,
-    and no pass is taken away for that. Raises TrialError where none comes to a verdict."""
-    best: Verdict | None = None
+    """The best verdict of a fresh container with the work, and of another where that has not the `wanted` reward.
+
+    The other one has what was added to the system besides, if something was; else it is there where `again` says so: a
+    verifier may be flaky, and no pass is taken away for that. Raises TrialError where none comes to a verdict.
+    """
+    works = [work_of(seen, signs, with_system=False)]
+    if (more := work_of(seen, signs)) != works[0] or again:
+        works.append(more)
+    found: list[Verdict] = []
     failed: VerifierFailed | None = None
-    for fill in fills:
+    for fill, work in zip(fills, works, strict=False):
         try:
-            verdict = await _with_work(task, fill, paths, removed)
+            verdict = await _with_work(task, fill, *work)
         except VerifierFailed as failure:
             failed = failure
             continue
-        if best is None or verdict.reward > best.reward:
-            best = verdict
-        if canonical(best.reward) >= canonical(wanted):
+        if work != works[0] and verdict.reward > max((each.reward for each in found), default=0.0):
+            added = [path for path in more[0] if path not in set(works[0][0])]
+            words = f"{SYSTEM_ADDED} it passes only with {listed(added)}, added to the system"
+            verdict = _with(verdict, tamper=(*verdict.integrity.tamper, words))
+        found.append(verdict)
+        if canonical(verdict.reward) >= canonical(wanted):
             break
-    if best is None:
+    if not found:
         assert failed is not None
         raise failed
-    return best
+    return max(found, key=lambda each: each.reward)
 
 
 def _words(failure: TrialError) -> str:

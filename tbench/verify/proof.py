@@ -65,6 +65,9 @@ def _planted(facts: Facts) -> Iterator[str]:
         yield "planted-tests: /tests/test.sh was there before the tests"
     if facts.changed_tests:
         yield f"tests-changed: {_listed(facts.changed_tests)} changed while the tests ran"
+    if touched := [path for path in facts.touched_tests if path not in facts.changed_tests]:
+        kind = "tests-changed" if "/tests/test.sh" in touched else "tests-touched"
+        yield f"{kind}: {_listed(touched)} was written, or got another mode, while the tests ran"
     if facts.new_tests:
         yield f"tests-changed: {_listed(facts.new_tests)} came while the tests ran"
 

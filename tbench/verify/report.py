@@ -23,8 +23,8 @@ class Facts:
     timed_out: bool = False
     leftovers: int = 0
     """Number of the agent's processes, besides the terminal's own, when the verifier began."""
-    began_at: str = ""
-    """When test.sh began, in seconds by the container's clock; empty where that is not known."""
+    staged_at: str = ""
+    """When the tests were about to be put there, in seconds of the machine's clock; empty where they were not."""
     outlived: int = 0
     """Number of processes that began after the tests did and were still there when test.sh had ended."""
     forged: tuple[str, ...] = ()
@@ -40,6 +40,8 @@ class Facts:
     evidence: tuple[str, ...] = ()
     repairs: tuple[str, ...] = ()
     changed_tests: tuple[str, ...] = ()
+    touched_tests: tuple[str, ...] = ()
+    """Files of /tests that were written, or got another mode, while the tests ran, whatever they are now."""
     new_tests: tuple[str, ...] = ()
     """Code, and settings of test runners, that came to /tests while the tests ran."""
     has_watcher: bool = False
@@ -129,7 +131,7 @@ def read_report(messages: Sequence[PartOutput], limit_bytes: int) -> tuple[Facts
         exit_code=int(code) if code.isdigit() else None,
         timed_out=found.get("late", ["0"])[0] == "1",
         leftovers=_number(found.get("left")),
-        began_at=began_at if re.fullmatch(r"\d+\.\d+", began_at := found.get("began_at", [""])[0]) else "",
+        staged_at=staged_at if re.fullmatch(r"\d+\.\d+", staged_at := found.get("staged_at", [""])[0]) else "",
         outlived=_number(found.get("outlived")),
         out_of_memory=len(set(found.get("killed", ()))) > 1,
         forged=tuple(found.get("forged", ())) + foreign,
@@ -138,6 +140,7 @@ def read_report(messages: Sequence[PartOutput], limit_bytes: int) -> tuple[Facts
         evidence=tuple(found.get("evidence", ())),
         repairs=tuple(found.get("repair", ())),
         changed_tests=tuple(found.get("changed", ())),
+        touched_tests=tuple(found.get("touched", ())),
         new_tests=tuple(found.get("new", ())),
         has_watcher="began" in found,
         has_ended="ended" in found,

@@ -63,6 +63,7 @@ class VerifierScript:
             "LIMIT_SEC": str(max(1, round(self.timeout_sec))),
             "AGAIN": "1" if self.again else "",
             "USES_APT": "1" if self.uses_apt else "",
+            "BEGAN_AT": known.get("began_at", ""),
             "TICKS": known.get("ticks", ""),
         }
         return {f"TBENCH_VERIFIER_{name}": value for name, value in values.items()}

@@ -18,10 +18,11 @@ again=$TBENCH_VERIFIER_AGAIN         # not empty: a verifier ran here before
 uses_apt=$TBENCH_VERIFIER_USES_APT   # not empty: test.sh mentions apt or dpkg
 brought=$TBENCH_VERIFIER_BROUGHT     # not empty: the image has the tests, and none arrive
 kept=$TBENCH_VERIFIER_KEPT           # folders of /logs that are printed, a line each
+began_at=$TBENCH_VERIFIER_BEGAN_AT   # collect: when test.sh began, in seconds; empty where it did not
 began_ticks=$TBENCH_VERIFIER_TICKS   # collect: when test.sh began, in ticks of the machine's clock; empty where it did not
 unset TBENCH_VERIFIER_PART TBENCH_VERIFIER_STAGE TBENCH_VERIFIER_DIGEST TBENCH_VERIFIER_LINES TBENCH_VERIFIER_WORKDIR \
     TBENCH_VERIFIER_LIMIT_SEC TBENCH_VERIFIER_AGAIN TBENCH_VERIFIER_USES_APT TBENCH_VERIFIER_TICKS \
-    TBENCH_VERIFIER_BROUGHT TBENCH_VERIFIER_KEPT
+    TBENCH_VERIFIER_BEGAN_AT TBENCH_VERIFIER_BROUGHT TBENCH_VERIFIER_KEPT
 
 busybox=/opt/tbench/bin/busybox
 limit=/opt/tbench/bin/limit
@@ -276,8 +277,11 @@ end_outlived() {
 prepare() {
     mend_devices
     [ -z "$again" ] || mend
-    stage_tests
+    # Whoever waits for the tests is there before them.
     count_left
+    # shellcheck disable=SC3028 # busybox has it
+    note staged_at "$EPOCHREALTIME"
+    stage_tests
     if [ -n "$uses_apt" ] && [ -z "$again" ]; then
         # Nobody can hold its lock where nobody is left, or have left it half configured who did not use it.
         read_begin
@@ -343,6 +347,11 @@ note_oddities() {
         break
     done
     [ -n "$sums" ] || return
+    # What was written and put back. Change times cannot be set from inside.
+    [ -z "$began_at" ] || report="$report$({
+        printf '%s\n' "$sums" | $busybox sed 's/^[^/]*//'
+        /opt/tbench/bin/changed "$began_at" /tests | $busybox grep -v /__pycache__/
+    } | $busybox sort | $busybox uniq -d | $busybox sed "s/^/touched$tab/" | first 20 touched)$newline"
     # Python itself brings bytecode up to date.
     sums=$(printf '%s\n' "$sums" | $busybox grep -v /__pycache__/)
     now=$(sum_up | $busybox grep -v /__pycache__/)

@@ -24,7 +24,7 @@ def read(*outputs: bytes, limit: int = LIMIT) -> tuple[Facts, dict[str, bytes]]:
 def test_every_kind_of_line_is_a_fact() -> None:
     tests = (
         *("code\t137", "late\t1", "left\t2", "evidence\t/tests", "evidence\t/tests/x", "repair\tcwd: gone"),
-        *("forged\tit was", "killed\t2", "began_at\t12.5", "began\t"),
+        *("forged\tit was", "killed\t2", "staged_at\t12.5", "began\t"),
         *("told\t+/tests/test.sh:3 echo 1", "told_by\t7 +/tests/test.sh:3 echo 0", "wrote_last\tand others spoke"),
         *("called\t+/tests/test.sh:2 pytest", "program\t/x/y", "runner\t/x/pytest", "unlooked\t", "cut\t", "halted\t"),
     )
@@ -41,7 +41,7 @@ def test_every_kind_of_line_is_a_fact() -> None:
         exit_code=137,
         timed_out=True,
         leftovers=2,
-        began_at="12.5",
+        staged_at="12.5",
         out_of_memory=True,
         forged=("it was",),
         evidence=("/tests", "/tests/x"),
@@ -120,7 +120,7 @@ def test_bash_never_began_where_nothing_else_tells_why_it_was_not_heard(more: st
 
 
 def test_nothing_that_is_not_well_formed_is_taken_for_a_number_or_a_time() -> None:
-    facts, _ = read(printed("left\tx", "peak\t-1", "began_at\t1.5x", "code\t", "killed\t1", "killed\t1"))
-    assert (facts.leftovers, facts.memory_peak_bytes, facts.began_at, facts.exit_code) == (0, 0, "", None)
+    facts, _ = read(printed("left\tx", "peak\t-1", "staged_at\t1.5x", "code\t", "killed\t1", "killed\t1"))
+    assert (facts.leftovers, facts.memory_peak_bytes, facts.staged_at, facts.exit_code) == (0, 0, "", None)
     assert not facts.out_of_memory
     assert read() == (Facts(is_complete=True), {})

@@ -566,3 +566,11 @@ async def test_a_collection_that_takes_too_long_leaves_nobody_frozen(
     assert (await failure(verify(Task.read(path), sandbox))).type == "verifier_timeout"
     stopped = await sandbox.shell("grep -l '^State:.T' /proc/[0-9]*/status; true", timeout_sec=30)
     assert stopped.output == b""
+
+
+@pytest.mark.parametrize("kind", ["tests-changed", "tests-touched"])
+async def test_what_was_written_and_put_back_while_the_tests_ran_is_seen(verified: Verified, kind: str) -> None:
+    file = "test.sh" if kind == "tests-changed" else "judge.sh"
+    writes = f"cp -p /tests/{file} /x; echo >> /tests/{file}; cat /x > /tests/{file}; touch -r /x /tests/{file}\n"
+    verdict = await verified(f"{writes}echo 1 > /logs/verifier/reward.txt\n", judge="true\n")
+    assert kind in [sign.partition(":")[0] for sign in verdict.integrity.tamper]

@@ -200,7 +200,9 @@ class Seen:
     made_by_tests: frozenset[str] = frozenset()
     """Paths that were made while the tests ran."""
     changed_by_tests: frozenset[str] = frozenset()
-    """Paths of the system that were written while the tests ran: test.sh may install what it needs."""
+    """Paths that were written while the tests ran: test.sh may install what it needs."""
+    left_out: frozenset[str] = frozenset()
+    """Paths of the work that are brought nowhere, whatever lies below them."""
 
     @cached_property
     def homes(self) -> frozenset[str]:

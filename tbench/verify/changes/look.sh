@@ -1,8 +1,8 @@
 # shellcheck shell=dash
 # Tells what lies at paths, for the tools volume's busybox ash as root. On standard input a line per path: what is wanted
 # of it (s: its sum, c: its content too, g: whether it holds words of the pattern, or too much), tab, path.
-# Prints modes, sums, the files with such words, those of 4 GB or more, what was made lately, what of the system was changed
-# lately and an archive of the contents, a zero byte between.
+# Prints modes, sums, the files with such words, those of 4 GB or more, links that lead to tests, to processes
+# or nowhere, what was made lately, what was changed lately and an archive of the contents, a zero byte between.
 pattern=$TBENCH_LOOK_PATTERN
 alone=$TBENCH_LOOK_ALONE   # not empty: nobody else in the container may move meanwhile
 since=$TBENCH_LOOK_SINCE   # not empty: what was made since is told
@@ -34,9 +34,17 @@ printf '\0'
 # shellcheck disable=SC2016 # the inner shell's
 paths g | $busybox xargs -0 $busybox sh -c 'exec /opt/tbench/bin/busybox find "$@" -maxdepth 0 -type f -size +8388607' - 2>/dev/null
 printf '\0'
+# shellcheck disable=SC2016 # the inner shell's
+paths g | $busybox xargs -0 $busybox sh -c 'exec /opt/tbench/bin/busybox find "$@" -maxdepth 0 -type l' - 2>/dev/null |
+    while read -r link; do
+        case "$($busybox readlink -f "$link")/" in
+            /tests/* | /logs/* | /solution/* | /proc/* | /) printf '%s\n' "$link" ;;
+        esac
+    done
+printf '\0'
 [ -z "$since" ] || /opt/tbench/bin/changed -b "$since" /
 printf '\0'
-[ -z "$since" ] || /opt/tbench/bin/changed "$since" /etc /usr /lib64 /opt 2>/dev/null
+[ -z "$since" ] || /opt/tbench/bin/changed "$since" / 2>/dev/null
 printf '\0'
 paths c | files 512 2>/dev/null | $busybox xargs -0 $busybox tar -chf - 2>/dev/null
 $busybox rm -f $list

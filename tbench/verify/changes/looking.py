@@ -54,13 +54,21 @@ async def look(task: Task, sandbox: Sandbox, facts: Facts | None = None) -> tupl
     seen = Seen(changes, image.tree, tests, given=given)
     sums, contents = _wanted(seen)
     mentioning = {path for path in changes if may_mention(seen, path)}
-    since = facts.began_at if facts else ""
-    now, mentions, large, made, touched = await _files(sandbox, sums, contents, mentioning, since=since, alone=True)
+    since = facts.staged_at if facts else ""
+    now, mentions, large, links, made, touched = await _files(
+        sandbox, sums, contents, mentioning, since=since, alone=True
+    )
     then = await image.files(sums | contents, now)
     seen = dataclasses.replace(
         seen, now=now, then=then, mentions=mentions, made_by_tests=made, changed_by_tests=touched
     )
     left = [Sign("unread", path, "has 4 GB or more, and stays behind") for path in large]
+    left += [Sign("left-out", path, "leads to the tests, to a process or nowhere") for path in links]
+    if facts is not None and facts.leftovers:
+        why = "was written beside processes of the agent while it was tested"
+        folders = {dirname(path) for path in seen.image.paths | changes.keys()}
+        left += [Sign("left-out", path, why) for path in sorted(touched & mentioning - made - folders)]
+    seen = dataclasses.replace(seen, left_out=frozenset(sign.path for sign in left if sign.kind == "left-out"))
     signs = [*host_signs(seen), *turning_signs(seen), *_unread(seen, sums | contents), *left]
     if facts is not None:
         signs += planted_programs(facts, seen.image.paths, seen.tests)
@@ -114,9 +122,9 @@ async def _contents(original: Sandbox, paths: set[str]) -> dict[str, File]:
 
 async def _files(
     sandbox: Sandbox, sums: set[str], contents: set[str], mentioning: set[str], *, since: str = "", alone: bool = False
-) -> tuple[dict[str, File], tuple[str, ...], tuple[str, ...], frozenset[str], frozenset[str]]:
-    """What lies at the paths, which of `mentioning` speak of the verifier, which are too large to be brought, what was
-    made `since` a time, and what was written since then where the system lies.
+) -> tuple[dict[str, File], tuple[str, ...], tuple[str, ...], tuple[str, ...], frozenset[str], frozenset[str]]:
+    """What lies at the paths, which of `mentioning` speak of the verifier, which are too large to be brought, which are
+    links to the tests, to processes or nowhere, what was made `since` a time, and what was written since then.
 
     `alone` keeps all others in the container still.
     """
@@ -136,14 +144,15 @@ async def _files(
             with contextlib.suppress(TrialError):
                 await sandbox.shell("kill -CONT -1", timeout_sec=_CONTINUE_SEC, user="root")
         raise
-    modes, sha256, mentions, large, made, touched, archive = (told.split(b"\0", 6) + [b""] * 7)[:7]
+    modes, sha256, mentions, large, links, made, touched, archive = (told.split(b"\0", 7) + [b""] * 8)[:8]
     held = unpack(io.BytesIO(archive), _CONTENT_BYTES, whole_names=True)
     digests = sums_by_path(_text(sha256))
     files = {
         path: File(int(mode, 16), digests.get(path, ""), held.get(path.lstrip("/")))
         for path, mode in _modes(modes).items()
     }
-    return files, _lines(mentions), _lines(large), frozenset(_lines(made)), frozenset(_lines(touched))
+    lines = _lines(mentions), _lines(large), _lines(links)
+    return files, *lines, frozenset(_lines(made)), frozenset(_lines(touched))
 
 
 def _lines(data: bytes) -> tuple[str, ...]:

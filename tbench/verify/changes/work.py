@@ -23,7 +23,7 @@ _SETTING = re.compile(r"(?:rc|init|_?profile|_?config|_aliases|_logout|\..*)?$")
 _NODE = re.compile(r"(?P<above>.*?)/node_modules/.*")
 _BY_CONTENT = frozenset({"module-patched", "mentions-verifier"})
 """Kinds of signs about the text of a file, wherever it lies."""
-_BROUGHT = frozenset({"git-hook-added", "unread"})
+_BROUGHT = frozenset({"git-hook-added", "unread", "left-out"})
 """Kinds of signs whose paths are the agent's work all the same."""
 
 
@@ -32,8 +32,9 @@ def comes_along(sign: Sign, seen: Seen) -> bool:
     return sign.kind == "hosts" or (sign.kind in _BY_CONTENT and seen.tests.asks_for(sign.path))
 
 
-def work_of(seen: Seen, signs: Collection[Sign]) -> tuple[list[str], list[str]]:
-    """Paths to bring and paths to remove: all that no sign speaks against, where an agent works.
+def work_of(seen: Seen, signs: Collection[Sign], *, with_system: bool = True) -> tuple[list[str], list[str]]:
+    """Paths to bring and paths to remove: all that no sign speaks against, where an agent works, and what it added to
+    the system (`with_system`).
 
     What the instruction asks for is brought whatever its text says.
     """
@@ -43,9 +44,9 @@ def work_of(seen: Seen, signs: Collection[Sign]) -> tuple[list[str], list[str]]:
     paths: list[str] = []
     removed: list[str] = []
     for path, change in seen.changes.items():
-        if path in against or path in seen.made_by_tests or path.startswith(folders):
+        if path in against or path in seen.made_by_tests | seen.left_out or path.startswith(folders):
             continue
-        if _is_work(seen, path, change):
+        if _is_work(seen, path, change, with_system):
             (removed if change == "removed" else paths).append(path)
     return paths, removed
 
@@ -55,13 +56,13 @@ def is_too_deep(path: str) -> bool:
     return len(path) > _LONGEST or path.count("/") > _DEEPEST
 
 
-def _is_work(seen: Seen, path: str, change: str) -> bool:
+def _is_work(seen: Seen, path: str, change: str, with_system: bool) -> bool:
     if _NEVER.fullmatch(path) or is_too_deep(path):
         return False
     if path in seen.tests.asked_for:
         return True
     if is_system(seen, path):
-        return may_come(seen, path, change)
+        return with_system and may_come(seen, path, change)
     return is_place_of_work(seen, path) and not (dirname(path) in seen.image.search_path and hides(seen, path))
 
 

@@ -76,3 +76,11 @@ def test_a_program_that_hides_one_of_the_image_s_stays_behind_wherever_the_path_
 def test_what_lies_too_deep_stays_behind() -> None:
     deep = "/app" + "/d" * 300
     assert work_of(container({deep: b"x", "/app/x": b"x"}), []) == (["/app/x"], [])
+
+
+def test_what_was_added_to_the_system_comes_along_where_that_is_asked_for() -> None:
+    accounts = IMAGE["/etc/passwd"] + b"a:x:9:9::/:/\n"
+    seen = container({"/app/x": b"x", "/usr/local/bin/mine": b"x", "/etc/passwd": accounts})
+    assert work_of(seen, [], with_system=False)[0] == ["/app/x"]
+    assert work_of(seen, [])[0] == ["/app/x", "/usr/local/bin/mine", "/etc/passwd"]
+    assert work_of(container({"/app/x": b"x"}, left_out=frozenset({"/app/x"})), []) == ([], [])
