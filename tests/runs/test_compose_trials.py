@@ -121,7 +121,7 @@ async def test_a_task_of_two_containers_is_run_and_judged(
     async with tbench.Runner(config, directory=tmp_path / run_name) as runner:
         record = await runner.trial(letter)
     assert (record.reward, record.result.error) == (reward, None)
-    assert record.result.integrity.tamper == ()
+    assert not [sign for sign in record.result.integrity.tamper if not sign.startswith("unconfirmed:")]
     assert (record.directory / "services" / "mailbox.log").read_text() == "open\n"
     of_run = {"label": f"{LABEL_RUN}={record.result.run}"}
     api = engine.api
