@@ -131,7 +131,9 @@ WEAK_SIGNALS = frozenset(_WEAK.split())
 """Kinds of signs of tampering that are often honest work."""
 
 
-ALONE = "unconfirmed: it passed in the agent's own container alone"
+UNCONFIRMED = "unconfirmed:"
+"""Begin of the signs that say why no fresh container has confirmed a pass."""
+ALONE = f"{UNCONFIRMED} it passed in the agent's own container alone"
 """Begin of the sign of every pass that no fresh container was asked about."""
 
 

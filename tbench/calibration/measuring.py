@@ -12,7 +12,7 @@ from typing import Any
 from tbench.api.runner import Runner, TrialFailed
 from tbench.config.settings import AgentConfig, OverridesConfig, RunConfig, VerifyConfig
 from tbench.errors import TrialError
-from tbench.results import ErrorInfo, TrialResult, is_weak
+from tbench.results import UNCONFIRMED, ErrorInfo, TrialResult, is_weak
 from tbench.reward import reward_text
 from tbench.runs.beside import Spare
 from tbench.runs.overrides import as_configured
@@ -198,7 +198,7 @@ def _measured(
         signs=tuple(sign for sign in tamper if not is_weak(sign)),
         replaced=result.integrity.replaced,
         cleared=tuple(sign.removeprefix(CLEARED) for sign in tamper if sign.startswith(CLEARED)),
-        unconfirmed=next((sign for sign in tamper if sign.startswith("unconfirmed:")), ""),
+        unconfirmed=next((sign for sign in tamper if sign.startswith(UNCONFIRMED)), ""),
         tests={name: tests_shown(each) for name, each in logs.items()},
         reward_writes=result.integrity.reward_writes,
         solution_sec=result.timings.agent_sec,

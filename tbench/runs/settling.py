@@ -152,21 +152,17 @@ def _settled(verdict: Verdict, oracle: Calibration, task: Task, directory: Path)
         signs = [sign for sign in signs if sign not in lower]
         stands = any(sign.startswith(NEEDS_SYSTEM) for sign in lower)
         metrics = verdict.metrics if stands else _metrics(directory / _PLACES[0])
-        shared = dataclasses.replace(_with(verdict, signs), reward=rewards["shared"], metrics=metrics)
+        shared = dataclasses.replace(verdict.with_integrity(tamper=signs), reward=rewards["shared"], metrics=metrics)
         isolated = Verdict(rewards["isolated"], {}, metrics=_metrics(directory / _PLACES[1]))
         needs_system = stands or all(map(is_weak, signs))
         verdict = weighed(shared, isolated, oracle, needs_system=needs_system)
     else:
-        verdict = _with(verdict, signs)
+        verdict = verdict.with_integrity(tamper=signs)
     return like_oracle(verdict, oracle, task)
 
 
 def _without_oracle(sign: str) -> str:
     return sign.removeprefix(CLEARED).removesuffix(AS_THE_ORACLE) if sign.endswith(AS_THE_ORACLE) else sign
-
-
-def _with(verdict: Verdict, signs: Sequence[str]) -> Verdict:
-    return dataclasses.replace(verdict, integrity=verdict.integrity.model_copy(update={"tamper": tuple(signs)}))
 
 
 def _files(directory: Path) -> dict[str, bytes]:

@@ -444,13 +444,17 @@ async def removed_afterwards(sandbox: Sandbox) -> AsyncIterator[Sandbox]:
     try:
         yield sandbox
     finally:
-        # Whoever is cancelled leaves nothing behind, nor a removal that nobody waits for.
-        removing = asyncio.ensure_future(sandbox.remove())
-        try:
-            await asyncio.shield(removing)
-        except asyncio.CancelledError:
-            await removing
-            raise
+        await _removed(sandbox)
+
+
+async def _removed(sandbox: Sandbox) -> None:
+    """Remove a sandbox: whoever is cancelled leaves nothing behind, nor a removal that nobody waits for."""
+    removing = asyncio.ensure_future(sandbox.remove())
+    try:
+        await asyncio.shield(removing)
+    except asyncio.CancelledError:
+        await removing
+        raise
 
 
 Fill = Callable[[Collection[str], Collection[str]], Awaitable[Sandbox]]
@@ -473,7 +477,7 @@ async def copy_begun(sandbox: Copies) -> AsyncIterator[Fill]:
         try:
             await sandbox.bring(copy, paths, removed)
         except BaseException:
-            await asyncio.shield(copy.remove())
+            await _removed(copy)
             raise
         return copy
 

@@ -14,6 +14,7 @@ from tbench.errors import UsageError
 from tbench.origin import DatasetOrigin
 from tbench.results import (
     ALONE,
+    UNCONFIRMED,
     UNKNOWN_AGENT,
     UNKNOWN_TIME,
     Blame,
@@ -430,7 +431,7 @@ def _counts(
         human_touched=sum(cell.human_touched for cell in cells),
         flagged=sum(not flag.is_weak for flag in flags),
         weakly_flagged=sum(flag.is_weak for flag in flags),
-        unconfirmed=sum(any(sign.startswith("unconfirmed:") for sign in result.integrity.tamper) for result in results),
+        unconfirmed=sum(any(sign.startswith(UNCONFIRMED) for sign in result.integrity.tamper) for result in results),
         repaired=sum(bool(result.integrity.repairs) for result in results),
         regraded=sum(result.integrity.regrades > 0 for result in results),
         remarked=sum(any(map(is_tool_failure, result.integrity.remarks)) for result in results),

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 
 from tbench.config.settings import Keep, Verify
 from tbench.errors import TrialError
-from tbench.results import ALONE, is_weak
+from tbench.results import ALONE, UNCONFIRMED, is_weak
 from tbench.reward import canonical, is_solved
 from tbench.sandbox.backend import Compares, Copies, Fill, MakesRoom, Sandbox, copy_begun, removed_afterwards
 from tbench.tasks.task import Task
@@ -33,7 +33,7 @@ MOST_REPLACED = 100
 """Most paths of the image's system that are named as replaced."""
 UNLIKE_ORACLE, NEEDS_SYSTEM, DISAGREEMENT = "unlike-oracle:", "needs-system:", "disagreement:"
 SYSTEM_REPLACED, SYSTEM_ADDED = "system-replaced:", "system-added:"
-_NOT_FRESH = "unconfirmed: no verdict in a fresh container"
+_NOT_FRESH = f"{UNCONFIRMED} no verdict in a fresh container"
 CLEARED, AS_THE_ORACLE = "cleared: ", ", as with the oracle"
 WORKS_FRESH = "; the oracle's work passes in a fresh one"
 """Begins and ends of signs that came out as they are by what was known of the task."""
@@ -71,7 +71,7 @@ async def verify_by(
         if isinstance(verdict, VerifierFailed) and is_unjudged(verdict.integrity):
             raise verdict
         verdict = await _verdict_after(verdict, policy, task, sandbox, oracle)
-    return like_oracle(_with(verdict, verify=policy), oracle, task)
+    return like_oracle(verdict.with_integrity(verify=policy), oracle, task)
 
 
 def like_oracle(verdict: Verdict, oracle: Calibration | None, task: Task) -> Verdict:
@@ -87,9 +87,9 @@ def like_oracle(verdict: Verdict, oracle: Calibration | None, task: Task) -> Ver
         if logs and (words := unlike_oracle(tests_shown(logs), oracle, step)):
             signs.append(f"{UNLIKE_ORACLE} {words}")
     if oracle.passes_fresh:
-        found = f"{DISAGREEMENT}{_NOT_FRESH.partition(':')[2]}{WORKS_FRESH}"
+        found = f"{DISAGREEMENT}{_NOT_FRESH.removeprefix(UNCONFIRMED)}{WORKS_FRESH}"
         signs = [found if sign.startswith(_NOT_FRESH) else sign for sign in signs]
-    return _with(verdict, tamper=tuple(signs))
+    return verdict.with_integrity(tamper=tuple(signs))
 
 
 async def _attempt(
@@ -121,7 +121,7 @@ async def _in_a_copy(task: Task, sandbox: Sandbox) -> Verdict:
         seen, signs = await look(task, sandbox)
         verdict = await _in_fresh(task, [fill, sandbox.copy], seen, signs, wanted=1.0, again=False)
     along = told(sign for sign in signs if comes_along(sign, seen)) if verdict.reward > 0 else ()
-    return _with(verdict, tamper=verdict.integrity.tamper + along)
+    return verdict.with_integrity(tamper=verdict.integrity.tamper + along)
 
 
 async def _with_work(task: Task, fill: Fill, paths: Sequence[str], removed: Sequence[str]) -> Verdict:
@@ -155,27 +155,25 @@ async def _compared_with(
             raise VerifierFailed(failure.type, str(failure), shared.files, shared.integrity, shared.facts) from failure
         if policy == "both":
             raise
-        return _unconfirmed(shared, f"it could not be looked at what changed: {_words(failure)}")
+        return _unconfirmed(shared, f"{UNCONFIRMED} it could not be looked at what changed", failure)
     others = dict(itertools.islice(replaced(seen).items(), MOST_REPLACED))
-    shared = _with(shared, tamper=shared.integrity.tamper + told(signs), replaced=others)
+    shared = shared.with_integrity(tamper=shared.integrity.tamper + told(signs), replaced=others)
     if fill is None or not isinstance(sandbox, Copies):
         also = f", where of the image's system {listed([*others])} is other, or comes later" if others else ""
-        return _with(shared, tamper=(*shared.integrity.tamper, f"{ALONE}{also}"))
+        return shared.with_integrity(tamper=(*shared.integrity.tamper, f"{ALONE}{also}"))
     works_fresh = None if oracle is None else oracle.passes_fresh
     fills = [fill, sandbox.copy]
     try:
         fresh = await _in_fresh(task, fills, seen, signs, wanted=shared.reward, again=bool(works_fresh))
-    except VerifierFailed as failure:
-        if works_fresh:
-            # Whoever keeps the tests from a verdict where the oracle's work has one gains nothing by it.
-            raise unjudged(failure) from failure
-        also_signs = failure.integrity.tamper
-        shared = _with(shared, tamper=shared.integrity.tamper + also_signs)
-        return _unconfirmed(shared, f"no verdict in a fresh container: {_words(failure)}")
     except TrialError as failure:
         if not failure.agent_can_cause:
             raise
-        return _unconfirmed(shared, f"no verdict in a fresh container: {_words(failure)}")
+        if isinstance(failure, VerifierFailed):
+            if works_fresh:
+                # Whoever keeps the tests from a verdict where the oracle's work has one gains nothing by it.
+                raise unjudged(failure) from failure
+            shared = shared.with_integrity(tamper=shared.integrity.tamper + failure.integrity.tamper)
+        return _unconfirmed(shared, _NOT_FRESH, failure)
     along = told(sign for sign in signs if comes_along(sign, seen))
     return _joined(shared, fresh, along=along, oracle=oracle)
 
@@ -200,9 +198,10 @@ async def _in_fresh(
             failed = failure
             continue
         if work != works[0] and verdict.reward > max((each.reward for each in found), default=0.0):
-            added = [path for path in more[0] if path not in set(works[0][0])]
-            words = f"{SYSTEM_ADDED} it passes only with {listed(added)}, added to the system"
-            verdict = _with(verdict, tamper=(*verdict.integrity.tamper, words))
+            own = set(works[0][0])
+            added = listed([path for path in more[0] if path not in own])
+            words = f"{SYSTEM_ADDED} it passes only with {added}, added to the system"
+            verdict = verdict.with_integrity(tamper=(*verdict.integrity.tamper, words))
         found.append(verdict)
         if canonical(verdict.reward) >= canonical(wanted):
             break
@@ -212,12 +211,10 @@ async def _in_fresh(
     return max(found, key=lambda each: each.reward)
 
 
-def _words(failure: TrialError) -> str:
-    return f"{failure.type}: {plain(str(failure), 200)}"
-
-
-def _unconfirmed(shared: Verdict, words: str) -> Verdict:
-    return _with(shared, tamper=(*shared.integrity.tamper, f"unconfirmed: {words}"))
+def _unconfirmed(shared: Verdict, sign: str, failure: TrialError) -> Verdict:
+    """A pass in the agent's own container with a sign that says what failed, and why."""
+    words = f"{sign}: {failure.type}: {plain(str(failure), 200)}"
+    return shared.with_integrity(tamper=(*shared.integrity.tamper, words))
 
 
 def _joined(shared: Verdict, fresh: Verdict, *, along: Sequence[str], oracle: Calibration | None) -> Verdict:
@@ -228,12 +225,12 @@ def _joined(shared: Verdict, fresh: Verdict, *, along: Sequence[str], oracle: Ca
     """
     beside = {f"isolated/{name}": data for name, data in fresh.files.items() if name.startswith("verifier/")}
     rewards = {"isolated": fresh.reward, "shared": shared.reward}
-    joined = _with(dataclasses.replace(shared, files={**shared.files, **beside}), rewards=rewards)
+    joined = dataclasses.replace(shared, files={**shared.files, **beside}).with_integrity(rewards=rewards)
     signs = shared.integrity.tamper
     if canonical(fresh.reward) >= canonical(shared.reward):
         seen = (sign if is_weak(sign) or sign in along else f"{CLEARED}{sign}" for sign in signs)
-        return _with(joined, tamper=(*fresh.integrity.tamper, *seen))
-    joined = _with(joined, tamper=(*signs, *fresh.integrity.tamper))
+        return joined.with_integrity(tamper=(*fresh.integrity.tamper, *seen))
+    joined = joined.with_integrity(tamper=(*signs, *fresh.integrity.tamper))
     return weighed(joined, fresh, oracle, needs_system=all(map(is_weak, signs)))
 
 
@@ -248,7 +245,7 @@ def weighed(shared: Verdict, fresh: Verdict, oracle: Calibration | None, *, need
     if works_fresh or not needs_system:
         words += WORKS_FRESH if works_fresh else ""
         lower = dataclasses.replace(shared, reward=fresh.reward, metrics=fresh.metrics)
-        return _with(lower, tamper=(*signs, f"{DISAGREEMENT} {words}"))
+        return lower.with_integrity(tamper=(*signs, f"{DISAGREEMENT} {words}"))
     others = _beyond_oracle(shared.integrity.replaced, oracle)
     what = f"of the image's system {listed(others)} is other, or comes later" if others else ""
     if works_fresh is None:
@@ -256,7 +253,7 @@ def weighed(shared: Verdict, fresh: Verdict, oracle: Calibration | None, *, need
     else:
         words += "; so does the oracle's work"
     also = (f"{SYSTEM_REPLACED} {what}, and not as beside the oracle",) if what and works_fresh is False else ()
-    return _with(shared, tamper=(*signs, f"{NEEDS_SYSTEM} {words}", *also))
+    return shared.with_integrity(tamper=(*signs, f"{NEEDS_SYSTEM} {words}", *also))
 
 
 def _beyond_oracle(others: Mapping[str, str], oracle: Calibration | None) -> list[str]:
@@ -300,7 +297,7 @@ async def _verdict_after(
         raise unjudged(last)
     assert isinstance(last, VerifierFailed)
     broken = Verdict(0.0, last.files, last.integrity)
-    return _repaired(_with(broken, tamper=(*last.integrity.tamper, *signs)), repairs)
+    return _repaired(broken.with_integrity(tamper=(*last.integrity.tamper, *signs)), repairs)
 
 
 def _stands(error: TrialError, repairs: Sequence[str]) -> bool:
@@ -341,11 +338,4 @@ async def _broken(task: Task, sandbox: Sandbox, error: TrialError, control: Verd
 
 
 def _repaired(verdict: Verdict, repairs: tuple[str, ...]) -> Verdict:
-    return _with(verdict, repairs=repairs + verdict.integrity.repairs)
-
-
-def _with(verdict: Verdict, **update: object) -> Verdict:
-    if "tamper" in update:
-        assert isinstance(update["tamper"], tuple)
-        update["tamper"] = tuple(dict.fromkeys(update["tamper"]))
-    return dataclasses.replace(verdict, integrity=verdict.integrity.model_copy(update=update))
+    return verdict.with_integrity(repairs=repairs + verdict.integrity.repairs)

@@ -8,7 +8,7 @@ from __future__ import annotations
 import dataclasses
 import time
 import uuid
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from types import MappingProxyType
 
@@ -56,8 +56,13 @@ class Verdict:
 
     def remarked(self, remarks: Sequence[str]) -> Verdict:
         """This verdict with what was seen before the verifier began."""
-        integrity = self.integrity.model_copy(update={"remarks": (*remarks, *self.integrity.remarks)})
-        return dataclasses.replace(self, integrity=integrity)
+        return self.with_integrity(remarks=(*remarks, *self.integrity.remarks))
+
+    def with_integrity(self, *, tamper: Iterable[str] | None = None, **update: object) -> Verdict:
+        """This verdict with other fields of its integrity, and with each sign of `tamper` once."""
+        if tamper is not None:
+            update["tamper"] = tuple(dict.fromkeys(tamper))
+        return dataclasses.replace(self, integrity=self.integrity.model_copy(update=update))
 
 
 @dataclass(frozen=True)

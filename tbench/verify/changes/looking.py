@@ -10,6 +10,7 @@ from collections.abc import AsyncIterator, Iterator
 from functools import cache
 from pathlib import Path
 from posixpath import basename, dirname
+from typing import NamedTuple
 
 from tbench.errors import TrialError
 from tbench.sandbox.archive import sums_by_path, unpack
@@ -55,21 +56,22 @@ async def look(task: Task, sandbox: Sandbox, facts: Facts | None = None) -> tupl
     sums, contents = _wanted(seen)
     mentioning = {path for path in changes if may_mention(seen, path)}
     since = facts.staged_at if facts else ""
-    now, mentions, large, links, made, touched = await _files(
-        sandbox, sums, contents, mentioning, since=since, alone=True
-    )
-    then = await image.files(sums | contents, now)
-    seen = dataclasses.replace(
-        seen, now=now, then=then, mentions=mentions, made_by_tests=made, changed_by_tests=touched
-    )
-    left = [Sign("unread", path, "has 4 GB or more, and stays behind") for path in large]
-    left += [Sign("left-out", path, "leads to the tests, to a process or nowhere") for path in links]
+    found = await _files(sandbox, sums, contents, mentioning, since=since, alone=True)
+    left = [Sign("left-out", path, "leads to the tests, to a process or nowhere") for path in found.links]
     if facts is not None and facts.leftovers:
         why = "was written beside processes of the agent while it was tested"
-        folders = {dirname(path) for path in seen.image.paths | changes.keys()}
-        left += [Sign("left-out", path, why) for path in sorted(touched & mentioning - made - folders)]
-    seen = dataclasses.replace(seen, left_out=frozenset(sign.path for sign in left if sign.kind == "left-out"))
-    signs = [*host_signs(seen), *turning_signs(seen), *_unread(seen, sums | contents), *left]
+        left += [Sign("left-out", path, why) for path in sorted(found.written & mentioning - found.made)]
+    seen = dataclasses.replace(
+        seen,
+        now=found.files,
+        then=await image.files(sums | contents, found.files),
+        mentions=found.mentions,
+        made_by_tests=found.made,
+        changed_by_tests=found.written,
+        left_out=frozenset(sign.path for sign in left),
+    )
+    large = [Sign("unread", path, "has 4 GB or more, and stays behind") for path in found.large]
+    signs = [*host_signs(seen), *turning_signs(seen), *_unread(seen, sums | contents), *large, *left]
     if facts is not None:
         signs += planted_programs(facts, seen.image.paths, seen.tests)
     return seen, tuple(dict.fromkeys(signs))
@@ -116,18 +118,30 @@ def _wanted(seen: Seen) -> tuple[set[str], set[str]]:
     return sums - contents, contents
 
 
+class _LookedAt(NamedTuple):
+    """What a sandbox tells of the paths that it was asked about."""
+
+    files: dict[str, File]
+    mentions: tuple[str, ...]
+    """Those that speak of the verifier."""
+    large: tuple[str, ...]
+    """Those that are too large to be brought."""
+    links: tuple[str, ...]
+    """Links to the tests, to processes or nowhere."""
+    made: frozenset[str]
+    """Paths anywhere that were made since a time."""
+    written: frozenset[str]
+    """Paths anywhere but directories that were made or written since then."""
+
+
 async def _contents(original: Sandbox, paths: set[str]) -> dict[str, File]:
-    return (await _files(original, set(), paths, set()))[0]
+    return (await _files(original, set(), paths, set())).files
 
 
 async def _files(
     sandbox: Sandbox, sums: set[str], contents: set[str], mentioning: set[str], *, since: str = "", alone: bool = False
-) -> tuple[dict[str, File], tuple[str, ...], tuple[str, ...], tuple[str, ...], frozenset[str], frozenset[str]]:
-    """What lies at the paths, which of `mentioning` speak of the verifier, which are too large to be brought, which are
-    links to the tests, to processes or nowhere, what was made `since` a time, and what was written since then.
-
-    `alone` keeps all others in the container still.
-    """
+) -> _LookedAt:
+    """Ask a sandbox about paths, and what came `since` a time. `alone` keeps all others in it still meanwhile."""
     wanted = [
         f"{kind}\t{path}" for kind, paths in (("s", sums), ("c", contents), ("g", mentioning)) for path in sorted(paths)
     ]
@@ -144,7 +158,7 @@ async def _files(
             with contextlib.suppress(TrialError):
                 await sandbox.shell("kill -CONT -1", timeout_sec=_CONTINUE_SEC, user="root")
         raise
-    modes, sha256, mentions, large, links, made, touched, archive = (told.split(b"\0", 7) + [b""] * 8)[:8]
+    modes, sha256, mentions, large, links, made, written, archive = (told.split(b"\0", 7) + [b""] * 8)[:8]
     held = unpack(io.BytesIO(archive), _CONTENT_BYTES, whole_names=True)
     digests = sums_by_path(_text(sha256))
     files = {
@@ -152,7 +166,7 @@ async def _files(
         for path, mode in _modes(modes).items()
     }
     lines = _lines(mentions), _lines(large), _lines(links)
-    return files, *lines, frozenset(_lines(made)), frozenset(_lines(touched))
+    return _LookedAt(files, *lines, frozenset(_lines(made)), frozenset(_lines(written)))
 
 
 def _lines(data: bytes) -> tuple[str, ...]:

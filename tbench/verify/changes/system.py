@@ -34,7 +34,8 @@ STARTUP = re.compile(r"(?:sitecustomize|usercustomize|apport_python_hook)(?:\.|$
 """Modules that python imports when it starts; the last by Debian's sitecustomize."""
 TRIED = names("org java msvcrt nt winreg _winapi _winreg _wmi _scproxy _overlapped vms_lib win32evtlog")
 """Modules of other systems, which the standard library asks for and goes on without: no python of Linux has them."""
-_PYTEST = names("pytest _pytest pluggy iniconfig packaging exceptiongroup tomli py pygments attr attrs")
+PYTEST = names("pytest _pytest pluggy iniconfig packaging exceptiongroup tomli py pygments attr attrs")
+"""Modules of pytest, and those that it brings along."""
 _DOWNLOADS = re.compile(
     r"(?:^|[\s.])(?:astral\.sh|pypi\.org|pythonhosted\.org|github\w*\.\w+|debian\.org|ubuntu\.com|npmjs\.\w+|crates\.io"
     r"|localhost)\b"
@@ -81,7 +82,7 @@ def hides(seen: Seen, path: str) -> bool:
         return True
     if module := _MODULE.fullmatch(path):
         top = module["top"].partition(".")[0].partition("-")[0]
-        known = image.modules | tests.imports | tests.provided | _PYTEST | TRIED
+        known = image.modules | tests.imports | tests.provided | PYTEST | TRIED
         return top in known or STARTUP.match(name) is not None or name.endswith((".pth", "entry_points.txt"))
     if place in image.search_path:
         return name in image.tools or (name in tests.words and not tests.wants_made(name))

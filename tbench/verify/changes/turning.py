@@ -11,7 +11,7 @@ from posixpath import basename, dirname
 
 from tbench.verify.changes.facts import Seen, names
 from tbench.verify.changes.signs import Sign
-from tbench.verify.changes.system import STARTUP, TRIED, is_system
+from tbench.verify.changes.system import PYTEST, STARTUP, TRIED, is_system
 from tbench.verify.changes.work import is_place_of_work, is_too_deep
 
 _OF_DEBIAN = re.compile(
@@ -29,8 +29,9 @@ _OTHER_ENVIRONMENT = re.compile(
 """Tests that may use an environment of the work's without its whole path."""
 _PYTEST_FILES = names("conftest.py pytest.ini .pytest.ini pytest.toml .pytest.toml tox.ini setup.cfg pyproject.toml")
 _PYTEST_SECTION = re.compile(r"^\[(?:tool[.:])?pytest|^\[pytest\]", re.MULTILINE)
-_LOADED_BY_PYTEST = names(
-    """abc argparse ast atexit base64 bdb bisect bz2 calendar cmd code codecs codeop collections configparser
+_LOADED_BY_PYTEST = (
+    names(
+        """abc argparse ast atexit base64 bdb bisect bz2 calendar cmd code codecs codeop collections configparser
     contextlib copy copyreg csv dataclasses datetime decimal difflib dis email encodings enum errno faulthandler
     fnmatch functools genericpath getpass gettext glob gzip hashlib heapq html http importlib inspect io itertools
     array binascii fcntl ipaddress mmap pwd pyexpat readline resource termios unicodedata
@@ -38,7 +39,9 @@ _LOADED_BY_PYTEST = names(
     pdb pickle pkgutil platform posixpath pprint queue quopri random re reprlib runpy select selectors shlex
     shutil signal site socket sre_compile stat string struct subprocess sys sysconfig tempfile textwrap threading
     time timeit token tokenize traceback types typing unittest urllib uuid warnings weakref xml zipfile zipimport
-    zlib pytest _pytest pluggy iniconfig packaging exceptiongroup tomli py pygments attr attrs"""
+    zlib"""
+    )
+    | PYTEST
 )
 _ADDS_DIRECTORIES = re.compile(
     r"python[\d.]*\s+(?:-\w+\s+)*-m\b|sys\.path|PYTHONPATH|\bpytest\b(?![^\n]*(?<![\w.-])/tests/)"

@@ -41,10 +41,11 @@ def work_of(seen: Seen, signs: Collection[Sign], *, with_system: bool = True) ->
     against = {sign.path for sign in signs if sign.kind not in _BROUGHT and not comes_along(sign, seen)}
     # Of what is a hook, all that lies below it stays behind.
     folders = tuple(f"{path}/" for path in against)
+    left = against | seen.made_by_tests | seen.left_out
     paths: list[str] = []
     removed: list[str] = []
     for path, change in seen.changes.items():
-        if path in against or path in seen.made_by_tests | seen.left_out or path.startswith(folders):
+        if path in left or path.startswith(folders):
             continue
         if _is_work(seen, path, change, with_system):
             (removed if change == "removed" else paths).append(path)

@@ -41,10 +41,11 @@ def joined(first: Verdict, without: Verdict) -> Verdict:
     rewards = {"separate": first.reward, "without": without.reward}
     if canonical(without.reward) >= canonical(first.reward):
         seen = (sign if is_weak(sign) else f"cleared: {sign}" for sign in signs)
-        return _with(both, (*without.integrity.tamper, *seen), rewards)
+        return both.with_integrity(tamper=(*without.integrity.tamper, *seen), rewards=rewards)
     words = f"{without.reward:g} without what turns the tests, {first.reward:g} with it"
     lower = dataclasses.replace(both, reward=without.reward, metrics=without.metrics)
-    return _with(lower, (*signs, *without.integrity.tamper, f"disagreement: {words}"), rewards)
+    tamper = (*signs, *without.integrity.tamper, f"disagreement: {words}")
+    return lower.with_integrity(tamper=tamper, rewards=rewards)
 
 
 def turned_within(verdict: Verdict, control: Verdict) -> tuple[str, ...]:
@@ -73,9 +74,5 @@ def zero(verdict: Verdict, *signs: str) -> Verdict:
     """The verdict with a reward of 0 and these signs: nothing is gained by it."""
     told = verdict.integrity
     rewards = {"separate": verdict.reward, **told.rewards}
-    return _with(dataclasses.replace(verdict, reward=0.0, metrics={}), (*told.tamper, *signs), rewards)
-
-
-def _with(verdict: Verdict, tamper: Iterable[str], rewards: dict[str, float]) -> Verdict:
-    update = {"tamper": tuple(dict.fromkeys(tamper)), "rewards": rewards}
-    return dataclasses.replace(verdict, integrity=verdict.integrity.model_copy(update=update))
+    nothing = dataclasses.replace(verdict, reward=0.0, metrics={})
+    return nothing.with_integrity(tamper=(*told.tamper, *signs), rewards=rewards)

@@ -71,9 +71,7 @@ class SeparateVerifier:
             # The tests of an image need not be in the task's directory.
             if error.origin is not None or not self._environment.brings_tests:
                 raise
-        tamper = tuple(dict.fromkeys((*verdict.integrity.tamper, *told(signs))))
-        integrity = verdict.integrity.model_copy(update={"tamper": tamper})
-        return dataclasses.replace(verdict, integrity=integrity), turning
+        return verdict.with_integrity(tamper=(*verdict.integrity.tamper, *told(signs))), turning
 
     async def _earned(self, verdict: Verdict, turning: Sequence[str], handed: HandedOver) -> Verdict:
         """A pass that strong signs speak against counts as it does without what turns the tests. Raises TrialError."""
