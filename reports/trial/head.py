@@ -109,7 +109,7 @@ def _remarks(result: TrialResult) -> Iterator[IntegrityRemark]:
     for repair in integrity.repairs:
         yield IntegrityRemark("mended before the verifier", repair)
     for path in integrity.evidence:
-        yield IntegrityRemark("moved aside before the verifier", path)
+        yield IntegrityRemark("lay where tests or reward belong", path)
     for where, reward in integrity.rewards.items():
         yield IntegrityRemark(f"reward, verified {where}", f"{reward:g}")
     if result.replies.total:

@@ -68,6 +68,9 @@ def _conditions(calibration: Calibration) -> Iterator[tuple[Condition, str]]:
         if len(endings := dict.fromkeys(map(_ending, trials))) > 1:
             yield "flaky verifier", f"{trials[0].agent}: {', '.join(endings)}"
             break
+    else:
+        if calibration.passes_fresh and not all(each.passes_fresh for each in passes if each.passes_fresh is not None):
+            yield "flaky verifier", "oracle: not each pass is one in a fresh container"
     if words := _tight(oracle, nop):
         yield "limits too tight here", words
     if calibration.passes_fresh is False:

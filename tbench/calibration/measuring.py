@@ -22,7 +22,7 @@ from tbench.tasks.task import Task
 from tbench.text import one_line
 from tbench.verifier_logs import Logs
 from tbench.verify.calibration import CalibratingAgent, Calibration, MeasuredTrial, keep, known
-from tbench.verify.policy import CLEARED
+from tbench.verify.judging import CLEARED
 from tbench.verify.tests_shown import logs_in, tests_shown
 
 AGENTS: tuple[CalibratingAgent, ...] = ("oracle", "nop")

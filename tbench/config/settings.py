@@ -372,8 +372,8 @@ class VerifyConfig(Frozen, use_attribute_docstrings=True):
     """Verification"""
 
     mode: Annotated[Verify, Option(("--verify",))] = "both"
-    """Where the verifier runs: the agent's container, a fresh one with the agent's work, or for passes both. Tasks that
-    have a verifier with a container of its own are verified there."""
+    """Where the verifier runs: the agent's container, a fresh one with its work, or both where that is no pass. Tasks
+    that have a verifier with a container of its own are verified there."""
     metric: Annotated[str | None, Option(metavar="NAME")] = Field(default=None, min_length=1)
     """The number of a verifier's reward.json that counts. By itself it is `reward`, or the only one."""
     artifacts_mb: Annotated[int, _NOT_MEASURED] = Field(default=4096, ge=1, le=1 << 20)

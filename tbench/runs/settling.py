@@ -15,9 +15,9 @@ from tbench.storage.run_store import RunStore
 from tbench.storage.trial_files import write_trial
 from tbench.tasks.task import Task
 from tbench.verify.calibration import CalibratingAgent, Calibration, image_identity, known
+from tbench.verify.judging import CLEARED
 from tbench.verify.policy import (
     AS_THE_ORACLE,
-    CLEARED,
     NEEDS_SYSTEM,
     SYSTEM_REPLACED,
     UNLIKE_ORACLE,

@@ -104,9 +104,9 @@ class Calibration(Frozen):
 
     @property
     def passes_fresh(self) -> bool | None:
-        """Whether the oracle's work passes in a fresh container, each time it was tried; None if it never was."""
+        """Whether the oracle's work passes in a fresh container, one time at least; None if it was never tried."""
         tried = [each.passes_fresh for each in self.of("oracle") if each.passes_fresh is not None]
-        return all(tried) if tried else None
+        return any(tried) if tried else None
 
     def passed_by_oracle(self, step: str = "") -> set[str]:
         """The tests that each pass of the oracle showed as passed. What has another name each time is none of them."""

@@ -108,11 +108,6 @@ def unjudged(error: TrialError) -> VerifierFailed:
     return VerifierFailed(type_, str(error), error.files, integrity)
 
 
-def is_unjudged(integrity: Integrity) -> bool:
-    """Whether a verifier came to no verdict beside what the agent left, though it does without that."""
-    return any(sign.startswith("fails-with-work:") for sign in integrity.tamper)
-
-
 async def verify(
     task: Task,
     sandbox: Sandbox,

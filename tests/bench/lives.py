@@ -80,7 +80,7 @@ async def whole_trials(place: Place, figures: Figures, scratch: Path) -> None:
             assert outcome.results[0].reward == 1.0, outcome.results
             oracle.append(elapsed)
             elapsed, outcome = await place.run_trials(OracleAgent, 1, 1, "oracle", verify="both")
-            assert outcome.results[0].integrity.rewards == {"isolated": 1.0, "shared": 1.0}, outcome.results
+            assert outcome.results[0].integrity.rewards == {"isolated": 1.0}, outcome.results
             confirmed.append(elapsed)
             elapsed, outcome = await place.run_trials(
                 lambda: ModelAgent(chat, protocol, Limits()), 1, 1, "keystrokes-json"

@@ -75,7 +75,7 @@ async def test_a_record_has_rewards_tests_and_shares_of_each_trial(measured: Mea
         assert [trial.repetition for trial in trials] == [0, 1]
         for trial in trials:
             assert (trial.reward, trial.error, trial.last_words) == (1.0, None, "1 passed in 0.1s")
-            assert trial.rewards == {"shared": 1.0, "isolated": 1.0}
+            assert trial.rewards == {"isolated": 1.0}
             assert trial.tests == {"": {"test_outputs::test_done": "passed", "unnamed passed 1": "passed"}}
             shares = {"solution": trial.solution_sec / 1000, "tests": trial.tests_sec / 600}
             assert trial.shares == pytest.approx(shares, abs=1e-4)

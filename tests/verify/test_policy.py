@@ -146,20 +146,20 @@ def judged(make_task: MakeTask, start_sandbox: Start) -> Any:
 @pytest.mark.parametrize(
     ("agent", "reward", "rewards", "kinds"),
     [
-        (WORKS, 1.0, {"isolated": 1.0, "shared": 1.0}, []),
-        (f"{WORKS} cp /bin/true /bin/c; mv /bin/c /bin/cmp", 1.0, {"isolated": 1.0, "shared": 1.0}, []),
+        (WORKS, 1.0, {"isolated": 1.0}, []),
+        (f"{WORKS} cp /bin/true /bin/c; mv /bin/c /bin/cmp", 1.0, {"isolated": 1.0}, []),
         (CHEATS, 1.0,
          {"isolated": 0.0, "shared": 1.0}, ["needs-system"]),
-        ("true", 0.0, {}, []),
+        ("true", 0.0, {"isolated": 0.0, "shared": 0.0}, []),
     ],
     ids=["work", "work and a cheat", "cheat", "nothing"],
 )  # fmt: skip
-async def test_both_looks_twice_at_passes_only(
+async def test_both_asks_the_agents_container_only_where_the_fresh_one_says_no(
     judged: Any, agent: str, reward: float, rewards: dict[str, float], kinds: list[str]
 ) -> None:
     verdict, found = await judged("both", agent, JUDGES.format("/bin"))
     assert (verdict.reward, verdict.integrity.rewards, found) == (reward, rewards, kinds)
-    assert ("isolated/verifier/reward.txt" in verdict.files) is bool(rewards)
+    assert ("isolated/verifier/reward.txt" in verdict.files) is ("shared" in rewards)
 
 
 async def test_a_pass_that_needs_the_system_stands_where_nothing_speaks_against_it(judged: Any) -> None:
@@ -178,15 +178,28 @@ def measured(
     return Calibration.model_validate(about | {"measured_at": "2026-01-01T00:00:00Z", "trials": trials})
 
 
-@pytest.mark.parametrize(("isolated", "reward", "kinds"), [(1.0, 0.0, ["disagreement"]), (0.0, 1.0, ["needs-system"])])
-async def test_where_the_work_of_the_oracle_passes_in_a_fresh_container_that_one_decides(
-    judged: Any, isolated: float, reward: float, kinds: list[str]
+@pytest.mark.parametrize(
+    ("isolated", "reward", "rewards", "kinds"), [(1.0, 0.0, {"isolated": 0.0}, []), (0.0, 1.0, {}, ["needs-system"])]
+)
+async def test_where_the_oracle_says_which_container_decides_no_other_is_asked(
+    judged: Any, isolated: float, reward: float, rewards: dict[str, float], kinds: list[str]
 ) -> None:
     oracle = measured(shared=1.0, isolated=isolated)
     agent, test = f"{WORKS} mkdir -p /usr/lib/thing", JUDGES.format("/usr/lib/thing")
     verdict, found = await judged("both", agent, test, oracle)
-    assert (verdict.reward, found) == (reward, kinds)
-    assert "oracle" in verdict.integrity.tamper[-1]
+    assert (verdict.reward, found, verdict.integrity.rewards) == (reward, kinds, rewards)
+    assert all("oracle" in sign for sign in verdict.integrity.tamper)
+
+
+async def test_what_the_agent_has_written_below_logs_and_its_memory_are_told_of_its_own_container(judged: Any) -> None:
+    heavy = "head -c 60000000 /dev/zero >/dev/shm/held"
+    agent = f"{WORKS} {heavy}; mkdir -p /logs/agent/a /logs/verifier; echo note > /logs/agent/a/b; cd /logs; "
+    agent += "ln -s /etc/passwd agent/link; echo 1 > verifier/reward.txt"
+    verdict, kinds = await judged("both", agent, JUDGES.format("/bin"))
+    assert (verdict.reward, kinds) == (1.0, [])
+    assert verdict.files["agent/a/b"] == b"note\n" and "agent/link" not in verdict.files
+    assert verdict.integrity.evidence == ("/logs/verifier/reward.txt",)
+    assert verdict.facts.memory_peak_bytes > 60_000_000
 
 
 @pytest.mark.parametrize("policy", ["shared", "isolated"])
@@ -256,7 +269,7 @@ cmp -s /tests/expected /app/answer && echo 1 > /logs/verifier/reward.txt || echo
 async def test_an_answer_that_is_the_tests_own_is_not_brought(judged: Any, agent: str) -> None:
     oracle = measured(shared=1.0, isolated=1.0)
     verdict, kinds = await judged("both", agent, IS_EXPECTED, oracle, tests={"expected": "42\n"})
-    assert (verdict.reward, kinds) == (0.0, ["left-out", "disagreement"])
+    assert (verdict.reward, kinds) in [(0.0, ["left-out"]), (0.0, [])]
 
 
 @pytest.mark.parametrize(("is_same", "kinds"), [(False, ["needs-system", "system-replaced"]), (True, ["needs-system"])])
@@ -276,8 +289,9 @@ async def test_where_the_oracle_has_a_verdict_in_a_fresh_container_a_pass_withou
 
 async def test_a_file_for_which_there_is_no_way_to_the_fresh_container_stays_behind(judged: Any) -> None:
     verdict, kinds = await judged("both", f"{WORKS} truncate -s 5G /app/disk.img", JUDGES.format("/bin"))
-    assert (verdict.reward, kinds) == (1.0, ["unread"])
-    assert verdict.integrity.rewards == {"isolated": 1.0, "shared": 1.0}
+    assert (verdict.reward, kinds) == (1.0, [])
+    verdict, kinds = await judged("both", "truncate -s 5G /app/disk.img", JUDGES.format("/bin"), measured(isolated=1.0))
+    assert (verdict.reward, kinds) == (0.0, ["unread"])
 
 
 async def test_a_verdict_that_the_fresh_container_cannot_give_is_said(judged: Any) -> None:

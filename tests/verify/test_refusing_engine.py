@@ -95,8 +95,7 @@ async def test_what_the_engine_does_not_do_is_never_the_agents_zero(
         await sandbox.remove()
     engine.close()
     if verdict is not None:
-        assert (verdict.reward, mode) == (1.0, "shared")
-        # What the engine does not tell of changes, the containers' own files do.
-        signs = [] if pattern == DIFF else ["unconfirmed"]
-        assert [sign.partition(":")[0] for sign in verdict.integrity.tamper] == signs
-        assert all(map(is_weak, verdict.integrity.tamper))
+        # What is asked for once more, or not needed in the end, costs nothing.
+        assert verdict.reward == 1.0
+        assert all(map(is_weak, verdict.integrity.tamper)), verdict.integrity.tamper
+        assert verdict.integrity.tamper or mode != "shared"

@@ -9,10 +9,10 @@ import pytest
 from tbench.results import Integrity
 from tbench.tasks.task import Task
 from tbench.verify.calibration import Calibration
-from tbench.verify.policy import _joined, like_oracle
+from tbench.verify.policy import _joined, like_oracle, weighed
 from tbench.verify.verifier import Verdict
 
-STRONG, WEAK, HOSTS = "tests-changed: x", "failed-tests: x", "hosts: /etc/hosts names x"
+STRONG, WEAK = "tests-changed: x", "failed-tests: x"
 REPLACED = {"/usr/bin/cmp": "0123"}
 
 
@@ -32,28 +32,40 @@ def kinds(found: Verdict) -> list[str]:
 
 
 @pytest.mark.parametrize(
-    ("rewards", "signs", "oracle", "expected"),
+    ("rewards", "signs", "expected"),
     [
-        ((1.0, 1.0), (), None, (1.0, [])),
-        ((1.0, 1.0), (STRONG, WEAK, HOSTS), None, (1.0, ["cleared", "failed-tests", "hosts"])),
-        ((0.5, 1.0), (STRONG,), known(True), (0.5, ["cleared"])),
-        ((1.0, 0.0), (), None, (1.0, ["needs-system"])),
-        ((1.0, 0.0), (WEAK,), known(None), (1.0, ["failed-tests", "needs-system"])),
-        ((1.0, 0.0), (STRONG,), None, (0.0, ["tests-changed", "disagreement"])),
-        ((1.0, 0.0), (STRONG,), known(False), (0.0, ["tests-changed", "disagreement"])),
-        ((1.0, 0.0), (), known(True), (0.0, ["disagreement"])),
-        ((1.0, 0.5), (), known(True), (0.5, ["disagreement"])),
-        ((1.0, 0.0), (), known(False), (1.0, ["needs-system"])),
+        ((0.0, 0.0), (), (0.0, [])),
+        ((0.5, 0.7), (STRONG,), (0.7, ["tests-changed"])),
+        ((1.0, 0.0), (), (1.0, ["needs-system"])),
+        ((1.0, 0.0), (WEAK,), (1.0, ["failed-tests", "needs-system"])),
+        ((1.0, 0.0), (STRONG,), (0.0, ["tests-changed", "disagreement"])),
     ],
 )
-def test_a_pass_is_worth_what_the_fresh_container_and_the_oracle_say(
-    rewards: tuple[float, float], signs: tuple[str, ...], oracle: Calibration | None, expected: tuple[float, list[str]]
+def test_a_pass_in_the_agents_container_beside_a_failure_in_a_fresh_one_counts_where_no_strong_sign_speaks_against_it(
+    rewards: tuple[float, float], signs: tuple[str, ...], expected: tuple[float, list[str]]
 ) -> None:
     shared, fresh = rewards
-    found = _joined(verdict(shared, *signs), verdict(fresh), along=(HOSTS,), oracle=oracle)
+    found = _joined(verdict(shared, *signs), verdict(fresh, rewards={"isolated": fresh}))
     assert (found.reward, kinds(found)) == expected
     assert found.integrity.rewards == {"shared": shared, "isolated": fresh}
     assert found.metrics == {"m": found.reward} and "isolated/verifier/stdout.txt" in found.files
+
+
+@pytest.mark.parametrize(
+    ("fresh", "oracle", "expected"),
+    [
+        (0.0, known(True), (0.0, ["disagreement"])),
+        (0.5, known(True), (0.5, ["disagreement"])),
+        (0.0, known(False), (1.0, ["needs-system"])),
+        (None, known(False), (1.0, ["needs-system"])),
+    ],
+)
+def test_a_pass_in_the_agents_container_is_worth_what_the_oracle_says(
+    fresh: float | None, oracle: Calibration, expected: tuple[float, list[str]]
+) -> None:
+    other = None if fresh is None else verdict(fresh)
+    found = weighed(verdict(1.0), other, oracle, needs_system=True)
+    assert (found.reward, kinds(found)) == expected
 
 
 @pytest.mark.parametrize(
@@ -69,7 +81,7 @@ def test_a_pass_is_worth_what_the_fresh_container_and_the_oracle_say(
 def test_what_replaces_the_system_speaks_against_a_pass_where_the_oracle_does_without(
     oracle: Calibration | None, expected: list[str]
 ) -> None:
-    found = _joined(verdict(1.0, replaced=REPLACED), verdict(0.0), along=(), oracle=oracle)
+    found = weighed(verdict(1.0, replaced=REPLACED), verdict(0.0), oracle, needs_system=True)
     assert (found.reward, kinds(found)) == (1.0, expected)
     assert ("/usr/bin/cmp" in "".join(found.integrity.tamper)) is (expected != ["needs-system"] or oracle is None)
 

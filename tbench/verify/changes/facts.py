@@ -197,8 +197,6 @@ class Seen:
     """Files of the agent's work that speak of the verifier."""
     given: GivenNames = field(default_factory=GivenNames)
     """Name servers and hosts that nobody inside has chosen, besides those of the image's container."""
-    made_by_tests: frozenset[str] = frozenset()
-    """Paths that were made while the tests ran."""
     changed_by_tests: frozenset[str] = frozenset()
     """Paths that were written while the tests ran: test.sh may install what it needs."""
     left_out: frozenset[str] = frozenset()

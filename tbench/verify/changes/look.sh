@@ -2,12 +2,14 @@
 # Tells what lies at paths, for the tools volume's busybox ash as root. On standard input a line per path: what is wanted
 # of it (s: its sum, c: its content too, g: whether it holds words of the pattern, or too much), tab, path.
 # Prints modes, sums, the files with such words, those of 4 GB or more, links that lead to tests, to processes
-# or nowhere, what was made lately, what was changed lately and an archive of the contents, a zero byte between.
+# or nowhere, what was changed lately, the most memory that was in use, and archives: of the contents, and of what the agent
+# has written below /logs. A zero byte is between.
 pattern=$TBENCH_LOOK_PATTERN
 alone=$TBENCH_LOOK_ALONE   # not empty: nobody else in the container may move meanwhile
-since=$TBENCH_LOOK_SINCE   # not empty: what was made since is told
+since=$TBENCH_LOOK_SINCE   # not empty: what was changed since is told
 unset TBENCH_LOOK_PATTERN TBENCH_LOOK_ALONE TBENCH_LOOK_SINCE
 busybox=/opt/tbench/bin/busybox
+logs_bytes=33554432
 tab='	'
 [ -z "$alone" ] || { kill -STOP -1; kill -CONT $PPID; } 2>/dev/null
 list=/opt/tbench/run/look-$$
@@ -42,11 +44,13 @@ paths g | $busybox xargs -0 $busybox sh -c 'exec /opt/tbench/bin/busybox find "$
         esac
     done
 printf '\0'
-[ -z "$since" ] || /opt/tbench/bin/changed -b "$since" /
-printf '\0'
 [ -z "$since" ] || /opt/tbench/bin/changed "$since" / 2>/dev/null
 printf '\0'
+$busybox cat /sys/fs/cgroup/memory.peak /sys/fs/cgroup/memory/memory.max_usage_in_bytes 2>/dev/null
+printf '\0'
 paths c | files 512 2>/dev/null | $busybox xargs -0 $busybox tar -chf - 2>/dev/null
+[ -z "$alone" ] || [ ! -d /logs ] || $busybox find /logs/agent /logs/artifacts -type f -size -8388608 -print0 2>/dev/null |
+    $busybox xargs -0 -r $busybox tar -cf - 2>/dev/null | $busybox head -c $logs_bytes
 $busybox rm -f $list
 [ -z "$alone" ] || kill -CONT -1 2>/dev/null
 exit 0

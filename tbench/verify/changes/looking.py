@@ -6,7 +6,8 @@ import asyncio
 import contextlib
 import dataclasses
 import io
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Iterator, Mapping
+from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 from posixpath import basename, dirname
@@ -40,7 +41,20 @@ def _script() -> str:
     return Path(__file__).with_name("look.sh").read_text()
 
 
-async def look(task: Task, sandbox: Sandbox, facts: Facts | None = None) -> tuple[Seen, tuple[Sign, ...]]:
+@dataclass(frozen=True)
+class Looked:
+    """What was seen in a container."""
+
+    seen: Seen
+    signs: tuple[Sign, ...]
+    """What speaks against a verdict from there."""
+    logs: Mapping[str, bytes]
+    """Files below /logs/agent and /logs/artifacts, by path below /logs."""
+    memory_peak_bytes: int
+    """The most memory that it has had in use; 0 where that is not known."""
+
+
+async def look(task: Task, sandbox: Sandbox, facts: Facts | None = None) -> Looked:
     """What was changed in the sandbox, and the signs against a verdict from there. Raises TrialError.
 
     `facts` of a verifier that has run there tell what was changed before it: test.sh may install what it needs.
@@ -58,15 +72,11 @@ async def look(task: Task, sandbox: Sandbox, facts: Facts | None = None) -> tupl
     since = facts.staged_at if facts else ""
     found = await _files(sandbox, sums, contents, mentioning, since=since, alone=True)
     left = [Sign("left-out", path, "leads to the tests, to a process or nowhere") for path in found.links]
-    if facts is not None and facts.leftovers:
-        why = "was written beside processes of the agent while it was tested"
-        left += [Sign("left-out", path, why) for path in sorted(found.written & mentioning - found.made)]
     seen = dataclasses.replace(
         seen,
         now=found.files,
         then=await image.files(sums | contents, found.files),
         mentions=found.mentions,
-        made_by_tests=found.made,
         changed_by_tests=found.written,
         left_out=frozenset(sign.path for sign in left),
     )
@@ -74,7 +84,7 @@ async def look(task: Task, sandbox: Sandbox, facts: Facts | None = None) -> tupl
     signs = [*host_signs(seen), *turning_signs(seen), *_unread(seen, sums | contents), *large, *left]
     if facts is not None:
         signs += planted_programs(facts, seen.image.paths, seen.tests)
-    return seen, tuple(dict.fromkeys(signs))
+    return Looked(seen, tuple(dict.fromkeys(signs)), found.logs, found.memory_peak_bytes)
 
 
 @contextlib.asynccontextmanager
@@ -128,10 +138,10 @@ class _LookedAt(NamedTuple):
     """Those that are too large to be brought."""
     links: tuple[str, ...]
     """Links to the tests, to processes or nowhere."""
-    made: frozenset[str]
-    """Paths anywhere that were made since a time."""
     written: frozenset[str]
-    """Paths anywhere but directories that were made or written since then."""
+    """Paths anywhere but directories that were made or written since a time."""
+    memory_peak_bytes: int
+    logs: dict[str, bytes]
 
 
 async def _contents(original: Sandbox, paths: set[str]) -> dict[str, File]:
@@ -158,7 +168,7 @@ async def _files(
             with contextlib.suppress(TrialError):
                 await sandbox.shell("kill -CONT -1", timeout_sec=_CONTINUE_SEC, user="root")
         raise
-    modes, sha256, mentions, large, links, made, written, archive = (told.split(b"\0", 7) + [b""] * 8)[:8]
+    modes, sha256, mentions, large, links, written, peak, archive = (told.split(b"\0", 7) + [b""] * 8)[:8]
     held = unpack(io.BytesIO(archive), _CONTENT_BYTES, whole_names=True)
     digests = sums_by_path(_text(sha256))
     files = {
@@ -166,7 +176,8 @@ async def _files(
         for path, mode in _modes(modes).items()
     }
     lines = _lines(mentions), _lines(large), _lines(links)
-    return _LookedAt(files, *lines, frozenset(_lines(made)), frozenset(_lines(written)))
+    logs = {name.removeprefix("logs/"): data for name, data in held.items() if name.startswith("logs/")}
+    return _LookedAt(files, *lines, frozenset(_lines(written)), int(peak.strip() or 0), logs)
 
 
 def _lines(data: bytes) -> tuple[str, ...]:

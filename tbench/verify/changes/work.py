@@ -23,8 +23,14 @@ _SETTING = re.compile(r"(?:rc|init|_?profile|_?config|_aliases|_logout|\..*)?$")
 _NODE = re.compile(r"(?P<above>.*?)/node_modules/.*")
 _BY_CONTENT = frozenset({"module-patched", "mentions-verifier"})
 """Kinds of signs about the text of a file, wherever it lies."""
-_BROUGHT = frozenset({"git-hook-added", "unread", "left-out"})
+STAYS_BEHIND = frozenset({"unread", "left-out"})
+"""Kinds of signs about what is brought nowhere, or not as a whole."""
+_BROUGHT = STAYS_BEHIND | {"git-hook-added"}
 """Kinds of signs whose paths are the agent's work all the same."""
+
+
+Work = tuple[list[str], list[str]]
+"""Paths to bring, and paths to remove."""
 
 
 def comes_along(sign: Sign, seen: Seen) -> bool:
@@ -32,7 +38,7 @@ def comes_along(sign: Sign, seen: Seen) -> bool:
     return sign.kind == "hosts" or (sign.kind in _BY_CONTENT and seen.tests.asks_for(sign.path))
 
 
-def work_of(seen: Seen, signs: Collection[Sign], *, with_system: bool = True) -> tuple[list[str], list[str]]:
+def work_of(seen: Seen, signs: Collection[Sign], *, with_system: bool = True) -> Work:
     """Paths to bring and paths to remove: all that no sign speaks against, where an agent works, and what it added to
     the system (`with_system`).
 
@@ -41,7 +47,7 @@ def work_of(seen: Seen, signs: Collection[Sign], *, with_system: bool = True) ->
     against = {sign.path for sign in signs if sign.kind not in _BROUGHT and not comes_along(sign, seen)}
     # Of what is a hook, all that lies below it stays behind.
     folders = tuple(f"{path}/" for path in against)
-    left = against | seen.made_by_tests | seen.left_out
+    left = against | seen.left_out
     paths: list[str] = []
     removed: list[str] = []
     for path, change in seen.changes.items():

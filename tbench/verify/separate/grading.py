@@ -63,10 +63,10 @@ class SeparateVerifier:
         turning: tuple[str, ...] = ()
         try:
             # Tests that run what was handed over may be turned by it, here as anywhere.
-            seen, signs = await look(task, sandbox, verdict.facts)
+            looked = await look(task, sandbox, verdict.facts)
             why = "comes before the image's own, or in its place"
-            signs += tuple(Sign("system-replaced", path, why) for path in replaced(seen))
-            turning = turning_paths(signs, task.file.artifacts, seen.tests.asks_for)
+            signs = looked.signs + tuple(Sign("system-replaced", path, why) for path in replaced(looked.seen))
+            turning = turning_paths(signs, task.file.artifacts, looked.seen.tests.asks_for)
         except TrialError as error:
             # The tests of an image need not be in the task's directory.
             if error.origin is not None or not self._environment.brings_tests:

@@ -1,0 +1,216 @@
+"""Judges one piece of work, in a fresh container or in the agent's own, whatever the agent used up or broke there.
+
+A verdict from the agent's own container rests on what the agent left in it: a pass is looked at, and what was changed
+that decides how tests run is a sign against it. A verdict from a fresh container of the image, into which only the
+agent's work is brought, rests on the image's own tools.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+import re
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass
+
+from tbench.errors import TrialError
+from tbench.results import UNCONFIRMED, is_weak
+from tbench.sandbox.backend import Compares, Copies, Fill, MakesRoom, Sandbox, copy_begun, removed_afterwards
+from tbench.tasks.task import Task
+from tbench.text import plain
+from tbench.verify.changes.facts import Seen
+from tbench.verify.changes.looking import look
+from tbench.verify.changes.signs import listed, told
+from tbench.verify.changes.system import replaced
+from tbench.verify.changes.work import STAYS_BEHIND, Work, comes_along, work_of
+from tbench.verify.verifier import Verdict, VerifierFailed, unjudged, verify
+
+MOST_REPLACED = 100
+"""Most paths of the image's system that are named as replaced."""
+_MOST_EVIDENCE = 50
+_PLACES_OF_OURS = ("/tests/", "/logs/verifier/")
+CLEARED, SYSTEM_ADDED = "cleared: ", "system-added:"
+"""Begins of signs: one that says nothing after all, and one about what a pass needs besides the work."""
+_CODE = re.compile(r"/(?:usr/(?:local/)?)?(?:s?bin|lib\w*)(?:/.*)?")
+"""Where programs and libraries of the system lie."""
+
+
+@dataclass(frozen=True)
+class Judging:
+    """One piece of work, to be judged in a fresh container, in the agent's own, or in both."""
+
+    task: Task
+    sandbox: Sandbox
+    again: bool
+    """Whether a verifier ran in the agent's container before."""
+
+    async def in_fresh(self) -> Verdict:
+        """The verdict of a fresh container with the work, whatever the agent used up. Raises TrialError."""
+        return await self._surely(self._fresh)
+
+    async def in_own(self) -> Verdict:
+        """The verdict of the agent's own container, with what speaks against it. Raises TrialError."""
+        return await self._surely(self._own)
+
+    # -- one attempt -----------------------------------------------------------------------------
+
+    async def _own(self, again: bool) -> Verdict:
+        own = await verify(self.task, self.sandbox, again=again)
+        if own.reward <= 0 or not isinstance(self.sandbox, Compares):
+            return own
+        try:
+            looked = await look(self.task, self.sandbox, own.facts)
+        except TrialError as failure:
+            if failure.agent_can_cause:
+                raise VerifierFailed(failure.type, str(failure), own.files, own.integrity, own.facts) from failure
+            words = f"{UNCONFIRMED} it could not be looked at what changed: {failure.type}: {plain(str(failure), 200)}"
+            return own.with_integrity(tamper=(*own.integrity.tamper, words))
+        tamper = own.integrity.tamper + told(looked.signs)
+        return own.with_integrity(tamper=tamper, replaced=_replaced(looked.seen))
+
+    async def _fresh(self, again: bool) -> Verdict:
+        """`again` is nothing to a fresh container."""
+        if not isinstance(self.sandbox, Copies):
+            raise TrialError("verifier_failed", "this sandbox cannot be copied, so nothing can be verified in a copy")
+        async with copy_begun(self.sandbox) as fill:
+            looked = await look(self.task, self.sandbox)
+            work = work_of(looked.seen, looked.signs)
+            try:
+                verdict = await _with_work(self.task, fill, work)
+            except VerifierFailed as failure:
+                failure.files = {**looked.logs, **failure.files}
+                raise
+        if verdict.reward > 0:
+            verdict = await self._without_added(verdict, work, work_of(looked.seen, looked.signs, with_system=False))
+            verdict = verdict.with_integrity(replaced=_replaced(looked.seen))
+        along = told(sign for sign in looked.signs if comes_along(sign, looked.seen))
+        # What stayed behind may be why work does not pass, and says nothing against a pass; the others do.
+        shown = told(sign for sign in looked.signs if (sign.kind in STAYS_BEHIND) is (verdict.reward <= 0))
+        signs = (sign if is_weak(sign) or sign in along else f"{CLEARED}{sign}" for sign in shown)
+        planted = [path for path in looked.seen.changes if path.startswith(_PLACES_OF_OURS)]
+        peak = max(looked.memory_peak_bytes, verdict.facts.memory_peak_bytes)
+        verdict = dataclasses.replace(
+            verdict,
+            files={**looked.logs, **verdict.files},
+            facts=dataclasses.replace(verdict.facts, memory_peak_bytes=peak),
+        )
+        tamper, evidence = (*verdict.integrity.tamper, *signs), sorted(planted)[:_MOST_EVIDENCE]
+        return verdict.with_integrity(tamper=tamper, evidence=(*verdict.integrity.evidence, *evidence))
+
+    async def _without_added(self, verdict: Verdict, whole: Work, alone: Work) -> Verdict:
+        """A pass with all that the agent has made; where it added to the system, and the rest passes as well without
+        that, the verdict about the rest."""
+        if alone == whole:
+            return verdict
+        assert isinstance(self.sandbox, Copies)
+        try:
+            if (rest := await _with_work(self.task, self.sandbox.copy, alone)).reward >= verdict.reward:
+                return rest
+        except VerifierFailed:
+            pass
+        own = set(alone[0])
+        added = listed([path for path in whole[0] if path not in own])
+        words = f"{SYSTEM_ADDED} it passes only with {added}, added to the system"
+        return verdict.with_integrity(tamper=(*verdict.integrity.tamper, words))
+
+    # -- a verifier that could not run -----------------------------------------------------------
+
+    async def _surely(self, judge: Callable[[bool], Awaitable[Verdict]]) -> Verdict:
+        """A verdict, whatever the agent used up, or broke, where the verifier runs. Raises TrialError."""
+        verdict = await _attempt(judge, again=self.again)
+        if isinstance(verdict, TrialError):
+            return await self._after(verdict, judge)
+        return verdict
+
+    async def _after(self, error: TrialError, judge: Callable[[bool], Awaitable[Verdict]]) -> Verdict:
+        """The verdict after a failed verifier: where room could be made, another try does it, or the agent broke it."""
+        if error.type == "verifier_timeout":
+            raise error
+        # If the first verifier began, the files in the places of tests and reward are our own.
+        again = isinstance(error, VerifierFailed)
+        repairs = await self.sandbox.make_room() if isinstance(self.sandbox, MakesRoom) else ()
+        if repairs:
+            second = await _attempt(judge, again=again)
+            if isinstance(second, Verdict):
+                return _repaired(second, repairs)
+            error = second
+        if _stands(error, repairs) or not isinstance(self.sandbox, Copies):
+            raise error
+        try:
+            async with removed_afterwards(await self.sandbox.anew()) as fresh:
+                control = await verify(self.task, fresh)
+        except VerifierFailed:
+            raise error from None
+        # By now the trouble may be over: then it was not the agent's.
+        last = await _attempt(judge, again=True)
+        if isinstance(last, Verdict):
+            return _repaired(last, repairs)
+        if _stands(last, repairs):
+            raise last
+        signs = await self._broken(last, control) if judge == self._own else ()
+        if not signs:
+            raise unjudged(last)
+        assert isinstance(last, VerifierFailed)
+        broken = Verdict(0.0, last.files, last.integrity)
+        return _repaired(broken.with_integrity(tamper=(*last.integrity.tamper, *signs)), repairs)
+
+    async def _broken(self, error: TrialError, control: Verdict) -> tuple[str, ...]:
+        """The signs which prove that the agent broke the verifier in its container; none where that is not proven.
+
+        That is proven where strong signs, parts of the system that are gone, or a bash that does not start, show what
+        is broken, memory was not used up, and the verifier comes to a verdict about the same work without that.
+        """
+        if not isinstance(error, VerifierFailed) or error.facts.out_of_memory:
+            return ()
+        assert isinstance(self.sandbox, Copies)
+        try:
+            looked = await look(self.task, self.sandbox, error.facts)
+            strong = [f"forgery: {words}" for words in error.facts.forged]
+            strong += [sign for sign in told(looked.signs) if not is_weak(sign)]
+            changes = looked.seen.changes.items()
+            gone = [path for path, change in changes if change == "removed" and _CODE.fullmatch(path)]
+            shown = [f"{plain(gone[0], 120)} is gone"] if gone else []
+            if control.facts.has_watcher and error.facts.never_began:
+                shown.append("bash does not start")
+            if not (strong or shown):
+                return ()
+            await _with_work(self.task, self.sandbox.copy, work_of(looked.seen, looked.signs))
+        except TrialError as failure:
+            if not failure.agent_can_cause:
+                raise
+            return ()
+        why = "".join(f"; {words}" for words in shown)
+        words = f"{error.type}, but in a fresh container the verifier runs{why}: {plain(str(error), 200)}"
+        return (*strong, f"agent-broke-verifier: {words}")
+
+
+async def _attempt(judge: Callable[[bool], Awaitable[Verdict]], *, again: bool) -> Verdict | TrialError:
+    """A verdict, or the error in its place that the agent may be the cause of; others are raised."""
+    try:
+        return await judge(again)
+    except TrialError as error:
+        if not error.agent_can_cause:
+            raise
+        return error
+
+
+async def _with_work(task: Task, fill: Fill, work: Work) -> Verdict:
+    async with removed_afterwards(await fill(*work)) as copy:
+        return await verify(task, copy)
+
+
+def _replaced(seen: Seen) -> dict[str, str]:
+    return dict(itertools.islice(replaced(seen).items(), MOST_REPLACED))
+
+
+def _stands(error: TrialError, repairs: Sequence[str]) -> bool:
+    """Whether an error says nothing about the agent, whatever the verifier does without its work.
+
+    Tests that run the work take longer with it. Where nothing was used up in the container, it may be the engine's
+    machine that has no room for a command.
+    """
+    return error.type == "verifier_timeout" or (error.type == "sandbox_failed" and not repairs)
+
+
+def _repaired(verdict: Verdict, repairs: tuple[str, ...]) -> Verdict:
+    return verdict.with_integrity(repairs=repairs + verdict.integrity.repairs)
