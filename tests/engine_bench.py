@@ -83,7 +83,7 @@ class Bench:
         self, agent: Callable[[], TrialAgent], *tasks: Task, on_event: Callable[[Event], None] = lambda _: None
     ) -> dict[str, TrialResult]:
         # However small the machine: its tests want all of them under way at once.
-        plan = a_plan(self.run, concurrency=len(tasks), cpu_overcommit=8)
+        plan = a_plan(self.run, verify="shared", concurrency=len(tasks), cpu_overcommit=8)
         async with (
             contextlib.AsyncExitStack() as stack,
             opened(DockerBackend(self.engine, sandbox_settings(plan))) as backend,

@@ -7,9 +7,9 @@ from collections.abc import Mapping
 from typing import Any
 
 from tbench.results import is_weak
-from tbench.sandbox.backend import ChangeKind
 from tbench.verify.changes.facts import File, ImageTree, Seen, Tests
 from tbench.verify.changes.signs import told
+from tbench.verify.changes.walk import ChangeKind, walk
 
 SEARCH_PATH = ("/usr/local/bin", "/usr/bin", "/root/.local/bin")
 IMAGE: Mapping[str, bytes] = {
@@ -32,6 +32,12 @@ IMAGE: Mapping[str, bytes] = {
 }
 """What the image has, by path."""
 SCRIPT = "python3 -m pytest -rA /tests/test_outputs.py && jq . x\n"
+
+
+async def changes_of(sandbox: Any) -> dict[str, ChangeKind]:
+    """How a real container differs from its image."""
+    now = await walk(sandbox, (await sandbox.given_names()).began_at)
+    return now.beyond((await walk(await sandbox.original())).paths)
 
 
 def container(

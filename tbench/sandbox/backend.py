@@ -92,9 +92,6 @@ class Sandbox(Protocol):
         """Remove the sandbox by force, in bounded time. Never raises."""
 
 
-ChangeKind = Literal["added", "changed", "removed"]
-
-
 @dataclass(frozen=True)
 class GivenNames:
     """What a backend itself writes into the files of a sandbox that say where servers are, and where it mounts."""
@@ -105,6 +102,8 @@ class GivenNames:
     """Addresses with one name each, as in /etc/hosts."""
     volumes: frozenset[str] = frozenset()
     """Directories that are volumes: what lies there is not compared with the image."""
+    began_at: float = 0.0
+    """When the sandbox was made, in seconds by its machine's clock: what changed later is not the image's."""
 
 
 @runtime_checkable
@@ -116,9 +115,6 @@ class Compares(Protocol):
 
     async def given_names(self) -> GivenNames:
         """The names that the backend gives this sandbox, and not to `original`: nobody inside is asked."""
-
-    async def changes(self) -> Mapping[str, ChangeKind]:
-        """Every path that differs from the image, as the backend itself knows it: nobody inside is asked."""
 
     async def original(self) -> Sandbox:
         """The image as it is, to be read only: a sandbox in which nothing else ever runs, shared by all of its kind."""

@@ -74,7 +74,7 @@ def test_each_step_has_tests_of_its_own() -> None:
         ([trial(rewards={"shared": 1, "isolated": 1})], True),
         (
             [trial(rewards={"shared": 1, "isolated": 1}), trial(repetition=1, rewards={"shared": 1, "isolated": 0})],
-            False,
+            True,
         ),
         # A strong sign makes the lower reward count, but its own container has passed.
         ([trial(reward=0.0, rewards={"shared": 1, "isolated": 0})], False),

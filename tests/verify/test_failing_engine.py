@@ -10,7 +10,8 @@ import pytest
 
 from tbench.errors import Origin, TrialError
 from tbench.results import Integrity, is_weak
-from tbench.sandbox.backend import ChangeKind, ExecResult, GivenNames
+from tbench.sandbox.archive import FileEntry
+from tbench.sandbox.backend import ExecResult, GivenNames
 from tbench.sandbox.fake import FakeSandbox
 from tbench.tasks.environment import verifier_environment
 from tbench.tasks.task import Task
@@ -50,6 +51,7 @@ class OnIt(FakeSandbox):
     def __init__(self, engine: FailingEngine, *, is_fresh: bool = False) -> None:
         super().__init__()
         self.engine, self.is_fresh = engine, is_fresh
+        self.files = {} if is_fresh else {"/app/done": FileEntry(b"")}
 
     def _asks(self) -> None:
         self.engine.asked(is_fresh=self.is_fresh)
@@ -61,10 +63,6 @@ class OnIt(FakeSandbox):
     async def fetch(self, directory: str, limit_bytes: int) -> dict[str, bytes]:
         self._asks()
         return await super().fetch(directory, limit_bytes)
-
-    async def changes(self) -> Mapping[str, ChangeKind]:
-        self._asks()
-        return {"/app/done": "added"}
 
     async def given_names(self) -> GivenNames:
         self._asks()

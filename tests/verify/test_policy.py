@@ -99,7 +99,7 @@ async def test_a_copy_that_is_cancelled_leaves_nothing(
     assert (await left(engine, run_name))[0] == 2
 
 
-@pytest.mark.parametrize(("policy", "most"), [("shared", 11), ("both", 24)])
+@pytest.mark.parametrize(("policy", "most"), [("shared", 13), ("both", 26)])
 async def test_a_pass_takes_few_calls_to_the_engine(
     engine: Engine, make_task: MakeTask, start_sandbox: Start, policy: Verify, most: int
 ) -> None:

@@ -10,6 +10,7 @@ import re
 import tempfile
 import uuid
 from collections.abc import Awaitable, Collection, Mapping, Sequence
+from datetime import UTC, datetime
 from functools import partial
 from typing import IO, Any
 
@@ -19,7 +20,6 @@ from tbench.sandbox.archive import ChunkReader, FileEntry, pack, unpack
 from tbench.sandbox.backend import (
     BUSYBOX,
     LOG_DIRECTORIES,
-    ChangeKind,
     ExecResult,
     GivenNames,
     Sandbox,
@@ -46,6 +46,7 @@ from tbench.sandbox.docker.execs.stream import ExecStream
 from tbench.sandbox.docker.execs.transfer import transfer
 from tbench.sandbox.docker.labels import (
     KEPT_PREFIX,
+    LABEL_BEGAN,
     LABEL_ORIGINAL,
     LABEL_ROUTER,
     LABEL_SERVICE,
@@ -56,7 +57,7 @@ from tbench.sandbox.docker.memory_watch import MemoryWatch
 from tbench.sandbox.docker.networking.bridge import closing_script
 from tbench.sandbox.docker.networking.given import given_names
 from tbench.sandbox.docker.networking.router import Router
-from tbench.sandbox.docker.originals import Originals, compare
+from tbench.sandbox.docker.originals import Originals
 from tbench.sandbox.docker.removing import force_remove, remove_or_remember
 from tbench.sandbox.health import wait_until_healthy
 from tbench.sandbox.loose_files import LooseFiles
@@ -66,10 +67,6 @@ from tbench.tasks.network import NetworkPolicy
 
 __all__ = ["Container", "ContainerLimits", "Recipe"]
 
-_CHANGES: Mapping[int, ChangeKind] = {0: "changed", 1: "added", 2: "removed"}
-"""Kinds of changes by the engine's numbers."""
-_REPLACED = "\ufffd"
-"""What the engine puts in the place of bytes that are no UTF-8."""
 _COMMIT_SEC = 900.0
 _OF_NETWORKS = "127.0.0.11"
 """The name server that the engine gives to containers on networks other than its default bridge."""
@@ -338,24 +335,6 @@ class Container:
         own = () if self._recipe.options is None else (_OF_NETWORKS,)
         return dataclasses.replace(given, servers=given.servers.union(own))
 
-    async def changes(self) -> Mapping[str, ChangeKind]:
-        # Since a snapshot, the engine would only tell what changed afterwards.
-        found = await self._told_changes() if self._recipe.original is None else None
-        if found is None or any(_REPLACED in path for path in found):
-            return await compare(await self.original(), self)
-        return found
-
-    async def _told_changes(self) -> Mapping[str, ChangeKind] | None:
-        """What the engine tells of changes; None where it fails, as at directories that lie too deep for it."""
-        with asking("diff", self.is_fresh, "telling what changed"):
-            try:
-                found = await self._engine.call(self._engine.api.diff, self.container_id, again=True)
-            except EngineError as error:
-                if error.status != 500:
-                    raise
-                return None
-        return {entry["Path"]: _CHANGES[entry["Kind"]] for entry in found or ()}
-
     async def original(self) -> Sandbox:
         return await self._originals.get(self._original_recipe, partial(Container.start, self._engine), _is_running)
 
@@ -404,13 +383,16 @@ class Container:
 
     async def snapshot(self) -> str:
         # Processes stand still meanwhile, as files that change would be torn. The container's labels come along: run,
-        # trial and owner.
+        # trial and owner. What changed before the snapshot differs from the original's image all the same.
+        with asking("inspect", self.is_fresh, "telling when it was made"):
+            began_at = (await given_names(self._engine, self.container_id)).began_at
         committing = asyncio.ensure_future(
             self._engine.call(
                 self._engine.api.commit,
                 self.container_id,
                 changes=[
-                    f"LABEL {LABEL_SNAPSHOT}={SNAPSHOT_KEPT} {LABEL_ORIGINAL}={self._original_recipe.image.id}",
+                    f"LABEL {LABEL_SNAPSHOT}={SNAPSHOT_KEPT} {LABEL_ORIGINAL}={self._original_recipe.image.id}"
+                    f" {LABEL_BEGAN}={datetime.fromtimestamp(began_at, UTC).isoformat()}",
                     # The engine makes the container's variables the image's.
                     *(f"ENV {name}=" for name in (self._recipe.proxy_variables() if self._recipe.starts_told else ())),
                 ],

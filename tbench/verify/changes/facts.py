@@ -9,7 +9,8 @@ from functools import cached_property
 from pathlib import PurePosixPath
 from posixpath import basename, dirname, join, normpath
 
-from tbench.sandbox.backend import ChangeKind, GivenNames
+from tbench.sandbox.backend import GivenNames
+from tbench.verify.changes.walk import ChangeKind
 
 _PYTHON_MODULES = re.compile(r"/lib(?:64|32)?/python3(?:\.\d+)?(?:/(?:(?:site|dist)-packages|lib-dynload))?$")
 LIBRARY = re.compile(r"\.so(?:\.[\w.]+)?$")

@@ -16,6 +16,7 @@ from collections import defaultdict
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
 from functools import cache
+from math import inf
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
@@ -23,17 +24,18 @@ from typing import Any
 from pydantic import TypeAdapter, ValidationError
 
 from tbench.files import cache_home, write_atomically
-from tbench.sandbox.backend import BUSYBOX, Compares, Sandbox, output_of
+from tbench.sandbox.backend import Compares, Sandbox, output_of
 from tbench.verify.changes.facts import File, ImageTree
+from tbench.verify.changes.walk import LISTS, WalkedFiles
 
 Read = Callable[[Sandbox, set[str]], Awaitable[Mapping[str, File]]]
 """Reads what lies at paths in a sandbox: the agent's container and its image are read by the same."""
 
 _LIST_SEC = 600.0
-_LIST = f"""{BUSYBOX} find / -xdev ! -path '/proc/*' 2>/dev/null || [ $? = 1 ] || exit
+_LIST = f"""{LISTS.format(since=inf, later=inf)} || exit
 printf '\\0%s' "$PATH"
 """
-"""Prints all paths, and the search path; where find is ended from outside, it has no good end."""
+"""Prints all paths, and behind another zero byte the search path."""
 _OF_CONTAINERS = frozenset({"/etc/hosts", "/etc/hostname"})
 """The engine writes them for each container, so that no image has them."""
 _OF_ENGINE = frozenset({"/etc/resolv.conf"})
@@ -124,9 +126,9 @@ async def _listing(sandbox: Compares) -> bytes:
 
 
 def _tree(listing: bytes) -> ImageTree:
-    paths, _, search_path = listing.decode("utf-8", "surrogateescape").rpartition("\0")
-    tree = frozenset(paths.split("\n"))
-    return ImageTree(tree, _search_path(search_path, tree))
+    paths, _, search_path = listing.rpartition(b"\0")
+    tree = WalkedFiles.read(paths).paths
+    return ImageTree(tree, _search_path(search_path.decode("utf-8", "surrogateescape"), tree))
 
 
 def _search_path(variable: str, paths: frozenset[str]) -> tuple[str, ...]:

@@ -2,12 +2,11 @@
 # Tells what lies at paths, for the tools volume's busybox ash as root. On standard input a line per path: what is wanted
 # of it (s: its sum, c: its content too, g: whether it holds words of the pattern, or too much), tab, path.
 # Prints modes, sums, the files with such words, those of 4 GB or more, links that lead to tests, to processes
-# or nowhere, what was changed lately, the most memory that was in use, and archives: of the contents, and of what the agent
-# has written below /logs. A zero byte is between.
+# or nowhere, the most memory that was in use, and archives: of the contents, and of what the agent has written below
+# /logs. A zero byte is between.
 pattern=$TBENCH_LOOK_PATTERN
 alone=$TBENCH_LOOK_ALONE   # not empty: nobody else in the container may move meanwhile
-since=$TBENCH_LOOK_SINCE   # not empty: what was changed since is told
-unset TBENCH_LOOK_PATTERN TBENCH_LOOK_ALONE TBENCH_LOOK_SINCE
+unset TBENCH_LOOK_PATTERN TBENCH_LOOK_ALONE
 busybox=/opt/tbench/bin/busybox
 logs_bytes=33554432
 tab='	'
@@ -43,8 +42,6 @@ paths g | $busybox xargs -0 $busybox sh -c 'exec /opt/tbench/bin/busybox find "$
             /tests/* | /logs/* | /solution/* | /proc/* | /) printf '%s\n' "$link" ;;
         esac
     done
-printf '\0'
-[ -z "$since" ] || /opt/tbench/bin/changed "$since" / 2>/dev/null
 printf '\0'
 $busybox cat /sys/fs/cgroup/memory.peak /sys/fs/cgroup/memory/memory.max_usage_in_bytes 2>/dev/null
 printf '\0'

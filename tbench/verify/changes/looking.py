@@ -1,4 +1,4 @@
-"""Looks at what an agent changed: the engine tells the paths, the image and the container what lies there."""
+"""Looks at what an agent changed: a walk finds the paths, the image and the container say what lies there."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import dataclasses
 import io
+import math
 from collections.abc import AsyncIterator, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cache
@@ -23,6 +24,7 @@ from tbench.verify.changes.programs import planted_programs
 from tbench.verify.changes.signs import Sign
 from tbench.verify.changes.system import host_signs, is_code, may_replace
 from tbench.verify.changes.turning import READ, imported_work, may_mention, turning_signs
+from tbench.verify.changes.walk import walk
 from tbench.verify.changes.work import is_too_deep
 from tbench.verify.report import Facts
 
@@ -62,22 +64,22 @@ async def look(task: Task, sandbox: Sandbox, facts: Facts | None = None) -> Look
     if not isinstance(sandbox, Compares):
         raise TrialError("verifier_failed", "this sandbox cannot be compared with its image")
     async with _together() as group:
-        changing, giving = group.create_task(sandbox.changes()), group.create_task(sandbox.given_names())
-        finding = group.create_task(image_facts(sandbox, _contents))
-    changes, given, image = changing.result(), giving.result(), finding.result()
+        giving, finding = group.create_task(sandbox.given_names()), group.create_task(image_facts(sandbox, _contents))
+    given, image = giving.result(), finding.result()
+    walked = await walk(sandbox, given.began_at, float(facts.staged_at) if facts and facts.staged_at else math.inf)
+    changes = walked.beyond(image.tree.paths)
     tests = _tests(task, sandbox.workdir)
     seen = Seen(changes, image.tree, tests, given=given)
     sums, contents = _wanted(seen)
     mentioning = {path for path in changes if may_mention(seen, path)}
-    since = facts.staged_at if facts else ""
-    found = await _files(sandbox, sums, contents, mentioning, since=since, alone=True)
+    found = await _files(sandbox, sums, contents, mentioning, alone=True)
     left = [Sign("left-out", path, "leads to the tests, to a process or nowhere") for path in found.links]
     seen = dataclasses.replace(
         seen,
         now=found.files,
         then=await image.files(sums | contents, found.files),
         mentions=found.mentions,
-        changed_by_tests=found.written,
+        changed_by_tests=walked.later,
         left_out=frozenset(sign.path for sign in left),
     )
     large = [Sign("unread", path, "has 4 GB or more, and stays behind") for path in found.large]
@@ -138,8 +140,6 @@ class _LookedAt(NamedTuple):
     """Those that are too large to be brought."""
     links: tuple[str, ...]
     """Links to the tests, to processes or nowhere."""
-    written: frozenset[str]
-    """Paths anywhere but directories that were made or written since a time."""
     memory_peak_bytes: int
     logs: dict[str, bytes]
 
@@ -149,16 +149,15 @@ async def _contents(original: Sandbox, paths: set[str]) -> dict[str, File]:
 
 
 async def _files(
-    sandbox: Sandbox, sums: set[str], contents: set[str], mentioning: set[str], *, since: str = "", alone: bool = False
+    sandbox: Sandbox, sums: set[str], contents: set[str], mentioning: set[str], *, alone: bool = False
 ) -> _LookedAt:
-    """Ask a sandbox about paths, and what came `since` a time. `alone` keeps all others in it still meanwhile."""
+    """Ask a sandbox about paths. `alone` keeps all others in it still meanwhile."""
     wanted = [
         f"{kind}\t{path}" for kind, paths in (("s", sums), ("c", contents), ("g", mentioning)) for path in sorted(paths)
     ]
     stdin = "".join(f"{line}\n" for line in wanted if "\n" not in line).encode("utf-8", "surrogateescape")
     environment = {
         "TBENCH_LOOK_PATTERN": _MENTIONS if mentioning else "",
-        "TBENCH_LOOK_SINCE": since,
         "TBENCH_LOOK_ALONE": "1" if alone else "",
     }
     try:
@@ -168,7 +167,7 @@ async def _files(
             with contextlib.suppress(TrialError):
                 await sandbox.shell("kill -CONT -1", timeout_sec=_CONTINUE_SEC, user="root")
         raise
-    modes, sha256, mentions, large, links, written, peak, archive = (told.split(b"\0", 7) + [b""] * 8)[:8]
+    modes, sha256, mentions, large, links, peak, archive = (told.split(b"\0", 6) + [b""] * 7)[:7]
     held = unpack(io.BytesIO(archive), _CONTENT_BYTES, whole_names=True)
     digests = sums_by_path(_text(sha256))
     files = {
@@ -177,7 +176,7 @@ async def _files(
     }
     lines = _lines(mentions), _lines(large), _lines(links)
     logs = {name.removeprefix("logs/"): data for name, data in held.items() if name.startswith("logs/")}
-    return _LookedAt(files, *lines, frozenset(_lines(written)), int(peak.strip() or 0), logs)
+    return _LookedAt(files, *lines, int(peak.strip() or 0), logs)
 
 
 def _lines(data: bytes) -> tuple[str, ...]:

@@ -19,7 +19,7 @@ from tbench.verify.changes.image_facts import ImageFacts, image_facts
 
 ODD = b"/app/\xff\n".decode("utf-8", "surrogateescape").strip()
 PATHS = ["/", "/bin/sh", "/etc/passwd", "/app", ODD]
-LISTING = "\n".join(PATHS).encode("utf-8", "surrogateescape") + b"\n\0/usr/bin:/bin"
+LISTING = "".join(f"0{path}\0" for path in PATHS).encode("utf-8", "surrogateescape") + b"\0/usr/bin:/bin"
 PASSWD, LINK = File(0o100644, "a" * 64, b"root:\xff"), File(0o120777)
 LIES = {"/etc/passwd": PASSWD, ODD: LINK, "/etc/resolv.conf": File(0o100644, "b" * 64, b"nameserver 127.0.0.11\n")}
 ALL = set(LIES) | {"/bin/sh", "/etc/hosts", "/new"}

@@ -14,6 +14,7 @@ from typing import Any
 
 import pytest
 from run_plans import a_config
+from seen_changes import changes_of
 
 from tbench.errors import TrialError
 from tbench.runs.overrides import as_configured
@@ -434,7 +435,7 @@ async def test_a_snapshot_is_of_main_and_the_services_begin_anew(start: Start, e
             try:
                 assert await said(again, "cat /root/file") == "mine"
                 assert await answer(again, "side") == "tangerine"
-                assert (await again.changes())["/root/file"] == "added"
+                assert (await changes_of(again))["/root/file"] == "added"
             finally:
                 await again.remove()
     finally:

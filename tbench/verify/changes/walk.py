@@ -1,0 +1,58 @@
+"""Walks through all files of a container: which there are, and which are others than in its image.
+
+A file of the image has the time at which the image came to the machine: whatever changed it in a container, later, left
+the time of that as the change of its status, which nobody inside can date back.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Collection
+from dataclasses import dataclass
+from posixpath import dirname
+from typing import Literal
+
+from tbench.sandbox.backend import Sandbox, output_of
+
+ChangeKind = Literal["added", "changed", "removed"]
+LISTS = "/opt/tbench/bin/changed -a {since!r} {later!r} /"
+"""A command that lists all paths; times are seconds by the clock of the machine."""
+_WALK_SEC = 600.0
+
+
+@dataclass(frozen=True)
+class WalkedFiles:
+    """The paths of a container. What lies deeper than a path can be long is not among them."""
+
+    paths: frozenset[str]
+    changed: frozenset[str]
+    """Those that were made or changed since a time, directories included."""
+    later: frozenset[str]
+    """Those since a later time."""
+    mounts: frozenset[str]
+    """Directories where another file system begins, whose paths are not among them."""
+
+    @classmethod
+    def read(cls, output: bytes) -> WalkedFiles:
+        """Read what the tool `changed -a` prints."""
+        by_flag: dict[str, set[str]] = {flag: set() for flag in "012m"}
+        for entry in output.decode("utf-8", "surrogateescape").split("\0"):
+            if entry:
+                by_flag[entry[0]].add(entry[1:])
+        changed, later, mounts = by_flag["1"] | by_flag["2"], frozenset(by_flag["2"]), frozenset(by_flag["m"])
+        return cls(frozenset(by_flag["0"] | changed | mounts), frozenset(changed), later, mounts)
+
+    def beyond(self, image: Collection[str]) -> dict[str, ChangeKind]:
+        """How the container differs from the paths of its image, by path, in order."""
+        then = frozenset(image)
+        found: dict[str, ChangeKind] = dict.fromkeys(self.paths - then, "added")
+        found |= dict.fromkeys(self.changed & then, "changed")
+        gone = then - self.paths
+        # What lay below a removed directory is removed with it, and what lies below a mount is not known.
+        found |= {path: "removed" for path in gone if dirname(path) not in gone | self.mounts}
+        return dict(sorted(found.items()))
+
+
+async def walk(sandbox: Sandbox, since: float = math.inf, later: float = math.inf) -> WalkedFiles:
+    """WalkedFiles through a container; times are seconds by its machine's clock. Raises TrialError."""
+    return WalkedFiles.read(await output_of(sandbox, LISTS.format(since=since, later=later), timeout_sec=_WALK_SEC))

@@ -1,0 +1,50 @@
+"""How a container differs from its image, by a walk through its files."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from seen_changes import changes_of
+
+from tbench.verify.changes.walk import WalkedFiles
+
+IMAGE = """FROM debian:bookworm-slim
+RUN mkdir -p /app/kept /app/gone/deep && touch /app/kept/file /app/gone/deep/file /app/gone/file
+VOLUME /data
+WORKDIR /app
+"""
+CHANGES = {
+    "touch new; mkdir -p a/b": {"/app/new": "added", "/app/a": "added", "/app/a/b": "added"},
+    "rm -r gone": {"/app/gone": "removed"},
+    "rm -r gone; mkdir gone": {
+        "/app/gone": "changed", "/app/gone/deep": "removed", "/app/gone/file": "removed",
+    },
+    "rm -r gone; ln -s kept gone": {
+        "/app/gone": "changed", "/app/gone/deep": "removed", "/app/gone/file": "removed",
+    },
+    "mv kept moved": {"/app/kept": "removed", "/app/moved": "added", "/app/moved/file": "added"},
+    "chmod 700 kept": {"/app/kept": "changed"},
+    "touch -d 2001-01-01 kept/file": {"/app/kept/file": "changed"},
+    "ln kept/file linked": {"/app/kept/file": "changed", "/app/linked": "added"},
+    "cp -p /bin/echo /t; tr E F </t >/bin/echo; touch -r /t /bin/echo; rm /t": {"/usr/bin/echo": "changed"},
+    "touch /data/x; echo >>/etc/hosts; echo >>/etc/resolv.conf": {},
+}  # fmt: skip
+
+
+@pytest.mark.engine
+@pytest.mark.parametrize("script", CHANGES)
+async def test_every_change_is_seen_whatever_times_say(make_task: Any, start_sandbox: Any, script: str) -> None:
+    sandbox = await start_sandbox(make_task(dockerfile=IMAGE))
+    before = await changes_of(sandbox)
+    assert (await sandbox.shell(f"cd /app; {script}", timeout_sec=60)).exit_code == 0
+    found = {path: kind for path, kind in (await changes_of(sandbox)).items() if path not in before}
+    above = {"/", "/app", "/app/kept", "/usr", "/usr/bin", "/tmp", "/etc"}
+    assert {path: kind for path, kind in found.items() if path not in above - CHANGES[script].keys()} == CHANGES[script]
+
+
+def test_what_lies_where_another_file_system_begins_is_neither_there_nor_removed() -> None:
+    walked = WalkedFiles.read(b"0/\x001/app\x002/app/later\x00m/data\x000/etc\x00")
+    then = {"/", "/app", "/app/old", "/app/old/file", "/data", "/data/inner", "/etc"}
+    assert walked.beyond(then) == {"/app": "changed", "/app/later": "added", "/app/old": "removed"}
+    assert walked.later == {"/app/later"}
