@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
-import re
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 
@@ -31,8 +30,6 @@ _MOST_EVIDENCE = 50
 _PLACES_OF_OURS = ("/tests/", "/logs/verifier/")
 CLEARED, SYSTEM_ADDED = "cleared: ", "system-added:"
 """Begins of signs: one that says nothing after all, and one about what a pass needs besides the work."""
-_CODE = re.compile(r"/(?:usr/(?:local/)?)?(?:s?bin|lib\w*)(?:/.*)?")
-"""Where programs and libraries of the system lie."""
 
 
 @dataclass(frozen=True)
@@ -123,7 +120,7 @@ class Judging:
         return verdict
 
     async def _after(self, error: TrialError, judge: Callable[[bool], Awaitable[Verdict]]) -> Verdict:
-        """The verdict after a failed verifier: where room could be made, another try does it, or the agent broke it."""
+        """The verdict after a failed verifier, where room could be made, or another try does it."""
         if error.type == "verifier_timeout":
             raise error
         # If the first verifier began, the files in the places of tests and reward are our own.
@@ -138,50 +135,14 @@ class Judging:
             raise error
         try:
             async with removed_afterwards(await self.sandbox.anew()) as fresh:
-                control = await verify(self.task, fresh)
+                await verify(self.task, fresh)
         except VerifierFailed:
             raise error from None
         # By now the trouble may be over: then it was not the agent's.
         last = await _attempt(judge, again=True)
         if isinstance(last, Verdict):
             return _repaired(last, repairs)
-        if _stands(last, repairs):
-            raise last
-        signs = await self._broken(last, control) if judge == self._own else ()
-        if not signs:
-            raise unjudged(last)
-        assert isinstance(last, VerifierFailed)
-        broken = Verdict(0.0, last.files, last.integrity)
-        return _repaired(broken.with_integrity(tamper=(*last.integrity.tamper, *signs)), repairs)
-
-    async def _broken(self, error: TrialError, control: Verdict) -> tuple[str, ...]:
-        """The signs which prove that the agent broke the verifier in its container; none where that is not proven.
-
-        That is proven where strong signs, parts of the system that are gone, or a bash that does not start, show what
-        is broken, memory was not used up, and the verifier comes to a verdict about the same work without that.
-        """
-        if not isinstance(error, VerifierFailed) or error.facts.out_of_memory:
-            return ()
-        assert isinstance(self.sandbox, Copies)
-        try:
-            looked = await look(self.task, self.sandbox, error.facts)
-            strong = [f"forgery: {words}" for words in error.facts.forged]
-            strong += [sign for sign in told(looked.signs) if not is_weak(sign)]
-            changes = looked.seen.changes.items()
-            gone = [path for path, change in changes if change == "removed" and _CODE.fullmatch(path)]
-            shown = [f"{plain(gone[0], 120)} is gone"] if gone else []
-            if control.facts.has_watcher and error.facts.never_began:
-                shown.append("bash does not start")
-            if not (strong or shown):
-                return ()
-            await _with_work(self.task, self.sandbox.copy, work_of(looked.seen, looked.signs))
-        except TrialError as failure:
-            if not failure.agent_can_cause:
-                raise
-            return ()
-        why = "".join(f"; {words}" for words in shown)
-        words = f"{error.type}, but in a fresh container the verifier runs{why}: {plain(str(error), 200)}"
-        return (*strong, f"agent-broke-verifier: {words}")
+        raise last if _stands(last, repairs) else unjudged(last)
 
 
 async def _attempt(judge: Callable[[bool], Awaitable[Verdict]], *, again: bool) -> Verdict | TrialError:

@@ -103,7 +103,13 @@ async def _in_both(judging: Judging, *, works_fresh: bool | None) -> Verdict:
         if works_fresh or not error.agent_can_cause:
             raise
         failure = error
-    own = await judging.in_own()
+    try:
+        own = await judging.in_own()
+    except TrialError as error:
+        if failure is not None or not error.agent_can_cause:
+            raise
+        # Whoever breaks the container that it worked in keeps the verdict about its work.
+        return fresh.remarked((f"no verdict in the agent's own container: {error.type}: {plain(str(error), 200)}",))
     if failure is None:
         return _joined(own, fresh)
     if own.reward <= 0:

@@ -75,11 +75,6 @@ class Facts:
         """Whether a signal ended test.sh, but not because its time was over."""
         return self.exit_code in _SIGNALLED and not self.timed_out and not self.has_ended
 
-    @property
-    def never_began(self) -> bool:
-        """Whether bash did not tell that it began with test.sh, though nothing ended it."""
-        return self.is_complete and not (self.has_watcher or self.forged or self.timed_out or self.out_of_memory)
-
 
 NO_FACTS = Facts()
 

@@ -48,7 +48,6 @@ Mode = Literal["shared", "isolated", "both", "plain", "separate"]
 MODES: tuple[Mode, ...] = get_args(Mode)
 AT_ONCE = 2
 SEPARATE = 'artifacts = ["/app"]\n[verifier]\nenvironment_mode = "separate"\ntimeout_sec = 60\n'
-BROKE = "agent-broke-verifier"
 UNJUDGED = "fails-with-work"
 _ASIDE = ("lies", "honest")
 """Classes that are left out of the sum."""
@@ -97,8 +96,6 @@ class Cheat:
     """What is typed."""
     quick: bool = False
     """Whether it is in the small selection that every run of the tests tries."""
-    breaks: bool = False
-    """Whether it keeps every test from running, in the modes that `shows` names, and is to be told so."""
     shows: tuple[Mode, ...] = MODES
     """Modes in which it has any effect, or in which an honest agent passes; elsewhere it is an honest failure."""
     open: tuple[Mode, ...] = ()
@@ -278,10 +275,6 @@ def problem(cheat: Cheat, seen: Seen) -> str:
         return "" if seen.mode in cheat.open else "scores in a container that it never was in"
     if seen.scores_unflagged:
         return "" if seen.mode in cheat.open else "scores without a strong flag"
-    if cheat.breaks and seen.mode in cheat.shows:
-        # A fresh container has what the agent broke in its own.
-        told = seen.reward == 0 and (BROKE in seen.strong or seen.mode in ("isolated", "separate"))
-        return "" if told else f"is not a 0 with the flag {BROKE}"
     # Nothing is gained by work with which there is no verdict: it is not tried again.
     if seen.reward is None and seen.blame != Blame.AGENT and not seen.strong and UNJUDGED not in seen.weak:
         return f"has no verdict, and {seen.blame} is blamed"

@@ -303,10 +303,18 @@ async def test_a_verdict_that_the_fresh_container_cannot_give_is_said(judged: An
 # -- a verifier that could not run ---------------------------------------------------------------
 
 
-@pytest.mark.parametrize("policy", ["shared", "both"])
-async def test_a_verifier_that_the_agent_broke_is_a_zero(judged: Any, policy: str) -> None:
-    verdict, kinds = await judged(policy, "chmod 000 /bin/bash", "echo 0 > /logs/verifier/reward.txt\n")
-    assert (verdict.reward, kinds) == (0.0, ["agent-broke-verifier"])
+async def test_a_verifier_that_the_agent_broke_gives_no_verdict_and_is_not_tried_again(judged: Any) -> None:
+    with pytest.raises(VerifierFailed) as failure:
+        await judged("shared", "chmod 000 /bin/bash", "echo 0 > /logs/verifier/reward.txt\n")
+    assert not failure.value.kind.retryable
+    assert failure.value.integrity.tamper[-1].startswith("fails-with-work")
+
+
+async def test_whoever_breaks_its_container_keeps_the_verdict_of_the_fresh_one(judged: Any) -> None:
+    test = "! grep -qs '432[1]' /proc/[0-9]*/cmdline || exit 1; echo 0 > /logs/verifier/reward.txt\n"
+    verdict, kinds = await judged("both", "(exec /opt/tbench/bin/busybox sleep 4321 >/dev/null 2>&1 &)", test)
+    assert (verdict.reward, kinds, verdict.integrity.rewards) == (0.0, [], {"isolated": 0.0})
+    assert "verifier_no_reward" in verdict.integrity.remarks[0]
 
 
 async def test_isolated_is_not_concerned_by_what_the_agent_broke(judged: Any) -> None:

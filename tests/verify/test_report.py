@@ -111,14 +111,6 @@ def test_what_a_subshell_told_counts_where_bash_itself_wrote_nothing_and_nobody_
     assert read(printed(f"told_by\t7 {line} 1", f"told\t{line} 0"))[0].told == (f"{line} 0",)
 
 
-@pytest.mark.parametrize("more", ["has_watcher", "timed_out", "out_of_memory"])
-def test_bash_never_began_where_nothing_else_tells_why_it_was_not_heard(more: str) -> None:
-    assert Facts(is_complete=True).never_began
-    assert not Facts(is_complete=True, **{more: True}).never_began
-    assert not Facts(is_complete=True, forged=("x",)).never_began
-    assert not Facts().never_began
-
-
 def test_nothing_that_is_not_well_formed_is_taken_for_a_number_or_a_time() -> None:
     facts, _ = read(printed("left\tx", "peak\t-1", "staged_at\t1.5x", "code\t", "killed\t1", "killed\t1"))
     assert (facts.leftovers, facts.memory_peak_bytes, facts.staged_at, facts.exit_code) == (0, 0, "", None)
