@@ -31,6 +31,7 @@ IMAGE: Mapping[str, bytes] = {
     "/root/.bashrc": b"# nothing\n",
 }
 """What the image has, by path."""
+LINK = b"a link"
 SCRIPT = "python3 -m pytest -rA /tests/test_outputs.py && jq . x\n"
 
 
@@ -49,7 +50,7 @@ def container(
     image: Mapping[str, bytes] = IMAGE,
     **parts: Any,
 ) -> Seen:
-    """A container in which the files lie that are `changed`; None stands for one that is gone."""
+    """A container in which the files lie that are `changed`; None stands for one that is gone, LINK for a link."""
     changes: dict[str, ChangeKind] = {
         path: "removed" if data is None else "changed" if path in image else "added" for path, data in changed.items()
     }
@@ -57,13 +58,16 @@ def container(
     for path, data in changed.items():
         if data is None:
             now.pop(path, None)
-    tests = Tests(script, texts, instruction, "/app")
+    tests = Tests(script, texts, instruction, "/app", frozenset({"test_outputs.py"}))
     tree = ImageTree(frozenset(image), SEARCH_PATH)
     return Seen(changes, tree, tests, _files(now), _files(image), **parts)
 
 
 def _files(contents: Mapping[str, bytes]) -> dict[str, File]:
-    return {path: File(0o100755, hashlib.sha256(data).hexdigest(), data) for path, data in contents.items()}
+    return {
+        path: File(0o120777) if data == LINK else File(0o100755, hashlib.sha256(data).hexdigest(), data)
+        for path, data in contents.items()
+    }
 
 
 def strong(signs: Any) -> set[str]:

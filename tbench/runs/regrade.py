@@ -168,7 +168,9 @@ async def _verify_again(backend: Backend, store: RunStore, kept: Kept, task: Tas
         return Change(result, why_not=str(error))
     try:
         await use_network(sandbox, agent_environment(task), "verifier")
-        judging = verify_by(verify_in, task, sandbox, again=not is_new, oracle=kept.oracle)
+        judging = verify_by(
+            verify_in, task, sandbox, again=not is_new, oracle=kept.oracle, is_oracle=result.agent == "oracle"
+        )
         update, integrity, files = await _judged(judging, kept, task)
     except TrialError as error:
         return Change(result, why_not=str(error))

@@ -306,7 +306,8 @@ class Trial:
             said = await save_artifacts(part.task, sandbox, part.directory, self._policy.artifacts_mb)
         await use_network(sandbox, agent_environment(part.task), "verifier")
         oracle = await asyncio.to_thread(self._oracle)
-        verdict = await verify_by(self._policy.verify, part.task, sandbox, oracle=oracle)
+        is_oracle = self._agent.name == "oracle"
+        verdict = await verify_by(self._policy.verify, part.task, sandbox, oracle=oracle, is_oracle=is_oracle)
         return verdict.remarked(said)
 
     def _oracle(self) -> Calibration | None:

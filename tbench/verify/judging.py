@@ -17,7 +17,7 @@ from tbench.results import UNCONFIRMED, is_weak
 from tbench.sandbox.backend import Compares, Copies, Fill, MakesRoom, Sandbox, copy_begun, removed_afterwards
 from tbench.tasks.task import Task
 from tbench.text import plain
-from tbench.verify.changes.facts import Seen
+from tbench.verify.changes.facts import NO_ORACLE, OracleSystem, Seen
 from tbench.verify.changes.looking import look
 from tbench.verify.changes.signs import listed, told
 from tbench.verify.changes.system import replaced
@@ -40,6 +40,7 @@ class Judging:
     sandbox: Sandbox
     again: bool
     """Whether a verifier ran in the agent's container before."""
+    oracle: OracleSystem = NO_ORACLE
 
     async def in_fresh(self) -> Verdict:
         """The verdict of a fresh container with the work, whatever the agent used up. Raises TrialError."""
@@ -56,7 +57,7 @@ class Judging:
         if own.reward <= 0 or not isinstance(self.sandbox, Compares):
             return own
         try:
-            looked = await look(self.task, self.sandbox, own.facts)
+            looked = await look(self.task, self.sandbox, own.facts, self.oracle)
         except TrialError as failure:
             if failure.agent_can_cause:
                 raise VerifierFailed(failure.type, str(failure), own.files, own.integrity, own.facts) from failure
@@ -66,11 +67,11 @@ class Judging:
         return own.with_integrity(tamper=tamper, replaced=_replaced(looked.seen))
 
     async def _fresh(self, again: bool) -> Verdict:
-        """`again` is nothing to a fresh container."""
+        """The verdict of a fresh container, to which it makes no difference whether a verifier runs `again`."""
         if not isinstance(self.sandbox, Copies):
             raise TrialError("verifier_failed", "this sandbox cannot be copied, so nothing can be verified in a copy")
         async with copy_begun(self.sandbox) as fill:
-            looked = await look(self.task, self.sandbox)
+            looked = await look(self.task, self.sandbox, oracle=self.oracle)
             work = work_of(looked.seen, looked.signs)
             try:
                 verdict = await _with_work(self.task, fill, work)

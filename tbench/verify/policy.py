@@ -14,6 +14,7 @@ from tbench.sandbox.backend import Compares, Copies, Sandbox
 from tbench.tasks.task import Task
 from tbench.text import plain
 from tbench.verify.calibration import Calibration, unlike_oracle
+from tbench.verify.changes.facts import OracleSystem
 from tbench.verify.changes.signs import listed
 from tbench.verify.judging import CLEARED, MOST_REPLACED, Judging
 from tbench.verify.tests_shown import tests_shown
@@ -44,16 +45,23 @@ class VerifyPolicy:
 
 
 async def verify_by(
-    policy: Verify, task: Task, sandbox: Sandbox, *, again: bool = False, oracle: Calibration | None = None
+    policy: Verify,
+    task: Task,
+    sandbox: Sandbox,
+    *,
+    again: bool = False,
+    oracle: Calibration | None = None,
+    is_oracle: bool = False,
 ) -> Verdict:
     """The verdict of a verifier that runs where the policy says. Raises TrialError; VerifierFailed has the integrity.
 
     `both` asks a fresh container first, and the agent's own only where the work does not pass in that one and the
     oracle's does not either, or nobody knows. `again`: a verifier ran in this sandbox before. What the agent used up is
-    made free; a verifier that runs in a fresh container, but not beside what the agent left, is a 0. `oracle` is what
-    is known of the task by its oracle: a pass has to show the oracle's tests.
+    made free. `oracle` is what is known of the task by its oracle: a pass has to show the oracle's tests, and what its
+    passes have added to the system may be added. `is_oracle`: the work is the oracle's own.
     """
-    judging = Judging(task, sandbox, again)
+    usual = frozenset() if oracle is None else frozenset(oracle.replaced)
+    judging = Judging(task, sandbox, again, OracleSystem(usual, is_own=is_oracle))
     works_fresh = None if oracle is None else oracle.passes_fresh
     if policy == "isolated":
         verdict = await judging.in_fresh()

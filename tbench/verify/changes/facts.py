@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import PurePosixPath
@@ -78,6 +78,8 @@ class Tests:
     """Texts of the other files of the tests."""
     instruction: str = ""
     workdir: str = "/"
+    files: frozenset[str] = frozenset()
+    """Names of the files of the tests."""
 
     @cached_property
     def all_texts(self) -> tuple[str, ...]:
@@ -102,6 +104,10 @@ class Tests:
         above = map(str, PurePosixPath(path).parents)
         folders = (each for each in above if not f"{self.workdir}/".startswith(f"{each}/"))
         return any(each in self.asked_for for each in (path, *folders)) or (is_file and name in self.asked_for)
+
+    def names_file(self, path: str) -> bool:
+        """Whether the instruction names a file, by its path or its name."""
+        return path in self.asked_for or ("." in basename(path) and basename(path) in self.asked_for)
 
     def wants_made(self, program: str) -> bool:
         """Whether the instruction names a program to be made: one to be installed comes of a package."""
@@ -143,19 +149,26 @@ class Tests:
         return self.named_paths | self.entered | {"/"}
 
     @cached_property
-    def pytest_directories(self) -> frozenset[str]:
-        """Directories of the work in which test.sh lets pytest look for tests, with those above them."""
+    def _pytest_calls(self) -> list[list[str]]:
+        """The paths in the arguments of each call of pytest."""
         calls = _PYTEST_CALL.findall(script_without_installs(self.script))
-        found = {path for call in calls for path in self._operands(call)}
-        return frozenset(above for path in found for above in (path, *map(str, PurePosixPath(path).parents)))
+        words = [[word.strip("\"'").partition("::")[0] for word in call.split()] for call in calls]
+        return [[w for w in each if not w.startswith("-") and ("/" in w or w.endswith(".py"))] for each in words]
 
-    def _operands(self, call: str) -> Iterator[str]:
-        """Paths of the work in the arguments of a call of pytest; where there are none, where it is run."""
-        words = [word.strip("\"'").partition("::")[0] for word in call.split()]
-        paths = [word for word in words if not word.startswith("-") and ("/" in word or word.endswith(".py"))]
-        yield from (normpath(join(each, path)) for path in paths for each in self.entered if not _OURS.match(path))
-        if not any(path.startswith("/tests") for path in paths):
-            yield from self.entered
+    @cached_property
+    def pytest_roots(self) -> frozenset[str]:
+        """Where test.sh lets pytest look for tests in the work: what it names, or else where it works."""
+        found = {
+            normpath(join(at, path)) for call in self._pytest_calls for path in call or ["."] for at in self.entered
+        }
+        return frozenset(path for path in found if path == self.workdir or not _OURS.match(path))
+
+    @cached_property
+    def pytest_directories(self) -> frozenset[str]:
+        """Directories of the work whose settings pytest reads: of what it looks at, or where it is run, and above."""
+        is_elsewhere = any(not any(path.startswith("/tests") for path in call) for call in self._pytest_calls)
+        found = self.pytest_roots | (self.entered if is_elsewhere else frozenset())
+        return found | {str(above) for path in found for above in PurePosixPath(path).parents}
 
 
 def source_name(path: str) -> str:
@@ -183,6 +196,19 @@ def _words(texts: Iterable[str]) -> Iterable[str]:
 
 
 @dataclass(frozen=True)
+class OracleSystem:
+    """What the oracle's passes have added to the system, which others may, too."""
+
+    files: frozenset[tuple[str, str]] = frozenset()
+    """Paths with the begin of their sums, of which the names are looked for by programs or tests."""
+    is_own: bool = False
+    """Whether the container is the oracle's own: then all that was added may come."""
+
+
+NO_ORACLE = OracleSystem()
+
+
+@dataclass(frozen=True)
 class Seen:
     """All that the rules see of one container."""
 
@@ -200,6 +226,7 @@ class Seen:
     """Name servers and hosts that nobody inside has chosen, besides those of the image's container."""
     changed_by_tests: frozenset[str] = frozenset()
     """Paths that were written while the tests ran: test.sh may install what it needs."""
+    oracle: OracleSystem = NO_ORACLE
     left_out: frozenset[str] = frozenset()
     """Paths of the work that are brought nowhere, whatever lies below them."""
 
@@ -232,6 +259,16 @@ class Seen:
         if now is None or then is None:
             return True
         return now.sha256 != then.sha256 or (not now.sha256 and now.mode >> 12 != then.mode >> 12)
+
+    def is_link(self, path: str) -> bool:
+        """Whether a changed path, which was asked for, is a link."""
+        return path in self.changes and path in self.now and self.now[path].mode >> 12 == 0o12
+
+    def is_module(self, path: str) -> bool:
+        """Whether python may import what lies at a changed path by its name: a file, a package, a link to one."""
+        if path.endswith((".py", ".pyc", ".so")) or ("." not in basename(path) and self.is_link(path)):
+            return True
+        return f"{path}/__init__.py" in self.changes or f"{path}/__init__.pyc" in self.changes
 
     def content(self, path: str) -> str | None:
         """Text at the path now; None where there is none, or too much of it."""

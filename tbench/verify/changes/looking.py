@@ -18,12 +18,12 @@ from tbench.errors import TrialError
 from tbench.sandbox.archive import sums_by_path, unpack
 from tbench.sandbox.backend import Compares, Sandbox, output_of
 from tbench.tasks.task import Task
-from tbench.verify.changes.facts import File, Seen, Tests
+from tbench.verify.changes.facts import NO_ORACLE, File, OracleSystem, Seen, Tests
 from tbench.verify.changes.image_facts import image_facts
 from tbench.verify.changes.programs import planted_programs
 from tbench.verify.changes.signs import Sign
 from tbench.verify.changes.system import host_signs, is_code, may_replace
-from tbench.verify.changes.turning import READ, imported_work, may_mention, turning_signs
+from tbench.verify.changes.turning import READ, imported_work, is_metadata, may_mention, turning_signs
 from tbench.verify.changes.walk import walk
 from tbench.verify.changes.work import is_too_deep
 from tbench.verify.report import Facts
@@ -56,7 +56,7 @@ class Looked:
     """The most memory that it has had in use; 0 where that is not known."""
 
 
-async def look(task: Task, sandbox: Sandbox, facts: Facts | None = None) -> Looked:
+async def look(task: Task, sandbox: Sandbox, facts: Facts | None = None, oracle: OracleSystem = NO_ORACLE) -> Looked:
     """What was changed in the sandbox, and the signs against a verdict from there. Raises TrialError.
 
     `facts` of a verifier that has run there tell what was changed before it: test.sh may install what it needs.
@@ -69,7 +69,7 @@ async def look(task: Task, sandbox: Sandbox, facts: Facts | None = None) -> Look
     walked = await walk(sandbox, given.began_at, float(facts.staged_at) if facts and facts.staged_at else math.inf)
     changes = walked.beyond(image.tree.paths)
     tests = _tests(task, sandbox.workdir)
-    seen = Seen(changes, image.tree, tests, given=given)
+    seen = Seen(changes, image.tree, tests, given=given, oracle=oracle)
     sums, contents = _wanted(seen)
     mentioning = {path for path in changes if may_mention(seen, path)}
     found = await _files(sandbox, sums, contents, mentioning, alone=True)
@@ -125,9 +125,16 @@ def _wanted(seen: Seen) -> tuple[set[str], set[str]]:
             continue
         if READ.fullmatch(basename(path)) or path.endswith("/.git/config"):
             contents.add(path)
-        elif may_replace(seen, path) or (change == "changed" and dirname(path) in seen.tests.import_directories):
+        elif may_replace(seen, path) or _may_stand_in(seen, path, change):
             sums.add(path)
     return sums - contents, contents
+
+
+def _may_stand_in(seen: Seen, path: str, change: str) -> bool:
+    """Whether what lies at a path may be taken for another module, a plugin, or the tests: where it is such a link."""
+    name = basename(path)
+    is_beside = dirname(path) in seen.tests.import_directories and (change == "changed" or "." not in name)
+    return is_beside or name in seen.tests.files or is_metadata(path)
 
 
 class _LookedAt(NamedTuple):
@@ -198,4 +205,6 @@ def _tests(task: Task, workdir: str) -> Tests:
         for name, entry in task.tests.items()
         if name != "test.sh" and entry.data is not None and len(entry.data) <= _TEXT_BYTES and b"\0" not in entry.data
     )
-    return Tests(task.test_script.decode("utf-8", "replace"), texts, task.instruction, workdir.rstrip("/") or "/")
+    files = frozenset(basename(name) for name, entry in task.tests.items() if entry.data is not None)
+    script = task.test_script.decode("utf-8", "replace")
+    return Tests(script, texts, task.instruction, workdir.rstrip("/") or "/", files - {"test.sh"})

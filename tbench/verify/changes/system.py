@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from pathlib import PurePosixPath
 from posixpath import basename, dirname
 
 from tbench.verify.changes.facts import LIBRARY, Seen, names, source_name
@@ -64,9 +65,49 @@ def replaced(seen: Seen) -> dict[str, str]:
 
     Where the tests run beside them, they may not be the tests that the image's own would be.
     """
-    found = (path for path in sorted(seen.changes) if may_replace(seen, path) and path not in seen.changed_by_tests)
-    sums = {path: seen.now[path].sha256[:12] if path in seen.now else "" for path in found}
-    return {path: each for path, each in sums.items() if path not in seen.image.paths or seen.differs(path)}
+    found: dict[str, str] = {}
+    for path in sorted(seen.changes):
+        if not may_replace(seen, path) or path in seen.changed_by_tests:
+            continue
+        is_new = path not in seen.image.paths
+        # What lies in a new directory is named by that.
+        if is_new and any(above in found for above in map(str, PurePosixPath(path).parents)):
+            continue
+        if is_new or seen.differs(path):
+            found[path] = sum_of(seen, path)
+    return found
+
+
+def sum_of(seen: Seen, path: str) -> str:
+    """The begin of the sum of what lies at a path; empty for all but files."""
+    return seen.now[path].sha256[:12] if path in seen.now else ""
+
+
+def is_as_oracle(seen: Seen, path: str) -> bool:
+    """Whether the oracle's passes have the same new file, or a new program, library or module of the same name.
+
+    Files that are run or read by their place, such as .pth files, have no name that says what they are.
+    """
+    if path in seen.image.paths:
+        return False
+    if seen.oracle.is_own or (path, sum_of(seen, path)) in seen.oracle.files:
+        return True
+    return (name := _name(seen, path)) != "" and name in {_name(seen, each) for each, _ in seen.oracle.files}
+
+
+def _name(seen: Seen, path: str) -> str:
+    """What programs look for at a path of the system: the name of a program, a library or a module."""
+    name = basename(path)
+    if module := _MODULE.fullmatch(path):
+        top = module["top"].partition(".")[0]
+        return "" if STARTUP.match(name) or name.endswith((".pth", "entry_points.txt")) else f"module {top}"
+    if LIBRARY.search(name):
+        return f"library {name.partition('.so')[0]}"
+    return f"program {name}" if _is_among_programs(seen, path) else ""
+
+
+def _is_among_programs(seen: Seen, path: str) -> bool:
+    return dirname(path) in seen.image.search_path or basename(dirname(path)) in ("bin", "sbin")
 
 
 def may_replace(seen: Seen, path: str) -> bool:
@@ -77,15 +118,18 @@ def may_replace(seen: Seen, path: str) -> bool:
 
 def hides(seen: Seen, path: str) -> bool:
     """Whether a new path has a name that programs, or the tests, look for where it lies."""
-    name, place, tests, image = basename(path), dirname(path), seen.tests, seen.image
+    name, tests, image = basename(path), seen.tests, seen.image
     if _DECIDES.fullmatch(path):
         return True
     if module := _MODULE.fullmatch(path):
         top = module["top"].partition(".")[0].partition("-")[0]
         known = image.modules | tests.imports | tests.provided | PYTEST | TRIED
         return top in known or STARTUP.match(name) is not None or name.endswith((".pth", "entry_points.txt"))
-    if place in image.search_path:
-        return name in image.tools or (name in tests.words and not tests.wants_made(name))
+    if _is_among_programs(seen, path):
+        # A program's own directory is where python looks for modules first.
+        module_name = name.partition(".")[0] if seen.is_module(path) else ""
+        is_looked_for = name in tests.words and not tests.wants_made(name)
+        return name in image.tools or is_looked_for or module_name in image.modules | PYTEST | TRIED
     if LIBRARY.search(name):
         return name in image.libraries
     source = source_name(path)
@@ -97,6 +141,8 @@ def may_come(seen: Seen, path: str, change: str) -> bool:
     programs, libraries and modules that hide nothing. What the image has stays as it is."""
     if path in _ACCOUNTS:
         return _only_grows(seen, path)
+    if is_as_oracle(seen, path) and not _OF_PACKAGES.fullmatch(path):
+        return True
     if _OF_PACKAGES.fullmatch(path) or _DECIDES.fullmatch(path):
         return False
     if path.startswith(("/etc/", "/var/")):

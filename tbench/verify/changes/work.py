@@ -8,7 +8,7 @@ from posixpath import dirname
 
 from tbench.verify.changes.facts import Seen
 from tbench.verify.changes.signs import Sign
-from tbench.verify.changes.system import hides, is_system, may_come
+from tbench.verify.changes.system import hides, is_as_oracle, is_system, may_come
 
 _NEVER = re.compile(
     r"/(?:proc|sys|dev|run|tests|logs|solution|boot|opt/tbench|\.tbench-[^/]*)(?:/.*)?|/\.dockerenv|.*/__pycache__(?:/.*)?"
@@ -34,8 +34,11 @@ Work = tuple[list[str], list[str]]
 
 
 def comes_along(sign: Sign, seen: Seen) -> bool:
-    """Whether a sign is about what a fresh container has, too: names of servers, or the text of a deliverable."""
-    return sign.kind == "hosts" or (sign.kind in _BY_CONTENT and seen.tests.asks_for(sign.path))
+    """Whether a sign is about what a fresh container has, too: names of servers, a file that the instruction names, or
+    the text of a deliverable."""
+    if sign.kind == "hosts" or seen.tests.names_file(sign.path):
+        return True
+    return sign.kind in _BY_CONTENT and seen.tests.asks_for(sign.path)
 
 
 def work_of(seen: Seen, signs: Collection[Sign], *, with_system: bool = True) -> Work:
@@ -44,7 +47,8 @@ def work_of(seen: Seen, signs: Collection[Sign], *, with_system: bool = True) ->
 
     What the instruction asks for is brought whatever its text says.
     """
-    against = {sign.path for sign in signs if sign.kind not in _BROUGHT and not comes_along(sign, seen)}
+    speaking = (sign for sign in signs if sign.kind not in _BROUGHT and not comes_along(sign, seen))
+    against = {sign.path for sign in speaking if not is_as_oracle(seen, sign.path)}
     # Of what is a hook, all that lies below it stays behind.
     folders = tuple(f"{path}/" for path in against)
     left = against | seen.left_out

@@ -6,6 +6,8 @@ import pytest
 from seen_changes import IMAGE, container, strong
 
 from tbench.sandbox.backend import GivenNames
+from tbench.verify.changes.facts import NO_ORACLE, OracleSystem
+from tbench.verify.changes.signs import Sign
 from tbench.verify.changes.system import host_signs, replaced
 from tbench.verify.changes.work import work_of
 
@@ -131,3 +133,39 @@ def test_only_the_very_names_that_the_engine_gives_are_nobodys_choice(hosts: byt
     given = GivenNames(hosts=frozenset({("192.0.0.2", "server"), ("127.0.0.1", "db"), ("127.0.0.1", "db-1")}))
     text = "ask server; ask db; ask db-1; ask other"
     assert strong(host_signs(container({"/etc/hosts": hosts}, texts=(text,), given=given))) == kinds
+
+
+INSTALLED = {
+    "/usr/sbin/served": b"program",
+    f"{SITE}/asked": b"",
+    f"{SITE}/asked/__init__.py": b"module",
+    f"{SITE}/a.pth": b"import a\n",
+}
+ASKS = {"script": "served -t\n", "texts": ("import asked\n",)}
+
+
+def brought(changed: dict[str, bytes], oracle: OracleSystem) -> set[str]:
+    seen = container(changed, oracle=oracle, **ASKS)  # type: ignore[arg-type]
+    return set(work_of(seen, [Sign("python-startup", f"{SITE}/a.pth", "")])[0])
+
+
+def test_what_tests_look_for_in_the_system_comes_only_where_the_oracle_has_added_it_too() -> None:
+    assert brought(INSTALLED, NO_ORACLE) == set()
+    own = OracleSystem(is_own=True)
+    assert brought(INSTALLED, own) == INSTALLED.keys()
+    assert brought({"/usr/bin/jq": b"other"}, own) == set()
+    oracle = OracleSystem(frozenset(replaced(container(INSTALLED, oracle=own, **ASKS)).items()))  # type: ignore[arg-type]
+    assert brought(INSTALLED, oracle) == INSTALLED.keys()
+    other = {
+        "/usr/local/bin/served": b"x",
+        f"{SITE}/asked.py": b"x",
+        f"{SITE}/a.pth": b"import b\n",
+        "/usr/bin/jq": b"x",
+    }
+    assert brought(other, oracle) == {"/usr/local/bin/served", f"{SITE}/asked.py"}
+
+
+@pytest.mark.parametrize("path", ["/usr/bin/json.py", "/usr/x86_64-linux-gnu/bin/jq", "/usr/local/bin/pytest.so"])
+def test_what_lies_among_programs_hides_other_programs_and_the_modules_of_those(path: str) -> None:
+    assert path in replaced(container({path: b"x"}))
+    assert work_of(container({path: b"x"}), [])[0] == []

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from seen_changes import IMAGE, container, strong, weak
+from seen_changes import IMAGE, LINK, container, strong, weak
 
 from tbench.verify.changes.turning import turning_signs
 
@@ -33,7 +33,11 @@ SHIM = (
         (f"{SITE}/more.pth", b"/opt/more.zip\n", "python-startup"),
         ("/usr/bin/python311._pth", b".", "python-startup"),
         ("/app/quick-1.0.dist-info/entry_points.txt", b"[pytest11]\nx = x\n", "pytest-plugin"),
+        ("/app/quick-1.0.DIST-INFO/entry_points.txt", b"[pytest11]\nx = x\n", "pytest-plugin"),
+        ("/app/quick-1.0.dist-info", LINK, "pytest-plugin"),
+        ("/app/deep/test_outputs.py", LINK, "planted-tests"),
         ("/app/json.py", b"x", "module-shadowed"),
+        ("/app/json", LINK, "module-shadowed"),
         ("/app/pytest.pyc", b"x", "module-shadowed"),
         ("/app/msvcrt.py", b"x", "module-shadowed"),
         ("/app/_json.py", b"x", "module-shadowed"),

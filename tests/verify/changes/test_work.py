@@ -47,18 +47,20 @@ def test_what_a_sign_speaks_against_stays_behind_with_all_below_it() -> None:
 
 
 @pytest.mark.parametrize(
-    ("instruction", "is_brought"),
+    ("instruction", "is_brought", "is_named"),
     [
-        ("Write /app/ci/run.sh, which stores the reward.", True),
-        ("Write a script `run.sh`.", True),
-        ("Put the scripts into /app/ci", True),
-        ("Work in /app.", False),
+        ("Write /app/ci/run.sh, which stores the reward.", True, True),
+        ("Write a script `run.sh`.", True, True),
+        ("Put the scripts into /app/ci", True, False),
+        ("Work in /app.", False, False),
     ],
 )
-def test_what_was_asked_for_is_brought_whatever_its_text_says(instruction: str, is_brought: bool) -> None:
+def test_what_was_asked_for_is_brought_whatever_its_text_says(
+    instruction: str, is_brought: bool, is_named: bool
+) -> None:
     seen = container({"/app/ci/run.sh": b"x"}, instruction=instruction)
     assert bool(work_of(seen, [Sign("mentions-verifier", "/app/ci/run.sh", "")])[0]) == is_brought
-    assert work_of(seen, [Sign("planted-pytest", "/app/ci/run.sh", "")])[0] == []
+    assert bool(work_of(seen, [Sign("planted-pytest", "/app/ci/run.sh", "")])[0]) == is_named
 
 
 def test_removed_files_are_told_apart() -> None:
