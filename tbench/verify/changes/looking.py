@@ -23,7 +23,7 @@ from tbench.verify.changes.image_facts import image_facts
 from tbench.verify.changes.programs import planted_programs
 from tbench.verify.changes.signs import Sign
 from tbench.verify.changes.system import host_signs, is_code, may_replace
-from tbench.verify.changes.turning import READ, imported_work, is_metadata, may_mention, turning_signs
+from tbench.verify.changes.turning import READ, imported_work, is_around_tests, is_metadata, may_mention, turning_signs
 from tbench.verify.changes.walk import walk
 from tbench.verify.changes.work import is_too_deep
 from tbench.verify.report import Facts
@@ -123,7 +123,8 @@ def _wanted(seen: Seen) -> tuple[set[str], set[str]]:
             contents.update(_ACCOUNTS)
         if change == "removed" or not path.isprintable() or is_too_deep(path):
             continue
-        if READ.fullmatch(basename(path)) or path.endswith("/.git/config"):
+        is_setting = READ.fullmatch(basename(path)) is not None or path.endswith("/.git/config")
+        if is_setting or is_around_tests(seen, path):
             contents.add(path)
         elif may_replace(seen, path) or _may_stand_in(seen, path, change):
             sums.add(path)
@@ -134,7 +135,7 @@ def _may_stand_in(seen: Seen, path: str, change: str) -> bool:
     """Whether what lies at a path may be taken for another module, a plugin, or the tests: where it is such a link."""
     name = basename(path)
     is_beside = dirname(path) in seen.tests.import_directories and (change == "changed" or "." not in name)
-    return is_beside or name in seen.tests.files or is_metadata(path)
+    return is_beside or name in seen.tests.files or is_metadata(path) or path in seen.tests.entered
 
 
 class _LookedAt(NamedTuple):

@@ -61,7 +61,7 @@ _RUNNERS = {
 }
 """Files that configure test runners besides pytest's own, by a word of the tests."""
 _GIT_RUNS = re.compile(
-    r"fsmonitor|hooks?path|sshcommand|textconv|external|program|pager|editor|include|helper|command|filter|clean"
+    r"fsmonitor|hooks?path|sshcommand|textconv|external|program|pager|editor|include|helper|command|(?:upload|receive)pack|vcs|filter|clean"
     r"|smudge|process|gitproxy|attributesfile",
     re.IGNORECASE,
 )
@@ -121,6 +121,11 @@ def _startup_signs(seen: Seen, path: str, name: str) -> Iterator[Sign]:
             yield Sign("pytest-plugin", path, "adds a plugin to pytest")
 
 
+def is_around_tests(seen: Seen, path: str) -> bool:
+    """Whether a file makes a package of a directory in which, or below which, pytest looks for tests."""
+    return basename(path) == "__init__.py" and dirname(path) in seen.tests.pytest_directories
+
+
 def is_metadata(path: str) -> bool:
     """Whether a directory has a name by which python takes it for a distribution's metadata, in whatever letters."""
     return path.lower().endswith((".dist-info", ".egg-info"))
@@ -136,6 +141,10 @@ def _is_read_at_start(seen: Seen, path: str) -> bool:
 
 
 def _pytest_signs(seen: Seen, path: str, name: str) -> Iterator[Sign]:
+    if path in seen.tests.entered and seen.is_link(path):
+        yield Sign("planted-pytest", path, "is a link, so that pytest reads settings elsewhere")
+    if is_around_tests(seen, path) and seen.differs(path) and seen.content(path) != "":
+        yield Sign("planted-pytest", path, "is run by pytest before the tests beside it")
     if name not in _PYTEST_FILES or not seen.differs(path):
         return
     if name in ("setup.cfg", "pyproject.toml", "tox.ini"):

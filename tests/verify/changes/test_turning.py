@@ -36,6 +36,8 @@ SHIM = (
         ("/app/quick-1.0.DIST-INFO/entry_points.txt", b"[pytest11]\nx = x\n", "pytest-plugin"),
         ("/app/quick-1.0.dist-info", LINK, "pytest-plugin"),
         ("/app/deep/test_outputs.py", LINK, "planted-tests"),
+        ("/app", LINK, "planted-pytest"),
+        ("/app/.git/config", b'[remote "x"]\nuploadpack = /x\n', "git-hook"),
         ("/app/json.py", b"x", "module-shadowed"),
         ("/app/json", LINK, "module-shadowed"),
         ("/app/pytest.pyc", b"x", "module-shadowed"),
@@ -74,11 +76,18 @@ def test_a_pth_without_code_can_lead_to_a_plugin() -> None:
         ("cd /app/project; python3 -m pytest test_x.py\n", "/app/project/conftest.py", True),
         ("cd /app\npytest --ctrf /logs/verifier/ctrf.json /tests/test_x.py -rA\n", "/app/conftest.py", False),
         ("pytest /app/tests/test_x.py\n", "/app/other/conftest.py", False),
+        ("pytest /app/tests/test_x.py\n", "/app/tests/__init__.py", True),
+        ("pytest /app/tests/test_x.py\n", "/app/words/__init__.py", False),
+        ("cd project && pytest -rA\n", "/app/project/deep/conftest.py", True),
         ("cd /app/project\nuvx -w pytest==8.4.1 pytest /tests/test_x.py\n", "/app/project/conftest.py", False),
     ],
 )
 def test_settings_of_pytest_matter_where_it_is_run(script: str, path: str, is_strong: bool) -> None:
     assert ("planted-pytest" in strong(turning_signs(container({path: b"[pytest]\n"}, script=script)))) == is_strong
+
+
+def test_an_empty_file_that_makes_a_package_turns_nothing() -> None:
+    assert strong(turning_signs(container({"/app/tests/__init__.py": b""}, script="pytest tests/test_x.py\n"))) == set()
 
 
 def test_fifty_empty_files_hide_nothing() -> None:
