@@ -82,7 +82,7 @@ async def test_the_configuration_says_what_a_task_may_take_from_the_environment(
             for seed in (0, 1):
                 await runner.trial(task, seed=seed)
         made = fakes.backends[-1].made.values()
-        environments = [call.environment for sandbox in made for call in sandbox.calls]
+        environments = [call.environment for each in made for copy in each.copies for call in copy.calls]
         given.append({each["KEY"] for each in environments if "KEY" in each})
     assert given == [{"mine"}, {"none"}]
     (line,) = said
@@ -141,7 +141,7 @@ async def test_so_many_are_under_way_as_the_configuration_says(fakes: Fakes, mak
             return await super().shell(*args, **kwargs)
 
     fakes.make = Slow
-    async with tbench.Runner(config(concurrency=2), backend=fakes) as runner:
+    async with tbench.Runner(config(concurrency=2).with_values(verify={"mode": "shared"}), backend=fakes) as runner:
         await asyncio.gather(*(runner.trial(make_task("alpha"), seed=seed) for seed in range(8)))
     assert most == 2
 

@@ -101,7 +101,8 @@ async def test_agent_and_verifier_work_under_the_overridden_timeouts(make_task: 
         await Run(plan, tasks, make_agent=Looking, backend=backend, store=store, events=Events()).execute()
         store.close()
         (sandbox,) = backend.made.values()
-        return next(call.timeout_sec for call in sandbox.calls if "/tests/test.sh" in call.script)
+        (copy,) = sandbox.copies
+        return next(call.timeout_sec for call in copy.calls if "/tests/test.sh" in call.script)
 
     plain, doubled = await verifier_limit(), await verifier_limit(timeout_multiplier=2)
     assert seen == [10, 20]

@@ -172,7 +172,7 @@ async def test_the_network_of_the_run_is_that_of_all_phases(
 ) -> None:
     """Without names: those are asked of the engine's own name server then."""
     task = a_task(make_task, *PHASES[3])
-    plan = a_plan("phases", network=network)
+    plan = a_plan("phases", network=network, verify="shared")
     backend = DockerBackend(engine, sandbox_settings(plan), name_servers=(world.name_server,))
     await execute_run(plan, TaskSet((task,), {}), tmp_path / "run", OracleAgent, Events(), backend=backend)
     (stdout,) = (tmp_path / "run").rglob("stdout.txt")

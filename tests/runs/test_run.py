@@ -317,7 +317,8 @@ async def test_all_seeds_are_judged_by_the_tests_that_the_hash_names(bench: Benc
     alpha = TaskSet(tasks.tasks[:1], {})
     script = (alpha.tasks[0].path / "tests" / "test.sh").read_bytes()
     await bench.execute(alpha, plan_of(seeds=(0, 1, 2), concurrency=1), agent=Editing)
-    judged = [call.stdin for made in bench.sandboxes.made.values() for call in made.calls if call.stdin]
+    asked = [each for made in bench.sandboxes.made.values() for each in (made, *made.copies)]
+    judged = [call.stdin for made in asked for call in made.calls if call.stdin]
     archives = [unpack(io.BytesIO(stdin), 1 << 20) for stdin in judged]
     assert [files["tests/test.sh"] for files in archives if files] == [script] * 3
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from functools import lru_cache
 from pathlib import PurePosixPath
 from posixpath import basename, dirname
 
@@ -92,10 +93,16 @@ def is_as_oracle(seen: Seen, path: str) -> bool:
         return False
     if seen.oracle.is_own or (path, sum_of(seen, path)) in seen.oracle.files:
         return True
-    return (name := _name(seen, path)) != "" and name in {_name(seen, each) for each, _ in seen.oracle.files}
+    name = _name(path, seen.image.search_path)
+    return name != "" and name in _names(seen.oracle.files, seen.image.search_path)
 
 
-def _name(seen: Seen, path: str) -> str:
+@lru_cache(maxsize=8)
+def _names(files: frozenset[tuple[str, str]], search_path: tuple[str, ...]) -> frozenset[str]:
+    return frozenset(_name(path, search_path) for path, _ in files)
+
+
+def _name(path: str, search_path: tuple[str, ...]) -> str:
     """What programs look for at a path of the system: the name of a program, a library or a module."""
     name = basename(path)
     if module := _MODULE.fullmatch(path):
@@ -103,11 +110,11 @@ def _name(seen: Seen, path: str) -> str:
         return "" if STARTUP.match(name) or name.endswith((".pth", "entry_points.txt")) else f"module {top}"
     if LIBRARY.search(name):
         return f"library {name.partition('.so')[0]}"
-    return f"program {name}" if _is_among_programs(seen, path) else ""
+    return f"program {name}" if _is_among_programs(path, search_path) else ""
 
 
-def _is_among_programs(seen: Seen, path: str) -> bool:
-    return dirname(path) in seen.image.search_path or basename(dirname(path)) in ("bin", "sbin")
+def _is_among_programs(path: str, search_path: tuple[str, ...]) -> bool:
+    return dirname(path) in search_path or basename(dirname(path)) in ("bin", "sbin")
 
 
 def may_replace(seen: Seen, path: str) -> bool:
@@ -125,7 +132,7 @@ def hides(seen: Seen, path: str) -> bool:
         top = module["top"].partition(".")[0].partition("-")[0]
         known = image.modules | tests.imports | tests.provided | PYTEST | TRIED
         return top in known or STARTUP.match(name) is not None or name.endswith((".pth", "entry_points.txt"))
-    if _is_among_programs(seen, path):
+    if _is_among_programs(path, image.search_path):
         # A program's own directory is where python looks for modules first.
         module_name = name.partition(".")[0] if seen.is_module(path) else ""
         is_looked_for = name in tests.words and not tests.wants_made(name)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import dataclasses
+import time
 import uuid
 from collections.abc import AsyncIterator, Callable
 from typing import Any
@@ -39,8 +41,12 @@ async def test_the_names_are_those_of_whose_network_a_container_has(engine: Engi
     main = make(network_mode=f"container:{holder}")
     copy = make(network_mode=f"container:{main}")
     expected = GivenNames(frozenset({"192.0.0.1"}), frozenset((address, name) for name, address in hosts.items()))
-    assert [await given_names(engine, each) for each in (holder, main, copy)] == [expected] * 3
+    found = [await given_names(engine, each) for each in (holder, main, copy)]
+    assert [dataclasses.replace(each, began_at=0.0) for each in found] == [expected] * 3
+    # Each was made by itself, after the one before.
+    assert 0 < time.time() - 60 < found[0].began_at < found[1].began_at < found[2].began_at < time.time() + 60
 
 
 async def test_a_container_of_which_nothing_is_said_has_none(engine: Engine, make: Callable[..., str]) -> None:
-    assert await given_names(engine, make(network_mode="none")) == GivenNames()
+    found = await given_names(engine, make(network_mode="none"))
+    assert found == GivenNames(began_at=found.began_at)
