@@ -184,7 +184,7 @@ async def _files(
     }
     lines = _lines(mentions), _lines(large), _lines(links)
     logs = {name.removeprefix("logs/"): data for name, data in held.items() if name.startswith("logs/")}
-    return _LookedAt(files, *lines, int(peak.strip() or 0), logs)
+    return _LookedAt(files, *lines, max(map(int, peak.split()), default=0), logs)
 
 
 def _lines(data: bytes) -> tuple[str, ...]:

@@ -107,10 +107,15 @@ def _name(path: str, search_path: tuple[str, ...]) -> str:
     name = basename(path)
     if module := _MODULE.fullmatch(path):
         top = module["top"].partition(".")[0]
-        return "" if STARTUP.match(name) or name.endswith((".pth", "entry_points.txt")) else f"module {top}"
+        return "" if _is_found_by_place(name) else f"module {top}"
     if LIBRARY.search(name):
         return f"library {name.partition('.so')[0]}"
     return f"program {name}" if _is_among_programs(path, search_path) else ""
+
+
+def _is_found_by_place(name: str) -> bool:
+    """Whether python runs or reads a file of this name among modules, though nothing imports it."""
+    return STARTUP.match(name) is not None or name.endswith((".pth", "entry_points.txt"))
 
 
 def _is_among_programs(path: str, search_path: tuple[str, ...]) -> bool:
@@ -131,7 +136,7 @@ def hides(seen: Seen, path: str) -> bool:
     if module := _MODULE.fullmatch(path):
         top = module["top"].partition(".")[0].partition("-")[0]
         known = image.modules | tests.imports | tests.provided | PYTEST | TRIED
-        return top in known or STARTUP.match(name) is not None or name.endswith((".pth", "entry_points.txt"))
+        return top in known or _is_found_by_place(name)
     if _is_among_programs(path, image.search_path):
         # A program's own directory is where python looks for modules first.
         module_name = name.partition(".")[0] if seen.is_module(path) else ""

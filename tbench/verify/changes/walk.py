@@ -49,10 +49,11 @@ class WalkedFiles:
         found |= dict.fromkeys(self.changed & then, "changed")
         gone = then - self.paths
         # What lay below a removed directory is removed with it, and what lies below a mount is not known.
-        found |= {path: "removed" for path in gone if dirname(path) not in gone | self.mounts}
+        unknown = gone | self.mounts
+        found |= {path: "removed" for path in gone if dirname(path) not in unknown}
         return dict(sorted(found.items()))
 
 
 async def walk(sandbox: Sandbox, since: float = math.inf, later: float = math.inf) -> WalkedFiles:
-    """WalkedFiles through a container; times are seconds by its machine's clock. Raises TrialError."""
+    """Walk through a container; times are seconds by its machine's clock. Raises TrialError."""
     return WalkedFiles.read(await output_of(sandbox, LISTS.format(since=since, later=later), timeout_sec=_WALK_SEC))

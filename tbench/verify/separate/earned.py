@@ -9,6 +9,7 @@ from tbench.results import is_weak
 from tbench.reward import canonical
 from tbench.tasks.artifacts import Artifact
 from tbench.verify.changes.signs import Sign
+from tbench.verify.judging import CLEARED
 from tbench.verify.verifier import Verdict
 from tbench.verify.witness import witnessed_reward
 
@@ -40,7 +41,7 @@ def joined(first: Verdict, without: Verdict) -> Verdict:
     both = dataclasses.replace(first, files={**first.files, **beside}, facts=without.facts)
     rewards = {"separate": first.reward, "without": without.reward}
     if canonical(without.reward) >= canonical(first.reward):
-        seen = (sign if is_weak(sign) else f"cleared: {sign}" for sign in signs)
+        seen = (sign if is_weak(sign) else f"{CLEARED}{sign}" for sign in signs)
         return both.with_integrity(tamper=(*without.integrity.tamper, *seen), rewards=rewards)
     words = f"{without.reward:g} without what turns the tests, {first.reward:g} with it"
     lower = dataclasses.replace(both, reward=without.reward, metrics=without.metrics)
