@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import hashlib
+import math
 from collections.abc import Mapping
 from typing import Any
 
 from tbench.results import is_weak
 from tbench.verify.changes.facts import File, ImageTree, Seen, Tests
 from tbench.verify.changes.signs import told
-from tbench.verify.changes.walk import ChangeKind, walk
+from tbench.verify.changes.walk import ChangeKind, WalkedFiles
 
 SEARCH_PATH = ("/usr/local/bin", "/usr/bin", "/root/.local/bin")
 IMAGE: Mapping[str, bytes] = {
@@ -39,6 +40,12 @@ async def changes_of(sandbox: Any) -> dict[str, ChangeKind]:
     """How a real container differs from its image."""
     now = await walk(sandbox, (await sandbox.given_names()).began_at)
     return now.beyond((await walk(await sandbox.original())).paths)
+
+
+async def walk(sandbox: Any, since: float = math.inf) -> WalkedFiles:
+    """A walk through a real container."""
+    lists = f"/opt/tbench/bin/changed -a {since!r} inf 0 /"
+    return WalkedFiles.read((await sandbox.shell(lists, timeout_sec=60, user="root")).output)
 
 
 def container(

@@ -1,8 +1,9 @@
 /* Prints the paths below directories whose status changed at a time or later, other than directories, a line each:
  * `changed SECONDS[.FRACTION] DIRECTORY...`. No change of a status can be dated back from inside a container, unlike
  * the times of contents. Other file systems are left out.
- * `changed -a SECONDS LATER DIRECTORY` prints all paths instead, directories included, a zero byte behind each, and
- * before it 0, 1 where its status changed since SECONDS, 2 where since LATER, m for where another file system begins. */
+ * `changed -a SECONDS LATER MOST DIRECTORY` prints all paths instead, directories included, a zero byte behind each, and
+ * before it 0, 1 where its status changed since SECONDS, 2 where since LATER, m for where another file system begins. The
+ * first MOST that changed go to descriptor 3, too, a line each, if they have no line break in them. */
 #define _GNU_SOURCE
 #include <fts.h>
 #include <stdio.h>
@@ -23,20 +24,26 @@ static char flag_of(const FTSENT *entry, dev_t device, double since, double late
 
 int main(int count, char **words) {
     int all = count > 1 && strcmp(words[1], "-a") == 0;
-    int first = all ? 4 : 2;
-    double since = count > first ? atof(words[first - 1 - all]) : 0, later = count > first ? atof(words[first - 1]) : 0;
+    int first = all ? 5 : 2;
+    double since = count > first ? atof(words[all + 1]) : 0, later = count > first && all ? atof(words[3]) : 0;
+    int most = count > first && all ? atoi(words[4]) : 0;
+    FILE *list = most > 0 ? fdopen(3, "w") : NULL;
     FTS *walk = count > first ? fts_open(words + first, FTS_PHYSICAL | FTS_NOCHDIR | FTS_XDEV, NULL) : NULL;
     FTSENT *entry;
-    if (!walk)
+    char flag;
+    if (!walk || (most > 0 && !list))
         return 2;
     while ((entry = fts_read(walk)) != NULL) {
         int kind = entry->fts_info;
         if (kind == FTS_DP || kind == FTS_DNR || kind == FTS_NS || kind == FTS_ERR)
             continue;
-        if (all)
-            printf("%c%s%c", flag_of(entry, walk->fts_dev, since, later), entry->fts_path, 0);
-        else if (kind != FTS_D && is_since(entry, since))
+        if (all) {
+            flag = flag_of(entry, walk->fts_dev, since, later);
+            printf("%c%s%c", flag, entry->fts_path, 0);
+            if ((flag == '1' || flag == '2') && most-- > 0 && !strchr(entry->fts_path, '\n'))
+                fprintf(list, "%s\n", entry->fts_path);
+        } else if (kind != FTS_D && is_since(entry, since))
             puts(entry->fts_path);
     }
-    return ferror(stdout) || fflush(stdout) ? 1 : 0;
+    return ferror(stdout) || fflush(stdout) || (list && fclose(list)) ? 1 : 0;
 }

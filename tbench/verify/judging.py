@@ -41,6 +41,8 @@ class Judging:
     again: bool
     """Whether a verifier ran in the agent's container before."""
     oracle: OracleSystem = NO_ORACLE
+    discard: Callable[[Sandbox], None] | None = None
+    """Takes each fresh container, to be removed when there is a verdict; by itself it is removed at once."""
 
     async def in_fresh(self) -> Verdict:
         """The verdict of a fresh container with the work, whatever the agent used up. Raises TrialError."""
@@ -53,11 +55,14 @@ class Judging:
     # -- one attempt -----------------------------------------------------------------------------
 
     async def _own(self, again: bool) -> Verdict:
-        own = await verify(self.task, self.sandbox, again=again)
-        if own.reward <= 0 or not isinstance(self.sandbox, Compares):
+        if not isinstance(self.sandbox, Compares):
+            return await verify(self.task, self.sandbox, again=again)
+        began_at = (await self.sandbox.given_names()).began_at
+        own = await verify(self.task, self.sandbox, again=again, look_since=began_at)
+        if own.reward <= 0:
             return own
         try:
-            looked = await look(self.task, self.sandbox, own.facts, self.oracle)
+            looked = await look(self.task, self.sandbox, own.facts, self.oracle, printed=own.looked)
         except TrialError as failure:
             if failure.agent_can_cause:
                 raise VerifierFailed(failure.type, str(failure), own.files, own.integrity, own.facts) from failure
@@ -74,7 +79,7 @@ class Judging:
             looked = await look(self.task, self.sandbox, oracle=self.oracle)
             work = work_of(looked.seen, looked.signs)
             try:
-                verdict = await _with_work(self.task, fill, work)
+                verdict = await self._with_work(fill, work)
             except VerifierFailed as failure:
                 failure.files = {**looked.logs, **failure.files}
                 raise
@@ -102,7 +107,7 @@ class Judging:
             return verdict
         assert isinstance(self.sandbox, Copies)
         try:
-            if (rest := await _with_work(self.task, self.sandbox.copy, alone)).reward >= verdict.reward:
+            if (rest := await self._with_work(self.sandbox.copy, alone)).reward >= verdict.reward:
                 return rest
         except VerifierFailed:
             pass
@@ -110,6 +115,14 @@ class Judging:
         added = listed([path for path in whole[0] if path not in own])
         words = f"{SYSTEM_ADDED} it passes only with {added}, added to the system"
         return verdict.with_integrity(tamper=(*verdict.integrity.tamper, words))
+
+    async def _with_work(self, fill: Fill, work: Work) -> Verdict:
+        copy = await fill(*work)
+        if self.discard is not None:
+            self.discard(copy)
+            return await verify(self.task, copy)
+        async with removed_afterwards(copy):
+            return await verify(self.task, copy)
 
     # -- a verifier that could not run -----------------------------------------------------------
 
@@ -154,11 +167,6 @@ async def _attempt(judge: Callable[[bool], Awaitable[Verdict]], *, again: bool) 
         if not error.agent_can_cause:
             raise
         return error
-
-
-async def _with_work(task: Task, fill: Fill, work: Work) -> Verdict:
-    async with removed_afterwards(await fill(*work)) as copy:
-        return await verify(task, copy)
 
 
 def _replaced(seen: Seen) -> dict[str, str]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import math
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -23,8 +24,8 @@ class Facts:
     timed_out: bool = False
     leftovers: int = 0
     """Number of the agent's processes, besides the terminal's own, when the verifier began."""
-    staged_at: str = ""
-    """When the tests were about to be put there, in seconds of the machine's clock; empty where they were not."""
+    staged_at: float = math.inf
+    """When the tests were about to be put there, in seconds of the machine's clock; infinite where they were not."""
     outlived: int = 0
     """Number of processes that began after the tests did and were still there when test.sh had ended."""
     forged: tuple[str, ...] = ()
@@ -87,21 +88,23 @@ class PartOutput:
     """
 
     handed: bytes = b""
+    looked: bytes = b""
+    """What a look found that was made at its end."""
     report: bytes = b""
     is_whole: bool = False
     is_foreign: bool = False
     """Whether somebody else wrote beside it; then nothing of it is believed."""
 
     @classmethod
-    def read(cls, output: bytes) -> PartOutput:
-        """The message in the output of a part, which may have broken off."""
+    def read(cls, output: bytes, *, looks: bool = False) -> PartOutput:
+        """The message in the output of a part, which may have broken off; `looks`: a look may be in it."""
         end = _END.search(output, max(0, len(output) - 64))
         if end is None:
             return cls(is_foreign=b" end\n" in output)
         pieces = output[: end.start()].split(end[1] + b"\n")
-        if len(pieces) != 3 or pieces[0]:
+        if len(pieces) not in ((3, 4) if looks else (3,)) or pieces[0]:
             return cls(is_foreign=True)
-        return cls(pieces[1], pieces[2], is_whole=True)
+        return cls(pieces[1], b"".join(pieces[2:-1]), pieces[-1], is_whole=True)
 
     @property
     def facts(self) -> dict[str, list[str]]:
@@ -126,7 +129,7 @@ def read_report(messages: Sequence[PartOutput], limit_bytes: int) -> tuple[Facts
         exit_code=int(code) if code.isdigit() else None,
         timed_out=found.get("late", ["0"])[0] == "1",
         leftovers=_number(found.get("left")),
-        staged_at=staged_at if re.fullmatch(r"\d+\.\d+", staged_at := found.get("staged_at", [""])[0]) else "",
+        staged_at=moment(found.get("staged_at", [""])[0]),
         outlived=_number(found.get("outlived")),
         out_of_memory=len(set(found.get("killed", ()))) > 1,
         forged=tuple(found.get("forged", ())) + foreign,
@@ -157,6 +160,11 @@ def _of_a_subshell(told_by: Sequence[str]) -> tuple[str, ...]:
     """The lines that one other process than bash itself told; none where several did: whose are true is not known."""
     told = [line.partition(" ") for line in told_by]
     return tuple(line for _, _, line in told) if len({process for process, _, _ in told}) == 1 else ()
+
+
+def moment(text: str) -> float:
+    """A time in a report, in seconds; infinite where it is none."""
+    return float(text) if re.fullmatch(r"\d+\.\d+", text) else math.inf
 
 
 def _number(values: list[str] | None) -> int:

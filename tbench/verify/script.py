@@ -12,6 +12,8 @@ from types import MappingProxyType
 from typing import Literal
 
 from tbench.sandbox.archive import FileEntry
+from tbench.verify.changes.walk import MENTIONS, look_functions, walk_of_look
+from tbench.verify.report import moment
 
 Part = Literal["whole", "prepare", "run", "collect"]
 """Part of the script: `whole` prepares and runs the tests, for root. For another user root runs `prepare`, and the user
@@ -37,6 +39,8 @@ class VerifierScript:
     uses_apt: bool = False
     kept: Sequence[str] = ("verifier", "agent", "artifacts")
     """Folders of /logs that come out of the container."""
+    look_since: float | None = None
+    """Where a pass is looked at: when the container began, in seconds of its machine's clock."""
 
     @property
     def limit_sec(self) -> float:
@@ -65,13 +69,17 @@ class VerifierScript:
             "USES_APT": "1" if self.uses_apt else "",
             "BEGAN_AT": known.get("began_at", ""),
             "TICKS": known.get("ticks", ""),
+            "LOOK": "",
+            "WORDS": MENTIONS,
         }
+        if self.look_since is not None:
+            values["LOOK"] = walk_of_look(self.look_since, moment(known.get("staged_at", "")))
         return {f"TBENCH_VERIFIER_{name}": value for name, value in values.items()}
 
 
 @cache
 def _script_text() -> str:
-    return Path(__file__).with_name("verifier.sh").read_text()
+    return look_functions() + Path(__file__).with_name("verifier.sh").read_text()
 
 
 def _digest(tests: Mapping[str, FileEntry], stage: str) -> str:

@@ -48,6 +48,8 @@ class Verdict:
     """What the verifier's script saw."""
     metrics: Mapping[str, float] = field(default_factory=dict)
     """All numbers that it wrote, by name, where they are more than the reward."""
+    looked: bytes = b""
+    """What a look printed that was made when the tests had ended; empty where there was none."""
 
     @property
     def stdout(self) -> bytes:
@@ -115,13 +117,15 @@ async def verify(
     again: bool = False,
     brought: BroughtTests | None = None,
     kept: Sequence[str] = _KEPT,
+    look_since: float | None = None,
 ) -> Verdict:
     """Stage tests/, run tests/test.sh under its timeout, read the reward. Raises TrialError.
 
     Where no test ran, what can be mended is mended, and the verifier runs once more. `again` says that one ran before.
     Nothing is staged where the image has `brought` the tests. `kept` are the folders of /logs that are kept.
+    Behind a pass it is looked at what changed in the container `look_since`, in seconds of its machine's clock.
     """
-    attempt = _Attempt(task, sandbox, brought, tuple(kept))
+    attempt = _Attempt(task, sandbox, brought, tuple(kept), look_since)
     try:
         return await attempt.verify(again=again)
     except TrialError as failure:
@@ -161,6 +165,7 @@ class _Attempt:
     sandbox: Sandbox
     brought: BroughtTests | None
     kept: tuple[str, ...]
+    look_since: float | None
 
     @property
     def _test_script(self) -> bytes:
@@ -168,7 +173,7 @@ class _Attempt:
 
     async def verify(self, *, again: bool) -> Verdict:
         started = time.monotonic()
-        facts, files = await self._run(again)
+        facts, files, looked = await self._run(again)
         facts = dataclasses.replace(facts, took_sec=time.monotonic() - started)
         if not facts.is_complete:
             facts = dataclasses.replace(facts, out_of_memory=self.sandbox.ran_out_of_memory)
@@ -189,7 +194,7 @@ class _Attempt:
         update = {"tamper": proven.signs, "remarks": remarks(logs, proven.reward, metric)}
         # Where something else contradicts the reward, the numbers beside it are worth no more.
         metrics = read_metrics(logs) if proven.reward == reward else {}
-        return Verdict(proven.reward, files, seen.model_copy(update=update), facts, metrics)
+        return Verdict(proven.reward, files, seen.model_copy(update=update), facts, metrics, looked)
 
     @property
     def _other_scripts(self) -> dict[str, str]:
@@ -207,8 +212,8 @@ class _Attempt:
         others = (entry.data for name, entry in entries if name != "test.sh" and entry.data is not None)
         return writes_alone(self._test_script, others)
 
-    async def _run(self, again: bool) -> tuple[Facts, dict[str, bytes]]:
-        """Run the verifier's script; returns what it saw, and the files that are kept.
+    async def _run(self, again: bool) -> tuple[Facts, dict[str, bytes], bytes]:
+        """Run the verifier's script; returns what it saw, the files that are kept, and what a look printed.
 
         As root it is two execs: tests go in through the first one's stdin and the logs come out of the second one's
         stdout, because the engine's own copying costs more than everything else together. What the first saw before
@@ -218,17 +223,18 @@ class _Attempt:
         messages = await self._tested(script)
         if messages is None:
             # Its output broke off.
-            return Facts(timed_out=True), await self._fetched()
+            return Facts(timed_out=True), await self._fetched(), b""
         known = {kind: values[0] for message in messages for kind, values in message.facts.items()}
         sums = messages[0].handed if "began_at" in known else b""
         collected = await self._part("collect", script, _COLLECT_SEC, known=known, stdin=sums)
         if collected is None:
             # It was ended while all others in the container stood still.
             await self.sandbox.shell("kill -CONT -1", timeout_sec=_CONTINUE_SEC, user="root")
-            return Facts(timed_out=True), await self._fetched()
+            return Facts(timed_out=True), await self._fetched(), b""
         seen, files = read_report([*messages, collected], _KEPT_BYTES)
         folders = (*self.kept, _EVIDENCE)
-        return seen, {name: data for name, data in files.items() if name.partition("/")[0] in folders}
+        files = {name: data for name, data in files.items() if name.partition("/")[0] in folders}
+        return seen, files, collected.looked
 
     async def _tested(self, script: VerifierScript) -> list[PartOutput] | None:
         """Stage the tests and run them; what was printed until then, None where that took too long."""
@@ -272,7 +278,7 @@ class _Attempt:
         if ended.exit_code == NOT_STAGED:
             words = "the tests could not be put into the container, or what lies there not moved aside"
             raise TrialError("verifier_failed", words, origin=Origin("exec", self.sandbox.is_fresh, ran=True))
-        return PartOutput.read(ended.output)
+        return PartOutput.read(ended.output, looks=part == "collect" and self.look_since is not None)
 
     async def _fetched(self) -> dict[str, bytes]:
         found: dict[str, bytes] = {}
@@ -297,6 +303,7 @@ class _Attempt:
             again=again,
             uses_apt=b"apt" in test_script or b"dpkg" in test_script,
             kept=self.kept,
+            look_since=self.look_since,
         )
 
 

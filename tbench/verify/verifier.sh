@@ -20,9 +20,11 @@ brought=$TBENCH_VERIFIER_BROUGHT     # not empty: the image has the tests, and n
 kept=$TBENCH_VERIFIER_KEPT           # folders of /logs that are printed, a line each
 began_at=$TBENCH_VERIFIER_BEGAN_AT   # collect: when test.sh began, in seconds; empty where it did not
 began_ticks=$TBENCH_VERIFIER_TICKS   # collect: when test.sh began, in ticks of the machine's clock; empty where it did not
+look=$TBENCH_VERIFIER_LOOK           # collect: the walk of a look behind what is no 0 (look.sh); empty for none
+words=$TBENCH_VERIFIER_WORDS         # collect: the pattern that it looks for
 unset TBENCH_VERIFIER_PART TBENCH_VERIFIER_STAGE TBENCH_VERIFIER_DIGEST TBENCH_VERIFIER_LINES TBENCH_VERIFIER_WORKDIR \
     TBENCH_VERIFIER_LIMIT_SEC TBENCH_VERIFIER_AGAIN TBENCH_VERIFIER_USES_APT TBENCH_VERIFIER_TICKS \
-    TBENCH_VERIFIER_BEGAN_AT TBENCH_VERIFIER_BROUGHT TBENCH_VERIFIER_KEPT
+    TBENCH_VERIFIER_BEGAN_AT TBENCH_VERIFIER_BROUGHT TBENCH_VERIFIER_KEPT TBENCH_VERIFIER_LOOK TBENCH_VERIFIER_WORDS
 
 busybox=/opt/tbench/bin/busybox
 limit=/opt/tbench/bin/limit
@@ -31,6 +33,7 @@ witness=/opt/tbench/bin/witness
 logs=/logs/verifier
 exit_not_staged=97
 most_bytes=41943040
+look_bytes=16777216
 newline='
 '
 tab='	'
@@ -366,6 +369,13 @@ note_oddities() {
         $busybox grep -E '\.(py|pyc|so|pth|sh|bash|ini|cfg|toml|js|mjs|rb|pl|pm)$' | first 20 new)$newline"
 }
 
+# Prints what a look finds, behind a mark of its own, where one is wanted and the reward is not a plain 0.
+tell_look() {
+    if [ -z "$look" ] || { [ -f $logs/reward.txt ] && [ "$($busybox head -c 8 $logs/reward.txt)" = 0 ]; }; then return; fi
+    printf '%s\n' "$mark"
+    { look "$look" "$words" && printf '\0end'; } | $busybox head -c "$look_bytes"
+}
+
 # Prints an archive and the report. The verdict's files come first: whatever else is there, a limit must not cut them off.
 tell_logs() {
     local name
@@ -381,6 +391,7 @@ tell_logs() {
     fi
     for name in $kept; do [ ! -e /logs/"$name" ] || set -- "$@" logs/"$name"; done
     $busybox tar -cf - "$@" 2>/dev/null | $busybox head -c "$most_bytes"
+    tell_look
     end_message
 }
 

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 from fleet_machines import DescribedBackend, FakeMachine
 from own_podman import own_podman
+from seen_changes import walk
 
 from tbench.errors import TrialError, UsageError
 from tbench.fleet.fleet import Fleet
@@ -37,7 +38,6 @@ from tbench.sandbox.fake import FakeBackend, FakeSandbox
 from tbench.tasks.environment import agent_environment
 from tbench.tasks.network import NetworkPolicy
 from tbench.tasks.task import Task
-from tbench.verify.changes.walk import walk
 
 OPTIONAL = [Compares, Copies, Snapshots, Keeps, MakesRoom, SwitchesNetwork, HasTty]
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import pytest
 
 from tbench.sandbox.archive import FileEntry, pack
@@ -41,7 +43,7 @@ def test_every_kind_of_line_is_a_fact() -> None:
         exit_code=137,
         timed_out=True,
         leftovers=2,
-        staged_at="12.5",
+        staged_at=12.5,
         out_of_memory=True,
         forged=("it was",),
         evidence=("/tests", "/tests/x"),
@@ -113,6 +115,6 @@ def test_what_a_subshell_told_counts_where_bash_itself_wrote_nothing_and_nobody_
 
 def test_nothing_that_is_not_well_formed_is_taken_for_a_number_or_a_time() -> None:
     facts, _ = read(printed("left\tx", "peak\t-1", "staged_at\t1.5x", "code\t", "killed\t1", "killed\t1"))
-    assert (facts.leftovers, facts.memory_peak_bytes, facts.staged_at, facts.exit_code) == (0, 0, "", None)
+    assert (facts.leftovers, facts.memory_peak_bytes, facts.staged_at, facts.exit_code) == (0, 0, math.inf, None)
     assert not facts.out_of_memory
     assert read() == (Facts(is_complete=True), {})

@@ -16,7 +16,6 @@ from collections import defaultdict
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
 from functools import cache
-from math import inf
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
@@ -26,13 +25,13 @@ from pydantic import TypeAdapter, ValidationError
 from tbench.files import cache_home, write_atomically
 from tbench.sandbox.backend import Compares, Sandbox, output_of
 from tbench.verify.changes.facts import File, ImageTree
-from tbench.verify.changes.walk import LISTS, WalkedFiles
+from tbench.verify.changes.walk import LISTS, WalkedFiles, look_functions
 
 Read = Callable[[Sandbox, set[str]], Awaitable[Mapping[str, File]]]
 """Reads what lies at paths in a sandbox: the agent's container and its image are read by the same."""
 
 _LIST_SEC = 600.0
-_LIST = f"""{LISTS.format(since=inf, later=inf)} || exit
+_LIST = f"""{LISTS} || exit
 printf '\\0%s' "$PATH"
 """
 """Prints all paths, and behind another zero byte the search path."""
@@ -142,7 +141,7 @@ def _search_path(variable: str, paths: frozenset[str]) -> tuple[str, ...]:
 @cache
 def _scripts() -> str:
     """What reads images: where it is another, all is asked anew."""
-    return _LIST + Path(__file__).with_name("look.sh").read_text()
+    return _LIST + look_functions()
 
 
 class _OnDisk:

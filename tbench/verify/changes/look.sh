@@ -1,53 +1,64 @@
 # shellcheck shell=dash
-# Tells what lies at paths, for the tools volume's busybox ash as root. On standard input a line per path: what is wanted
+# look: tells which files of a container changed, and what lies at paths. For the tools volume's busybox ash as root.
+#
+# `look "SINCE LATER MOST" PATTERN` walks through all files (images/tools/changed.c), and looks at those that changed, if
+# they are no more than MOST and small. `look "" PATTERN` looks at the paths of standard input, a line each: what is wanted
 # of it (s: its sum, c: its content too, g: whether it holds words of the pattern, or too much), tab, path.
-# Prints modes, sums, the files with such words, those of 4 GB or more, links that lead to tests, to processes
-# or nowhere, the most memory that was in use, and archives: of the contents, and of what the agent has written below
-# /logs. A zero byte is between.
-pattern=$TBENCH_LOOK_PATTERN
-alone=$TBENCH_LOOK_ALONE   # not empty: nobody else in the container may move meanwhile
-unset TBENCH_LOOK_PATTERN TBENCH_LOOK_ALONE
+#
+# Prints the paths of the walk, and behind another zero byte modes, sums, the files with such words, those of 4 GB or more,
+# links that lead to tests, to processes or nowhere, the most memory that was in use, and an archive of the contents, with a
+# zero byte between.
 busybox=/opt/tbench/bin/busybox
-logs_bytes=33554432
 tab='	'
-[ -z "$alone" ] || { kill -STOP -1; kill -CONT $PPID; } 2>/dev/null
-list=/opt/tbench/run/look-$$
-$busybox cat >$list
-cd / || exit 1
 
-# Paths of the list of the kinds $1, each with a zero byte behind it.
-paths() {
-    $busybox sed -n "s/^[$1]$tab//p" $list | $busybox tr '\n' '\0'
+look() {
+    local looked sum_blocks=1000000 text_blocks=512
+    if [ -n "$1" ]; then
+        # Nobody has asked for them: what is larger is asked for by its path. Logs have an archive of their own.
+        sum_blocks=2048 text_blocks=32
+        # shellcheck disable=SC2086 # a word per number
+        { looked=$(/opt/tbench/bin/changed -a $1 / 3>&1 >&4 | $busybox sed "\,^/logs/,d;s/^/a$tab/"); } 4>&1
+        looked="$looked
+c$tab/etc/hosts
+c$tab/etc/resolv.conf
+c$tab/etc/passwd
+c$tab/etc/group"
+    else
+        looked=$($busybox cat)
+    fi
+    printf '\0'
+    look_paths sca | $busybox xargs -0 -r $busybox stat -c '%f %n' 2>/dev/null
+    printf '\0'
+    look_paths sca | look_files $sum_blocks | $busybox xargs -0 -r $busybox sha256sum 2>/dev/null
+    printf '\0'
+    [ -z "$2" ] || look_paths ga | look_files 2048 | $busybox xargs -0 -r $busybox grep -lsE "$2"
+    printf '\0'
+    look_paths ga | look_find '' '-type f -size +8388607'
+    printf '\0'
+    look_paths ga | look_find '' '-type l' |
+        while read -r link; do
+            case "$($busybox readlink -f "$link")/" in
+                /tests/* | /logs/* | /solution/* | /proc/* | /) printf '%s\n' "$link" ;;
+            esac
+        done
+    printf '\0'
+    $busybox cat /sys/fs/cgroup/memory.peak /sys/fs/cgroup/memory/memory.max_usage_in_bytes 2>/dev/null
+    printf '\0'
+    cd / || exit 1
+    look_paths ca | look_files $text_blocks | $busybox xargs -0 -r $busybox tar -chf - 2>/dev/null
+}
+
+# Paths of what is looked at of the kinds $1, each with a zero byte behind it.
+look_paths() {
+    printf '%s\n' "$looked" | $busybox sed -n "s/^[$1]$tab//p" | $busybox tr '\n' '\0'
 }
 
 # Those of them that are files, or lead to one, of less than $1 blocks of 512 bytes.
-files() {
-    # shellcheck disable=SC2016 # the inner shell's
-    $busybox xargs -0 $busybox sh -c 'exec /opt/tbench/bin/busybox find -L "$@" -maxdepth 0 -type f -size "-$0" -print0' "$1"
+look_files() {
+    look_find -L "-type f -size -$1 -print0"
 }
 
-paths sc | $busybox xargs -0 $busybox stat -c '%f %n' 2>/dev/null
-printf '\0'
-paths sc | files 1000000 2>/dev/null | $busybox xargs -0 $busybox sha256sum 2>/dev/null
-printf '\0'
-[ -z "$pattern" ] || paths g | files 2048 2>/dev/null | $busybox xargs -0 $busybox grep -lsE "$pattern"
-printf '\0'
-# shellcheck disable=SC2016 # the inner shell's
-paths g | $busybox xargs -0 $busybox sh -c 'exec /opt/tbench/bin/busybox find "$@" -maxdepth 0 -type f -size +8388607' - 2>/dev/null
-printf '\0'
-# shellcheck disable=SC2016 # the inner shell's
-paths g | $busybox xargs -0 $busybox sh -c 'exec /opt/tbench/bin/busybox find "$@" -maxdepth 0 -type l' - 2>/dev/null |
-    while read -r link; do
-        case "$($busybox readlink -f "$link")/" in
-            /tests/* | /logs/* | /solution/* | /proc/* | /) printf '%s\n' "$link" ;;
-        esac
-    done
-printf '\0'
-$busybox cat /sys/fs/cgroup/memory.peak /sys/fs/cgroup/memory/memory.max_usage_in_bytes 2>/dev/null
-printf '\0'
-paths c | files 512 2>/dev/null | $busybox xargs -0 $busybox tar -chf - 2>/dev/null
-[ -z "$alone" ] || [ ! -d /logs ] || $busybox find /logs/agent /logs/artifacts -type f -size -8388608 -print0 2>/dev/null |
-    $busybox xargs -0 -r $busybox tar -cf - 2>/dev/null | $busybox head -c $logs_bytes
-$busybox rm -f $list
-[ -z "$alone" ] || kill -CONT -1 2>/dev/null
-exit 0
+# Those of them that find, with the option $1, finds by the expression $2.
+look_find() {
+    $busybox xargs -0 -r $busybox sh -c "exec $busybox find $1 \"\$@\" -maxdepth 0 $2" - 2>/dev/null
+}

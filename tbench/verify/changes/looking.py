@@ -7,12 +7,10 @@ import contextlib
 import dataclasses
 import io
 import math
-from collections.abc import AsyncIterator, Iterator, Mapping
+import shlex
+from collections.abc import AsyncIterator, Collection, Iterator, Mapping
 from dataclasses import dataclass
-from functools import cache
-from pathlib import Path
 from posixpath import basename, dirname
-from typing import NamedTuple
 
 from tbench.errors import TrialError
 from tbench.sandbox.archive import sums_by_path, unpack
@@ -24,7 +22,7 @@ from tbench.verify.changes.programs import planted_programs
 from tbench.verify.changes.signs import Sign
 from tbench.verify.changes.system import host_signs, is_code, may_replace
 from tbench.verify.changes.turning import READ, imported_work, is_around_tests, is_metadata, may_mention, turning_signs
-from tbench.verify.changes.walk import walk
+from tbench.verify.changes.walk import MENTIONS, MOST_LOOKED_AT, WalkedFiles, look_functions, walk_of_look
 from tbench.verify.changes.work import is_too_deep
 from tbench.verify.report import Facts
 
@@ -34,13 +32,12 @@ _TEXT_BYTES = 1 << 18
 """Size of a file of the tests above which it is no text that calls or imports anything."""
 _CONTENT_BYTES = 64 << 20
 _ACCOUNTS = ("/etc/passwd", "/etc/group")
-_MENTIONS = r"/logs/verifier|reward\.(txt|json)|ctrf\.json|(import|from) +_pytest|pytest_runtest_|[\"']_pytest"
-_MENTIONS += r"|/proc/.*/mem[\"' ,)]|process_vm_writev|PTRACE_"
-
-
-@cache
-def _script() -> str:
-    return Path(__file__).with_name("look.sh").read_text()
+_END = b"\0end"
+_LOGS = (
+    "[ ! -d /logs ] || $busybox find /logs/agent /logs/artifacts -type f -size -8388608 -print0 2>/dev/null"
+    " | $busybox xargs -0 -r $busybox tar -cf - 2>/dev/null | $busybox head -c 33554432"
+)
+"""Prints an archive of what the agent has written below /logs."""
 
 
 @dataclass(frozen=True)
@@ -56,34 +53,47 @@ class Looked:
     """The most memory that it has had in use; 0 where that is not known."""
 
 
-async def look(task: Task, sandbox: Sandbox, facts: Facts | None = None, oracle: OracleSystem = NO_ORACLE) -> Looked:
+async def look(
+    task: Task,
+    sandbox: Sandbox,
+    facts: Facts | None = None,
+    oracle: OracleSystem = NO_ORACLE,
+    *,
+    printed: bytes = b"",
+) -> Looked:
     """What was changed in the sandbox, and the signs against a verdict from there. Raises TrialError.
 
     `facts` of a verifier that has run there tell what was changed before it: test.sh may install what it needs.
+    `printed` is what a look printed that was made as the verifier ended.
     """
     if not isinstance(sandbox, Compares):
         raise TrialError("verifier_failed", "this sandbox cannot be compared with its image")
     async with _together() as group:
         giving, finding = group.create_task(sandbox.given_names()), group.create_task(image_facts(sandbox, _contents))
     given, image = giving.result(), finding.result()
-    walked = await walk(sandbox, given.began_at, float(facts.staged_at) if facts and facts.staged_at else math.inf)
+    if not printed.endswith(_END):
+        walk = walk_of_look(given.began_at, facts.staged_at if facts is not None else math.inf)
+        printed = await _print_look(sandbox, walk, is_alone=True)
+    walked, found = await asyncio.to_thread(_Answer.read_walk, printed)
     changes = walked.beyond(image.tree.paths)
-    tests = _tests(task, sandbox.workdir)
-    seen = Seen(changes, image.tree, tests, given=given, oracle=oracle)
+    seen = Seen(changes, image.tree, _tests(task, sandbox.workdir), given=given, oracle=oracle)
     sums, contents = _wanted(seen)
     mentioning = {path for path in changes if may_mention(seen, path)}
-    found = await _files(sandbox, sums, contents, mentioning, alone=True)
-    left = [Sign("left-out", path, "leads to the tests, to a process or nowhere") for path in found.links]
+    if len(walked.changed) > MOST_LOOKED_AT or found.lacks(sums, contents, walked.changed):
+        asked = _Answer.read(await _print_look(sandbox, "", _asking(sums, contents, mentioning), is_alone=True))
+        found = dataclasses.replace(asked, logs=found.logs)
+    links, large = (mentioning.intersection(paths) for paths in (found.links, found.large))
+    left = [Sign("left-out", path, "leads to the tests, to a process or nowhere") for path in sorted(links)]
     seen = dataclasses.replace(
         seen,
         now=found.files,
         then=await image.files(sums | contents, found.files),
-        mentions=found.mentions,
+        mentions=tuple(path for path in found.mentions if path in mentioning),
         changed_by_tests=walked.later,
-        left_out=frozenset(sign.path for sign in left),
+        left_out=frozenset(links),
     )
-    large = [Sign("unread", path, "has 4 GB or more, and stays behind") for path in found.large]
-    signs = [*host_signs(seen), *turning_signs(seen), *_unread(seen, sums | contents), *large, *left]
+    left += [Sign("unread", path, "has 4 GB or more, and stays behind") for path in sorted(large)]
+    signs = [*host_signs(seen), *turning_signs(seen), *_unread(seen, sums | contents), *left]
     if facts is not None:
         signs += planted_programs(facts, seen.image.paths, seen.tests)
     return Looked(seen, tuple(dict.fromkeys(signs)), found.logs, found.memory_peak_bytes)
@@ -138,10 +148,11 @@ def _may_stand_in(seen: Seen, path: str, change: str) -> bool:
     return is_beside or name in seen.tests.files or is_metadata(path) or path in seen.tests.entered
 
 
-class _LookedAt(NamedTuple):
-    """What a sandbox tells of the paths that it was asked about."""
+@dataclass(frozen=True)
+class _Answer:
+    """What a look printed about paths."""
 
-    files: dict[str, File]
+    files: Mapping[str, File]
     mentions: tuple[str, ...]
     """Those that speak of the verifier."""
     large: tuple[str, ...]
@@ -149,42 +160,66 @@ class _LookedAt(NamedTuple):
     links: tuple[str, ...]
     """Links to the tests, to processes or nowhere."""
     memory_peak_bytes: int
-    logs: dict[str, bytes]
+    logs: Mapping[str, bytes]
+
+    @classmethod
+    def read_walk(cls, printed: bytes) -> tuple[WalkedFiles, _Answer]:
+        """The walk that a look printed, and the rest of it."""
+        walked, _, rest = printed.partition(b"\0\0")
+        return WalkedFiles.read(walked), cls.read(b"\0" + rest)
+
+    @classmethod
+    def read(cls, printed: bytes) -> _Answer:
+        """The answer of a look without a walk."""
+        sections = printed.removesuffix(_END).split(b"\0", 7)[1:] + [b""] * 7
+        modes, sha256, mentions, large, links, peak, archive = sections[:7]
+        held = unpack(io.BytesIO(archive), _CONTENT_BYTES, whole_names=True)
+        digests = sums_by_path(_text(sha256))
+        files = {
+            path: File(int(mode, 16), digests.get(path, ""), held.get(path.lstrip("/")))
+            for path, mode in _modes(modes).items()
+        }
+        lines = _lines(mentions), _lines(large), _lines(links)
+        logs = {name.removeprefix("logs/"): data for name, data in held.items() if name.startswith("logs/")}
+        return cls(files, *lines, max(map(int, peak.split()), default=0), logs)
+
+    def lacks(self, sums: set[str], contents: set[str], changed: Collection[str]) -> bool:
+        """Whether it has no sum, or no content, of a path that a look at all that changed has left out as too large."""
+        for path in sums | contents:
+            if (file := self.files.get(path)) is None:
+                if path in changed:
+                    return True
+            elif file.mode >> 12 in (0o10, 0o12) and not (file.sha256 and (path in sums or file.content is not None)):
+                return True
+        return False
 
 
-async def _contents(original: Sandbox, paths: set[str]) -> dict[str, File]:
-    return (await _files(original, set(), paths, set())).files
+def _asking(sums: set[str], contents: set[str], mentioning: Collection[str] = ()) -> bytes:
+    """The lines that ask look.sh about paths."""
+    kinds = (("s", sums), ("c", contents), ("g", mentioning))
+    lines = [f"{kind}\t{path}\n" for kind, paths in kinds for path in sorted(paths) if "\n" not in path]
+    return "".join(lines).encode("utf-8", "surrogateescape")
 
 
-async def _files(
-    sandbox: Sandbox, sums: set[str], contents: set[str], mentioning: set[str], *, alone: bool = False
-) -> _LookedAt:
-    """Ask a sandbox about paths. `alone` keeps all others in it still meanwhile."""
-    wanted = [
-        f"{kind}\t{path}" for kind, paths in (("s", sums), ("c", contents), ("g", mentioning)) for path in sorted(paths)
-    ]
-    stdin = "".join(f"{line}\n" for line in wanted if "\n" not in line).encode("utf-8", "surrogateescape")
-    environment = {
-        "TBENCH_LOOK_PATTERN": _MENTIONS if mentioning else "",
-        "TBENCH_LOOK_ALONE": "1" if alone else "",
-    }
+async def _contents(original: Sandbox, paths: set[str]) -> Mapping[str, File]:
+    return _Answer.read(await _print_look(original, "", _asking(set(), paths))).files
+
+
+async def _print_look(sandbox: Sandbox, walk: str, stdin: bytes = b"", *, is_alone: bool = False) -> bytes:
+    """What look.sh prints. `is_alone` keeps all others in the container still meanwhile. Raises TrialError."""
+    look = f"look {shlex.quote(walk)} {shlex.quote(MENTIONS)}"
+    if walk:
+        look += f"; {_LOGS}"
+    if is_alone:
+        look = f"{{ kill -STOP -1; kill -CONT $PPID; }} 2>/dev/null; {look}; kill -CONT -1 2>/dev/null"
+    script = f"{look_functions()}\n{look}\nprintf '\\0end'\n"
     try:
-        told = await output_of(sandbox, _script(), timeout_sec=_LOOK_SEC, environment=environment, stdin=stdin)
+        return await output_of(sandbox, script, timeout_sec=_LOOK_SEC, stdin=stdin)
     except TrialError:
-        if alone:  # its time may have been over, and the others still stand
+        if is_alone:  # its time may have been over, and the others still stand
             with contextlib.suppress(TrialError):
                 await sandbox.shell("kill -CONT -1", timeout_sec=_CONTINUE_SEC, user="root")
         raise
-    modes, sha256, mentions, large, links, peak, archive = (told.split(b"\0", 6) + [b""] * 7)[:7]
-    held = unpack(io.BytesIO(archive), _CONTENT_BYTES, whole_names=True)
-    digests = sums_by_path(_text(sha256))
-    files = {
-        path: File(int(mode, 16), digests.get(path, ""), held.get(path.lstrip("/")))
-        for path, mode in _modes(modes).items()
-    }
-    lines = _lines(mentions), _lines(large), _lines(links)
-    logs = {name.removeprefix("logs/"): data for name, data in held.items() if name.startswith("logs/")}
-    return _LookedAt(files, *lines, max(map(int, peak.split()), default=0), logs)
 
 
 def _lines(data: bytes) -> tuple[str, ...]:

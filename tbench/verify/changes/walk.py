@@ -9,15 +9,21 @@ from __future__ import annotations
 import math
 from collections.abc import Collection
 from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
 from posixpath import dirname
 from typing import Literal
 
-from tbench.sandbox.backend import Sandbox, output_of
-
 ChangeKind = Literal["added", "changed", "removed"]
-LISTS = "/opt/tbench/bin/changed -a {since!r} {later!r} /"
-"""A command that lists all paths; times are seconds by the clock of the machine."""
-_WALK_SEC = 600.0
+MOST_LOOKED_AT = 400
+"""Most changed paths that a walk looks at as well."""
+LISTS = "/opt/tbench/bin/changed -a inf inf 0 /"
+"""A command that lists all paths, and takes none for changed."""
+MENTIONS = (
+    r"/logs/verifier|reward\.(txt|json)|ctrf\.json|(import|from) +_pytest|pytest_runtest_|[\"']_pytest"
+    r"|/proc/.*/mem[\"' ,)]|process_vm_writev|PTRACE_"
+)
+"""A pattern of words about the verifier."""
 
 
 @dataclass(frozen=True)
@@ -54,6 +60,12 @@ class WalkedFiles:
         return dict(sorted(found.items()))
 
 
-async def walk(sandbox: Sandbox, since: float = math.inf, later: float = math.inf) -> WalkedFiles:
-    """Walk through a container; times are seconds by its machine's clock. Raises TrialError."""
-    return WalkedFiles.read(await output_of(sandbox, LISTS.format(since=since, later=later), timeout_sec=_WALK_SEC))
+def walk_of_look(since: float, later: float = math.inf) -> str:
+    """A walk for look.sh: paths that changed `since`, and which of them `later`; seconds by the machine's clock."""
+    return f"{since!r} {later!r} {MOST_LOOKED_AT}"
+
+
+@cache
+def look_functions() -> str:
+    """The text of look.sh, functions for busybox's shell."""
+    return Path(__file__).with_name("look.sh").read_text()

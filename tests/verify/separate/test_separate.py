@@ -346,6 +346,6 @@ async def test_in_one_container_artifacts_are_stored_and_what_runs_goes_on(
 ) -> None:
     toml = f'{DONE}[[verifier.collect]]\ncommand = "touch /app/hooked"\n{LIMITS}'
     run, result = await run_trial(make_task(toml=toml, test=ASKS), SERVES)
-    assert (result.reward, result.integrity.verify) == (1.0, "shared")
+    assert (result.reward, result.integrity.verify) == (1.0, "both")
     assert manifest(run) == {"/logs/artifacts": "directory empty", "/app/done": "file ok"}
     assert not (trial_of(run) / "artifacts.tar").exists()
