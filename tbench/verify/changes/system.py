@@ -84,17 +84,26 @@ def sum_of(seen: Seen, path: str) -> str:
     return seen.now[path].sha256[:12] if path in seen.now else ""
 
 
+def is_oracles(seen: Seen, path: str) -> bool:
+    """Whether a new file is the oracle's own, or one that its passes have, too."""
+    is_same = seen.oracle.is_own or (path, sum_of(seen, path)) in seen.oracle.files
+    return is_same and path not in seen.image.paths
+
+
 def is_as_oracle(seen: Seen, path: str) -> bool:
     """Whether the oracle's passes have the same new file, or a new program, library or module of the same name.
 
     Files that are run or read by their place, such as .pth files, have no name that says what they are.
     """
-    if path in seen.image.paths:
-        return False
-    if seen.oracle.is_own or (path, sum_of(seen, path)) in seen.oracle.files:
-        return True
     name = _name(path, seen.image.search_path)
-    return name != "" and name in _names(seen.oracle.files, seen.image.search_path)
+    is_known = name != "" and name in _names(seen.oracle.files, seen.image.search_path)
+    return is_oracles(seen, path) or (is_known and path not in seen.image.paths)
+
+
+def is_program_by_name(seen: Seen, path: str) -> bool:
+    """Whether a new program has the name of one of the oracle's, but other content, and nobody has asked for it."""
+    is_like = _is_among_programs(path, seen.image.search_path) and is_as_oracle(seen, path)
+    return is_like and not is_oracles(seen, path) and not seen.tests.names_program(basename(path))
 
 
 @lru_cache(maxsize=8)

@@ -41,9 +41,9 @@ def comes_along(sign: Sign, seen: Seen) -> bool:
     return sign.kind in _BY_CONTENT and seen.tests.asks_for(sign.path)
 
 
-def work_of(seen: Seen, signs: Collection[Sign], *, with_system: bool = True) -> Work:
+def work_of(seen: Seen, signs: Collection[Sign]) -> Work:
     """Paths to bring and paths to remove: all that no sign speaks against, where an agent works, and what it added to
-    the system (`with_system`).
+    the system.
 
     What the instruction asks for is brought whatever its text says.
     """
@@ -57,7 +57,7 @@ def work_of(seen: Seen, signs: Collection[Sign], *, with_system: bool = True) ->
     for path, change in seen.changes.items():
         if path in left or path.startswith(folders):
             continue
-        if _is_work(seen, path, change, with_system):
+        if _is_work(seen, path, change):
             (removed if change == "removed" else paths).append(path)
     return paths, removed
 
@@ -67,13 +67,22 @@ def is_too_deep(path: str) -> bool:
     return len(path) > _LONGEST or path.count("/") > _DEEPEST
 
 
-def _is_work(seen: Seen, path: str, change: str, with_system: bool) -> bool:
+def without_system(seen: Seen, work: Work) -> Work:
+    """The work without what was added to the system, but for what the instruction names."""
+
+    def is_own(path: str) -> bool:
+        return path in seen.tests.asked_for or not is_system(seen, path)
+
+    return list(filter(is_own, work[0])), list(filter(is_own, work[1]))
+
+
+def _is_work(seen: Seen, path: str, change: str) -> bool:
     if _NEVER.fullmatch(path) or is_too_deep(path):
         return False
     if path in seen.tests.asked_for:
         return True
     if is_system(seen, path):
-        return with_system and may_come(seen, path, change)
+        return may_come(seen, path, change)
     return is_place_of_work(seen, path) and not (dirname(path) in seen.image.search_path and hides(seen, path))
 
 

@@ -6,7 +6,7 @@ import pytest
 from seen_changes import IMAGE, container
 
 from tbench.verify.changes.signs import Sign
-from tbench.verify.changes.work import work_of
+from tbench.verify.changes.work import without_system, work_of
 
 
 def brought(*paths: str, **parts: str) -> list[str]:
@@ -83,6 +83,6 @@ def test_what_lies_too_deep_stays_behind() -> None:
 def test_what_was_added_to_the_system_comes_along_where_that_is_asked_for() -> None:
     accounts = IMAGE["/etc/passwd"] + b"a:x:9:9::/:/\n"
     seen = container({"/app/x": b"x", "/usr/local/bin/mine": b"x", "/etc/passwd": accounts})
-    assert work_of(seen, [], with_system=False)[0] == ["/app/x"]
+    assert without_system(seen, work_of(seen, [])) == (["/app/x"], [])
     assert work_of(seen, [])[0] == ["/app/x", "/usr/local/bin/mine", "/etc/passwd"]
     assert work_of(container({"/app/x": b"x"}, left_out=frozenset({"/app/x"})), []) == ([], [])
