@@ -247,14 +247,6 @@ note_killed() {
     done
 }
 
-# Notes the most memory that the container has had in use.
-note_peak() {
-    local file number
-    for file in /sys/fs/cgroup/memory.peak /sys/fs/cgroup/memory/memory.max_usage_in_bytes; do
-        [ ! -r "$file" ] || { read -r number <"$file" && note peak "$number"; }
-    done
-}
-
 # Counts the processes that began with the tests and are still there, besides this one and what limits its time, and ends
 # those that no process from before has started: a server goes on with its workers.
 end_outlived() {
@@ -423,7 +415,7 @@ case "$part" in
         sums=$($busybox cat)
         [ -z "$began_ticks" ] || end_outlived
         note_killed
-        note_peak
+        note peak "$(memory_peak)"
         note_oddities
         tell_logs
         kill -CONT -1 2>/dev/null

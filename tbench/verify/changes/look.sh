@@ -42,10 +42,15 @@ c$tab/etc/group"
             esac
         done
     printf '\0'
-    $busybox cat /sys/fs/cgroup/memory.peak /sys/fs/cgroup/memory/memory.max_usage_in_bytes 2>/dev/null
+    memory_peak
     printf '\0'
     cd / || exit 1
     look_paths ca | look_files $text_blocks | $busybox xargs -0 -r $busybox tar -chf - 2>/dev/null
+}
+
+# Prints the most memory that the container has had in use, where that is known.
+memory_peak() {
+    $busybox cat /sys/fs/cgroup/memory.peak /sys/fs/cgroup/memory/memory.max_usage_in_bytes 2>/dev/null
 }
 
 # Paths of what is looked at of the kinds $1, each with a zero byte behind it.

@@ -115,11 +115,15 @@ def _name(path: str, search_path: tuple[str, ...]) -> str:
     """What programs look for at a path of the system: the name of a program, a library or a module."""
     name = basename(path)
     if module := _MODULE.fullmatch(path):
-        top = module["top"].partition(".")[0]
-        return "" if _is_found_by_place(name) else f"module {top}"
+        return "" if _is_found_by_place(name) else f"module {_module_name(module)}"
     if LIBRARY.search(name):
         return f"library {name.partition('.so')[0]}"
     return f"program {name}" if _is_among_programs(path, search_path) else ""
+
+
+def _module_name(module: re.Match[str]) -> str:
+    """The name of a module, also in the name of its metadata: `served-1.2.dist-info`."""
+    return module["top"].partition(".")[0].partition("-")[0]
 
 
 def _is_found_by_place(name: str) -> bool:
@@ -143,9 +147,8 @@ def hides(seen: Seen, path: str) -> bool:
     if _DECIDES.fullmatch(path):
         return True
     if module := _MODULE.fullmatch(path):
-        top = module["top"].partition(".")[0].partition("-")[0]
         known = image.modules | tests.imports | tests.provided | PYTEST | TRIED
-        return top in known or _is_found_by_place(name)
+        return _module_name(module) in known or _is_found_by_place(name)
     if _is_among_programs(path, image.search_path):
         # A program's own directory is where python looks for modules first.
         module_name = name.partition(".")[0] if seen.is_module(path) else ""
