@@ -23,6 +23,7 @@ _PYTEST_CALL = re.compile(r"\bpytest\b([^\n;&|]*)")
 _WORD = re.compile(r"[\w.+-]+")
 _IMPORT = re.compile(r"^[ \t]*(?:from[ \t]+([\w.]+)[ \t]+import|import[ \t]+([\w., \t]+))", re.MULTILINE)
 _ABSOLUTE = re.compile(r"/[\w.+@-]+(?:/[\w.+@-]+)*")
+_MOST_LINKS = 8
 _OURS = re.compile(r"/(?:tests|logs|opt|usr|root/\.|dev|tmp)\b")
 
 
@@ -45,6 +46,11 @@ class ImageTree:
     search_path: tuple[str, ...]
     """Directories in which programs are looked for, in order."""
     home: str = "/root"
+
+    @cached_property
+    def environments(self) -> frozenset[str]:
+        """Virtual environments of Python's, wherever they lie."""
+        return frozenset(dirname(path) for path in self.paths if path.endswith("/pyvenv.cfg"))
 
     @cached_property
     def tools(self) -> frozenset[str]:
@@ -80,6 +86,20 @@ class Tests:
     workdir: str = "/"
     files: frozenset[str] = frozenset()
     """Names of the files of the tests."""
+    links: Mapping[str, str] = field(default_factory=dict)
+    """Where links lead that an agent has made: what the tests look for at one they find there."""
+
+    def _followed(self, paths: Iterable[str]) -> frozenset[str]:
+        """Paths, and where links lead to from them."""
+        found = set(paths)
+        for path in found.copy():
+            for _ in range(_MOST_LINKS):
+                above = (str(each) for each in (path, *PurePosixPath(path).parents) if self.links.get(str(each)))
+                if (link := next(above, None)) is None:
+                    break
+                path = normpath(self.links[link] + path[len(link) :])
+                found.add(path)
+        return frozenset(found)
 
     @cached_property
     def all_texts(self) -> tuple[str, ...]:
@@ -145,12 +165,14 @@ class Tests:
     @cached_property
     def entered(self) -> frozenset[str]:
         """Directories in which test.sh works: the container's, and those that it enters."""
-        return frozenset({self.workdir} | {normpath(join(self.workdir, each)) for each in _ENTERS.findall(self.script)})
+        return self._followed(
+            [self.workdir, *(normpath(join(self.workdir, each)) for each in _ENTERS.findall(self.script))]
+        )
 
     @cached_property
     def import_directories(self) -> frozenset[str]:
         """Directories from which the tests may import: where test.sh works, the root, and those that they name."""
-        return self.named_paths | self.entered | {"/"}
+        return self._followed(self.named_paths) | self.entered | {"/"}
 
     @cached_property
     def _pytest_calls(self) -> list[list[str]]:
@@ -165,7 +187,7 @@ class Tests:
         found = {
             normpath(join(at, path)) for call in self._pytest_calls for path in call or ["."] for at in self.entered
         }
-        return frozenset(path for path in found if path == self.workdir or not _OURS.match(path))
+        return self._followed(path for path in found if path == self.workdir or not _OURS.match(path))
 
     @cached_property
     def pytest_directories(self) -> frozenset[str]:
@@ -243,7 +265,7 @@ class Seen:
     @cached_property
     def interpreters(self) -> tuple[str, ...]:
         """Directories of the image's own interpreters, such as /opt/venv/, but none in which an agent works."""
-        homes = {dirname(place) for place in self.image.search_path} - {"/"}
+        homes = self.image.environments.union(map(dirname, self.image.search_path)) - {"/"}
         return tuple(f"{home}/" for home in homes if not f"{self.tests.workdir}/".startswith(f"{home}/"))
 
     @cached_property

@@ -7,6 +7,7 @@ import contextlib
 import dataclasses
 import io
 import math
+import re
 import shlex
 from collections.abc import AsyncIterator, Collection, Iterator, Mapping
 from dataclasses import dataclass
@@ -33,6 +34,9 @@ _TEXT_BYTES = 1 << 18
 _CONTENT_BYTES = 64 << 20
 _ACCOUNTS = ("/etc/passwd", "/etc/group")
 _END = b"\0end"
+_MOST_ASKED = 2
+"""How often a container is asked about paths that a walk did not look at."""
+_LEADS_OUT = re.compile(r"/(?:(?:tests|logs|solution|proc)/.*)?\Z", re.DOTALL)
 _LOGS = (
     "[ ! -d /logs ] || $busybox find /logs/agent /logs/artifacts -type f -size -8388608 -print0 2>/dev/null"
     " | $busybox xargs -0 -r $busybox tar -cf - 2>/dev/null | $busybox head -c 33554432"
@@ -75,14 +79,19 @@ async def look(
         walk = walk_of_look(given.began_at, facts.staged_at if facts is not None else math.inf)
         printed = await _print_look(sandbox, walk, is_alone=True)
     walked, found = await asyncio.to_thread(_Answer.read_walk, printed)
-    changes = walked.beyond(image.tree.paths)
-    seen = Seen(changes, image.tree, _tests(task, sandbox.workdir), given=given, oracle=oracle)
-    sums, contents = _wanted(seen)
-    mentioning = {path for path in changes if may_mention(seen, path)}
-    if len(walked.changed) > MOST_LOOKED_AT or found.lacks(sums, contents, walked.changed):
+    seen = Seen(walked.beyond(image.tree.paths), image.tree, _tests(task, sandbox.workdir), given=given, oracle=oracle)
+    mentioning = {path for path in seen.changes if may_mention(seen, path)}
+    is_asked = len(walked.changed) <= MOST_LOOKED_AT
+    for _ in range(_MOST_ASKED):
+        # Where links lead it is looked for settings and modules, too.
+        seen = dataclasses.replace(seen, tests=dataclasses.replace(seen.tests, links=found.links))
+        sums, contents = _wanted(seen)
+        if is_asked and not found.lacks(sums, contents, walked.changed):
+            break
         asked = _Answer.read(await _print_look(sandbox, "", _asking(sums, contents, mentioning), is_alone=True))
-        found = dataclasses.replace(asked, logs=found.logs)
-    links, large = (mentioning.intersection(paths) for paths in (found.links, found.large))
+        found, is_asked = dataclasses.replace(asked, logs=found.logs), True
+    links = {path for path in mentioning & found.links.keys() if _LEADS_OUT.match(f"{found.links[path]}/")}
+    large = mentioning.intersection(found.large)
     left = [Sign("left-out", path, "leads to the tests, to a process or nowhere") for path in sorted(links)]
     seen = dataclasses.replace(
         seen,
@@ -145,7 +154,7 @@ def _may_stand_in(seen: Seen, path: str, change: str) -> bool:
     """Whether what lies at a path may be taken for another module, a plugin, or the tests: where it is such a link."""
     name = basename(path)
     is_beside = dirname(path) in seen.tests.import_directories and (change == "changed" or "." not in name)
-    return is_beside or name in seen.tests.files or is_metadata(path) or path in seen.tests.entered
+    return is_beside or name in seen.tests.files or is_metadata(path)
 
 
 @dataclass(frozen=True)
@@ -157,8 +166,8 @@ class _Answer:
     """Those that speak of the verifier."""
     large: tuple[str, ...]
     """Those that are too large to be brought."""
-    links: tuple[str, ...]
-    """Links to the tests, to processes or nowhere."""
+    links: Mapping[str, str]
+    """Where links lead at their end; empty for nowhere."""
     memory_peak_bytes: int
     logs: Mapping[str, bytes]
 
@@ -179,9 +188,10 @@ class _Answer:
             path: File(int(mode, 16), digests.get(path, ""), held.get(path.lstrip("/")))
             for path, mode in _modes(modes).items()
         }
-        lines = _lines(mentions), _lines(large), _lines(links)
+        pairs = _text(links).split("\n")
+        about = _lines(mentions), _lines(large), dict(zip(pairs[::2], pairs[1::2], strict=False))
         logs = {name.removeprefix("logs/"): data for name, data in held.items() if name.startswith("logs/")}
-        return cls(files, *lines, max(map(int, peak.split()), default=0), logs)
+        return cls(files, *about, max(map(int, peak.split()), default=0), logs)
 
     def lacks(self, sums: set[str], contents: set[str], changed: Collection[str]) -> bool:
         """Whether it has no sum, or no content, of a path that a look at all that changed has left out as too large."""

@@ -141,8 +141,6 @@ def _is_read_at_start(seen: Seen, path: str) -> bool:
 
 
 def _pytest_signs(seen: Seen, path: str, name: str) -> Iterator[Sign]:
-    if path in seen.tests.entered and seen.is_link(path):
-        yield Sign("planted-pytest", path, "is a link, so that pytest reads settings elsewhere")
     if is_around_tests(seen, path) and seen.differs(path) and seen.content(path) != "":
         yield Sign("planted-pytest", path, "is run by pytest before the tests beside it")
     if name not in _PYTEST_FILES or not seen.differs(path):

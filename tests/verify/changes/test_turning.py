@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 from seen_changes import IMAGE, LINK, container, strong, weak
 
@@ -36,7 +38,6 @@ SHIM = (
         ("/app/quick-1.0.DIST-INFO/entry_points.txt", b"[pytest11]\nx = x\n", "pytest-plugin"),
         ("/app/quick-1.0.dist-info", LINK, "pytest-plugin"),
         ("/app/deep/test_outputs.py", LINK, "planted-tests"),
-        ("/app", LINK, "planted-pytest"),
         ("/app/.git/config", b'[remote "x"]\nuploadpack = /x\n', "git-hook"),
         ("/app/json.py", b"x", "module-shadowed"),
         ("/app/json", LINK, "module-shadowed"),
@@ -57,6 +58,14 @@ def test_what_turns_the_tests_is_flagged(path: str, data: bytes, kind: str) -> N
     image = {**IMAGE, "/usr/lib/python3.11/lib-dynload/_json.cpython-311-x86_64-linux-gnu.so": b"x"}
     script = "python3 -m pytest -rA /tests/test_outputs.py; git log; npx jest\n"
     assert kind in strong(turning_signs(container({path: data, "/opt/more.zip": b"PK"}, image=image, script=script)))
+
+
+@pytest.mark.parametrize("links", [{"/app": "/srv/a"}, {"/app": "/data/a", "/data": "/srv"}, {"/app": "/srv/a/"}])
+def test_settings_of_pytest_are_found_where_links_lead(links: dict[str, str]) -> None:
+    seen = container({"/srv/a/conftest.py": b"x", "/srv/pytest.ini": b"x", "/opt/conftest.py": b"x"})
+    assert not strong(turning_signs(seen))
+    seen = replace(seen, tests=replace(seen.tests, script="cd /app; pytest\n", links=links))
+    assert {sign.path for sign in turning_signs(seen)} == {"/srv/a/conftest.py", "/srv/pytest.ini"}
 
 
 def test_a_pth_without_code_can_lead_to_a_plugin() -> None:

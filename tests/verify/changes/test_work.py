@@ -86,3 +86,12 @@ def test_what_was_added_to_the_system_comes_along_where_that_is_asked_for() -> N
     assert without_system(seen, work_of(seen, [])) == (["/app/x"], [])
     assert work_of(seen, [])[0] == ["/app/x", "/usr/local/bin/mine", "/etc/passwd"]
     assert work_of(container({"/app/x": b"x"}, left_out=frozenset({"/app/x"})), []) == ([], [])
+
+
+def test_a_virtual_environment_of_the_image_is_the_images_wherever_it_lies() -> None:
+    site = "/app/.venv/lib/python3.11/site-packages"
+    image = {**IMAGE, "/app/.venv/pyvenv.cfg": b"home", "/app/.venv/bin/python": b"\x7fELF", f"{site}/old.py": b"x"}
+    changed = {"/app/.venv/bin/python": b"#!", f"{site}/old.py": b"y", f"{site}/new.py": b"z", "/app/x": b"x"}
+    assert work_of(container(changed, image=image), [])[0] == [f"{site}/new.py", "/app/x"]
+    own = {path.replace(".venv", "own"): data for path, data in image.items() if ".venv" in path}
+    assert work_of(container(own), [])[0] == [*own]
