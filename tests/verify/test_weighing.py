@@ -6,11 +6,14 @@ from typing import Any
 
 import pytest
 
+from tbench.config.settings import Keep, Verify
+from tbench.errors import TrialError
 from tbench.results import Integrity
+from tbench.sandbox.fake import FakeSandbox
 from tbench.tasks.task import Task
 from tbench.verify.calibration import Calibration
-from tbench.verify.policy import _joined, like_oracle, weighed
-from tbench.verify.verifier import Verdict
+from tbench.verify.policy import VerifyPolicy, _joined, like_oracle, verify_by, weighed
+from tbench.verify.verifier import Verdict, VerifierFailed
 
 STRONG, WEAK = "tests-changed: x", "failed-tests: x"
 REPLACED = {"/usr/bin/cmp": "0123"}
@@ -101,3 +104,118 @@ def test_a_pass_is_held_to_the_oracles(
     make_task: Any, reward: float, sign: str, oracle: Calibration, expected: list[str]
 ) -> None:
     assert kinds(like_oracle(verdict(reward, sign), oracle, Task.read(make_task()))) == expected
+
+
+# -- which containers are asked ------------------------------------------------------------------
+
+INFRA = TrialError("engine_unreachable", "gone")
+AGENTS = VerifierFailed("verifier_timeout", "too long", {}, Integrity(tamper=(WEAK,)))
+Given = float | TrialError | None
+"""A reward, or what is raised; None for a container that must not be asked."""
+
+
+@pytest.fixture
+def judged(make_task: Any, monkeypatch: pytest.MonkeyPatch) -> Any:
+    """The verdict where a fresh container and the agent's own say what is given, and whatever is raised."""
+
+    async def judge(policy: Verify, fresh: Given, own: Given, oracle: Calibration | None, *signs: str) -> Verdict:
+        class Judging:
+            def __init__(self, *_: object) -> None: ...
+
+            async def in_fresh(self) -> Verdict:
+                return said(fresh)
+
+            async def in_own(self) -> Verdict:
+                return said(own, *signs)
+
+        monkeypatch.setattr("tbench.verify.policy.Judging", Judging)
+        return await verify_by(policy, Task.read(make_task()), FakeSandbox(), oracle=oracle)
+
+    def said(given: Given, *signs: str) -> Verdict:
+        assert given is not None, "this container must not be asked"
+        if isinstance(given, TrialError):
+            raise given
+        return verdict(given, *signs, replaced=REPLACED)
+
+    return judge
+
+
+@pytest.mark.parametrize(
+    ("policy", "fresh", "own", "oracle", "reward", "signs"),
+    [
+        ("shared", None, 1.0, None, 1.0, ["unconfirmed"]),
+        ("shared", None, 0.0, None, 0.0, []),
+        ("shared", None, 1.0, known(True), 1.0, ["unconfirmed"]),
+        ("shared", None, 1.0, known(False), 1.0, ["unconfirmed"]),
+        ("isolated", 1.0, None, None, 1.0, []),
+        ("isolated", 0.0, None, known(False), 0.0, []),
+        ("both", 1.0, None, None, 1.0, []),
+        ("both", 1.0, None, known(None), 1.0, []),
+        ("both", 0.0, 0.0, None, 0.0, []),
+        ("both", 0.5, 0.0, None, 0.5, []),
+        ("both", 0.5, 0.5, None, 0.5, []),
+        ("both", 0.0, 1.0, None, 1.0, ["needs-system"]),
+        ("both", 0.0, AGENTS, None, 0.0, []),
+        ("both", AGENTS, 1.0, None, 1.0, ["failed-tests", "unconfirmed"]),
+        ("both", AGENTS, 0.0, None, 0.0, []),
+        ("both", 0.0, None, known(True), 0.0, []),
+        ("both", 0.5, None, known(True), 0.5, []),
+        ("both", None, 1.0, known(False), 1.0, ["needs-system", "system-replaced"]),
+        ("both", None, 0.0, known(False), 0.0, []),
+    ],
+)
+async def test_the_agents_container_is_asked_where_the_fresh_one_does_not_decide(
+    judged: Any, policy: Verify, fresh: Given, own: Given, oracle: Calibration | None, reward: float, signs: list[str]
+) -> None:
+    found = await judged(policy, fresh, own, oracle)
+    assert (found.reward, kinds(found), found.integrity.verify) == (reward, signs, policy)
+    if policy == "both" and isinstance(fresh, float):
+        assert found.integrity.rewards["isolated"] == fresh
+    if (fresh, own) == (0.0, AGENTS):
+        assert "agent's own container: verifier_timeout: too long" in found.integrity.remarks[0]
+
+
+async def test_a_strong_sign_takes_a_pass_of_the_agents_container_alone_away(judged: Any) -> None:
+    found = await judged("both", 0.0, 1.0, None, STRONG)
+    assert (found.reward, kinds(found)) == (0.0, ["tests-changed", "disagreement"])
+
+
+@pytest.mark.parametrize(
+    ("policy", "fresh", "own", "oracle", "raised"),
+    [
+        ("shared", None, AGENTS, None, AGENTS),
+        ("isolated", AGENTS, None, None, AGENTS),
+        ("both", INFRA, None, None, INFRA),
+        ("both", AGENTS, None, known(True), AGENTS),
+        ("both", INFRA, None, known(True), INFRA),
+        ("both", 0.0, INFRA, None, INFRA),
+        ("both", AGENTS, INFRA, None, INFRA),
+        ("both", INFRA, 1.0, None, INFRA),
+        ("both", None, AGENTS, known(False), AGENTS),
+    ],
+)
+async def test_a_container_that_has_to_say_something_and_cannot_is_an_error(
+    judged: Any, policy: Verify, fresh: Given, own: Given, oracle: Calibration | None, raised: TrialError
+) -> None:
+    with pytest.raises(TrialError) as caught:
+        await judged(policy, fresh, own, oracle)
+    assert caught.value is raised
+
+
+async def test_where_both_containers_come_to_no_verdict_the_agents_own_error_is_told(judged: Any) -> None:
+    own = VerifierFailed("verifier_no_reward", "none", {})
+    with pytest.raises(VerifierFailed) as caught:
+        await judged("both", AGENTS, own, None)
+    assert caught.value is own
+
+
+@pytest.mark.parametrize(
+    ("keep", "reward", "is_kept"),
+    [
+        ("none", 0.0, False), ("none", None, False), ("all", 1.0, True), ("all", None, True),
+        ("failed", 1.0, False), ("failed", 0.99, True), ("failed", None, True),
+    ],
+)  # fmt: skip
+def test_containers_are_kept_by_reward(keep: Keep, reward: float | None, is_kept: bool) -> None:
+    assert VerifyPolicy(keep=keep).keeps(reward) is is_kept
+    assert not VerifyPolicy().snapshot
