@@ -3,7 +3,8 @@
  * the times of contents. Other file systems are left out.
  * `changed -a SECONDS LATER MOST DIRECTORY` prints all paths instead, directories included, a zero byte behind each, and
  * before it 0, 1 where its status changed since SECONDS, 2 where since LATER, m for where another file system begins. The
- * first MOST that changed go to descriptor 3, too, a line each, if they have no line break in them. */
+ * first MOST that changed go to descriptor 3, too, a line each, if they have no line break in them: f for a file, l for a
+ * link, a for anything else, a tab, the path. */
 #define _GNU_SOURCE
 #include <fts.h>
 #include <stdio.h>
@@ -41,7 +42,7 @@ int main(int count, char **words) {
             flag = flag_of(entry, walk->fts_dev, since, later);
             printf("%c%s%c", flag, entry->fts_path, 0);
             if ((flag == '1' || flag == '2') && most-- > 0 && !strchr(entry->fts_path, '\n'))
-                fprintf(list, "%s\n", entry->fts_path);
+                fprintf(list, "%c\t%s\n", kind == FTS_F ? 'f' : kind == FTS_SL ? 'l' : 'a', entry->fts_path);
         } else if (kind != FTS_D && is_since(entry, since))
             puts(entry->fts_path);
     }

@@ -10,6 +10,8 @@
 # contents, with a zero byte between.
 busybox=/opt/tbench/bin/busybox
 tab='	'
+newline='
+'
 
 look() {
     local looked sum_blocks=1000000 text_blocks=512
@@ -17,7 +19,7 @@ look() {
         # Nobody has asked for them: what is larger is asked for by its path. Logs have an archive of their own.
         sum_blocks=2048 text_blocks=32
         # shellcheck disable=SC2086 # a word per number
-        { looked=$(/opt/tbench/bin/changed -a $1 / 3>&1 >&4 | $busybox sed "\,^/logs/,d;s/^/a$tab/"); } 4>&1
+        { looked=$(/opt/tbench/bin/changed -a $1 / 3>&1 >&4 | $busybox sed "\,^.$tab/logs/,d"); } 4>&1
         looked="$looked
 c$tab/etc/hosts
 c$tab/etc/resolv.conf
@@ -27,30 +29,34 @@ c$tab/etc/group"
         looked=$($busybox cat)
     fi
     printf '\0'
-    look_paths sca | $busybox xargs -0 -r $busybox stat -c '%f %n' 2>/dev/null
+    look_paths scafl | $busybox xargs -0 -r $busybox stat -c '%f %n' 2>/dev/null
     printf '\0'
-    look_paths sca | look_files $sum_blocks | $busybox xargs -0 -r $busybox sha256sum 2>/dev/null
+    look_paths scfl | look_files $sum_blocks | $busybox xargs -0 -r $busybox sha256sum 2>/dev/null
     printf '\0'
-    [ -z "$2" ] || look_paths ga | look_files 2048 | $busybox xargs -0 -r $busybox grep -lsE "$2"
+    [ -z "$2" ] || look_paths gfl | look_files 2048 | $busybox xargs -0 -r $busybox grep -lsE "$2"
     printf '\0'
-    look_paths ga | look_find '' '-type f -size +8388607'
+    look_paths gf | look_find '' '-type f -size +8388607'
     printf '\0'
-    look_paths ga | look_find '' '-type l' |
+    look_paths gl | look_find '' '-type l' |
         while IFS= read -r link; do printf '%s\n' "$link" "$($busybox readlink -f "$link")"; done
     printf '\0'
     memory_peak
     printf '\0'
     cd / || exit 1
-    look_paths ca | look_files $text_blocks | $busybox xargs -0 -r $busybox tar -chf - 2>/dev/null
+    look_paths cfl | look_files $text_blocks | $busybox xargs -0 -r $busybox tar -chf - 2>/dev/null
 }
 
 # Prints the most memory that the container has had in use, where that is known.
 memory_peak() {
-    $busybox cat /sys/fs/cgroup/memory.peak /sys/fs/cgroup/memory/memory.max_usage_in_bytes 2>/dev/null
+    local file number
+    for file in /sys/fs/cgroup/memory.peak /sys/fs/cgroup/memory/memory.max_usage_in_bytes; do
+        [ ! -r "$file" ] || { read -r number <"$file" && echo "$number"; }
+    done
 }
 
 # Paths of what is looked at of the kinds $1, each with a zero byte behind it.
 look_paths() {
+    case "$newline$looked" in *"$newline"["$1"]"$tab"*) ;; *) return ;; esac
     printf '%s\n' "$looked" | $busybox sed -n "s/^[$1]$tab//p" | $busybox tr '\n' '\0'
 }
 
