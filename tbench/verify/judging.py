@@ -20,7 +20,7 @@ from tbench.text import plain
 from tbench.verify.changes.facts import NO_ORACLE, OracleSystem, Seen
 from tbench.verify.changes.looking import look
 from tbench.verify.changes.signs import listed, told
-from tbench.verify.changes.system import is_oracles, is_program_by_name, replaced
+from tbench.verify.changes.system import is_oracles, replaced
 from tbench.verify.changes.work import STAYS_BEHIND, Work, comes_along, without_system, work_of
 from tbench.verify.verifier import Verdict, VerifierFailed, unjudged, verify
 
@@ -30,8 +30,8 @@ ADDED_BY_ORACLE = ", as the oracle's passes have added it"
 """End of a sign that says nothing, as it is about a file of the oracle's."""
 _MOST_EVIDENCE = 50
 _PLACES_OF_OURS = ("/tests/", "/logs/verifier/")
-CLEARED, SYSTEM_ADDED, PROGRAM_PLANTED = "cleared: ", "system-added:", "program-planted:"
-"""Begins of signs: one that says nothing after all, and those about what a pass needs besides the work."""
+CLEARED, SYSTEM_ADDED = "cleared: ", "system-added:"
+"""Begins of signs: one that says nothing after all, and one about what a pass needs besides the work."""
 
 
 @dataclass(frozen=True)
@@ -88,7 +88,7 @@ class Judging:
                 failure.files = {**looked.logs, **failure.files}
                 raise
         if verdict.reward > 0:
-            verdict = await self._without_added(verdict, looked.seen, work, without_system(looked.seen, work))
+            verdict = await self._without_added(verdict, work, without_system(looked.seen, work))
             verdict = verdict.with_integrity(replaced=_replaced(looked.seen))
         along = told(sign for sign in looked.signs if comes_along(sign, looked.seen))
         # What stayed behind may be why work does not pass, and says nothing against a pass; the others do.
@@ -104,7 +104,7 @@ class Judging:
         tamper, evidence = (*verdict.integrity.tamper, *signs), sorted(planted)[:_MOST_EVIDENCE]
         return verdict.with_integrity(tamper=tamper, evidence=(*verdict.integrity.evidence, *evidence))
 
-    async def _without_added(self, verdict: Verdict, seen: Seen, whole: Work, alone: Work) -> Verdict:
+    async def _without_added(self, verdict: Verdict, whole: Work, alone: Work) -> Verdict:
         """A pass with all that the agent has made; where it added to the system, and the rest passes as well without
         that, the verdict about the rest."""
         if alone == whole:
@@ -116,11 +116,9 @@ class Judging:
         except VerifierFailed:
             pass
         own = set(alone[0])
-        added = [path for path in whole[0] if path not in own]
-        signs = [f"{SYSTEM_ADDED} it passes only with {listed(added)}, added to the system"]
-        if by_name := [path for path in added if is_program_by_name(seen, path)]:
-            signs.append(f"{PROGRAM_PLANTED} it passes only with {listed(by_name)}, which only the oracle's name has")
-        return verdict.with_integrity(tamper=(*verdict.integrity.tamper, *signs))
+        added = listed([path for path in whole[0] if path not in own])
+        words = f"{SYSTEM_ADDED} it passes only with {added}, added to the system"
+        return verdict.with_integrity(tamper=(*verdict.integrity.tamper, words))
 
     async def _with_work(self, fill: Fill, work: Work) -> Verdict:
         copy = await fill(*work)

@@ -129,10 +129,6 @@ class Tests:
         """Whether the instruction names a file, by its path or its name."""
         return path in self.asked_for or ("." in basename(path) and basename(path) in self.asked_for)
 
-    def names_program(self, name: str) -> bool:
-        """Whether the instruction has the name of a program as a word, in whatever letters."""
-        return name.lower() in map(str.lower, self.asked_for)
-
     def wants_made(self, program: str) -> bool:
         """Whether the instruction names a program to be made: one to be installed comes of a package."""
         installs = rf"\binstall\w*\W+(?:\w+\W+){{0,8}}?{re.escape(program)}\b"

@@ -100,12 +100,6 @@ def is_as_oracle(seen: Seen, path: str) -> bool:
     return is_oracles(seen, path) or (is_known and path not in seen.image.paths)
 
 
-def is_program_by_name(seen: Seen, path: str) -> bool:
-    """Whether a new program has the name of one of the oracle's, but other content, and nobody has asked for it."""
-    is_like = _is_among_programs(path, seen.image.search_path) and is_as_oracle(seen, path)
-    return is_like and not is_oracles(seen, path) and not seen.tests.names_program(basename(path))
-
-
 @lru_cache(maxsize=8)
 def _names(files: frozenset[tuple[str, str]], search_path: tuple[str, ...]) -> frozenset[str]:
     return frozenset(_name(path, search_path) for path, _ in files)

@@ -8,7 +8,7 @@ from seen_changes import IMAGE, container, strong
 from tbench.sandbox.backend import GivenNames
 from tbench.verify.changes.facts import NO_ORACLE, OracleSystem
 from tbench.verify.changes.signs import Sign
-from tbench.verify.changes.system import host_signs, is_program_by_name, replaced
+from tbench.verify.changes.system import host_signs, replaced
 from tbench.verify.changes.work import work_of
 
 SITE = "/usr/local/lib/python3.11/dist-packages"
@@ -163,19 +163,6 @@ def test_what_tests_look_for_in_the_system_comes_only_where_the_oracle_has_added
         "/usr/bin/jq": b"x",
     }
     assert brought(other, oracle) == {"/usr/local/bin/served", f"{SITE}/asked.py"}
-
-
-@pytest.mark.parametrize(
-    ("content", "instruction", "is_strange"),
-    [(b"x", "Write it.", True), (b"served", "Write it.", False), (b"x", "Install Served.", False)],
-)
-def test_a_program_that_has_but_the_name_of_the_oracles_is_told_from_one_that_is_asked_for(
-    content: bytes, instruction: str, is_strange: bool
-) -> None:
-    theirs = container({"/usr/bin/served": b"served"}, script="served -t\n")
-    oracle = OracleSystem(frozenset(replaced(theirs).items()))
-    seen = container({"/usr/bin/served": content}, script="served -t\n", instruction=instruction, oracle=oracle)
-    assert is_program_by_name(seen, "/usr/bin/served") == is_strange
 
 
 @pytest.mark.parametrize("path", ["/usr/bin/json.py", "/usr/x86_64-linux-gnu/bin/jq", "/usr/local/bin/pytest.so"])
