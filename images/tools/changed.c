@@ -3,6 +3,7 @@
  * the times of contents. Other file systems are left out.
  * `changed -a SECONDS LATER MOST DIRECTORY` prints all paths instead, directories included, a zero byte behind each, and
  * before it 0, 1 where its status changed since SECONDS, 2 where since LATER, m for where another file system begins. The
+ * paths in directories that did not change are left out where MOST is more than 0, as they are all there; the
  * first MOST that changed go to descriptor 3, too, a line each, if they have no line break in them: f for a file, l for a
  * link, a for anything else, a tab, the path. */
 #define _GNU_SOURCE
@@ -40,6 +41,8 @@ int main(int count, char **words) {
             continue;
         if (all) {
             flag = flag_of(entry, walk->fts_dev, since, later);
+            if (flag == '0' && list && entry->fts_level > 0 && !is_since(entry->fts_parent, since))
+                continue;
             printf("%c%s%c", flag, entry->fts_path, 0);
             if ((flag == '1' || flag == '2') && most-- > 0 && !strchr(entry->fts_path, '\n'))
                 fprintf(list, "%c\t%s\n", kind == FTS_F ? 'f' : kind == FTS_SL ? 'l' : 'a', entry->fts_path);

@@ -38,6 +38,7 @@ from tbench.sandbox.fake import FakeBackend, FakeSandbox
 from tbench.tasks.environment import agent_environment
 from tbench.tasks.network import NetworkPolicy
 from tbench.tasks.task import Task
+from tbench.verify.changes.facts import ImageTree
 
 OPTIONAL = [Compares, Copies, Snapshots, Keeps, MakesRoom, SwitchesNetwork, HasTty]
 
@@ -184,7 +185,7 @@ async def test_what_differs_from_the_image_is_known_from_outside(sandbox: Sandbo
     now = await walk(sandbox, (await sandbox.given_names()).began_at)
     original = await sandbox.original()
     will_say(original, ExecResult(0, b"0/\0"))
-    changes = now.beyond((await walk(original)).paths)
+    changes = now.beyond(ImageTree((await walk(original)).paths, ()).by_directory)
     assert (changes["/note"], changes["/etc/hostname-of-ours"]) == ("added", "added")
     assert "/etc/passwd" not in changes
     assert original is await sandbox.original()

@@ -48,6 +48,14 @@ class ImageTree:
     home: str = "/root"
 
     @cached_property
+    def by_directory(self) -> Mapping[str, frozenset[str]]:
+        """The paths by the directory that they lie in, the root by itself."""
+        found: dict[str, set[str]] = {}
+        for path in self.paths:
+            found.setdefault(dirname(path), set()).add(path)
+        return {place: frozenset(paths) for place, paths in found.items()}
+
+    @cached_property
     def environments(self) -> frozenset[str]:
         """Virtual environments of Python's, wherever they lie."""
         return frozenset(dirname(path) for path in self.paths if path.endswith("/pyvenv.cfg"))

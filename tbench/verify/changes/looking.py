@@ -79,7 +79,8 @@ async def look(
         walk = walk_of_look(given.began_at, facts.staged_at if facts is not None else math.inf)
         printed = await _print_look(sandbox, walk, is_alone=True)
     walked, found = await asyncio.to_thread(_Answer.read_walk, printed)
-    seen = Seen(walked.beyond(image.tree.paths), image.tree, _tests(task, sandbox.workdir), given=given, oracle=oracle)
+    changes = walked.beyond(image.tree.by_directory)
+    seen = Seen(changes, image.tree, _tests(task, sandbox.workdir), given=given, oracle=oracle)
     mentioning = {path for path in seen.changes if may_mention(seen, path)}
     is_asked = len(walked.changed) <= MOST_LOOKED_AT
     for _ in range(_MOST_ASKED):

@@ -7,7 +7,7 @@ the time of that as the change of its status, which nobody inside can date back.
 from __future__ import annotations
 
 import math
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -28,9 +28,10 @@ MENTIONS = (
 
 @dataclass(frozen=True)
 class WalkedFiles:
-    """The paths of a container. What lies deeper than a path can be long is not among them."""
+    """Paths of a container. What lies deeper than a path can be long is not among them."""
 
     paths: frozenset[str]
+    """All of them, or all but those in directories that did not change since the time."""
     changed: frozenset[str]
     """Those that were made or changed since a time, directories included."""
     later: frozenset[str]
@@ -48,15 +49,16 @@ class WalkedFiles:
         changed, later, mounts = by_flag["1"] | by_flag["2"], frozenset(by_flag["2"]), frozenset(by_flag["m"])
         return cls(frozenset(by_flag["0"] | changed | mounts), frozenset(changed), later, mounts)
 
-    def beyond(self, image: Collection[str]) -> dict[str, ChangeKind]:
-        """How the container differs from the paths of its image, by path, in order."""
-        then = frozenset(image)
-        found: dict[str, ChangeKind] = dict.fromkeys(self.paths - then, "added")
-        found |= dict.fromkeys(self.changed & then, "changed")
-        gone = then - self.paths
-        # What lay below a removed directory is removed with it, and what lies below a mount is not known.
-        unknown = gone | self.mounts
-        found |= {path: "removed" for path in gone if dirname(path) not in unknown}
+    def beyond(self, image: Mapping[str, Collection[str]]) -> dict[str, ChangeKind]:
+        """How the container differs from the paths of its image, which are given by directory: by path, in order."""
+        found: dict[str, ChangeKind] = {}
+        for path in self.changed | self.paths:
+            if path not in image.get(dirname(path), ()):
+                found[path] = "added"
+            elif path in self.changed:
+                found[path] = "changed"
+        # What lay below a removed directory is removed with it; a directory whose entries changed has changed itself.
+        found |= {path: "removed" for place in self.changed for path in image.get(place, ()) if path not in self.paths}
         return dict(sorted(found.items()))
 
 

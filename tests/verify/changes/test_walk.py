@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 from seen_changes import changes_of
 
+from tbench.verify.changes.facts import ImageTree
 from tbench.verify.changes.walk import WalkedFiles
 
 IMAGE = """FROM debian:bookworm-slim
@@ -46,5 +47,9 @@ async def test_every_change_is_seen_whatever_times_say(make_task: Any, start_san
 def test_what_lies_where_another_file_system_begins_is_neither_there_nor_removed() -> None:
     walked = WalkedFiles.read(b"0/\x001/app\x002/app/later\x00m/data\x000/etc\x00")
     then = {"/", "/app", "/app/old", "/app/old/file", "/data", "/data/inner", "/etc"}
-    assert walked.beyond(then) == {"/app": "changed", "/app/later": "added", "/app/old": "removed"}
+    assert walked.beyond(ImageTree(frozenset(then), ()).by_directory) == {
+        "/app": "changed",
+        "/app/later": "added",
+        "/app/old": "removed",
+    }
     assert walked.later == {"/app/later"}
