@@ -24,6 +24,19 @@ static char flag_of(const FTSENT *entry, dev_t device, double since, double late
     return is_since(entry, later) ? '2' : is_since(entry, since) ? '1' : '0';
 }
 
+/* Whether the root is an overlay of the kernel's in which a change of anything below a directory changes that, too: what is
+ * changed is copied up, after all directories above it. With an index another name of a file may change without that. */
+static int copies_directories_up(void) {
+    static char line[1 << 16];
+    FILE *index = fopen("/sys/module/overlay/parameters/index", "r"), *mounts = fopen("/proc/self/mounts", "r");
+    int copies = 0;
+    if (index && mounts && fgetc(index) == 'N')
+        while (fgets(line, sizeof line, mounts))
+            if (strstr(line, " / "))
+                copies = strstr(line, " / overlay ") && !strstr(line, "=on");
+    return copies;
+}
+
 int main(int count, char **words) {
     int all = count > 1 && strcmp(words[1], "-a") == 0;
     int first = all ? 5 : 2;
@@ -32,6 +45,7 @@ int main(int count, char **words) {
     FILE *list = most > 0 ? fdopen(3, "w") : NULL;
     FTS *walk = count > first ? fts_open(words + first, FTS_PHYSICAL | FTS_NOCHDIR | FTS_XDEV, NULL) : NULL;
     FTSENT *entry;
+    int prunes = list && copies_directories_up();
     char flag;
     if (!walk || (most > 0 && !list))
         return 2;
@@ -41,6 +55,8 @@ int main(int count, char **words) {
             continue;
         if (all) {
             flag = flag_of(entry, walk->fts_dev, since, later);
+            if (flag == '0' && kind == FTS_D && prunes)
+                fts_set(walk, entry, FTS_SKIP);
             if (flag == '0' && list && entry->fts_level > 0 && !is_since(entry->fts_parent, since))
                 continue;
             printf("%c%s%c", flag, entry->fts_path, 0);

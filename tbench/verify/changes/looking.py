@@ -75,14 +75,17 @@ async def look(
     async with _together() as group:
         giving, finding = group.create_task(sandbox.given_names()), group.create_task(image_facts(sandbox, _contents))
     given, image = giving.result(), finding.result()
+    times = given.began_at, facts.staged_at if facts is not None else math.inf
     if not printed.endswith(_END):
-        walk = walk_of_look(given.began_at, facts.staged_at if facts is not None else math.inf)
-        printed = await _print_look(sandbox, walk, is_alone=True)
+        printed = await _print_look(sandbox, walk_of_look(*times), is_alone=True)
     walked, found = await asyncio.to_thread(_Answer.read_walk, printed)
+    if is_partial := walked.has_moved(image.tree.by_directory):
+        printed = await _print_look(sandbox, walk_of_look(*times, most=0), is_alone=True)
+        walked, found = await asyncio.to_thread(_Answer.read_walk, printed)
     changes = walked.beyond(image.tree.by_directory)
     seen = Seen(changes, image.tree, _tests(task, sandbox.workdir), given=given, oracle=oracle)
     mentioning = {path for path in seen.changes if may_mention(seen, path)}
-    is_asked = len(walked.changed) <= MOST_LOOKED_AT
+    is_asked = len(walked.changed) <= MOST_LOOKED_AT and not is_partial
     for _ in range(_MOST_ASKED):
         # Where links lead it is looked for settings and modules, too.
         seen = dataclasses.replace(seen, tests=dataclasses.replace(seen.tests, links=found.links))

@@ -49,6 +49,11 @@ class WalkedFiles:
         changed, later, mounts = by_flag["1"] | by_flag["2"], frozenset(by_flag["2"]), frozenset(by_flag["m"])
         return cls(frozenset(by_flag["0"] | changed | mounts), frozenset(changed), later, mounts)
 
+    def has_moved(self, image: Mapping[str, Collection[str]]) -> bool:
+        """Whether there are paths that are new and did not change: directories of the image, moved as a whole."""
+        unchanged = self.paths - self.changed - self.mounts
+        return any(path not in image.get(dirname(path), ()) for path in unchanged)
+
     def beyond(self, image: Mapping[str, Collection[str]]) -> dict[str, ChangeKind]:
         """How the container differs from the paths of its image, which are given by directory: by path, in order."""
         found: dict[str, ChangeKind] = {}
@@ -62,9 +67,12 @@ class WalkedFiles:
         return dict(sorted(found.items()))
 
 
-def walk_of_look(since: float, later: float = math.inf) -> str:
-    """A walk for look.sh: paths that changed `since`, and which of them `later`; seconds by the machine's clock."""
-    return f"{since!r} {later!r} {MOST_LOOKED_AT}"
+def walk_of_look(since: float, later: float = math.inf, most: int = MOST_LOOKED_AT) -> str:
+    """A walk for look.sh: paths that changed `since`, and which of them `later`; seconds by the machine's clock.
+
+    `most` of them are looked at; with 0 all directories are walked through, changed or not.
+    """
+    return f"{since!r} {later!r} {most}"
 
 
 @cache
