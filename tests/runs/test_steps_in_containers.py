@@ -192,7 +192,7 @@ async def test_a_pass_of_a_step_is_looked_at_in_a_fresh_container_too(execute: E
     (result,) = (await execute(step_task(make_task, "one", "two"), OracleAgent, verify="both")).values()
     assert (result.reward, result.integrity.rewards) == (
         1.0,
-        {"one/isolated": 1.0, "one/shared": 1.0, "two/isolated": 1.0, "two/shared": 1.0},
+        {"one/isolated": 1.0, "two/isolated": 1.0},
     )
 
 
