@@ -7,6 +7,7 @@
  * first MOST that changed go to descriptor 3, too, a line each, if they have no line break in them: f for a file, l for a
  * link, a for anything else, a tab, the path. */
 #define _GNU_SOURCE
+#include <errno.h>
 #include <fts.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -65,5 +66,5 @@ int main(int count, char **words) {
         } else if (kind != FTS_D && is_since(entry, since))
             puts(entry->fts_path);
     }
-    return ferror(stdout) || fflush(stdout) || (list && fclose(list)) ? 1 : 0;
+    return errno || ferror(stdout) || fflush(stdout) || (list && fclose(list)) ? 1 : 0;
 }

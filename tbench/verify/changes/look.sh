@@ -7,7 +7,7 @@
 #
 # Prints the paths of the walk, and behind another zero byte modes, sums, the files with such words, those of 4 GB or more,
 # links, each with the path that it leads to in a line behind it, the most memory that was in use, and an archive of the
-# contents, with a zero byte between.
+# contents, with a zero byte between. Fails where the walk does.
 busybox=/opt/tbench/bin/busybox
 tab='	'
 newline='
@@ -19,7 +19,8 @@ look() {
         # Nobody has asked for them: what is larger is asked for by its path. Logs have an archive of their own.
         sum_blocks=2048 text_blocks=32
         # shellcheck disable=SC2086 # a word per number
-        { looked=$(/opt/tbench/bin/changed -a $1 / 3>&1 >&4 | $busybox sed "\,^.$tab/logs/,d"); } 4>&1
+        { looked=$({ /opt/tbench/bin/changed -a $1 / 3>&1 >&4 || echo failed; } | $busybox sed "\,^.$tab/logs/,d"); } 4>&1
+        [ "${looked##*"$newline"}" != failed ] || return 1
         looked="$looked
 c$tab/etc/hosts
 c$tab/etc/resolv.conf

@@ -221,7 +221,7 @@ async def _contents(original: Sandbox, paths: set[str]) -> Mapping[str, File]:
 
 async def _print_look(sandbox: Sandbox, walk: str, stdin: bytes = b"", *, is_alone: bool = False) -> bytes:
     """What look.sh prints. `is_alone` keeps all others in the container still meanwhile. Raises TrialError."""
-    look = f"look {shlex.quote(walk)} {shlex.quote(MENTIONS)}"
+    look = f"look {shlex.quote(walk)} {shlex.quote(MENTIONS)} || exit 1"
     if walk:
         look += f"; {_LOGS}"
     if is_alone:

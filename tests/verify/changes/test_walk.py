@@ -8,7 +8,7 @@ import pytest
 from seen_changes import changes_of
 
 from tbench.verify.changes.facts import ImageTree
-from tbench.verify.changes.walk import WalkedFiles
+from tbench.verify.changes.walk import WalkedFiles, look_functions
 
 IMAGE = """FROM debian:bookworm-slim
 RUN mkdir -p /app/kept /app/gone/deep && touch /app/kept/file /app/gone/deep/file /app/gone/file
@@ -59,3 +59,11 @@ def test_a_directory_that_was_moved_as_a_whole_is_seen_though_nothing_in_it_chan
     image = ImageTree(frozenset({"/", "/app", "/app/old", "/data"}), ()).by_directory
     assert not WalkedFiles.read(b"1/\x001/app\x000/app/old\x002/app/new\x00m/data\x00").has_moved(image)
     assert WalkedFiles.read(b"1/\x001/app\x000/app/moved\x00m/data\x00").has_moved(image)
+
+
+@pytest.mark.engine
+@pytest.mark.parametrize(("into", "code"), [("/dev/null", b"0"), ("/dev/full", b"1")])
+async def test_a_look_whose_walk_fails_is_none(make_task: Any, start_sandbox: Any, into: str, code: bytes) -> None:
+    sandbox = await start_sandbox(make_task(dockerfile=IMAGE))
+    ended = await sandbox.shell(f"{look_functions()}\nlook '0 inf 400' x >{into}; echo $?", timeout_sec=60, user="root")
+    assert ended.output == code + b"\n"
