@@ -78,10 +78,10 @@ async def look(
     times = given.began_at, facts.staged_at if facts is not None else math.inf
     if not printed.endswith(_END):
         printed = await _print_look(sandbox, walk_of_look(*times), is_alone=True)
-    walked, found = await asyncio.to_thread(_Answer.read_walk, printed)
+    walked, found = await asyncio.to_thread(_LookedAt.read_walk, printed)
     if is_partial := walked.has_moved(image.tree.by_directory):
         printed = await _print_look(sandbox, walk_of_look(*times, most=0), is_alone=True)
-        walked, found = await asyncio.to_thread(_Answer.read_walk, printed)
+        walked, found = await asyncio.to_thread(_LookedAt.read_walk, printed)
     changes = walked.beyond(image.tree.by_directory)
     seen = Seen(changes, image.tree, _tests(task, sandbox.workdir), given=given, oracle=oracle)
     mentioning = {path for path in seen.changes if may_mention(seen, path)}
@@ -92,7 +92,7 @@ async def look(
         sums, contents = _wanted(seen)
         if is_asked and not found.lacks(sums, contents, walked.changed):
             break
-        asked = _Answer.read(await _print_look(sandbox, "", _asking(sums, contents, mentioning), is_alone=True))
+        asked = _LookedAt.read(await _print_look(sandbox, "", _asking(sums, contents, mentioning), is_alone=True))
         found, is_asked = dataclasses.replace(asked, logs=found.logs), True
     links = {path for path in mentioning & found.links.keys() if _LEADS_OUT.match(f"{found.links[path]}/")}
     large = mentioning.intersection(found.large)
@@ -162,7 +162,7 @@ def _may_stand_in(seen: Seen, path: str, change: str) -> bool:
 
 
 @dataclass(frozen=True)
-class _Answer:
+class _LookedAt:
     """What a look printed about paths."""
 
     files: Mapping[str, File]
@@ -176,13 +176,13 @@ class _Answer:
     logs: Mapping[str, bytes]
 
     @classmethod
-    def read_walk(cls, printed: bytes) -> tuple[WalkedFiles, _Answer]:
+    def read_walk(cls, printed: bytes) -> tuple[WalkedFiles, _LookedAt]:
         """The walk that a look printed, and the rest of it."""
         walked, _, rest = printed.partition(b"\0\0")
         return WalkedFiles.read(walked), cls.read(b"\0" + rest)
 
     @classmethod
-    def read(cls, printed: bytes) -> _Answer:
+    def read(cls, printed: bytes) -> _LookedAt:
         """The answer of a look without a walk."""
         sections = printed.removesuffix(_END).split(b"\0", 7)[1:] + [b""] * 7
         modes, sha256, mentions, large, links, peak, archive = sections[:7]
@@ -216,7 +216,7 @@ def _asking(sums: set[str], contents: set[str], mentioning: Collection[str] = ()
 
 
 async def _contents(original: Sandbox, paths: set[str]) -> Mapping[str, File]:
-    return _Answer.read(await _print_look(original, "", _asking(set(), paths))).files
+    return _LookedAt.read(await _print_look(original, "", _asking(set(), paths))).files
 
 
 async def _print_look(sandbox: Sandbox, walk: str, stdin: bytes = b"", *, is_alone: bool = False) -> bytes:
