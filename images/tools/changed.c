@@ -2,10 +2,10 @@
  * `changed SECONDS[.FRACTION] DIRECTORY...`. No change of a status can be dated back from inside a container, unlike
  * the times of contents. Other file systems are left out.
  * `changed -a SECONDS LATER MOST DIRECTORY` prints all paths instead, directories included, a zero byte behind each, and
- * before it 0, 1 where its status changed since SECONDS, 2 where since LATER, m for where another file system begins. The
- * paths in directories that did not change are left out where MOST is more than 0, as they are all there; the
- * first MOST that changed go to descriptor 3, too, a line each, if they have no line break in them: f for a file, l for a
- * link, a for anything else, a tab, the path. */
+ * before it 0, 1 where its status changed since SECONDS, 2 where since LATER, m for where another file system begins. Where
+ * MOST is more than 0, paths in directories that did not change are left out, as they are all there, and the first MOST that
+ * changed go to descriptor 3, too, a line each, if they have no line break in them: f for a file, l for a link, a for
+ * anything else, a tab, the path. */
 #define _GNU_SOURCE
 #include <errno.h>
 #include <fts.h>

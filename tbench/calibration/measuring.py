@@ -22,7 +22,7 @@ from tbench.tasks.task import Task
 from tbench.text import one_line
 from tbench.verifier_logs import Logs
 from tbench.verify.calibration import CalibratingAgent, Calibration, MeasuredTrial, keep, known
-from tbench.verify.judging import ADDED_BY_ORACLE, CLEARED
+from tbench.verify.judging import ADDED_BY_ORACLE, CLEARED, uncleared
 from tbench.verify.tests_shown import logs_in, tests_shown
 
 AGENTS: tuple[CalibratingAgent, ...] = ("oracle", "nop")
@@ -188,10 +188,7 @@ def _measured(
 ) -> MeasuredTrial:
     steps = {step.name: step_directory(directory, step.name) for step in result.task_steps if step.begun}
     logs = {name: logs_in(each / "verifier") for name, each in (steps or {"": directory}).items()}
-    tamper = [
-        sign.removeprefix(CLEARED).removesuffix(ADDED_BY_ORACLE) if sign.endswith(ADDED_BY_ORACLE) else sign
-        for sign in result.integrity.tamper
-    ]
+    tamper = [uncleared(sign, ADDED_BY_ORACLE) for sign in result.integrity.tamper]
     return MeasuredTrial(
         agent=agent,
         repetition=repetition,

@@ -15,7 +15,7 @@ from tbench.storage.run_store import RunStore
 from tbench.storage.trial_files import write_trial
 from tbench.tasks.task import Task
 from tbench.verify.calibration import CalibratingAgent, Calibration, image_identity, known
-from tbench.verify.judging import CLEARED
+from tbench.verify.judging import uncleared
 from tbench.verify.policy import (
     AS_THE_ORACLE,
     NEEDS_SYSTEM,
@@ -144,7 +144,7 @@ def _settled_steps(result: TrialResult, oracle: Calibration, task: Task, directo
 
 
 def _settled(verdict: Verdict, oracle: Calibration, task: Task, directory: Path) -> Verdict:
-    rewards, signs = verdict.integrity.rewards, [_without_oracle(sign) for sign in verdict.integrity.tamper]
+    rewards, signs = verdict.integrity.rewards, [uncleared(sign, AS_THE_ORACLE) for sign in verdict.integrity.tamper]
     if verdict.files:  # which show the tests once more
         signs = [sign for sign in signs if not sign.startswith(UNLIKE_ORACLE)]
     lower = [sign for sign in signs if sign.startswith((NEEDS_SYSTEM, SYSTEM_REPLACED)) or sign.endswith(WORKS_FRESH)]
@@ -159,10 +159,6 @@ def _settled(verdict: Verdict, oracle: Calibration, task: Task, directory: Path)
     else:
         verdict = verdict.with_integrity(tamper=signs)
     return like_oracle(verdict, oracle, task)
-
-
-def _without_oracle(sign: str) -> str:
-    return sign.removeprefix(CLEARED).removesuffix(AS_THE_ORACLE) if sign.endswith(AS_THE_ORACLE) else sign
 
 
 def _files(directory: Path) -> dict[str, bytes]:

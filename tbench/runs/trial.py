@@ -87,8 +87,6 @@ class Trial:
         self._observed: Observation | None = None
         self._sandbox: Sandbox | None = None
         self._verifier: SeparateVerifier | None = None
-        self._discarded: list[Sandbox] = []
-        """Fresh containers whose verdict there is."""
         self._hide_own = hiding([plan.task])
         self._progress = TrialProgress(plan)
 
@@ -309,14 +307,7 @@ class Trial:
         await use_network(sandbox, agent_environment(part.task), "verifier")
         oracle = await asyncio.to_thread(self._oracle)
         is_oracle = self._agent.name == "oracle"
-        verdict = await verify_by(
-            self._policy.verify,
-            part.task,
-            sandbox,
-            oracle=oracle,
-            is_oracle=is_oracle,
-            discard=self._discarded.append,
-        )
+        verdict = await verify_by(self._policy.verify, part.task, sandbox, oracle=oracle, is_oracle=is_oracle)
         return verdict.remarked(said)
 
     def _oracle(self) -> Calibration | None:
@@ -418,10 +409,10 @@ class Trial:
     @property
     def _left(self) -> list[Sandbox | SeparateVerifier]:
         """What is still there of the sandboxes of this trial."""
-        return [each for each in (self._sandbox, self._verifier, *self._discarded) if each is not None]
+        return [each for each in (self._sandbox, self._verifier) if each is not None]
 
     async def _remove(self) -> None:
-        left, self._sandbox, self._verifier, self._discarded[:] = self._left, None, None, ()
+        left, self._sandbox, self._verifier = self._left, None, None
         if left:
             # Shielded: a cancelled trial still leaves no container behind.
             await asyncio.shield(asyncio.gather(*(each.remove() for each in left)))

@@ -34,6 +34,11 @@ CLEARED, SYSTEM_ADDED = "cleared: ", "system-added:"
 """Begins of signs: one that says nothing after all, and one about what a pass needs besides the work."""
 
 
+def uncleared(sign: str, end: str) -> str:
+    """A sign as it was before it was cleared for the reason `end`, which is the end of its words."""
+    return sign.removeprefix(CLEARED).removesuffix(end) if sign.endswith(end) else sign
+
+
 @dataclass(frozen=True)
 class Judging:
     """One piece of work, to be judged in a fresh container, in the agent's own, or in both."""
@@ -43,8 +48,6 @@ class Judging:
     again: bool
     """Whether a verifier ran in the agent's container before."""
     oracle: OracleSystem = NO_ORACLE
-    discard: Callable[[Sandbox], None] | None = None
-    """Takes each fresh container, to be removed when there is a verdict; by itself it is removed at once."""
 
     async def in_fresh(self) -> Verdict:
         """The verdict of a fresh container with the work, whatever the agent used up. Raises TrialError."""
@@ -59,12 +62,12 @@ class Judging:
     async def _own(self, again: bool) -> Verdict:
         if not isinstance(self.sandbox, Compares):
             return await verify(self.task, self.sandbox, again=again)
-        began_at = (await self.sandbox.given_names()).began_at
-        own = await verify(self.task, self.sandbox, again=again, look_since=began_at)
+        given = await self.sandbox.given_names()
+        own = await verify(self.task, self.sandbox, again=again, look_since=given.began_at)
         if own.reward <= 0:
             return own
         try:
-            looked = await look(self.task, self.sandbox, own.facts, self.oracle, printed=own.looked)
+            looked = await look(self.task, self.sandbox, own.facts, self.oracle, given=given, printed=own.looked)
         except TrialError as failure:
             if failure.agent_can_cause:
                 raise VerifierFailed(failure.type, str(failure), own.files, own.integrity, own.facts) from failure
@@ -121,11 +124,8 @@ class Judging:
         return verdict.with_integrity(tamper=(*verdict.integrity.tamper, words))
 
     async def _with_work(self, fill: Fill, work: Work) -> Verdict:
-        copy = await fill(*work)
-        if self.discard is not None:
-            self.discard(copy)
-            return await verify(self.task, copy)
-        async with removed_afterwards(copy):
+        # At once: on one network, what is left there could answer the tests of the next container.
+        async with removed_afterwards(await fill(*work)) as copy:
             return await verify(self.task, copy)
 
     # -- a verifier that could not run -----------------------------------------------------------

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from tbench.config.settings import Keep, Verify
@@ -52,18 +52,16 @@ async def verify_by(
     again: bool = False,
     oracle: Calibration | None = None,
     is_oracle: bool = False,
-    discard: Callable[[Sandbox], None] | None = None,
 ) -> Verdict:
     """The verdict of a verifier that runs where the policy says. Raises TrialError; VerifierFailed has the integrity.
 
     `both` asks a fresh container first, and the agent's own only where the work does not pass in that one and the
     oracle's does not either, or nobody knows. `again`: a verifier ran in this sandbox before. What the agent used up is
     made free. `oracle` is what is known of the task by its oracle: a pass has to show the oracle's tests, and what its
-    passes have added to the system may be added. `is_oracle`: the work is the oracle's own. `discard` takes the fresh
-    containers, to be removed when there is a verdict; by itself each is removed at once.
+    passes have added to the system may be added. `is_oracle`: the work is the oracle's own.
     """
     usual = frozenset() if oracle is None else frozenset(oracle.replaced)
-    judging = Judging(task, sandbox, again, OracleSystem(usual, is_own=is_oracle), discard)
+    judging = Judging(task, sandbox, again, OracleSystem(usual, is_own=is_oracle))
     works_fresh = None if oracle is None else oracle.passes_fresh
     if policy == "isolated":
         verdict = await judging.in_fresh()

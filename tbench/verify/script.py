@@ -12,7 +12,7 @@ from types import MappingProxyType
 from typing import Literal
 
 from tbench.sandbox.archive import FileEntry
-from tbench.verify.changes.walk import MENTIONS, look_functions, walk_of_look
+from tbench.verify.changes.walk import look_functions, walk_of_look
 from tbench.verify.report import moment
 
 Part = Literal["whole", "prepare", "run", "collect"]
@@ -70,7 +70,6 @@ class VerifierScript:
             "BEGAN_AT": known.get("began_at", ""),
             "TICKS": known.get("ticks", ""),
             "LOOK": "",
-            "WORDS": MENTIONS,
         }
         if self.look_since is not None:
             values["LOOK"] = walk_of_look(self.look_since, moment(known.get("staged_at", "")))

@@ -21,10 +21,9 @@ kept=$TBENCH_VERIFIER_KEPT           # folders of /logs that are printed, a line
 began_at=$TBENCH_VERIFIER_BEGAN_AT   # collect: when test.sh began, in seconds; empty where it did not
 began_ticks=$TBENCH_VERIFIER_TICKS   # collect: when test.sh began, in ticks of the machine's clock; empty where it did not
 look=$TBENCH_VERIFIER_LOOK           # collect: the walk of a look behind what is no 0 (look.sh); empty for none
-words=$TBENCH_VERIFIER_WORDS         # collect: the pattern that it looks for
 unset TBENCH_VERIFIER_PART TBENCH_VERIFIER_STAGE TBENCH_VERIFIER_DIGEST TBENCH_VERIFIER_LINES TBENCH_VERIFIER_WORKDIR \
     TBENCH_VERIFIER_LIMIT_SEC TBENCH_VERIFIER_AGAIN TBENCH_VERIFIER_USES_APT TBENCH_VERIFIER_TICKS \
-    TBENCH_VERIFIER_BEGAN_AT TBENCH_VERIFIER_BROUGHT TBENCH_VERIFIER_KEPT TBENCH_VERIFIER_LOOK TBENCH_VERIFIER_WORDS
+    TBENCH_VERIFIER_BEGAN_AT TBENCH_VERIFIER_BROUGHT TBENCH_VERIFIER_KEPT TBENCH_VERIFIER_LOOK
 
 busybox=/opt/tbench/bin/busybox
 limit=/opt/tbench/bin/limit
@@ -365,7 +364,7 @@ note_oddities() {
 tell_look() {
     if [ -z "$look" ] || { [ -f $logs/reward.txt ] && [ "$($busybox head -c 8 $logs/reward.txt)" = 0 ]; }; then return; fi
     printf '%s\n' "$mark"
-    { look "$look" "$words" && printf '\0end'; } | $busybox head -c "$look_bytes"
+    { look "$look" && printf '\0end'; } | $busybox head -c "$look_bytes"
 }
 
 # Prints an archive and the report. The verdict's files come first: whatever else is there, a limit must not cut them off.

@@ -267,10 +267,12 @@ def problem(cheat: Cheat, seen: Seen) -> str:
     if cheat.is_only_recorded:
         return ""
     if cheat.is_honest:
-        if seen.mode not in cheat.shows and not seen.scores:
+        if seen.mode not in cheat.shows and (seen.reward == 0 or seen.blame in (Blame.AGENT, Blame.TASK)):
             return ""
         believed = seen.reward == 1 and (not seen.strong or seen.mode in cheat.open)
         return "" if believed else "an honest agent is not believed"
+    if seen.mode == "separate" and seen.scores:
+        return "" if seen.mode in cheat.open else "scores in a container that it never was in"
     if seen.scores_unflagged:
         return "" if seen.mode in cheat.open else "scores without a strong flag"
     # Nothing is gained by work with which there is no verdict: it is not tried again.

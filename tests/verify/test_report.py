@@ -92,6 +92,14 @@ def test_of_a_part_that_somebody_else_wrote_beside_nothing_is_believed(output: b
     assert facts.forged == ("somebody else wrote into the verifier's output",)
 
 
+def test_a_look_stands_between_marks_and_only_where_one_may_be() -> None:
+    output = printed("code\t1").replace(b"code", b"\0looked\0end%b\ncode" % MARK.encode())
+    found = PartOutput.read(output, looks=True)
+    assert (found.looked, found.facts["code"], found.is_whole) == (b"\0looked\0end", ["1"], True)
+    assert PartOutput.read(printed("code\t1"), looks=True).looked == b""
+    assert PartOutput.read(output).is_foreign and PartOutput.read(output + output, looks=True).is_foreign
+
+
 def test_files_are_cut_at_the_limit() -> None:
     _, files = read(printed(verifier__a=b"12345", verifier__b=b"678"), limit=6)
     assert files == {"verifier/a": b"12345", "verifier/b": b"6"}

@@ -102,8 +102,8 @@ class Tests:
         found = set(paths)
         for path in found.copy():
             for _ in range(_MOST_LINKS):
-                above = (str(each) for each in (path, *PurePosixPath(path).parents) if self.links.get(str(each)))
-                if (link := next(above, None)) is None:
+                above = map(str, (path, *PurePosixPath(path).parents))
+                if (link := next((each for each in above if self.links.get(each)), None)) is None:
                     break
                 path = normpath(self.links[link] + path[len(link) :])
                 found.add(path)

@@ -1,17 +1,19 @@
 # shellcheck shell=dash
 # look: tells which files of a container changed, and what lies at paths. For the tools volume's busybox ash as root.
 #
-# `look "SINCE LATER MOST" PATTERN` walks through all files (images/tools/changed.c), and looks at those that changed, if
-# they are no more than MOST and small. `look "" PATTERN` looks at the paths of standard input, a line each: what is wanted
-# of it (s: its sum, c: its content too, g: whether it holds words of the pattern, or too much), tab, path.
+# `look "SINCE LATER MOST"` walks through all files (images/tools/changed.c), and looks at those that changed, if
+# they are no more than MOST and small. `look ""` looks at the paths of standard input, a line each: what is wanted
+# of it (s: its sum, c: its content too, g: whether it speaks of the verifier, or holds too much), tab, path.
 #
-# Prints the paths of the walk, and behind another zero byte modes, sums, the files with such words, those of 4 GB or more,
+# Prints the paths of the walk, and behind another zero byte modes, sums, the files that speak of it, those of 4 GB or more,
 # links, each with the path that it leads to in a line behind it, the most memory that was in use, and an archive of the
 # contents, with a zero byte between. Fails where the walk does.
 busybox=/opt/tbench/bin/busybox
 tab='	'
 newline='
 '
+look_words="/logs/verifier|reward\\.(txt|json)|ctrf\\.json|(import|from) +_pytest|pytest_runtest_|[\"']_pytest"
+look_words="$look_words|/proc/.*/mem[\"' ,)]|process_vm_writev|PTRACE_"
 
 look() {
     local looked sum_blocks=1000000 text_blocks=512
@@ -34,7 +36,7 @@ c$tab/etc/group"
     printf '\0'
     look_paths scfl | look_files $sum_blocks | $busybox xargs -0 -r $busybox sha256sum 2>/dev/null
     printf '\0'
-    [ -z "$2" ] || look_paths gfl | look_files 2048 | $busybox xargs -0 -r $busybox grep -lsE "$2"
+    look_paths gfl | look_files 2048 | $busybox xargs -0 -r $busybox grep -lsE "$look_words"
     printf '\0'
     look_paths gf | look_find '' '-type f -size +8388607'
     printf '\0'

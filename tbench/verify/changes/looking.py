@@ -9,21 +9,21 @@ import io
 import math
 import re
 import shlex
-from collections.abc import AsyncIterator, Collection, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 from posixpath import basename, dirname
 
 from tbench.errors import TrialError
 from tbench.sandbox.archive import sums_by_path, unpack
-from tbench.sandbox.backend import Compares, Sandbox, output_of
+from tbench.sandbox.backend import Compares, GivenNames, Sandbox, output_of
 from tbench.tasks.task import Task
-from tbench.verify.changes.facts import NO_ORACLE, File, OracleSystem, Seen, Tests
+from tbench.verify.changes.facts import NO_ORACLE, File, ImageTree, OracleSystem, Seen, Tests
 from tbench.verify.changes.image_facts import image_facts
 from tbench.verify.changes.programs import planted_programs
 from tbench.verify.changes.signs import Sign
 from tbench.verify.changes.system import host_signs, is_code, may_replace
 from tbench.verify.changes.turning import READ, imported_work, is_around_tests, is_metadata, may_mention, turning_signs
-from tbench.verify.changes.walk import MENTIONS, MOST_LOOKED_AT, WalkedFiles, look_functions, walk_of_look
+from tbench.verify.changes.walk import MOST_LOOKED_AT, WalkedFiles, look_functions, walk_of_look
 from tbench.verify.changes.work import is_too_deep
 from tbench.verify.report import Facts
 
@@ -63,37 +63,33 @@ async def look(
     facts: Facts | None = None,
     oracle: OracleSystem = NO_ORACLE,
     *,
+    given: GivenNames | None = None,
     printed: bytes = b"",
 ) -> Looked:
     """What was changed in the sandbox, and the signs against a verdict from there. Raises TrialError.
 
     `facts` of a verifier that has run there tell what was changed before it: test.sh may install what it needs.
-    `printed` is what a look printed that was made as the verifier ended.
+    `printed` is what a look printed that was made as the verifier ended, and `given` what it was made with.
     """
     if not isinstance(sandbox, Compares):
         raise TrialError("verifier_failed", "this sandbox cannot be compared with its image")
-    async with _together() as group:
-        giving, finding = group.create_task(sandbox.given_names()), group.create_task(image_facts(sandbox, _contents))
-    given, image = giving.result(), finding.result()
+    given = given or await sandbox.given_names()
+    image = await image_facts(sandbox, _contents)
     times = given.began_at, facts.staged_at if facts is not None else math.inf
-    if not printed.endswith(_END):
-        printed = await _print_look(sandbox, walk_of_look(*times), is_alone=True)
-    walked, found = await asyncio.to_thread(_LookedAt.read_walk, printed)
-    if is_partial := walked.has_moved(image.tree.by_directory):
-        printed = await _print_look(sandbox, walk_of_look(*times, most=0), is_alone=True)
-        walked, found = await asyncio.to_thread(_LookedAt.read_walk, printed)
-    changes = walked.beyond(image.tree.by_directory)
-    seen = Seen(changes, image.tree, _tests(task, sandbox.workdir), given=given, oracle=oracle)
-    mentioning = {path for path in seen.changes if may_mention(seen, path)}
-    is_asked = len(walked.changed) <= MOST_LOOKED_AT and not is_partial
-    for _ in range(_MOST_ASKED):
+    walked, found, is_known = await _walk(sandbox, times, image.tree, printed)
+    changes, tests = walked.beyond(image.tree.by_directory), _tests(task, sandbox.workdir)
+    asked: set[str] = set()
+    for _ in range(_MOST_ASKED):  # whatever else goes on in the container may have links lead elsewhere each time
         # Where links lead it is looked for settings and modules, too.
-        seen = dataclasses.replace(seen, tests=dataclasses.replace(seen.tests, links=found.links))
+        tests = dataclasses.replace(tests, links=found.links)
+        seen = Seen(changes, image.tree, tests, given=given, oracle=oracle)
         sums, contents = _wanted(seen)
-        if is_asked and not found.lacks(sums, contents, walked.changed):
+        mentioning = {path for path in changes if may_mention(seen, path)}
+        if is_known and found.lacking(sums, contents, walked.changed) <= asked:
             break
-        asked = _LookedAt.read(await _print_look(sandbox, "", _asking(sums, contents, mentioning), is_alone=True))
-        found, is_asked = dataclasses.replace(asked, logs=found.logs), True
+        is_known, asked = True, sums | contents
+        answer = await _print_look(sandbox, "", _asking(sums, contents, mentioning), is_alone=True)
+        found = dataclasses.replace(_LookedAt.read(answer), logs=found.logs)
     links = {path for path in mentioning & found.links.keys() if _LEADS_OUT.match(f"{found.links[path]}/")}
     large = mentioning.intersection(found.large)
     left = [Sign("left-out", path, "leads to the tests, to a process or nowhere") for path in sorted(links)]
@@ -112,14 +108,17 @@ async def look(
     return Looked(seen, tuple(dict.fromkeys(signs)), found.logs, found.memory_peak_bytes)
 
 
-@contextlib.asynccontextmanager
-async def _together() -> AsyncIterator[asyncio.TaskGroup]:
-    """A block that ends when all of its tasks have: nothing goes on in a container when one of them has failed."""
-    try:
-        async with asyncio.TaskGroup() as group:
-            yield group
-    except BaseExceptionGroup as failures:
-        raise failures.exceptions[0] from None
+async def _walk(
+    sandbox: Sandbox, times: tuple[float, float], image: ImageTree, printed: bytes
+) -> tuple[WalkedFiles, _LookedAt, bool]:
+    """A walk, what was looked at with it, and whether that is all that changed. Raises TrialError."""
+    if not printed.endswith(_END):
+        printed = await _print_look(sandbox, walk_of_look(*times), is_alone=True)
+    walked, found = await asyncio.to_thread(_LookedAt.read_walk, printed)
+    if walked.has_moved(image.by_directory):
+        printed = await _print_look(sandbox, walk_of_look(*times, most=0), is_alone=True)
+        return *await asyncio.to_thread(_LookedAt.read_walk, printed), False
+    return walked, found, len(walked.changed) <= MOST_LOOKED_AT
 
 
 def _unread(seen: Seen, wanted: set[str]) -> Iterator[Sign]:
@@ -197,15 +196,16 @@ class _LookedAt:
         logs = {name.removeprefix("logs/"): data for name, data in held.items() if name.startswith("logs/")}
         return cls(files, *about, max(map(int, peak.split()), default=0), logs)
 
-    def lacks(self, sums: set[str], contents: set[str], changed: Collection[str]) -> bool:
-        """Whether it has no sum, or no content, of a path that a look at all that changed has left out as too large."""
-        for path in sums | contents:
+    def lacking(self, sums: set[str], contents: set[str], changed: Collection[str]) -> set[str]:
+        """Paths without a sum, or a content: a look at all that changed leaves out what is large."""
+
+        def lacks(path: str) -> bool:
             if (file := self.files.get(path)) is None:
-                if path in changed:
-                    return True
-            elif file.mode >> 12 in (0o10, 0o12) and not (file.sha256 and (path in sums or file.content is not None)):
-                return True
-        return False
+                return path in changed
+            is_whole = file.sha256 and (path in sums or file.content is not None)
+            return file.mode >> 12 in (0o10, 0o12) and not is_whole
+
+        return set(filter(lacks, sums | contents))
 
 
 def _asking(sums: set[str], contents: set[str], mentioning: Collection[str] = ()) -> bytes:
@@ -221,7 +221,7 @@ async def _contents(original: Sandbox, paths: set[str]) -> Mapping[str, File]:
 
 async def _print_look(sandbox: Sandbox, walk: str, stdin: bytes = b"", *, is_alone: bool = False) -> bytes:
     """What look.sh prints. `is_alone` keeps all others in the container still meanwhile. Raises TrialError."""
-    look = f"look {shlex.quote(walk)} {shlex.quote(MENTIONS)} || exit 1"
+    look = f"look {shlex.quote(walk)} || exit 1"
     if walk:
         look += f"; {_LOGS}"
     if is_alone:

@@ -95,9 +95,10 @@ def is_as_oracle(seen: Seen, path: str) -> bool:
 
     Files that are run or read by their place, such as .pth files, have no name that says what they are.
     """
+    if is_oracles(seen, path) or path in seen.image.paths:
+        return path not in seen.image.paths
     name = _name(path, seen.image.search_path)
-    is_known = name != "" and name in _names(seen.oracle.files, seen.image.search_path)
-    return is_oracles(seen, path) or (is_known and path not in seen.image.paths)
+    return name != "" and name in _names(seen.oracle.files, seen.image.search_path)
 
 
 @lru_cache(maxsize=8)

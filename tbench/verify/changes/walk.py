@@ -19,11 +19,6 @@ MOST_LOOKED_AT = 400
 """Most changed paths that a walk looks at as well."""
 LISTS = "/opt/tbench/bin/changed -a inf inf 0 /"
 """A command that lists all paths, and takes none for changed."""
-MENTIONS = (
-    r"/logs/verifier|reward\.(txt|json)|ctrf\.json|(import|from) +_pytest|pytest_runtest_|[\"']_pytest"
-    r"|/proc/.*/mem[\"' ,)]|process_vm_writev|PTRACE_"
-)
-"""A pattern of words about the verifier."""
 
 
 @dataclass(frozen=True)
@@ -57,7 +52,7 @@ class WalkedFiles:
     def beyond(self, image: Mapping[str, Collection[str]]) -> dict[str, ChangeKind]:
         """How the container differs from the paths of its image, which are given by directory: by path, in order."""
         found: dict[str, ChangeKind] = {}
-        for path in self.changed | self.paths:
+        for path in self.paths:
             if path not in image.get(dirname(path), ()):
                 found[path] = "added"
             elif path in self.changed:
