@@ -21,8 +21,7 @@ look() {
         # Nobody has asked for them: what is larger is asked for by its path. Logs have an archive of their own.
         sum_blocks=2048 text_blocks=32
         # shellcheck disable=SC2086 # a word per number
-        { looked=$({ /opt/tbench/bin/changed -a $1 / 3>&1 >&4 || echo failed; } | $busybox sed "\,^.$tab/logs/,d"); } 4>&1
-        [ "${looked##*"$newline"}" != failed ] || return 1
+        { looked=$(/opt/tbench/bin/changed -a $1 / 3>&1 >&4) || return 1; } 4>&1
         looked="$looked
 c$tab/etc/hosts
 c$tab/etc/resolv.conf
@@ -32,21 +31,21 @@ c$tab/etc/group"
         looked=$($busybox cat)
     fi
     printf '\0'
-    look_paths scafl | $busybox xargs -0 -r $busybox stat -c '%f %n' 2>/dev/null
+    look_each scafl "$busybox stat -c '%f %n' \"\$@\""
     printf '\0'
-    look_paths scfl | look_files $sum_blocks | $busybox xargs -0 -r $busybox sha256sum 2>/dev/null
+    look_find scfl -L "-type f -size -$sum_blocks -exec $busybox sha256sum {} +"
     printf '\0'
-    look_paths gfl | look_files 2048 | $busybox xargs -0 -r $busybox grep -lsE "$look_words"
+    look_find gfl -L "-type f -size -2048 -exec $busybox grep -lsE \"\$words\" {} +"
     printf '\0'
-    look_paths gf | look_find '' '-type f -size +8388607'
+    look_find gf '' '-type f -size +8388607'
     printf '\0'
-    look_paths gl | look_find '' '-type l' |
+    look_find gl '' '-type l' |
         while IFS= read -r link; do printf '%s\n' "$link" "$($busybox readlink -f "$link")"; done
     printf '\0'
     memory_peak
     printf '\0'
     cd / || exit 1
-    look_paths cfl | look_files $text_blocks | $busybox xargs -0 -r $busybox tar -chf - 2>/dev/null
+    look_find cfl -L "-type f -size -$text_blocks -exec $busybox tar -chf - {} +"
 }
 
 # Prints the most memory that the container has had in use, where that is known.
@@ -57,18 +56,16 @@ memory_peak() {
     done
 }
 
-# Paths of what is looked at of the kinds $1, each with a zero byte behind it.
-look_paths() {
+# Runs the shell's command $2 with those paths of what is looked at that are of the kinds $1. Logs are none of them.
+look_each() {
     case "$newline$looked" in *"$newline"["$1"]"$tab"*) ;; *) return ;; esac
-    printf '%s\n' "$looked" | $busybox sed -n "s/^[$1]$tab//p" | $busybox tr '\n' '\0'
+    $busybox sed -n "\\,^.$tab/logs/,d;s/^[$1]$tab//p" <<END | $busybox tr '\n' '\0' |
+$looked
+END
+        words=$look_words $busybox xargs -0 -r $busybox sh -c "exec $2" - 2>/dev/null
 }
 
-# Those of them that are files, or lead to one, of less than $1 blocks of 512 bytes.
-look_files() {
-    look_find -L "-type f -size -$1 -print0"
-}
-
-# Those of them that find, with the option $1, finds by the expression $2.
+# Runs find on those paths, with the option $2 and the expression $3.
 look_find() {
-    $busybox xargs -0 -r $busybox sh -c "exec $busybox find $1 \"\$@\" -maxdepth 0 $2" - 2>/dev/null
+    look_each "$1" "$busybox find $2 \"\$@\" -maxdepth 0 $3"
 }
