@@ -7,13 +7,13 @@ import dataclasses
 from collections.abc import Awaitable, Callable, Sequence
 
 from tbench.errors import TrialError
-from tbench.results import Integrity, is_weak
+from tbench.results import Integrity
 from tbench.sandbox.backend import Compares, Sandbox, removed_afterwards, use_network
 from tbench.tasks.environment import Environment
 from tbench.verify.changes.looking import look
 from tbench.verify.changes.signs import Sign, told
 from tbench.verify.changes.system import replaced
-from tbench.verify.separate.earned import joined, turned_within, turning_paths, zero
+from tbench.verify.separate.earned import joined, turning_paths
 from tbench.verify.separate.handover import HandedOver
 from tbench.verify.separate.restoring import restore
 from tbench.verify.verifier import Verdict, VerifierFailed, unjudged, verify
@@ -83,11 +83,7 @@ class SeparateVerifier:
                 tamper = (*verdict.integrity.tamper, *failure.integrity.tamper, words)
                 failure.integrity = failure.integrity.model_copy(update={"tamper": tamper})
                 raise
-        if verdict.reward <= 0 or all(map(is_weak, verdict.integrity.tamper)):
-            return verdict
-        control = await self._verdict_about_nothing(handed)
-        signs = () if control is None else turned_within(verdict, control)
-        return zero(verdict, *signs) if signs else verdict
+        return verdict
 
     async def _verdict_about_nothing(self, handed: HandedOver) -> Verdict | None:
         """What the verifier says where nothing is handed over; None where it comes to no verdict there either.

@@ -9,7 +9,7 @@ from tbench.tasks.artifacts import Artifact
 from tbench.verify.changes.facts import Tests as TaskTests
 from tbench.verify.changes.signs import Sign
 from tbench.verify.report import Facts
-from tbench.verify.separate.earned import joined, turned_within, turning_paths, zero
+from tbench.verify.separate.earned import joined, turning_paths
 from tbench.verify.verifier import Verdict
 
 HOOK = "planted-pytest: /app/conftest.py is read by pytest"
@@ -62,34 +62,3 @@ def test_a_pass_without_it_was_earned() -> None:
     found = joined(verdict(1.0, HOOK, "git-hook-added: x"), verdict(1.0))
     assert (found.reward, kinds(found)) == (1.0, ["cleared", "git-hook-added"])
     assert all(map(is_weak, found.integrity.tamper))
-
-
-@pytest.mark.parametrize(
-    ("sign", "facts", "in_control"),
-    [
-        ("no-test-ran: nothing shows it", {}, {}),
-        ("unwitnessed: it was not heard", {}, {"told": TOLD}),
-        ("tests-changed: /tests/expected changed", {"changed_tests": ("/tests/expected",)}, {}),
-    ],
-)
-def test_work_that_turns_the_tests_from_within_is_told_by_a_run_without_it(
-    sign: str, facts: dict[str, tuple[str, ...]], in_control: dict[str, tuple[str, ...]]
-) -> None:
-    seen, control = verdict(1.0, sign, **facts), verdict(0.0, **in_control)
-    assert [each.partition(":")[0] for each in turned_within(seen, control)] == [sign.partition(":")[0]]
-    assert zero(seen, "x: y").reward == 0.0
-
-
-@pytest.mark.parametrize(
-    ("sign", "facts", "control"),
-    [
-        ("no-test-ran: so it is here", {}, verdict(1.0, "no-test-ran: here, too")),
-        ("unwitnessed: processes outlived them", {}, verdict(0.0)),
-        ("tests-changed: x", {"changed_tests": ("/tests/x",)}, verdict(0.0, changed_tests=("/tests/x",))),
-        ("contradiction: of another kind", {}, verdict(0.0, told=TOLD)),
-    ],
-)
-def test_what_the_tests_do_without_it_too_is_not_the_works_doing(
-    sign: str, facts: dict[str, tuple[str, ...]], control: Verdict
-) -> None:
-    assert turned_within(verdict(1.0, sign, **facts), control) == ()
