@@ -18,9 +18,8 @@ from tbench.sandbox.backend import ExecResult, HasServices, MakesRoom, Sandbox, 
 from tbench.tasks.artifacts import LOGS, MAIN, Artifact, CollectHook, in_order
 from tbench.tasks.task import Task
 from tbench.text import one_line
-from tbench.verify.separate.cleaning import Room, Taken, TooMany, take_over
+from tbench.verify.separate.cleaning import END, BrokenArchive, Room, Taken, TooMany, is_file, members, take_over
 from tbench.verify.separate.handover import ARCHIVE_NAME, FOLDER, ArtifactEntry, HandedOver, write_manifest
-from tbench.verify.separate.tar import END, BrokenArchive, all_members
 
 COLLECTING = ("artifact:", "collect-hook:", "service:")
 """How remarks begin about what was collected."""
@@ -277,8 +276,8 @@ def _logs(raw: IO[bytes]) -> dict[str, bytes]:
     """Files of the agent's logs, by path in the trial's directory; of a broken archive those before the break."""
     found: dict[str, bytes] = {}
     with contextlib.suppress(BrokenArchive):
-        for member in all_members(raw):
-            if member.kind == "file":
+        for member in members(raw):
+            if is_file(member):
                 found.setdefault(f"agent/{member.name.removeprefix('./')}", raw.read(member.size))
     return found
 

@@ -16,7 +16,7 @@ from run_plans import a_document, a_plan
 from harness.trajectory import Outcome, Trajectory
 from tbench.agents.trial_agent import AgentReport, Workplace
 from tbench.events import Events
-from tbench.results import TrialResult
+from tbench.results import TrialResult, is_weak
 from tbench.runs.plan import sandbox_settings
 from tbench.runs.regrade import regrade
 from tbench.runs.run import Run
@@ -242,15 +242,17 @@ async def test_what_is_handed_over_in_the_place_of_the_tests_own_does_not_count(
 
 
 @pytest.mark.slow
-async def test_work_that_changes_what_the_tests_expect_is_a_zero(make_task: MakeTask, run_trial: Runs) -> None:
+async def test_work_that_changes_what_the_tests_expect_is_strongly_flagged(
+    make_task: MakeTask, run_trial: Runs
+) -> None:
     test = """[ "$(sh /app/done)" = "$(cat /tests/expected)" ] && reward=1 || reward=0
 echo $reward > /logs/verifier/reward.txt
 """
     path = make_task(toml=DONE + SEPARATE + LIMITS, test=test)
     (path / "tests" / "expected").write_text("42\n")
     _, result = await run_trial(path, "echo 'echo 41 | tee /tests/expected' > /app/done")
-    assert (result.reward, result.error) == (0.0, None)
-    assert "tests-changed" in [sign.partition(":")[0] for sign in result.integrity.tamper]
+    assert (result.reward, result.error) == (1.0, None)
+    assert "tests-changed" in [sign.partition(":")[0] for sign in result.integrity.tamper if not is_weak(sign)]
 
 
 @pytest.mark.parametrize(

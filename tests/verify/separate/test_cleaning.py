@@ -10,8 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tbench.verify.separate.cleaning import Room, Taken, TooMany, take_over
-from tbench.verify.separate.tar import END, BrokenArchive, all_members, members
+from tbench.verify.separate.cleaning import END, BrokenArchive, Room, Taken, TooMany, members, take_over
 
 LONG = "a" * 90 + "/" + "b" * 90 + "/" + "c" * 200
 NAMES = st.text(st.characters(exclude_characters="\0", exclude_categories=["Cs"]), min_size=1, max_size=120)
@@ -53,27 +52,27 @@ ROOT = entry(".", tarfile.DIRTYPE)
 @given(st.lists(st.tuples(NAMES, st.binary(max_size=2000)), min_size=1, max_size=8))
 def test_what_tarfile_writes_is_read_back(files: list[tuple[str, bytes]]) -> None:
     raw = io.BytesIO(packed(*files) + packed())
-    found = [(member.name, raw.read(member.size)) for member in all_members(raw)]
+    found = [(member.name, raw.read(member.size)) for member in members(raw)]
     assert found == [(name, data) for name, data in files]
     assert not raw.read()
 
 
 def test_long_names_of_several_formats_are_read() -> None:
-    for form in (tarfile.GNU_FORMAT, tarfile.USTAR_FORMAT):
-        name = LONG if form == tarfile.GNU_FORMAT else LONG[:181]
-        assert [member.name for member in members(io.BytesIO(packed((name, b"x"), form=form)))] == [name]
+    for form in (tarfile.GNU_FORMAT, tarfile.PAX_FORMAT, tarfile.USTAR_FORMAT):
+        name = LONG[:181] if form == tarfile.USTAR_FORMAT else LONG
+        assert [member.name for member in members(io.BytesIO(packed((name, b"x"), form=form) + END))] == [name]
 
 
 def test_archives_follow_each_other_up_to_an_empty_one() -> None:
     raw = io.BytesIO(packed(("a", b"1")) + packed(("b", b"2")) + packed() + packed(("c", b"3")) + packed())
-    assert [member.name for member in all_members(raw)] == ["a", "b"]
-    assert [member.name for member in all_members(raw)] == ["c"]
+    assert [member.name for member in members(raw)] == ["a", "b"]
+    assert [member.name for member in members(raw)] == ["c"]
 
 
 @given(st.binary(max_size=3000))
 def test_what_is_no_archive_is_broken_and_nothing_else(raw: bytes) -> None:
     with pytest.raises(BrokenArchive):
-        list(all_members(io.BytesIO(raw)))
+        list(members(io.BytesIO(raw)))
 
 
 @given(st.data())
@@ -88,14 +87,24 @@ def test_a_damaged_archive_is_read_in_part_or_broken(data: st.DataObject) -> Non
     except BrokenArchive:
         return
     out.write(END)
-    assert all(each.name.startswith("app/out") for each in members(io.BytesIO(out.getvalue())))
+    assert all(each.name.startswith("app/out") for each in members(io.BytesIO(out.getvalue() + END)))
 
 
 def test_a_name_that_is_longer_than_any_file_system_has_is_broken() -> None:
     header = tarfile.TarInfo("././@LongLink")
     header.type, header.size = tarfile.GNUTYPE_LONGNAME, 1 << 20
-    with pytest.raises(BrokenArchive, match="a name of 1048576 bytes"):
+    with pytest.raises(BrokenArchive, match="a header of 1048576 bytes"):
         list(members(io.BytesIO(header.tobuf(tarfile.GNU_FORMAT) + bytes(1 << 20) + END)))
+
+
+def test_no_header_leads_back_or_asks_for_itself_again() -> None:
+    back = tarfile.TarInfo("x")
+    back.size = -1 << 20
+    nested = tarfile.TarInfo("././@LongLink")
+    nested.type = tarfile.GNUTYPE_LONGNAME
+    for raw in (back.tobuf(tarfile.GNU_FORMAT), nested.tobuf(tarfile.GNU_FORMAT) * 5000):
+        with pytest.raises(BrokenArchive):
+            list(members(io.BytesIO(raw + END)))
 
 
 # -- what is taken over --------------------------------------------------------------------------
@@ -127,6 +136,7 @@ def test_files_folders_and_links_within_are_taken_over_for_root() -> None:
         (entry("./x", tarfile.LNKTYPE, "gone"), "no file, folder or link"),
         (entry("./x", tarfile.CHRTYPE), "no file, folder or link"),
         (entry("./x", tarfile.FIFOTYPE), "no file, folder or link"),
+        (entry("./x", tarfile.GNUTYPE_SPARSE), "no file, folder or link"),
         (entry("../x", tarfile.REGTYPE), "a name that leads out of it"),
         (entry("/x", tarfile.REGTYPE), "a name that leads out of it"),
         (entry("a/../../x", tarfile.DIRTYPE), "a name that leads out of it"),
