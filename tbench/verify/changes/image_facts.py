@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-import base64
 import contextlib
 import gzip
 import hashlib
-import json
 import os
 import threading
 import weakref
@@ -20,7 +18,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
-from pydantic import TypeAdapter, ValidationError
+from pydantic import ConfigDict, TypeAdapter
 
 from tbench.files import cache_home, write_atomically
 from tbench.sandbox.backend import Compares, Sandbox, output_of
@@ -44,13 +42,16 @@ _MOST_IMAGES, _MOST_BYTES = 2000, 1 << 30
 """Of what is kept on disk."""
 _LARGEST_BYTES = 256 << 20
 """Of one file of it, when it is unpacked."""
-_FILES = TypeAdapter(dict[str, tuple[int, str, str | None] | None])
-_TREE, _LIES = ".paths.gz", ".files.gz"
+_RECORD: TypeAdapter[tuple[bytes, dict[bytes, File | None]]] = TypeAdapter(
+    tuple[bytes, dict[bytes, File | None]], config=ConfigDict(ser_json_bytes="base64", val_json_bytes="base64")
+)
+"""A file of it: the listing of an image, and what lies at paths of it."""
 _writing = threading.Lock()
 
 
 @dataclass
 class _AskedOnce:
+    listing: bytes
     tree: ImageTree
     files: dict[str, File | None] = field(default_factory=dict)
     """What lies at the paths that were asked for; None where nothing does."""
@@ -76,7 +77,7 @@ class ImageFacts:
                     lies = await self._read(await self._sandbox.original(), unknown)
                     known |= {path: lies.get(path) for path in unknown}
                     if self._kept is not None:
-                        await asyncio.to_thread(self._kept.write_files, dict(known))
+                        await asyncio.to_thread(self._kept.write, self._known.listing, dict(known))
         return {path: found for path in paths if (found := known.get(path)) is not None}
 
     def _unknown(self, paths: set[str], now: Mapping[str, File]) -> set[str]:
@@ -90,14 +91,13 @@ async def image_facts(sandbox: Compares, read: Read) -> ImageFacts:
     """What is known of a sandbox's image. Raises TrialError."""
     identity = sandbox.image_id()
     if not identity:
-        return ImageFacts(sandbox, read, _AskedOnce(_tree(await _listing(sandbox))), None)
+        return ImageFacts(sandbox, read, await _asked(sandbox), None)
     kept = _OnDisk(identity)
     async with _lock(identity):
         known = _in_memory().pop(identity, None) or await asyncio.to_thread(kept.read)
         if known is None:
-            listing = await _listing(sandbox)
-            known = _AskedOnce(_tree(listing))
-            await asyncio.to_thread(kept.write, _TREE, listing)
+            known = await _asked(sandbox)
+            await asyncio.to_thread(kept.write, known.listing, {})
     _in_memory()[identity] = known
     while len(_in_memory()) > _IN_MEMORY:
         _in_memory().pop(next(iter(_in_memory())))
@@ -120,8 +120,9 @@ def _lock(identity: str) -> asyncio.Lock:
     return _locks().setdefault(asyncio.get_running_loop(), defaultdict(asyncio.Lock))[identity]
 
 
-async def _listing(sandbox: Compares) -> bytes:
-    return await output_of(await sandbox.original(), _LIST, timeout_sec=_LIST_SEC)
+async def _asked(sandbox: Compares) -> _AskedOnce:
+    listing = await output_of(await sandbox.original(), _LIST, timeout_sec=_LIST_SEC)
+    return _AskedOnce(listing, _tree(listing))
 
 
 def _tree(listing: bytes) -> ImageTree:
@@ -148,57 +149,25 @@ class _OnDisk:
     """What is kept of an image on disk. Never raises: what is lost, broken, or cannot be written is asked anew."""
 
     def __init__(self, identity: str) -> None:
-        self._directory = cache_home() / "images"
-        self._name = hashlib.sha256(f"{identity}\0{_scripts()}".encode()).hexdigest()[:40]
+        name = hashlib.sha256(f"{identity}\0{_scripts()}".encode()).hexdigest()[:40]
+        self._path = cache_home() / "images" / f"{name}.json.gz"
 
     def read(self) -> _AskedOnce | None:
-        listing = self._read(_TREE)
-        if listing is None or b"\0" not in listing:
-            return None
-        return _AskedOnce(_tree(listing), self._read_files())
-
-    def _read_files(self) -> dict[str, File | None]:
         try:
-            kept = _FILES.validate_python(json.loads(self._read(_LIES) or b"{}"))
-            return {
-                path.encode("latin-1").decode("utf-8", "surrogateescape"): found and _unpacked(*found)
-                for path, found in kept.items()
-            }
-        except (ValidationError, ValueError, RecursionError):
-            return {}
-
-    def write_files(self, files: Mapping[str, File | None]) -> None:
-        kept = {
-            path.encode("utf-8", "surrogateescape").decode("latin-1"): found and _packed(found)
-            for path, found in files.items()
-        }
-        self.write(_LIES, json.dumps(kept).encode())
-
-    def _read(self, suffix: str) -> bytes | None:
-        path = self._directory / f"{self._name}{suffix}"
-        try:
-            with gzip.open(path) as file:
-                content = file.read(_LARGEST_BYTES + 1)
-            os.utime(path)
-        except (OSError, EOFError, zlib.error):
+            with gzip.open(self._path) as file:
+                listing, files = _RECORD.validate_json(file.read(_LARGEST_BYTES))  # cut where it is larger
+            os.utime(self._path)
+        except (OSError, EOFError, zlib.error, ValueError):
             return None
-        return content if len(content) <= _LARGEST_BYTES else None
+        return _AskedOnce(listing, _tree(listing), {os.fsdecode(path): found for path, found in files.items()})
 
-    def write(self, suffix: str, content: bytes) -> None:
+    def write(self, listing: bytes, files: Mapping[str, File | None]) -> None:
+        content = _RECORD.dump_json((listing, {os.fsencode(path): found for path, found in files.items()}))
         if len(content) > _LARGEST_BYTES:
             return
         with contextlib.suppress(OSError), _writing:
-            write_atomically(self._directory / f"{self._name}{suffix}", gzip.compress(content, 1))
-            _drop_oldest(self._directory)
-
-
-def _packed(found: File) -> tuple[int, str, str | None]:
-    content = None if found.content is None else base64.b64encode(found.content).decode()
-    return found.mode, found.sha256, content
-
-
-def _unpacked(mode: int, sha256: str, content: str | None) -> File:
-    return File(mode, sha256, None if content is None else base64.b64decode(content, validate=True))
+            write_atomically(self._path, gzip.compress(content, 1))
+            _drop_oldest(self._path.parent)
 
 
 def _drop_oldest(directory: Path) -> None:
@@ -206,7 +175,7 @@ def _drop_oldest(directory: Path) -> None:
     entries: list[Any] = [(each.stat().st_mtime, each.stat().st_size, each.name) for each in os.scandir(directory)]
     count, size = len(entries), sum(each[1] for each in entries)
     for _, bytes_of, name in sorted(entries):
-        if count <= 2 * _MOST_IMAGES and size <= _MOST_BYTES:
+        if count <= _MOST_IMAGES and size <= _MOST_BYTES:
             return
         (directory / name).unlink(missing_ok=True)
         count, size = count - 1, size - bytes_of
