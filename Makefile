@@ -10,7 +10,7 @@ HARBOR_PYTHON ?= python3.12
 HARBOR_VENV ?= .venv-harbor
 HARBOR := harbor==0.25.0
 
-.PHONY: demo test test-all lint browser docs mutants bench bench-harbor pictures soak setup clean
+.PHONY: demo test test-all lint browser docs mutants house bench bench-harbor pictures soak setup clean
 
 # Wheels are enough; the stamp makes a second call cheap.
 $(STAMP): pyproject.toml
@@ -67,6 +67,10 @@ test-all: setup lint browser $(VENV)/.ray
 # Which changes of the code that verdicts rest on no test notices.
 mutants: $(STAMP)
 	@$(BIN)/python tests/mutants.py
+
+# How large the house is: files, lines, rooms, floors, arrows, commands, settings.
+house: $(STAMP)
+	@$(BIN)/python tests/house.py
 
 # The tables of settings in docs/configuration.md, and docs/commands.md.
 docs: $(STAMP)

@@ -4,8 +4,8 @@
  * `changed -a SECONDS LATER MOST DIRECTORY` prints all paths instead, directories included, a zero byte behind each, and
  * before it 0, 1 where its status changed since SECONDS, 2 where since LATER, m for where another file system begins. Where
  * MOST is more than 0, paths in directories that did not change are left out, as they are all there, and the first MOST that
- * changed go to descriptor 3, too, a line each, if they have no line break in them: f for a file, l for a link, a for
- * anything else, a tab, the path. */
+ * changed go to descriptor 3, too, a line each, if they have no line break in them: c for a file below 16 KB, f for one below
+ * 1 MB, b for a larger one, l for a link, a for anything else, a tab, the path. */
 #define _GNU_SOURCE
 #include <errno.h>
 #include <fts.h>
@@ -23,6 +23,13 @@ static char flag_of(const FTSENT *entry, dev_t device, double since, double late
     if (entry->fts_statp->st_dev != device)
         return S_ISDIR(entry->fts_statp->st_mode) ? 'm' : '0';
     return is_since(entry, later) ? '2' : is_since(entry, since) ? '1' : '0';
+}
+
+static char kind_of(const FTSENT *entry) {
+    off_t size = entry->fts_statp->st_size;
+    if (entry->fts_info != FTS_F)
+        return entry->fts_info == FTS_SL ? 'l' : 'a';
+    return size < 1 << 14 ? 'c' : size < 1 << 20 ? 'f' : 'b';
 }
 
 /* Whether the root is an overlay of the kernel's in which a change of anything below a directory changes that, too: what is
@@ -62,7 +69,7 @@ int main(int count, char **words) {
                 continue;
             printf("%c%s%c", flag, entry->fts_path, 0);
             if ((flag == '1' || flag == '2') && most-- > 0 && !strchr(entry->fts_path, '\n'))
-                fprintf(list, "%c\t%s\n", kind == FTS_F ? 'f' : kind == FTS_SL ? 'l' : 'a', entry->fts_path);
+                fprintf(list, "%c\t%s\n", kind_of(entry), entry->fts_path);
         } else if (kind != FTS_D && is_since(entry, since))
             puts(entry->fts_path);
     }

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import dataclasses
+import hashlib
 import io
 import math
 import re
@@ -23,7 +24,7 @@ from tbench.verify.changes.programs import planted_programs
 from tbench.verify.changes.signs import Sign
 from tbench.verify.changes.system import host_signs, is_code, may_replace
 from tbench.verify.changes.turning import READ, imported_work, is_around_tests, is_metadata, may_mention, turning_signs
-from tbench.verify.changes.walk import MOST_LOOKED_AT, WalkedFiles, look_functions, walk_of_look
+from tbench.verify.changes.walk import MENTIONS, MOST_LOOKED_AT, WalkedFiles, look_functions, walk_of_look
 from tbench.verify.changes.work import is_too_deep
 from tbench.verify.report import Facts
 
@@ -37,6 +38,7 @@ _END = b"\0end"
 _MOST_ASKED = 2
 """How often a container is asked about paths that a walk did not look at."""
 _LEADS_OUT = re.compile(r"/(?:(?:tests|logs|solution|proc)/.*)?\Z", re.DOTALL)
+_MENTIONS = re.compile(MENTIONS.encode())
 _LOGS = (
     "[ ! -d /logs ] || $busybox find /logs/agent /logs/artifacts -type f -size -8388608 -print0 2>/dev/null"
     " | $busybox xargs -0 -r $busybox tar -cf - 2>/dev/null | $busybox head -c 33554432"
@@ -184,15 +186,18 @@ class _LookedAt:
     def read(cls, printed: bytes) -> _LookedAt:
         """The answer of a look without a walk."""
         sections = printed.removesuffix(_END).split(b"\0", 7)[1:] + [b""] * 7
-        modes, sha256, mentions, large, links, peak, archive = sections[:7]
+        modes, sums, mentions, large, links, peak, archive = sections[:7]
         held = unpack(io.BytesIO(archive), _CONTENT_BYTES, whole_names=True)
-        digests = sums_by_path(_text(sha256))
-        files = {
-            path: File(int(mode, 16), digests.get(path, ""), held.get(path.lstrip("/")))
-            for path, mode in _modes(modes).items()
-        }
+        digests = sums_by_path(_text(sums))
+        files, mentioning = dict[str, File](), [*_lines(mentions)]
+        for path, mode in _modes(modes).items():
+            content = held.get(path.lstrip("/"))
+            sha256 = digests.get(path) or ("" if content is None else hashlib.sha256(content).hexdigest())
+            files[path] = File(int(mode, 16), sha256, content)
+            if content is not None and _MENTIONS.search(content):
+                mentioning.append(path)
         pairs = _text(links).split("\n")
-        about = _lines(mentions), _lines(large), dict(zip(pairs[::2], pairs[1::2], strict=False))
+        about = tuple(mentioning), _lines(large), dict(zip(pairs[::2], pairs[1::2], strict=False))
         logs = {name.removeprefix("logs/"): data for name, data in held.items() if name.startswith("logs/")}
         return cls(files, *about, max(map(int, peak.split()), default=0), logs)
 
@@ -210,7 +215,7 @@ class _LookedAt:
 
 def _asking(sums: set[str], contents: set[str], mentioning: Collection[str] = ()) -> bytes:
     """The lines that ask look.sh about paths."""
-    kinds = (("s", sums), ("c", contents), ("g", mentioning))
+    kinds = (("s", sums | contents), ("c", contents), ("g", mentioning))
     lines = [f"{kind}\t{path}\n" for kind, paths in kinds for path in sorted(paths) if "\n" not in path]
     return "".join(lines).encode("utf-8", "surrogateescape")
 
