@@ -67,3 +67,14 @@ async def test_a_look_whose_walk_fails_is_none(make_task: Any, start_sandbox: An
     sandbox = await start_sandbox(make_task(dockerfile=IMAGE))
     ended = await sandbox.shell(f"{look_functions()}\nlook '0 inf 400' >{into}; echo $?", timeout_sec=60, user="root")
     assert ended.output == code + b"\n"
+
+
+@pytest.mark.engine
+async def test_what_is_not_there_is_no_failure_of_a_look(make_task: Any, start_sandbox: Any) -> None:
+    sandbox = await start_sandbox(make_task(dockerfile=IMAGE))
+    asked = b"s\t/nowhere\nc\t/nowhere\ng\t/nowhere\nc\t/etc/hostname\n"
+    script = f"{look_functions()}\nlook '' >/dev/null; echo $?"
+    assert (await sandbox.shell(script, timeout_sec=60, user="root", stdin=asked)).output == b"0\n"
+    script = f"{look_functions()}\nlook ''"
+    found = (await sandbox.shell(script, timeout_sec=60, user="root", stdin=asked)).output
+    assert b" /etc/hostname\n\0" in found and b"nowhere" not in found
