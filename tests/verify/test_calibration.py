@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from tbench.errors import TrialError
+from tbench.errors import TrialError, UsageError
 from tbench.results import ImageOrigin
 from tbench.tasks.task import Task
 from tbench.verify.calibration import (
@@ -19,6 +19,8 @@ from tbench.verify.calibration import (
     image_identity,
     keep,
     known,
+    unlike_oracle,
+    usual_sec,
 )
 
 MakeTask = Any
@@ -137,3 +139,55 @@ def test_an_image_is_known_by_its_digest_or_what_it_was_built_of_or_its_id() -> 
 def test_they_are_kept_in_the_cache() -> None:
     assert calibration_directory({"TBENCH_CACHE": "/cache"}) == Path("/cache/calibration")
     assert calibration_directory({"XDG_CACHE_HOME": "/shared"}) == Path("/shared/tbench/calibration")
+
+
+def test_how_a_pass_differs_from_the_oracle_s_is_said_in_words() -> None:
+    names = dict.fromkeys("abcde", PASSED)
+    once = calibration(trial(tests=shown(**names)))
+    twice = calibration(trial(tests=shown(**names)), trial(repetition=1, tests=shown(**names)))
+    assert unlike_oracle(names, once) == unlike_oracle({**names, "a": FAILED, "f": PASSED}, twice) == ""
+    # One pass of the oracle does not show whether names are others each time.
+    others = dict.fromkeys("vwxyz", PASSED)
+    assert unlike_oracle(others, once) == ""
+    words = "of 5 tests that the oracle passes 5 not shown (a, b, c and 2 more)"
+    assert unlike_oracle(others, twice) == words
+    assert unlike_oracle(dict.fromkeys("vwxy", PASSED), once) == words
+    found = unlike_oracle({"a": PASSED, "b": PASSED, "c": SKIPPED}, twice)
+    assert found == "of 5 tests that the oracle passes 2 not shown (d, e), 1 not run (c)"
+    assert unlike_oracle({}, calibration()) == ""
+
+
+def test_a_sign_is_usual_that_each_pass_of_the_oracle_has() -> None:
+    measured = calibration(
+        trial(signs=("a", "b", "c (step one)"), cleared=("d",)),
+        trial(repetition=1, signs=("a", "c (step one)"), cleared=("d", "b")),
+        trial(repetition=2, reward=0.0),
+        trial("nop", signs=("b",)),
+    )
+    assert measured.usual_signs(shared=False) == {"a", "c (step one)"}
+    assert measured.usual_signs(shared=True) == {"a", "b", "c (step one)", "d"}
+    assert measured.usual_signs("one", shared=True) == {"c"}
+    assert calibration(trial(reward=0.0, signs=("a",))).usual_signs(shared=True) == set()
+
+
+def test_a_task_takes_what_passes_of_the_oracle_took_on_average_with_any_image(
+    make_task: MakeTask, tmp_path: Path
+) -> None:
+    tasks = [Task.read(make_task(name, instruction=name)) for name in ("one", "two", "three")]
+    for image, sec in (("i", 1.0), ("j", 4.0)):
+        trials = [trial(solution_sec=sec, tests_sec=2.0), trial(repetition=1, reward=0.0, solution_sec=99.0)]
+        keep(calibration(*trials, task_hash=tasks[0].hash, image=image), tmp_path)
+    keep(calibration(trial(reward=0.0), task_hash=tasks[1].hash), tmp_path)
+    assert usual_sec(tasks, tmp_path) == {"one": 4.5}
+
+
+def test_what_cannot_be_written_or_read_is_one_line(make_task: MakeTask, tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("in the way")
+    with pytest.raises(UsageError, match=r"cannot be written: .+; set TBENCH_CACHE"):
+        keep(calibration(), tmp_path / "file")
+    task, said = Task.read(make_task()), list[str]()
+    path = keep(calibration(task_hash=task.hash), tmp_path)
+    path.unlink()
+    path.mkdir()
+    assert known(task, "i", "amd64", said.append, tmp_path) is None
+    assert said == [f"{path}: cannot be read, so the task is measured anew: Is a directory"]
