@@ -20,7 +20,7 @@ from tbench.config.limits_in_force import EARLIER, lacking_limits
 from tbench.config.settings import RunConfig, Verify
 from tbench.control.server import controlled
 from tbench.errors import REWOUND, TrialError, UsageError
-from tbench.events import Events, Note, RunEnded, RunStarted, TrialPhase, TrialSettled
+from tbench.events import Events, Note, RunEnded, RunStarted, TrialSettled
 from tbench.pacing.pace import Pace
 from tbench.results import TrialResult
 from tbench.runs.beside import Calibrates, Spare, calibrating
@@ -42,7 +42,7 @@ from tbench.runs.scheduling.stopping import Gate, Stopping
 from tbench.runs.scheduling.tries import Tries
 from tbench.runs.settling import known_of, settle
 from tbench.runs.trial import Trial
-from tbench.runs.trial_progress import TrialPlan
+from tbench.runs.trial_progress import TrialPlan, phase_of
 from tbench.sandbox.backend import Backend, Capacity, Compares, Copies, HoldsImages, Keeps, Snapshots, opened, require
 from tbench.sandbox.container_proxy import container_proxy
 from tbench.sandbox.node import nodes_of
@@ -184,7 +184,7 @@ class Run:
 
     async def _attempt(self, plan: TrialPlan, tries: Tries) -> TrialResult | None:
         """The result of one attempt; None where the run is stopping."""
-        self._events.emit(TrialPhase(trial=plan.trial, task=plan.task_name, seed=plan.seed, phase="queued"))
+        self._events.emit(phase_of(plan, "queued"))
         queued = time.monotonic()
         try:
             async with self._admission.admit(self._demand(plan), tries.likes(plan.task_name), tries.avoided) as budget:

@@ -221,7 +221,7 @@ async def test_an_agent_that_has_ended_can_be_told_nothing(tasks: TaskSet, store
     control = RunControl("r", 1, 1)
     (plan, *_) = plan_trials(tasks, a_plan(seeds=(0,), agent="nop"))
     with control.trial(plan):
-        control.on_event(TrialPhase(trial=plan.trial, task="alpha", seed=0, phase="verifier"))
+        control.on_event(TrialPhase(trial=plan.trial, attempt=1, task="alpha", seed=0, phase="verifier"))
         with pytest.raises(UsageError, match=r"^alpha/0: its agent has come to its end \(verifier\)$"):
             control.say("alpha/0", "x")
 

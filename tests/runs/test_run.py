@@ -15,7 +15,9 @@ from typing import Any
 
 import pytest
 from fake_tmux import FakeTmux
+from live_runs import RunBeingWritten
 from pydantic import ValidationError
+from rich.console import Console
 from run_plans import A_MODEL, a_document, a_plan
 
 from harness.fakes import ScriptedModel
@@ -24,10 +26,11 @@ from harness.protocols import load_protocol
 from harness.trajectory import Outcome
 from tbench.agents.model_agent import ModelAgent
 from tbench.agents.trial_agent import AgentReport, NopAgent, TrialAgent, Workplace
+from tbench.cli.progress.live import LiveView
 from tbench.config.document import RunPlan
 from tbench.config.settings import RunConfig
 from tbench.errors import TrialError, UsageError
-from tbench.events import Event, Events, TrialFinished
+from tbench.events import Event, Events, TrialFinished, TrialPhase
 from tbench.results import ImageOrigin, TrialResult
 from tbench.runs.plan import plan_trials
 from tbench.runs.resume import EarlierRun
@@ -39,6 +42,7 @@ from tbench.storage.run_store import RunStore
 from tbench.tasks.environment import Environment
 from tbench.tasks.sources import TaskSet, read_tasks
 from tbench.tasks.task import Task
+from tbench.view.run_state import RunFacts, WatchedRun
 
 MakeTask = Any
 EIGHT_CPUS = Capacity(8, 1e6)
@@ -392,6 +396,68 @@ async def test_a_run_interrupted_at_once_has_no_results_and_no_sandboxes(bench: 
         running.cancel()
         outcome = await running
     assert (outcome.interrupted, outcome.results, bench.sandboxes.left) == (True, [], [])
+
+
+async def test_an_attempt_is_seen_and_paused_while_the_one_before_it_is_still_torn_down(
+    bench: Bench, tasks: TaskSet, tmp_path: Path
+) -> None:
+    at_work, may_end = asyncio.Event(), asyncio.Event()
+    removed = asyncio.Semaphore(0)
+    live = LiveView()
+
+    class Slow(FakeSandbox):
+        async def remove(self) -> None:
+            await at_work.wait()
+            await super().remove()
+
+    class FailsOnce(NopAgent):
+        attempts = 0
+
+        async def work(self, place: Workplace) -> AgentReport:
+            FailsOnce.attempts += 1
+            if FailsOnce.attempts == 1:
+                raise TrialError("sandbox_lost", "gone")
+            at_work.set()
+            await may_end.wait()
+            return await super().work(place)
+
+    def note(event: Event) -> None:
+        live(event)
+        if isinstance(event, TrialPhase) and event.phase == "done":
+            removed.release()
+
+    bench.make_sandbox = lambda _: Slow()
+    alpha = TaskSet(tasks.tasks[:1], {})
+    run = bench.prepare(alpha, plan_of(seeds=(0,), retries=1), agent=FailsOnce, subscriber=note)
+    running = asyncio.create_task(run.execute())
+    async with asyncio.timeout(20):
+        await removed.acquire()
+        watched = WatchedRun(bench.directory, RunFacts("r", 1, 1), bench.directory / "journal.jsonl")
+        watched.follow(None)
+        assert [(each.attempt, each.phase) for each in watched.trials.values()] == [(2, "agent")]
+        assert [(each.attempt, each.phase) for each in run.control.state().trials] == [(2, "agent")]
+        assert run.control.pause("alpha", now=False) == "alpha/0: is held at its next model call"
+        console = Console(file=io.StringIO(), width=80, height=24)
+        with console.capture() as shown:
+            console.print(live.render(80, 24))
+        assert "alpha · 0  agent" in shown.get()
+        may_end.set()
+        await running
+
+    # Tests of the viewer have journals that are written to look like a run's.
+    with RunBeingWritten(tmp_path / "written", ("alpha",), seeds=1) as written:
+        written.begin("alpha", 0)
+        written.judge("alpha", 0, None, final=False)
+        written.begin("alpha", 0, attempt=2)
+        written.judge("alpha", 0, 1.0)
+        written.end()
+    assert told_by(tmp_path / "written") == told_by(bench.directory)
+
+
+def told_by(run: Path) -> list[tuple[str, int | None, str | None]]:
+    """The events of a journal: their kinds, attempts and phases, in order."""
+    events = [json.loads(line) for line in (run / "journal.jsonl").read_text().splitlines()]
+    return [(each["kind"], each.get("result", each).get("attempt"), each.get("phase")) for each in events]
 
 
 async def test_an_interruption_during_a_teardown_loses_nothing(bench: Bench, tasks: TaskSet) -> None:
