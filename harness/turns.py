@@ -1,9 +1,15 @@
-"""Turns of the event loop, taken so that what hundreds of trials begin at the same moment holds nobody up."""
+"""How tasks share an event loop: turns that they take, and their ends, which others wait for.
+
+Turns are taken so that what hundreds of trials begin at the same moment holds nobody up. Ends are waited for so that
+the waiter's own cancellation is never lost: `await task` under `suppress(CancelledError)` takes it for the task's, and
+a time limit or a Ctrl-C that comes at that moment is gone for good.
+"""
 
 from __future__ import annotations
 
 import asyncio
 from collections import deque
+from typing import Any
 from weakref import WeakKeyDictionary
 
 
@@ -39,3 +45,25 @@ _OF_LOOP: WeakKeyDictionary[asyncio.AbstractEventLoop, Turns] = WeakKeyDictionar
 async def take_turn() -> None:
     """Return in a turn of this event loop that is nobody else's."""
     await _OF_LOOP.setdefault(asyncio.get_running_loop(), Turns()).take()
+
+
+async def wait_through(*tasks: asyncio.Future[Any]) -> None:
+    """Return when all of these have ended, however they end; a cancellation meanwhile is raised only then."""
+    cancelled: asyncio.CancelledError | None = None
+    is_over = not tasks
+    while not is_over:
+        try:
+            await asyncio.wait(tasks)
+            is_over = True
+        except asyncio.CancelledError as error:
+            cancelled = error
+    if cancelled is not None:
+        raise cancelled
+
+
+async def cancel(task: asyncio.Task[Any]) -> None:
+    """Cancel a task and return when it has ended. Raises what it raised, and the caller's own cancellation."""
+    task.cancel()
+    await wait_through(task)
+    if not task.cancelled():
+        task.result()

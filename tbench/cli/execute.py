@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import gc
 import re
@@ -121,24 +122,28 @@ async def _execute(
             events.replace(show)
             events.subscribe(log)
             expected = expected_sec(config, tasks, directory, lambda text: events.emit(Note(text=text)))
-            backend = engines.backend(settings)
-            outcome = await execute_run(
-                plan,
-                tasks,
-                directory,
-                setup.maker(chat),
-                events,
-                backend=backend,
-                earlier=earlier,
-                retry_errors=retry_errors,
-                gate=chat.outage if chat is not None else None,
-                expected_sec=expected,
-                pace=await begun_pace(config, chat, events),
-                calibrates=_calibration(plan, tasks),
-            )
+            backend, pace = engines.backend(settings), await begun_pace(config, chat, events)
+            ended = list[RunOutcome]()
+            with contextlib.suppress(asyncio.CancelledError):  # its outcome says that it was interrupted
+                await execute_run(
+                    plan,
+                    tasks,
+                    directory,
+                    setup.maker(chat),
+                    events,
+                    backend=backend,
+                    earlier=earlier,
+                    retry_errors=retry_errors,
+                    gate=chat.outage if chat is not None else None,
+                    expected_sec=expected,
+                    pace=pace,
+                    calibrates=_calibration(plan, tasks),
+                    on_end=ended.append,
+                )
     finally:
         if chat is not None:
             await chat.close()
+    (outcome,) = ended
     print_summary(directory, "line" if config.output.json_lines else "text")
     _tell_what_was_kept(directory, outcome)
     go_on = f"go on with: tbench resume {directory}{_also_tried_again(outcome)}"

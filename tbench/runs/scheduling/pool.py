@@ -7,13 +7,13 @@ errors, and its `cancel` can make `join` wait for ever when a child had not begu
 from __future__ import annotations
 
 import asyncio
-import contextlib
+import traceback
 from collections.abc import Awaitable, Callable, Sequence
 from typing import TypeVar
 
 from asyncio_pool import AioPool
 
-from harness.turns import Turns
+from harness.turns import Turns, wait_through
 from tbench.runs.scheduling.slots import Slots
 
 T = TypeVar("T")
@@ -23,8 +23,8 @@ async def run_all(items: Sequence[T], work: Callable[[T], Awaitable[None]], slot
     """Run `work` on every item, one per slot; however many may start, one per turn of the event loop.
 
     `work` stores its own result and does not raise; when it does all the same (a bug), everything else is
-    stopped and the first such exception is raised. Cancelling stops what runs, starts nothing more, and
-    returns only when all children have cleaned up.
+    stopped and the first such exception is raised, with the others as notes. Cancelling stops what runs, starts
+    nothing more, and is raised only when all children have cleaned up.
     """
     running: set[asyncio.Task[None]] = set()
     failures: list[Exception] = []
@@ -64,11 +64,16 @@ async def run_all(items: Sequence[T], work: Callable[[T], Awaitable[None]], slot
         await pool.join()
     except asyncio.CancelledError:
         stop()
-        joining = asyncio.ensure_future(pool.join())
         # Cleaning up is bounded; being cancelled again while it goes on must not orphan it.
-        while not joining.done():
-            with contextlib.suppress(asyncio.CancelledError):
-                await asyncio.shield(joining)
+        await wait_through(asyncio.ensure_future(pool.join()))
         raise
     if failures:
-        raise failures[0]
+        raise first_of(failures)
+
+
+def first_of(failures: Sequence[BaseException]) -> BaseException:
+    """The first of some failures, which tells of the others in notes."""
+    first = failures[0]
+    for other in failures[1:]:
+        first.add_note("".join(["another failed as well: ", *traceback.format_exception(other)]).rstrip())
+    return first
