@@ -38,7 +38,7 @@ from tbench.runs.redaction import hiding
 from tbench.runs.resume import EarlierRun, RetryErrors, resume
 from tbench.runs.scheduling.admission import Demand, NoMachine
 from tbench.runs.scheduling.machines import admission_to, why_no_machine
-from tbench.runs.scheduling.pool import first_of, run_all
+from tbench.runs.scheduling.pool import add_failure, run_all
 from tbench.runs.scheduling.stopping import Gate, Stopping
 from tbench.runs.scheduling.tries import Tries
 from tbench.runs.settling import known_of, settle
@@ -156,7 +156,7 @@ class Run:
         if self._dropping is not None and self._dropping.words:
             self._events.emit(Note(text=self._dropping.words))
         if self._bugs:
-            raise first_of(self._bugs)
+            raise self._bugs[0]
         stopped = self._stopping.reason
         if end is not None:
             try:
@@ -174,7 +174,7 @@ class Run:
         try:
             pacing = self._pace.keeping(self.control) if self._pace is not None else contextlib.nullcontext()
             async with self._host or contextlib.nullcontext(), pacing:
-                await run_all(self._plans, self._run_trial, self.control.slots)
+                await run_all(self._plans, self._run_trial, self.control.slots, self._bugs)
                 self.outcome = replace(self.outcome, interrupted=False)
         finally:
             # Removals are bounded; an interruption while they go on must not abandon them.
@@ -260,7 +260,7 @@ class Run:
     def _torn_down(self, teardown: asyncio.Task[None]) -> None:
         self._teardowns.discard(teardown)
         if not teardown.cancelled() and (bug := teardown.exception()) is not None:
-            self._bugs.append(bug)
+            add_failure(self._bugs, bug)
 
 
 def verify_policy(config: RunConfig) -> VerifyPolicy:

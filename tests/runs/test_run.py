@@ -522,7 +522,7 @@ async def test_a_subscriber_that_fails_stops_the_run_loudly_and_leaves_no_sandbo
 
 async def test_no_bug_at_a_trials_end_hides_another(bench: Bench, tasks: TaskSet) -> None:
     def fail(event: Event) -> None:
-        if isinstance(event, TrialFinished):
+        if event.kind == "trial_finished":
             raise LookupError(event.result.task)
 
     run = bench.prepare(tasks, plan_of(seeds=(0,)), subscriber=fail)
