@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
+from collections.abc import Coroutine
 from typing import Any
 from weakref import WeakKeyDictionary
 
@@ -67,3 +68,23 @@ async def cancel(task: asyncio.Task[Any]) -> None:
     await wait_through(task)
     if not task.cancelled():
         task.result()
+
+
+async def all_of(*works: Coroutine[Any, Any, object]) -> None:
+    """Do these beside each other; the first failure ends the others, and is raised when they have ended.
+
+    An asyncio.TaskGroup loses a cancellation that comes while it ends what is left after a failure.
+    """
+    if not works:
+        return
+    tasks = [asyncio.ensure_future(work) for work in works]
+    try:
+        done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_EXCEPTION)
+    finally:
+        # Once: each cleans up after itself, and a second time would end that.
+        for task in tasks:
+            task.cancel()
+        await wait_through(*tasks)
+    for task in tasks:
+        if task in done:
+            task.result()

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any, get_args
 
 from harness.terminal import Terminal
+from harness.turns import all_of
 from tbench.agents.trial_agent import TrialAgent, Workplace
 from tbench.errors import TrialError
 from tbench.events import Events, Phase, TrialFinished, TrialStep, TrialTaskStep, TrialVerdict
@@ -201,13 +202,8 @@ class Trial:
         if verifier is None:
             await self._work(part)
             return
-        try:
-            async with asyncio.TaskGroup() as group:
-                # Without anything to verify in, the agent's work would come to no verdict: it ends at once.
-                group.create_task(self._backend.prepare(verifier))
-                await self._work(part)
-        except BaseExceptionGroup as failures:
-            raise failures.exceptions[0] from None
+        # Without anything to verify in, the agent's work would come to no verdict: it ends at once.
+        await all_of(self._work(part), self._backend.prepare(verifier))
 
     async def _work(self, part: TrialPart) -> None:
         assert self._sandbox is not None

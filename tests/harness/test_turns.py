@@ -7,7 +7,7 @@ import asyncio
 import pytest
 from lost_cancellations import moments_lost
 
-from harness.turns import Turns, cancel, wait_through
+from harness.turns import Turns, all_of, cancel, wait_through
 
 
 async def count_turns(turns: list[int]) -> None:
@@ -92,3 +92,21 @@ async def test_what_a_task_raised_is_raised_where_it_is_ended() -> None:
     await asyncio.sleep(0)
     with pytest.raises(ValueError, match="a bug"):
         await cancel(child)
+
+
+async def test_the_first_failure_ends_what_is_done_beside_it_and_no_cancellation_is_lost_meanwhile() -> None:
+    begun = list[Tidies]()
+
+    async def fail() -> None:
+        await asyncio.sleep(0)
+        raise ValueError("a failure")
+
+    async def work() -> None:
+        begun.append(Tidies())
+        with pytest.raises(ValueError, match="a failure"):
+            await all_of(begun[-1].work(), fail())
+
+    await work()
+    assert begun[0].has_tidied
+    assert await moments_lost(work) == []
+    await all_of()
