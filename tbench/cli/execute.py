@@ -143,16 +143,10 @@ async def _execute(
     finally:
         if chat is not None:
             await chat.close()
-    (outcome,) = ended
     print_summary(directory, "line" if config.output.json_lines else "text")
-    _tell_what_was_kept(directory, outcome)
-    go_on = f"go on with: tbench resume {directory}{_also_tried_again(outcome)}"
-    if outcome.stopped is not None:
-        whose = f"{chat.url}: " if chat is not None and why_no_machine(backend) is None else ""
-        print_line(f"tbench: stopped: {whose}{outcome.stopped}; {go_on}", err=True)
-    elif outcome.interrupted:
-        print_line(f"tbench: interrupted; {go_on}", err=True)
-    return outcome
+    whose = f"{chat.url}: " if chat is not None and why_no_machine(backend) is None else ""
+    _tell_end(directory, ended[0], whose)
+    return ended[0]
 
 
 def _calibration(plan: RunPlan, tasks: TaskSet) -> CalibrationBeside:
@@ -241,6 +235,16 @@ def _also_tried_again(outcome: RunOutcome) -> str:
     errors = [result.error for result in outcome.results if result.error is not None]
     lost = {error.type for error in errors if error.type in ENDPOINT_ERRORS and not RetryErrors().wants(error)}
     return f" --retry-errors {' '.join(sorted(lost))}" if outcome.stopped is not None and lost else ""
+
+
+def _tell_end(directory: Path, outcome: RunOutcome, whose: str) -> None:
+    """Tell what is left on the engine, why the run has ended early, where it has, and how it goes on."""
+    _tell_what_was_kept(directory, outcome)
+    go_on = f"go on with: tbench resume {directory}{_also_tried_again(outcome)}"
+    if outcome.stopped is not None:
+        print_line(f"tbench: stopped: {whose}{outcome.stopped}; {go_on}", err=True)
+    elif outcome.interrupted:
+        print_line(f"tbench: interrupted; {go_on}", err=True)
 
 
 def _tell_what_was_kept(directory: Path, outcome: RunOutcome) -> None:

@@ -381,16 +381,7 @@ async def execute_run(
     hide = hiding(tasks.tasks, proxy=container_proxy(plan.config.sandbox.container_proxy))
     store = RunStore.create(directory, document, hide) if earlier is None else RunStore.open(directory, hide)
     events.subscribe(store.on_event)
-    if tasks.origin is not None:
-        say(tasks.origin.words)
-    refused = refusals(tasks_as_configured(tasks, plan.config), plan.config.agent.name, backend.capacity().gpus)
-    for name, error in refused.items():
-        say(refusal_words(name, error))
-    able = [task for task in tasks.tasks if task.name not in refused]
-    if words := about_withheld((wish for task in able for wish in task.wishes), plan.config.sandbox.allow_env):
-        say(words)
-    if lacking := [task.name for task in able if task.left_out]:
-        say(f".gitignore keeps files of {names_shown(lacking)} out of containers: 'tbench task check' names them")
+    able = _able(tasks, plan.config, backend, say)
     plans, standing = plan_trials(tasks, plan, expected_sec), list[TrialResult]()
     if earlier is not None:
         plans, standing = resume(store, plans, retry_errors or RetryErrors(choice=plan.config.schedule.retry_choice))
@@ -439,6 +430,21 @@ async def execute_run(
         _close(store, document.model_copy(update=ending), say)
         on_end(outcome)
     return outcome
+
+
+def _able(tasks: TaskSet, config: RunConfig, backend: Backend, say: Callable[[str], None]) -> list[Task]:
+    """The tasks that can be run; `say` is told of the others, and of what these lack."""
+    if tasks.origin is not None:
+        say(tasks.origin.words)
+    refused = refusals(tasks_as_configured(tasks, config), config.agent.name, backend.capacity().gpus)
+    for name, error in refused.items():
+        say(refusal_words(name, error))
+    able = [task for task in tasks.tasks if task.name not in refused]
+    if words := about_withheld((wish for task in able for wish in task.wishes), config.sandbox.allow_env):
+        say(words)
+    if lacking := [task.name for task in able if task.left_out]:
+        say(f".gitignore keeps files of {names_shown(lacking)} out of containers: 'tbench task check' names them")
+    return able
 
 
 @dataclass
