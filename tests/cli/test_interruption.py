@@ -159,15 +159,16 @@ def test_an_extraction_that_waits_for_its_endpoint_can_be_interrupted(
 
 
 @pytest.mark.engine
-@pytest.mark.parametrize("command", [("blame", "--k", "1"), ("fork", "--at-step", "3")])
+@pytest.mark.slow
+@pytest.mark.parametrize("command", ["blame --k 1", "fork --at-step 3"])
 def test_trials_that_are_done_again_end_with_ctrl_c_and_no_others_begin(
-    interrupted: Any, make_task: Any, tools_volume: str, tmp_path: Path, command: tuple[str, ...]
+    interrupted: Any, make_task: Any, tools_volume: str, tmp_path: Path, command: str
 ) -> None:
     with contextlib.closing(FaultServer()) as server:
         trial = asyncio.run(lost_trial(server, make_task, tmp_path / "lost"))
         asked = SimpleNamespace(reached=threading.Event())
         server.answer_by(lambda _: asked.reached.set())
-        name, *options = command
+        name, *options = command.split()
         done = interrupted(asked, name, trial, *options, "-o", str(tmp_path / "again"))
     assert (done.returncode, done.stdout) == (130, ""), done
     assert "Traceback" not in done.stderr and "stopping: containers are being removed" in done.stderr
