@@ -22,6 +22,9 @@ class Clock:
 
     def __init__(self, limit_sec: float | None) -> None:
         self._timeout = asyncio.timeout(limit_sec)
+        self._ends_at = self._timeout.when()
+        """When it strikes, but for a stop that is under way."""
+        self._stops, self._stopped_at = 0, 0.0
         self.waited_sec = 0.0
         self.replies = 0
         """How many the queries gave, those included that came too late."""
@@ -47,17 +50,19 @@ class Clock:
     @contextlib.contextmanager
     def stopped(self) -> Iterator[None]:
         """Stop the clock for a block that is not the agent's doing; afterwards it has as much left as before."""
-        began, ends_at = _now(), self._timeout.when()
         if self._timeout.expired():
             yield
             return
-        self._timeout.reschedule(None)
+        if not self._stops:
+            self._stopped_at = _now()
+            self._timeout.reschedule(None)
+        self._stops += 1
         try:
             yield
         finally:
-            held_sec = _now() - began
-            self.waited_sec += held_sec
-            self._timeout.reschedule(None if ends_at is None else ends_at + held_sec)
+            self._stops -= 1
+            if not self._stops:
+                self.shift(_now() - self._stopped_at)
 
     async def ask(self, query: Callable[[], Awaitable[Reply]], patience_sec: float) -> Reply:
         """Make one query on this clock.
@@ -72,7 +77,7 @@ class Clock:
             await take_turn()
 
     async def _ask(self, query: Callable[[], Awaitable[Reply]], patience_sec: float) -> Reply:
-        began = _now()
+        began, before = _now(), self._waited()
         self._put_off(patience_sec)
         try:
             reply = await query()
@@ -82,7 +87,7 @@ class Clock:
             raise
         except EndpointError:
             # The end stays put off: nothing but the endpoint shall end this agent.
-            self.waited_sec += _now() - began
+            self.waited_sec += max(0.0, _now() - began - (self._waited() - before))
             raise
         except asyncio.CancelledError:
             self._leave_out_what_came_after(patience_sec)
@@ -90,22 +95,26 @@ class Clock:
         self.replies += 1
         self._put_off(-patience_sec)
         self.shift(reply.waited_sec)
-        ends_at = self._timeout.when()
-        if ends_at is not None and _now() > ends_at:
+        if self._ends_at is not None and not self._stops and _now() > self._ends_at:
             # The clock strikes here, and nothing of a late reply is executed.
             await asyncio.get_running_loop().create_future()
         return reply
 
     def _leave_out_what_came_after(self, patience_sec: float) -> None:
         """Count as waiting what lay beyond the limit when the clock struck at the end of patience: it was no work."""
-        ends_at = self._timeout.when()
-        if ends_at is not None:
-            self.waited_sec += max(0.0, _now() - (ends_at - patience_sec))
+        if self._ends_at is not None and not self._stops:
+            self.waited_sec += max(0.0, _now() - (self._ends_at - patience_sec))
+
+    def _waited(self) -> float:
+        """What does not count so far, with a stop that is under way."""
+        return self.waited_sec + (_now() - self._stopped_at if self._stops else 0.0)
 
     def _put_off(self, seconds: float) -> None:
         # One that has struck cannot be set any more.
-        if (ends_at := self._timeout.when()) is not None and not self._timeout.expired():
-            self._timeout.reschedule(ends_at + seconds)
+        if self._ends_at is not None and not self._timeout.expired():
+            self._ends_at += seconds
+            if not self._stops:
+                self._timeout.reschedule(self._ends_at)
 
 
 def _now() -> float:

@@ -21,10 +21,11 @@ class RunStarted(Frozen):
 
 
 class TrialPhase(Frozen):
-    """A trial entered a part of its life."""
+    """An attempt at a trial entered a part of its life; the last ones may come when the next attempt has begun."""
 
     kind: Literal["trial_phase"] = "trial_phase"
     trial: str
+    attempt: int
     task: str
     seed: int
     phase: Phase
@@ -35,6 +36,7 @@ class TrialTaskStep(Frozen):
 
     kind: Literal["trial_task_step"] = "trial_task_step"
     trial: str
+    attempt: int
     task: str
     seed: int
     name: str
@@ -47,6 +49,7 @@ class TrialStep(Frozen):
 
     kind: Literal["trial_step"] = "trial_step"
     trial: str
+    attempt: int
     step: int
     line: str
 

@@ -22,7 +22,7 @@ def write_atomically(path: Path, data: bytes, *, durable: bool = False) -> None:
     With `durable` that is so after a power cut, too, which else may leave the new name and none of the content.
     """
     # Not derived from the name: names out of a container may already be as long as a file system allows.
-    beside = path.with_name(f"{_BESIDE}{os.getpid()}")
+    beside = path.with_name(f"{_BESIDE}{os.urandom(8).hex()}")
     try:
         with in_directory(path.parent, lambda: beside.open("wb")) as file:
             file.write(data)

@@ -114,6 +114,7 @@ class FleetRun:
         self.directory, self.machines, self.notes = directory, list(machines), list[str]()
         self._plan, self._tasks = a_plan(**{"agent": "nop", "concurrency": 32} | plan), tasks
         self.running: asyncio.Task[RunOutcome] | None = None
+        self.ended = list[RunOutcome]()
 
     def _on_event(self, event: Event) -> None:
         if isinstance(event, Note):
@@ -121,7 +122,15 @@ class FleetRun:
 
     def begin(self) -> asyncio.Task[RunOutcome]:
         self.running = asyncio.create_task(
-            execute_run(self._plan, self._tasks, self.directory, Works, Events(self._on_event), backend=self.fleet)
+            execute_run(
+                self._plan,
+                self._tasks,
+                self.directory,
+                Works,
+                Events(self._on_event),
+                backend=self.fleet,
+                on_end=self.ended.append,
+            )
         )
         return self.running
 
@@ -129,7 +138,9 @@ class FleetRun:
         """The outcome; everything is closed by then, and nothing is left on machines that are there."""
         running = self.running or self.begin()
         async with asyncio.timeout(30):
-            outcome = await running
+            await asyncio.wait({running})
+        (outcome,) = self.ended
+        assert running.cancelled() is outcome.interrupted
         assert all(machine.done[-1] == "closed" for machine in self.machines)
         assert all(machine.backend.left == [] for machine in self.machines)
         assert {task.get_name() for task in asyncio.all_tasks() if "watch" in task.get_name()} == set()

@@ -11,7 +11,17 @@ from run_trees import a_result
 from harness.terminal.recording import Recording
 from harness.trajectory import Reply, Step
 from tbench.config.document import PlannedTask
-from tbench.events import Event, Note, Phase, RunEnded, RunStarted, TrialPhase, TrialStep, TrialVerdict
+from tbench.events import (
+    Event,
+    Note,
+    Phase,
+    RunEnded,
+    RunStarted,
+    TrialFinished,
+    TrialPhase,
+    TrialStep,
+    TrialVerdict,
+)
 from tbench.results import ErrorInfo, TrialResult
 from tbench.storage.run_store import RunStore
 from tbench.storage.trial_files import StepLog
@@ -38,6 +48,9 @@ class RunBeingWritten:
         self._store = RunStore.create(directory, document)
         self._casts: dict[tuple[str, int], Recording] = {}
         self._logs: dict[tuple[str, int], StepLog] = {}
+        self._attempts: dict[tuple[str, int], int] = {}
+        self._to_tear_down: dict[tuple[str, int], TrialResult] = {}
+        """Attempts that another follows, which begins before they are gone."""
         self.tell(RunStarted(run=directory.name, trials=len(tasks) * seeds))
 
     def __enter__(self) -> Self:
@@ -54,13 +67,16 @@ class RunBeingWritten:
     def note(self, text: str) -> None:
         self.tell(Note(text=text))
 
-    def enter(self, task: str, seed: int, *phases: Phase) -> None:
+    def enter(self, task: str, seed: int, *phases: Phase, attempt: int = 1) -> None:
         for phase in phases:
-            self.tell(TrialPhase(trial=f"{task}.s{seed}.x", task=task, seed=seed, phase=phase))
+            self.tell(TrialPhase(trial=f"{task}.s{seed}.x", attempt=attempt, task=task, seed=seed, phase=phase))
 
     def begin(self, task: str, seed: int, attempt: int = 1) -> None:
-        """Bring a trial to its agent, with a terminal."""
-        self.enter(task, seed, "queued", "image", "sandbox", "agent")
+        """Bring an attempt to its agent, with a terminal; meanwhile the one before it is torn down."""
+        self._attempts[task, seed] = attempt
+        self.enter(task, seed, "queued", "sandbox", "agent", attempt=attempt)
+        if (before := self._to_tear_down.pop((task, seed), None)) is not None:
+            self._tear_down(before)
         directory = self._store.trial_dir(task, seed, attempt)
         self._casts[task, seed] = Recording(directory / "session.cast", columns=80, rows=24)
         self._logs[task, seed] = StepLog(directory)
@@ -73,18 +89,28 @@ class RunBeingWritten:
         cast.output(printed.encode())
         cast.flush()
         self._logs[task, seed].append(Step(index=index, reply=Reply(content=""), actions=(typed,), exit_code=0))
-        self.tell(TrialStep(trial=f"{task}.s{seed}.x", step=index + 1, line=printed.splitlines()[-1][:80]))
+        attempt, line = self._attempts[task, seed], printed.splitlines()[-1][:80]
+        self.tell(TrialStep(trial=f"{task}.s{seed}.x", attempt=attempt, step=index + 1, line=line))
 
-    def judge(self, task: str, seed: int, reward: float | None, *, final: bool = True, attempt: int = 1) -> TrialResult:
+    def judge(self, task: str, seed: int, reward: float | None, *, final: bool = True) -> TrialResult:
+        attempt = self._attempts[task, seed]
         result = a_result(task, seed, reward, final=final, attempt=attempt, error=None if reward is not None else A_BUG)
-        self.enter(task, seed, "verifier")
+        if reward is not None:
+            self.enter(task, seed, "verifier", attempt=attempt)
         self.tell(TrialVerdict(result=result))
-        self._store.append_result(result)
-        self.enter(task, seed, "teardown", "done")
+        if final:
+            self._tear_down(result)
+        else:
+            self._to_tear_down[task, seed] = result
         for files in (self._casts, self._logs):
             if (written := files.pop((task, seed), None)) is not None:
                 written.close()
         return result
+
+    def _tear_down(self, result: TrialResult) -> None:
+        self.enter(result.task, result.seed, "teardown", attempt=result.attempt)
+        self.tell(TrialFinished(result=result))
+        self.enter(result.task, result.seed, "done", attempt=result.attempt)
 
     def end(self) -> None:
         """Say that the run has ended, in the journal and in run.json."""

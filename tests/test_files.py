@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -18,6 +19,18 @@ def test_a_write_replaces_the_whole_file(tmp_path: Path) -> None:
     write_json(tmp_path / "a.json", {"long": "x" * 1000})
     write_json(tmp_path / "a.json", {"short": "\u00e9"})
     assert (tmp_path / "a.json").read_text(encoding="utf-8") == '{\n  "short": "\u00e9"\n}\n'
+
+
+def test_threads_that_write_into_one_directory_do_not_write_into_each_others_files(tmp_path: Path) -> None:
+    def write(number: int) -> None:
+        for _ in range(100):
+            write_atomically(tmp_path / str(number), str(number).encode() * 10_000)
+
+    with ThreadPoolExecutor(4) as threads:
+        list(threads.map(write, range(4)))
+    assert {path.name: set(path.read_text()) for path in tmp_path.iterdir()} == {
+        str(each): {str(each)} for each in range(4)
+    }
 
 
 @pytest.mark.parametrize(

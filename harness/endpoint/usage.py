@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 from harness.history import IMPOSSIBLE_USAGE
@@ -15,7 +16,7 @@ def believed(reply: Reply, data: object, *, max_tokens: int, context_tokens: int
     """The reply with those of its counts that can be true, 0 for the others, and cut where they show that it was.
 
     `data` is the answer that it was read from. vLLM's finish_reason hides behind a parsed tool call that max_tokens or
-    the context was used up; the counts tell.
+    the context was used up; the counts tell. A text that ends with `stop` may well have just max_tokens tokens.
     """
     wire = data.get("usage") if isinstance(data, dict) else None
     counts: dict[str, Any] = wire if isinstance(wire, dict) else {}
@@ -37,7 +38,7 @@ def believed(reply: Reply, data: object, *, max_tokens: int, context_tokens: int
     is_full = context_tokens is not None and context_tokens <= filled <= context_tokens + _SLACK
     return reply.model_copy(
         update={
-            "cut": reply.cut or completion == max_tokens or is_full,
+            "cut": reply.cut or is_full or (completion == max_tokens and not _is_ended_text(reply)),
             "usage": reply.usage.model_copy(
                 update={
                     "prompt_tokens": prompt,
@@ -55,6 +56,12 @@ def says_nothing(reply: Reply) -> bool:
     """Whether a reply was cut before its first token: then the prompt alone fills the context."""
     speaks = reply.content.strip() or reply.reasoning or reply.tool_calls
     return reply.cut and not speaks and reply.usage.completion_tokens == 0
+
+
+def _is_ended_text(reply: Reply) -> bool:
+    """Whether the server says that the model ended its reply, and no call can hide another end."""
+    names_a_call = re.search("tool|call|function", reply.finish_reason or "", re.IGNORECASE)
+    return bool(reply.content.strip()) and not reply.tool_calls and not names_a_call
 
 
 def _bytes(reply: Reply) -> int:

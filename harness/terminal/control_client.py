@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -12,6 +11,7 @@ from harness.errors import TerminalLost
 from harness.stream import ByteStream, Connect
 from harness.terminal import control_mode
 from harness.terminal.control_mode import CommandReply, Output
+from harness.turns import cancel
 
 _ANSWER_SEC = 20.0
 """Longest time for any answer of tmux itself, which takes less than a millisecond."""
@@ -91,14 +91,14 @@ class ControlClient:
         if self._watchdog is not None:
             self._watchdog.cancel()
             self._watchdog = None
-        if self._closing is not None:
-            await self._closing
-        elif self._stream is not None:
-            await self._stream.close()
-        if self._reader is not None:
-            self._reader.cancel()
-            with contextlib.suppress(asyncio.CancelledError):
-                await self._reader
+        try:
+            if self._closing is not None:
+                await self._closing
+            elif self._stream is not None:
+                await self._stream.close()
+        finally:
+            if self._reader is not None:
+                await cancel(self._reader)
 
     async def commands(
         self, *commands: bytes, replies: int | None = None, at_end: Callable[[], None] | None = None

@@ -9,6 +9,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequenc
 from pathlib import Path
 
 from harness.terminal.plain_text import without_escapes
+from harness.turns import wait_through
 from tbench.api.task_runs import run_of_task
 from tbench.config.settings import RunConfig
 from tbench.control.client import ask
@@ -323,7 +324,9 @@ async def debug_from(
             await session.begun()
             yield session
         finally:
-            with contextlib.suppress(UsageError, TimeoutError):
-                await session.quit()
-            run.cancel()
-            await asyncio.wait([run])
+            try:
+                with contextlib.suppress(UsageError, TimeoutError):
+                    await session.quit()
+            finally:
+                run.cancel()
+                await wait_through(run)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import gc
 import re
@@ -121,33 +122,31 @@ async def _execute(
             events.replace(show)
             events.subscribe(log)
             expected = expected_sec(config, tasks, directory, lambda text: events.emit(Note(text=text)))
-            backend = engines.backend(settings)
-            outcome = await execute_run(
-                plan,
-                tasks,
-                directory,
-                setup.maker(chat),
-                events,
-                backend=backend,
-                earlier=earlier,
-                retry_errors=retry_errors,
-                gate=chat.outage if chat is not None else None,
-                expected_sec=expected,
-                pace=await begun_pace(config, chat, events),
-                calibrates=_calibration(plan, tasks),
-            )
+            backend, pace = engines.backend(settings), await begun_pace(config, chat, events)
+            ended = list[RunOutcome]()
+            with contextlib.suppress(asyncio.CancelledError):  # its outcome says that it was interrupted
+                await execute_run(
+                    plan,
+                    tasks,
+                    directory,
+                    setup.maker(chat),
+                    events,
+                    backend=backend,
+                    earlier=earlier,
+                    retry_errors=retry_errors,
+                    gate=chat.outage if chat is not None else None,
+                    expected_sec=expected,
+                    pace=pace,
+                    calibrates=_calibration(plan, tasks),
+                    on_end=ended.append,
+                )
     finally:
         if chat is not None:
             await chat.close()
     print_summary(directory, "line" if config.output.json_lines else "text")
-    _tell_what_was_kept(directory, outcome)
-    go_on = f"go on with: tbench resume {directory}{_also_tried_again(outcome)}"
-    if outcome.stopped is not None:
-        whose = f"{chat.url}: " if chat is not None and why_no_machine(backend) is None else ""
-        print_line(f"tbench: stopped: {whose}{outcome.stopped}; {go_on}", err=True)
-    elif outcome.interrupted:
-        print_line(f"tbench: interrupted; {go_on}", err=True)
-    return outcome
+    whose = f"{chat.url}: " if chat is not None and why_no_machine(backend) is None else ""
+    _tell_end(directory, ended[0], whose)
+    return ended[0]
 
 
 def _calibration(plan: RunPlan, tasks: TaskSet) -> CalibrationBeside:
@@ -236,6 +235,16 @@ def _also_tried_again(outcome: RunOutcome) -> str:
     errors = [result.error for result in outcome.results if result.error is not None]
     lost = {error.type for error in errors if error.type in ENDPOINT_ERRORS and not RetryErrors().wants(error)}
     return f" --retry-errors {' '.join(sorted(lost))}" if outcome.stopped is not None and lost else ""
+
+
+def _tell_end(directory: Path, outcome: RunOutcome, whose: str) -> None:
+    """Tell what is left on the engine, why the run has ended early, where it has, and how it goes on."""
+    _tell_what_was_kept(directory, outcome)
+    go_on = f"go on with: tbench resume {directory}{_also_tried_again(outcome)}"
+    if outcome.stopped is not None:
+        print_line(f"tbench: stopped: {whose}{outcome.stopped}; {go_on}", err=True)
+    elif outcome.interrupted:
+        print_line(f"tbench: interrupted; {go_on}", err=True)
 
 
 def _tell_what_was_kept(directory: Path, outcome: RunOutcome) -> None:

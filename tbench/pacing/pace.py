@@ -11,6 +11,7 @@ from dataclasses import replace
 from typing import Protocol
 
 from harness.errors import EndpointError
+from harness.turns import cancel
 from tbench.config.document import PacedConcurrency
 from tbench.pacing.controller import PaceController, first_number
 from tbench.pacing.load import NoMetrics, ServerLoad, of_all
@@ -93,9 +94,7 @@ class Pace:
             yield
         finally:
             if watching is not None:
-                watching.cancel()
-                with contextlib.suppress(asyncio.CancelledError):
-                    await watching
+                await cancel(watching)
 
     @property
     def recorded(self) -> PacedConcurrency:

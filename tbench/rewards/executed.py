@@ -7,7 +7,6 @@ size, retries and verdicts are those of `tbench run`.
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 import tempfile
 import uuid
@@ -231,8 +230,6 @@ async def run_trials(tasks: Sequence[Task], agent: Callable[[int], TrialAgent], 
                 events=Events(),
                 plans=plans,
             ).execute()
-    if outcome.interrupted:
-        raise asyncio.CancelledError
     if outcome.stopped is not None:
         raise EngineUnavailable(outcome.stopped)
     final = {result.trial: result for result in outcome.results if result.final}

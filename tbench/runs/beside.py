@@ -9,6 +9,7 @@ from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from typing import Protocol
 
+from harness.turns import cancel
 from tbench.errors import TbenchError
 from tbench.events import Event, TrialFinished, TrialPhase
 from tbench.runs.scheduling.admission import Admission, Demand, Likes, NodeBudget, NoMachine
@@ -142,7 +143,7 @@ class Calibrates(Protocol):
 async def calibrating(
     calibrates: Calibrates, spare: Spare, say: Say
 ) -> AsyncIterator[Callable[[bool], Awaitable[None]]]:
-    """A block in which the tasks of a run are measured; what it gives ends that, or waits for it.
+    """A block in which the tasks of a run are measured; what it gives ends that, or waits for it until cancelled.
 
     It comes to nothing where it fails, which costs the run nothing that it has.
     """
@@ -156,16 +157,17 @@ async def calibrating(
     beside = asyncio.create_task(measure(), name="calibration")
 
     async def end(is_cut_short: bool) -> None:
-        if is_cut_short or not calibrates.is_waited_for:
-            beside.cancel()
-        with contextlib.suppress(asyncio.CancelledError):
-            await beside
-        if words := calibrates.left_words():
-            say(words)
+        try:
+            if not is_cut_short and calibrates.is_waited_for:
+                await asyncio.wait({beside})
+        finally:
+            try:
+                await cancel(beside)
+            finally:
+                if words := calibrates.left_words():
+                    say(words)
 
     try:
         yield end
     finally:
-        beside.cancel()
-        with contextlib.suppress(asyncio.CancelledError):
-            await beside
+        await cancel(beside)

@@ -94,11 +94,13 @@ class RunControl:
             self._ended += event.result.final
         elif isinstance(event, TrialVerdict | TrialSettled) and event.result.final:
             self._over[f"{event.result.task}/{event.result.seed}"] = event.result
-        elif isinstance(event, TrialPhase) and (trial := self._trials.get(event.trial)):
-            trial.phase, trial.phase_began = event.phase, time.monotonic()
-            trial.debugged.changed()
-        elif isinstance(event, TrialStep) and (trial := self._trials.get(event.trial)):
-            trial.step, trial.line = event.step, event.line
+        elif isinstance(event, TrialPhase | TrialStep) and (trial := self._trials.get(event.trial)):
+            if event.attempt != trial.plan.attempt:
+                return  # an earlier one is still being torn down
+            if isinstance(event, TrialPhase):
+                trial.phase, trial.phase_began = event.phase, time.monotonic()
+            else:
+                trial.step, trial.line = event.step, event.line
             trial.debugged.changed()
 
     # -- that of whoever speaks to it --------------------------------------------------------------

@@ -7,7 +7,6 @@ values in results are therefore only a warning to whoever compares times.
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import os
 import re
 import time
@@ -18,6 +17,7 @@ from types import TracebackType
 from typing import Protocol, Self
 from weakref import WeakSet
 
+from harness.turns import cancel
 from tbench.results import HostSample
 
 EVERY_SEC = 5.0
@@ -126,9 +126,7 @@ class HostWatch:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         if self._task is not None:
-            self._task.cancel()
-            with contextlib.suppress(asyncio.CancelledError):
-                await self._task
+            await cancel(self._task)
 
     def observe(self) -> Observation:
         """An observation that begins now and is kept up to date for as long as somebody holds it."""

@@ -7,12 +7,13 @@ import contextlib
 import platform
 import time
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
+from harness.turns import wait_through
 from tbench import __version__
 from tbench.agents.trial_agent import TrialAgent
 from tbench.config.document import PlannedTask, RunDocument, RunPlan, Status, about_replies
@@ -20,7 +21,7 @@ from tbench.config.limits_in_force import EARLIER, lacking_limits
 from tbench.config.settings import RunConfig, Verify
 from tbench.control.server import controlled
 from tbench.errors import REWOUND, TrialError, UsageError
-from tbench.events import Events, Note, RunEnded, RunStarted, TrialPhase, TrialSettled
+from tbench.events import Events, Note, RunEnded, RunStarted, TrialSettled
 from tbench.pacing.pace import Pace
 from tbench.results import TrialResult
 from tbench.runs.beside import Calibrates, Spare, calibrating
@@ -37,12 +38,12 @@ from tbench.runs.redaction import hiding
 from tbench.runs.resume import EarlierRun, RetryErrors, resume
 from tbench.runs.scheduling.admission import Demand, NoMachine
 from tbench.runs.scheduling.machines import admission_to, why_no_machine
-from tbench.runs.scheduling.pool import run_all
+from tbench.runs.scheduling.pool import add_failure, run_all
 from tbench.runs.scheduling.stopping import Gate, Stopping
 from tbench.runs.scheduling.tries import Tries
 from tbench.runs.settling import known_of, settle
 from tbench.runs.trial import Trial
-from tbench.runs.trial_progress import TrialPlan
+from tbench.runs.trial_progress import TrialPlan, phase_of
 from tbench.sandbox.backend import Backend, Capacity, Compares, Copies, HoldsImages, Keeps, Snapshots, opened, require
 from tbench.sandbox.container_proxy import container_proxy
 from tbench.sandbox.node import nodes_of
@@ -55,8 +56,8 @@ from tbench.text import counted, names_shown
 from tbench.verify.calibration import architecture_of
 from tbench.verify.policy import VerifyPolicy
 
-Finish = Callable[["RunOutcome"], Awaitable[list[TrialResult]]]
-"""Gives the results after all, when no trial is left."""
+End = Callable[[bool], Awaitable[None]]
+"""Ends what goes on beside a run that has no trial left, or waits for it; gets whether the run was cut short."""
 
 
 @dataclass(frozen=True)
@@ -65,6 +66,7 @@ class RunOutcome:
 
     results: list[TrialResult]
     interrupted: bool
+    """Whether it was cancelled before all of its trials were done."""
     stopped: str | None = None
     """Why it stopped by itself, if it did."""
 
@@ -114,6 +116,8 @@ class Run:
         self._results: list[TrialResult] = []
         self._teardowns: set[asyncio.Task[None]] = set()
         self._bugs: list[BaseException] = []
+        self.outcome = RunOutcome([], interrupted=True)
+        """What the run has come to, also where it was cancelled."""
         self._dropping = Dropping(backend, self._plans) if plan.config.sandbox.drop_images else None
         self._stopping = Stopping(len(self._plans), gate, say, machines=lambda: why_no_machine(backend))
         self.control = RunControl(
@@ -134,31 +138,47 @@ class Run:
         events.subscribe(self.spare.on_event)
         events.subscribe(self._stopping.on_event)
 
-    async def execute(self, finish: Finish | None = None) -> RunOutcome:
-        """Run all trials; when cancelled, clean up and return the results so far.
+    async def execute(
+        self,
+        end: End | None = None,
+        settled: Callable[[list[TrialResult]], list[TrialResult]] = lambda results: results,
+    ) -> RunOutcome:
+        """Run all trials. When cancelled it cleans up, `outcome` is what it has come to, and then that is raised.
 
-        What `finish` gives are the results after all; it gets them before the run is told to have ended.
+        At the end `end` is called; then `settled` gives the results after all, before the run is told to have ended.
         """
         self._events.emit(RunStarted(run=self._plan.run, trials=len(self._plans)))
-        interrupted = False
+        cancelled: asyncio.CancelledError | None = None
         try:
-            pacing = self._pace.keeping(self.control) if self._pace is not None else contextlib.nullcontext()
-            async with self._host or contextlib.nullcontext(), pacing:
-                await run_all(self._plans, self._run_trial, self.control.slots)
-        except asyncio.CancelledError:
-            interrupted = True
-        finally:
-            await self._finish_teardowns()
+            await self._run_trials()
+        except asyncio.CancelledError as error:
+            cancelled = error
         if self._dropping is not None and self._dropping.words:
             self._events.emit(Note(text=self._dropping.words))
         if self._bugs:
             raise self._bugs[0]
         stopped = self._stopping.reason
-        outcome = RunOutcome(self._results, interrupted, stopped)
-        if finish is not None:
-            outcome = replace(outcome, results=await finish(outcome))
-        self._events.emit(RunEnded(interrupted=interrupted or stopped is not None))
-        return outcome
+        if end is not None:
+            try:
+                await end(cancelled is not None or stopped is not None)
+            except asyncio.CancelledError as error:
+                cancelled = error
+        self.outcome = RunOutcome(settled(self._results), self.outcome.interrupted, stopped)
+        self._events.emit(RunEnded(interrupted=_status(self.outcome) != "finished"))
+        if cancelled is not None:
+            raise cancelled
+        return self.outcome
+
+    async def _run_trials(self) -> None:
+        """Run all trials, and return when the last container is removed, also when cancelled."""
+        try:
+            pacing = self._pace.keeping(self.control) if self._pace is not None else contextlib.nullcontext()
+            async with self._host or contextlib.nullcontext(), pacing:
+                await run_all(self._plans, self._run_trial, self.control.slots, self._bugs)
+                self.outcome = replace(self.outcome, interrupted=False)
+        finally:
+            # Removals are bounded; an interruption while they go on must not abandon them.
+            await wait_through(*self._teardowns)
 
     def _at_once(self) -> int:
         """How many trials may be under way at once, also later where a model's servers decide it."""
@@ -184,7 +204,7 @@ class Run:
 
     async def _attempt(self, plan: TrialPlan, tries: Tries) -> TrialResult | None:
         """The result of one attempt; None where the run is stopping."""
-        self._events.emit(TrialPhase(trial=plan.trial, task=plan.task_name, seed=plan.seed, phase="queued"))
+        self._events.emit(phase_of(plan, "queued"))
         queued = time.monotonic()
         try:
             async with self._admission.admit(self._demand(plan), tries.likes(plan.task_name), tries.avoided) as budget:
@@ -240,13 +260,7 @@ class Run:
     def _torn_down(self, teardown: asyncio.Task[None]) -> None:
         self._teardowns.discard(teardown)
         if not teardown.cancelled() and (bug := teardown.exception()) is not None:
-            self._bugs.append(bug)
-
-    async def _finish_teardowns(self) -> None:
-        while self._teardowns:
-            # Removals are bounded; an interruption while they go on must not abandon them.
-            with contextlib.suppress(asyncio.CancelledError):
-                await asyncio.wait(list(self._teardowns))
+            add_failure(self._bugs, bug)
 
 
 def verify_policy(config: RunConfig) -> VerifyPolicy:
@@ -347,13 +361,15 @@ async def execute_run(
     expected_sec: Mapping[str, float] = MappingProxyType({}),
     pace: Pace | None = None,
     calibrates: Calibrates | None = None,
+    on_end: Callable[[RunOutcome], None] = lambda _: None,
 ) -> RunOutcome:
     """Execute a run from start to end: directory, backend, trials, final run.json. Raises UsageError.
 
     With `earlier` it goes on where that ended: with the trials that have no verdict, and those that `retry_errors`
-    names. When cancelled it cleans up and returns the results so far. `waits` and `known` are
+    names. `waits` and `known` are
     those of Run, `expected_sec` that of plan_trials. `pace` has begun. In what room is left, `calibrates` measures
-    the tasks; results are held to what is known of them at the end.
+    the tasks; results are held to what is known of them at the end. When cancelled it cleans up, writes what there is,
+    and raises that; `on_end` gets the outcome in any case.
     """
 
     def say(text: str) -> None:
@@ -365,22 +381,12 @@ async def execute_run(
     hide = hiding(tasks.tasks, proxy=container_proxy(plan.config.sandbox.container_proxy))
     store = RunStore.create(directory, document, hide) if earlier is None else RunStore.open(directory, hide)
     events.subscribe(store.on_event)
-    if tasks.origin is not None:
-        say(tasks.origin.words)
-    refused = refusals(tasks_as_configured(tasks, plan.config), plan.config.agent.name, backend.capacity().gpus)
-    for name, error in refused.items():
-        say(refusal_words(name, error))
-    able = [task for task in tasks.tasks if task.name not in refused]
-    if words := about_withheld((wish for task in able for wish in task.wishes), plan.config.sandbox.allow_env):
-        say(words)
-    if lacking := [task.name for task in able if task.left_out]:
-        say(f".gitignore keeps files of {names_shown(lacking)} out of containers: 'tbench task check' names them")
+    able = _able(tasks, plan.config, backend, say)
     plans, standing = plan_trials(tasks, plan, expected_sec), list[TrialResult]()
     if earlier is not None:
         plans, standing = resume(store, plans, retry_errors or RetryErrors(choice=plan.config.schedule.retry_choice))
         say(f"{directory}: {len(standing)} of {len(plans) + len(standing)} trials stand, {len(plans)} are left")
         store.write_document(document)
-    outcome = RunOutcome([], interrupted=True)
     status: Status = "failed"
     held = _HeldToOracles(plan, tasks, backend, store, events, standing, document, calibrates)
     try:
@@ -405,14 +411,15 @@ async def execute_run(
                 pace=pace,
             )
             async with controlled(directory, run.control, say):
-                outcome = await held.executed(run)
-        status = _status(outcome)
+                await held.execute(run)
+        status = _status(held.outcome)
     except asyncio.CancelledError:
-        # Before the first trial: afterwards the run itself takes care of it.
-        status = "interrupted"
+        status = _status(held.outcome)
+        raise
     finally:
+        outcome = replace(held.outcome, results=[*held.standing, *held.outcome.results])
         ending = {
-            **about_replies(plan, [*held.standing, *outcome.results]),
+            **about_replies(plan, outcome.results),
             "status": status,
             "stopped": outcome.stopped,
             "engine": _described(backend, before),
@@ -421,7 +428,23 @@ async def execute_run(
             "tasks": planned_tasks(tasks, backend, document),
         }
         _close(store, document.model_copy(update=ending), say)
-    return replace(outcome, results=[*held.standing, *outcome.results])
+        on_end(outcome)
+    return outcome
+
+
+def _able(tasks: TaskSet, config: RunConfig, backend: Backend, say: Callable[[str], None]) -> list[Task]:
+    """The tasks that can be run; `say` is told of the others, and of what these lack."""
+    if tasks.origin is not None:
+        say(tasks.origin.words)
+    refused = refusals(tasks_as_configured(tasks, config), config.agent.name, backend.capacity().gpus)
+    for name, error in refused.items():
+        say(refusal_words(name, error))
+    able = [task for task in tasks.tasks if task.name not in refused]
+    if words := about_withheld((wish for task in able for wish in task.wishes), config.sandbox.allow_env):
+        say(words)
+    if lacking := [task.name for task in able if task.left_out]:
+        say(f".gitignore keeps files of {names_shown(lacking)} out of containers: 'tbench task check' names them")
+    return able
 
 
 @dataclass
@@ -438,20 +461,18 @@ class _HeldToOracles:
     before: RunDocument
     calibrates: Calibrates | None
     unhealthy: dict[str, str] | None = None
+    outcome: RunOutcome = field(default_factory=lambda: RunOutcome([], interrupted=True))
 
-    async def executed(self, run: Run) -> RunOutcome:
-        """The outcome of a run whose tasks are measured beside it, and whose results are settled at its end."""
-        if self.calibrates is None:
-            return await run.execute()
-        async with calibrating(self.calibrates, run.spare, self._say) as end:
-
-            async def finish(outcome: RunOutcome) -> list[TrialResult]:
-                # A run that removes its last containers hears of a cancellation, and comes to its end all the same.
-                task = asyncio.current_task()
-                await end(_status(outcome) != "finished" or (task is not None and bool(task.cancelling())))
-                return self._settled(outcome.results)
-
-            return await run.execute(finish)
+    async def execute(self, run: Run) -> None:
+        """Execute a run whose tasks are measured beside it, and whose results are settled at its end."""
+        try:
+            if self.calibrates is None:
+                await run.execute()
+                return
+            async with calibrating(self.calibrates, run.spare, self._say) as end:
+                await run.execute(end, self._settled)
+        finally:
+            self.outcome = run.outcome
 
     def _settled(self, results: list[TrialResult]) -> list[TrialResult]:
         """These results, and those that stand, as they are beside what is known of their tasks by now."""

@@ -16,9 +16,10 @@ from pathlib import Path
 from typing import Any, get_args
 
 from harness.terminal import Terminal
+from harness.turns import all_of
 from tbench.agents.trial_agent import TrialAgent, Workplace
 from tbench.errors import TrialError
-from tbench.events import Events, Phase, TrialFinished, TrialPhase, TrialStep, TrialTaskStep, TrialVerdict
+from tbench.events import Events, Phase, TrialFinished, TrialStep, TrialTaskStep, TrialVerdict
 from tbench.results import ErrorInfo, TrialResult
 from tbench.runs.host import HostWatch, Observation
 from tbench.runs.live.controlled_trial import ControlledTrial
@@ -27,7 +28,7 @@ from tbench.runs.part import TrialPart
 from tbench.runs.preflight import refusal
 from tbench.runs.redaction import hiding
 from tbench.runs.task_steps import prepare_step, why_stopped
-from tbench.runs.trial_progress import TrialPlan, TrialProgress
+from tbench.runs.trial_progress import TrialPlan, TrialProgress, phase_of
 from tbench.sandbox.backend import Backend, HasLogs, Keeps, Sandbox, Snapshots, use_network
 from tbench.sandbox.node import Node
 from tbench.storage.run_files import REPLAYED_NAME, step_directory
@@ -167,6 +168,7 @@ class Trial:
         self._events.emit(
             TrialTaskStep(
                 trial=plan.trial,
+                attempt=plan.attempt,
                 task=plan.task_name,
                 seed=plan.seed,
                 name=name,
@@ -200,13 +202,8 @@ class Trial:
         if verifier is None:
             await self._work(part)
             return
-        try:
-            async with asyncio.TaskGroup() as group:
-                # Without anything to verify in, the agent's work would come to no verdict: it ends at once.
-                group.create_task(self._backend.prepare(verifier))
-                await self._work(part)
-        except BaseExceptionGroup as failures:
-            raise failures.exceptions[0] from None
+        # Without anything to verify in, the agent's work would come to no verdict: it ends at once.
+        await all_of(self._work(part), self._backend.prepare(verifier))
 
     async def _work(self, part: TrialPart) -> None:
         assert self._sandbox is not None
@@ -418,8 +415,8 @@ class Trial:
             await asyncio.shield(asyncio.gather(*(each.remove() for each in left)))
 
     def _enter(self, phase: Phase) -> None:
-        plan = self._plan
-        self._events.emit(TrialPhase(trial=plan.trial, task=plan.task_name, seed=plan.seed, phase=phase))
+        self._events.emit(phase_of(self._plan, phase))
 
     def _on_step(self, step: int, line: str) -> None:
-        self._events.emit(TrialStep(trial=self._plan.trial, step=step, line=one_line(self._hide(line), 200)))
+        shown = one_line(self._hide(line), 200)
+        self._events.emit(TrialStep(trial=self._plan.trial, attempt=self._plan.attempt, step=step, line=shown))

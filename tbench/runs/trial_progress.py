@@ -8,6 +8,7 @@ from datetime import UTC, datetime
 
 from harness.replies import RepliesSeen
 from harness.trajectory import Usage
+from tbench.events import Phase, TrialPhase
 from tbench.results import NOTHING_SEEN, ErrorInfo, HostSample, ImageOrigin, Timings, TrialResult
 from tbench.runs.part import TrialPart
 from tbench.runs.task_steps import integrity_of, metrics_of, reward_of, reward_of_all, task_steps
@@ -25,6 +26,11 @@ class TrialPlan:
     invalid: str = ""
     attempt: int = 1
     """The number of the next attempt: above 1 where earlier ones were cut short or had an error."""
+
+
+def phase_of(plan: TrialPlan, phase: Phase) -> TrialPhase:
+    """The event that the attempt of a plan enters a phase."""
+    return TrialPhase(trial=plan.trial, attempt=plan.attempt, task=plan.task_name, seed=plan.seed, phase=phase)
 
 
 @dataclass

@@ -80,6 +80,8 @@ class WatchedRun:
         match event:
             case RunStarted():
                 self._start(event.trials)
+            case TrialPhase() | TrialTaskStep() | TrialStep() if self._is_past(event.trial, event.attempt):
+                pass
             case TrialPhase():
                 self._enter(event, now)
                 yield event.trial
@@ -106,6 +108,10 @@ class WatchedRun:
             case _:
                 pass
 
+    def _is_past(self, name: str, attempt: int) -> bool:
+        """Whether a later attempt at the trial has begun: an earlier one may still be being torn down."""
+        return (trial := self.trials.get(name)) is not None and attempt < trial.attempt
+
     def _start(self, left: int) -> None:
         """Begin, or go on: then as many results as are to be made again do not stand."""
         self.is_over, self.is_away = False, False
@@ -122,7 +128,7 @@ class WatchedRun:
         if event.phase == "queued":
             self._ended.pop(event.trial, None)
             self.trials.pop(event.trial, None)
-            self.trials[event.trial] = RunningTrial(self.path, event.trial, event.task, event.seed)
+            self.trials[event.trial] = RunningTrial(self.path, event.trial, event.task, event.seed, event.attempt)
         trial = self.trials.get(event.trial)
         if trial is None or trial.ended is not None:
             return

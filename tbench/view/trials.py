@@ -9,15 +9,13 @@ from typing import Any, Literal
 
 from tbench.results import TrialResult
 from tbench.reward import canonical
-from tbench.storage.run_files import attempts, step_directory, trial_directory
+from tbench.storage.run_files import step_directory, trial_directory
 from tbench.view.casts import cast_head, cast_piece
 from tbench.view.grid import Line
 from tbench.view.screen import TileScreen
 
 TILE_ROWS, TILE_COLUMNS = 16, 100
 _TILE_BYTES = 1 << 15
-_CLOCK_SEC = 5.0
-"""By how much the begin of a recording may lie before that of its trial: its time is in whole seconds."""
 CAST_NAME = "session.cast"
 Mark = Literal["pass", "partial", "fail", "error"]
 """How a trial ended, as the classes of the style sheet have it."""
@@ -60,6 +58,7 @@ class RunningTrial:
     trial: str
     task: str
     seed: int
+    attempt: int
     phase: str = "queued"
     part: str = ""
     """The step of its task that is under way, of how many, where there are several."""
@@ -100,14 +99,12 @@ class RunningTrial:
         return self._directory
 
     def _found_directory(self) -> Path | None:
-        first = trial_directory(self.run, self.task, self.seed)
-        if not first.resolve().is_relative_to((self.run / "trials").resolve()):
+        directory = trial_directory(self.run, self.task, self.seed, self.attempt)
+        if not directory.resolve().is_relative_to((self.run / "trials").resolve()):
             return None  # a journal that names a task as no task is called
-        if not first.is_dir():
+        if not directory.is_dir():
             return None
-        found = attempts(self.run, self.task, self.seed)
-        latest = found[max(found)] if found else first
-        return latest if self.part_name is None else step_directory(latest, self.part_name)
+        return directory if self.part_name is None else step_directory(directory, self.part_name)
 
     @property
     def cast(self) -> Path | None:
@@ -134,9 +131,6 @@ class RunningTrial:
     def _draw(self, file: Path, size: int) -> None:
         if size < self._end or self.screen is None:
             if (head := cast_head(file)) is None:
-                return
-            if (head.begun_at or 0.0) < (self.since or 0.0) - _CLOCK_SEC:  # that of an earlier attempt
-                self._directory = None
                 return
             self.screen, self._end = TileScreen(head.columns, head.rows), 0
             self.since = self.since or head.begun_at

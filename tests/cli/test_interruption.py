@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import json
 import os
@@ -13,9 +14,12 @@ import tempfile
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from fault_server import FaultServer
+from lost_trials import lost_trial
 from replay_steps import record, write_dataset
 
 TBENCH = str(Path(sys.executable).with_name("tbench"))
@@ -152,3 +156,21 @@ def test_an_extraction_that_waits_for_its_endpoint_can_be_interrupted(
     assert done.returncode == 130, done
     assert "Traceback" not in done.stderr
     assert "interrupted" in done.stderr
+
+
+@pytest.mark.engine
+@pytest.mark.slow
+@pytest.mark.parametrize("command", ["blame --k 1", "fork --at-step 3"])
+def test_trials_that_are_done_again_end_with_ctrl_c_and_no_others_begin(
+    interrupted: Any, make_task: Any, tools_volume: str, tmp_path: Path, command: str
+) -> None:
+    with contextlib.closing(FaultServer()) as server:
+        trial = asyncio.run(lost_trial(server, make_task, tmp_path / "lost"))
+        asked = SimpleNamespace(reached=threading.Event())
+        server.answer_by(lambda _: asked.reached.set())
+        name, *options = command.split()
+        done = interrupted(asked, name, trial, *options, "-o", str(tmp_path / "again"))
+    assert (done.returncode, done.stdout) == (130, ""), done
+    assert "Traceback" not in done.stderr and "stopping: containers are being removed" in done.stderr
+    statuses = [json.loads(path.read_text())["status"] for path in (tmp_path / "again").rglob("run.json")]
+    assert statuses == ["interrupted"]

@@ -41,8 +41,8 @@ def test_a_coloured_line_keeps_its_colours_and_nothing_else_that_steers() -> Non
 
 def test_the_live_table_shows_what_it_quotes_and_obeys_nothing_of_it() -> None:
     view, out = LiveView(), io.StringIO()
-    view(TrialPhase(trial="t", task=f"task{HOSTILE}", seed=0, phase="agent"))
-    view(TrialStep(trial="t", step=1, line=f"[red]{HOSTILE}"))
+    view(TrialPhase(trial="t", attempt=1, task=f"task{HOSTILE}", seed=0, phase="agent"))
+    view(TrialStep(trial="t", attempt=1, step=1, line=f"[red]{HOSTILE}"))
     view(Note(text=f"[/note]{HOSTILE}"))
     Console(file=out, force_terminal=True, color_system=None, width=200).print(view.render(200, 40))
     said = out.getvalue()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import time
 from collections.abc import Awaitable, Callable
 
@@ -128,3 +129,46 @@ async def test_a_clock_without_a_limit_can_be_stopped() -> None:
         with clock.stopped():
             await asyncio.sleep(0.01)
         assert clock.waited_sec > 0
+
+
+@pytest.mark.parametrize("stops", ["within the query", "around the query", "in a stop"])
+async def test_a_moment_that_is_waiting_for_two_reasons_counts_once(stops: str) -> None:
+    async with Clock(60) as clock:
+
+        async def held() -> Reply:
+            with clock.stopped():
+                await asyncio.sleep(0.05)
+            raise EndpointUnavailable("refused")
+
+        started = time.monotonic()
+        with contextlib.suppress(EndpointUnavailable):
+            if stops == "within the query":
+                await clock.ask(held, PATIENCE_SEC)
+            elif stops == "around the query":
+                with clock.stopped():
+                    await clock.ask(failing(EndpointUnavailable("refused"), after_sec=0.05), PATIENCE_SEC)
+            else:
+                with clock.stopped():
+                    await held()
+        took = time.monotonic() - started
+    assert 0.04 < clock.waited_sec <= took
+
+
+@pytest.mark.parametrize("within", ["its begin", "its end", "both"])
+async def test_what_an_outage_puts_off_is_put_off_also_while_the_clock_is_stopped(within: str) -> None:
+    async def outage(may_stop: str, seconds: float) -> None:
+        with clock.stopped() if within in (may_stop, "both") else contextlib.nullcontext():
+            clock.shift(seconds)
+
+    async with asyncio.timeout(10):
+        async with Clock(5) as clock:
+            await outage("its begin", 600)
+            await outage("its end", 10 - 600)  # it took ten seconds
+            await asyncio.sleep(0.01)
+        assert not clock.expired
+        with pytest.raises(TimeoutError):
+            async with Clock(0.01) as clock:
+                await outage("its begin", 600)
+                await outage("its end", -600)  # it was none
+                await asyncio.Future()
+    assert clock.expired

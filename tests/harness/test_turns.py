@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import asyncio
 
-from harness.turns import Turns
+import pytest
+from lost_cancellations import moments_lost
+
+from harness.turns import Turns, all_of, cancel, wait_through
 
 
 async def count_turns(turns: list[int]) -> None:
@@ -36,3 +39,74 @@ async def test_who_is_cancelled_while_waiting_holds_nobody_up() -> None:
     await asyncio.wait(waiting)
     assert [task.cancelled() for task in waiting] == [True, False, False, True, False]
     await asyncio.wait_for(turns.take(), 20)
+
+
+class Tidies:
+    """A task that takes some turns to end after it was cancelled."""
+
+    def __init__(self) -> None:
+        self.has_tidied = False
+
+    async def work(self) -> None:
+        try:
+            await asyncio.Future()
+        finally:
+            for _ in range(4):
+                await asyncio.sleep(0)
+            self.has_tidied = True
+
+
+async def test_no_cancellation_is_lost_while_a_task_is_ended_and_the_task_comes_to_its_end() -> None:
+    begun = list[Tidies]()
+
+    async def work() -> None:
+        begun.append(Tidies())
+        child = asyncio.create_task(begun[-1].work())
+        await asyncio.sleep(0)
+        await cancel(child)
+
+    assert await moments_lost(work) == []
+    # The first two are cancelled before they begin.
+    assert all(each.has_tidied for each in begun[2:])
+
+
+async def test_what_others_make_is_waited_for_however_often_the_waiter_is_cancelled() -> None:
+    may_end = asyncio.Event()
+    making = asyncio.create_task(may_end.wait())
+    waiting = asyncio.create_task(wait_through(making))
+    for _ in range(3):
+        await asyncio.sleep(0)
+        waiting.cancel()
+    await asyncio.sleep(0)
+    assert not waiting.done()
+    may_end.set()
+    await asyncio.wait({waiting})
+    assert waiting.cancelled() and making.result()
+
+
+async def test_what_a_task_raised_is_raised_where_it_is_ended() -> None:
+    async def fail() -> None:
+        raise ValueError("a bug")
+
+    child = asyncio.create_task(fail())
+    await asyncio.sleep(0)
+    with pytest.raises(ValueError, match="a bug"):
+        await cancel(child)
+
+
+async def test_the_first_failure_ends_what_is_done_beside_it_and_no_cancellation_is_lost_meanwhile() -> None:
+    begun = list[Tidies]()
+
+    async def fail() -> None:
+        await asyncio.sleep(0)
+        raise ValueError("a failure")
+
+    async def work() -> None:
+        begun.append(Tidies())
+        with pytest.raises(ValueError, match="a failure"):
+            await all_of(begun[-1].work(), fail())
+
+    await work()
+    assert begun[0].has_tidied
+    assert await moments_lost(work) == []
+    await all_of()

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 import pytest
+from lost_cancellations import moments_lost
 
 from harness.errors import EndpointUnavailable
 from tbench.config.document import PacedConcurrency
@@ -156,3 +157,13 @@ async def test_a_person_s_word_holds() -> None:
 async def test_a_run_without_a_model_has_a_fixed_number() -> None:
     said = list[str]()
     assert await a_pace(said).begin() == 16 and said == ["-n auto: stays at 16 trials at once"]
+
+
+async def test_no_cancellation_is_lost_at_the_end_of_a_run_that_was_paced() -> None:
+    async def keep() -> None:
+        async with pace.keeping(Run(number)):
+            await asyncio.sleep(0)
+
+    pace = a_pace([], Server(metrics))
+    number = await pace.begin()
+    assert await moments_lost(keep) == []

@@ -11,6 +11,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from lost_cancellations import moments_lost
 
 from tbench.results import HostSample
 from tbench.runs.host import HostWatch, Reading, ThisMachine
@@ -132,3 +133,11 @@ async def test_deadlines_are_counted_on_a_clock_that_stands_still_in_a_suspend()
     assert time.get_clock_info("monotonic").implementation == "clock_gettime(CLOCK_MONOTONIC)"
     before = time.monotonic()
     assert before <= asyncio.get_running_loop().time() <= time.monotonic()
+
+
+async def test_no_cancellation_is_lost_at_the_end_of_a_watch() -> None:
+    async def watch() -> None:
+        async with HostWatch(Played(CALM, *[CALM] * 100)):
+            await asyncio.sleep(0)
+
+    assert await moments_lost(watch) == []

@@ -15,7 +15,9 @@ from typing import Any
 
 import pytest
 from fake_tmux import FakeTmux
+from live_runs import RunBeingWritten
 from pydantic import ValidationError
+from rich.console import Console
 from run_plans import A_MODEL, a_document, a_plan
 
 from harness.fakes import ScriptedModel
@@ -24,10 +26,11 @@ from harness.protocols import load_protocol
 from harness.trajectory import Outcome
 from tbench.agents.model_agent import ModelAgent
 from tbench.agents.trial_agent import AgentReport, NopAgent, TrialAgent, Workplace
+from tbench.cli.progress.live import LiveView
 from tbench.config.document import RunPlan
 from tbench.config.settings import RunConfig
 from tbench.errors import TrialError, UsageError
-from tbench.events import Event, Events, TrialFinished
+from tbench.events import Event, Events, TrialFinished, TrialPhase
 from tbench.results import ImageOrigin, TrialResult
 from tbench.runs.plan import plan_trials
 from tbench.runs.resume import EarlierRun
@@ -39,6 +42,7 @@ from tbench.storage.run_store import RunStore
 from tbench.tasks.environment import Environment
 from tbench.tasks.sources import TaskSet, read_tasks
 from tbench.tasks.task import Task
+from tbench.view.run_state import RunFacts, WatchedRun
 
 MakeTask = Any
 EIGHT_CPUS = Capacity(8, 1e6)
@@ -375,8 +379,9 @@ async def test_an_interrupted_run_keeps_what_has_finished_and_removes_the_rest(b
         for _ in range(3):
             await reached.acquire()
         running.cancel()
-        outcome = await running
-    assert outcome.interrupted
+        await asyncio.wait({running})
+    outcome = run.outcome
+    assert running.cancelled() and outcome.interrupted
     assert finished == [result.task for result in outcome.results] == ["alpha"]
     assert bench.sandboxes.left == []
     done = Finished(outcome, bench.directory, bench.seen)
@@ -390,8 +395,71 @@ async def test_a_run_interrupted_at_once_has_no_results_and_no_sandboxes(bench: 
     async with asyncio.timeout(20):
         await asyncio.sleep(0)
         running.cancel()
-        outcome = await running
-    assert (outcome.interrupted, outcome.results, bench.sandboxes.left) == (True, [], [])
+        await asyncio.wait({running})
+    assert running.cancelled()
+    assert (run.outcome.interrupted, run.outcome.results, bench.sandboxes.left) == (True, [], [])
+
+
+async def test_an_attempt_is_seen_and_paused_while_the_one_before_it_is_still_torn_down(
+    bench: Bench, tasks: TaskSet, tmp_path: Path
+) -> None:
+    at_work, may_end = asyncio.Event(), asyncio.Event()
+    removed = asyncio.Semaphore(0)
+    live = LiveView()
+
+    class Slow(FakeSandbox):
+        async def remove(self) -> None:
+            await at_work.wait()
+            await super().remove()
+
+    class FailsOnce(NopAgent):
+        attempts = 0
+
+        async def work(self, place: Workplace) -> AgentReport:
+            FailsOnce.attempts += 1
+            if FailsOnce.attempts == 1:
+                raise TrialError("sandbox_lost", "gone")
+            at_work.set()
+            await may_end.wait()
+            return await super().work(place)
+
+    def note(event: Event) -> None:
+        live(event)
+        if isinstance(event, TrialPhase) and event.phase == "done":
+            removed.release()
+
+    bench.make_sandbox = lambda _: Slow()
+    alpha = TaskSet(tasks.tasks[:1], {})
+    run = bench.prepare(alpha, plan_of(seeds=(0,), retries=1), agent=FailsOnce, subscriber=note)
+    running = asyncio.create_task(run.execute())
+    async with asyncio.timeout(20):
+        await removed.acquire()
+        watched = WatchedRun(bench.directory, RunFacts("r", 1, 1), bench.directory / "journal.jsonl")
+        watched.follow(None)
+        assert [(each.attempt, each.phase) for each in watched.trials.values()] == [(2, "agent")]
+        assert [(each.attempt, each.phase) for each in run.control.state().trials] == [(2, "agent")]
+        assert run.control.pause("alpha", now=False) == "alpha/0: is held at its next model call"
+        console = Console(file=io.StringIO(), width=80, height=24)
+        with console.capture() as shown:
+            console.print(live.render(80, 24))
+        assert "alpha · 0  agent" in shown.get()
+        may_end.set()
+        await running
+
+    # Tests of the viewer have journals that are written to look like a run's.
+    with RunBeingWritten(tmp_path / "written", ("alpha",), seeds=1) as written:
+        written.begin("alpha", 0)
+        written.judge("alpha", 0, None, final=False)
+        written.begin("alpha", 0, attempt=2)
+        written.judge("alpha", 0, 1.0)
+        written.end()
+    assert told_by(tmp_path / "written") == told_by(bench.directory)
+
+
+def told_by(run: Path) -> list[tuple[str, int | None, str | None]]:
+    """The events of a journal: their kinds, attempts and phases, in order."""
+    events = [json.loads(line) for line in (run / "journal.jsonl").read_text().splitlines()]
+    return [(each["kind"], each.get("result", each).get("attempt"), each.get("phase")) for each in events]
 
 
 async def test_an_interruption_during_a_teardown_loses_nothing(bench: Bench, tasks: TaskSet) -> None:
@@ -411,8 +479,9 @@ async def test_an_interruption_during_a_teardown_loses_nothing(bench: Bench, tas
         running.cancel()
         await asyncio.sleep(0)
         may_go.set()
-        outcome = await running
-    assert [result.reward for result in outcome.results] == [1.0]
+        await asyncio.wait({running})
+    assert running.cancelled() and not run.outcome.interrupted  # it came to its end all the same
+    assert [result.reward for result in run.outcome.results] == [1.0]
     assert bench.sandboxes.left == []
 
 
@@ -449,6 +518,19 @@ async def test_a_subscriber_that_fails_stops_the_run_loudly_and_leaves_no_sandbo
             await run.execute()
     assert bench.sandboxes.made
     assert bench.sandboxes.left == []
+
+
+async def test_no_bug_at_a_trials_end_hides_another(bench: Bench, tasks: TaskSet) -> None:
+    def fail(event: Event) -> None:
+        if event.kind == "trial_finished":
+            raise LookupError(event.result.task)
+
+    run = bench.prepare(tasks, plan_of(seeds=(0,)), subscriber=fail)
+    async with asyncio.timeout(20):
+        with pytest.raises(LookupError) as raised:
+            await run.execute()
+    told = [str(raised.value), *(note.rpartition(": ")[2] for note in raised.value.__notes__)]
+    assert sorted(told) == ["alpha", "beta", "gamma"]
 
 
 # -- the backend ----------------------------------------------------------------------------------
@@ -501,14 +583,52 @@ class NeverReady(FakeBackend):
 
 
 async def test_a_run_that_is_cancelled_before_its_first_trial_is_interrupted(tasks: TaskSet, tmp_path: Path) -> None:
-    backend = NeverReady()
-    running = asyncio.create_task(execute_run(plan_of(), tasks, tmp_path / "run", NopAgent, Events(), backend=backend))
+    backend, ended = NeverReady(), list[RunOutcome]()
+    running = asyncio.create_task(
+        execute_run(plan_of(), tasks, tmp_path / "run", NopAgent, Events(), backend=backend, on_end=ended.append)
+    )
     await backend.opening.wait()
     running.cancel()
-    outcome = await running
-    assert (outcome.results, outcome.interrupted) == ([], True)
+    await asyncio.wait({running})
+    assert running.cancelled() and [(each.results, each.interrupted) for each in ended] == [([], True)]
     assert json.loads((tmp_path / "run" / "run.json").read_text())["status"] == "interrupted"
     assert not backend.is_open
+
+
+async def test_a_time_limit_around_runs_one_after_another_ends_them_and_keeps_what_was_done(
+    tasks: TaskSet, tmp_path: Path
+) -> None:
+    reached, ended = asyncio.Semaphore(0), list[RunOutcome]()
+
+    async def runs() -> None:
+        for number in range(3):
+            await execute_run(
+                plan_of(seeds=(0,)),
+                tasks,
+                tmp_path / f"run-{number}",
+                lambda: StuckIn({"gamma"}, reached),
+                Events(),
+                backend=FakeBackend(),
+                on_end=ended.append,
+            )
+
+    async def limited() -> None:
+        async with asyncio.timeout(None) as limit, asyncio.TaskGroup() as group:
+            group.create_task(strike(limit))
+            await runs()
+
+    async def strike(limit: asyncio.Timeout) -> None:
+        await reached.acquire()
+        limit.reschedule(0)
+
+    with pytest.raises(TimeoutError):
+        await limited()
+    assert not (tmp_path / "run-1").exists()
+    assert json.loads((tmp_path / "run-0/run.json").read_text())["status"] == "interrupted"
+    lines = (tmp_path / "run-0/results.jsonl").read_text().splitlines()
+    assert [json.loads(line)["task"] for line in lines] == ["alpha", "beta"]
+    (outcome,) = ended
+    assert outcome.interrupted and len(outcome.results) == 2
 
 
 async def test_run_json_says_where_the_sandboxes_were(tasks: TaskSet, tmp_path: Path) -> None:

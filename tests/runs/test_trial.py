@@ -251,7 +251,7 @@ async def test_the_agent_gets_the_tasks_limit_its_seed_and_its_directory(bench: 
     made = bench()
     await made.run(Task.read(make_task(toml="[agent]\ntimeout_sec = 12.5\n")), ScriptedAgent(look))
     assert (places[0].timeout_sec, places[0].seed, places[0].directory) == (12.5, 3, made.directory)
-    assert TrialStep(trial="small-task.s3.x", step=1, line="$ ls") in made.seen
+    assert TrialStep(trial="small-task.s3.x", attempt=1, step=1, line="$ ls") in made.seen
 
 
 async def test_an_agent_timeout_is_judged(bench: MakeBench, make_task: MakeTask) -> None:

@@ -35,14 +35,15 @@ class Harm:
         self._run = run
         self._chance = chance
         self._last_step = last_step
-        self._working: set[str] = set()
+        self._working: dict[str, int] = {}
+        """The attempt of each trial that is at such a step."""
 
     def __call__(self, event: Event) -> None:
         match event:
             case TrialStep() if event.step <= self._last_step:
-                self._working.add(event.trial)
-            case TrialStep() | TrialPhase():
-                self._working.discard(event.trial)
+                self._working[event.trial] = event.attempt
+            case TrialStep() | TrialPhase() if self._working.get(event.trial) == event.attempt:
+                del self._working[event.trial]
             case _:
                 pass
 

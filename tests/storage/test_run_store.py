@@ -59,8 +59,8 @@ def test_the_journal_has_every_event_and_is_readable_at_any_time(tmp_path: Path)
     store = RunStore.create(tmp_path, a_document())
     events = (
         RunStarted(run="r", trials=1),
-        TrialPhase(trial="t.s0.x", task="t", seed=0, phase="agent"),
-        TrialStep(trial="t.s0.x", step=1, line="root@box:/app# "),
+        TrialPhase(trial="t.s0.x", attempt=1, task="t", seed=0, phase="agent"),
+        TrialStep(trial="t.s0.x", attempt=1, step=1, line="root@box:/app# "),
         Note(text="building"),
         TrialVerdict(result=result()),
         TrialFinished(result=result()),

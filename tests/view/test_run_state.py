@@ -76,7 +76,7 @@ def test_an_attempt_that_is_made_again_has_not_ended(run: RunBeingWritten, watch
         run.begin("a", 0, attempt=2)
         watched.follow(NOW)
         assert watched.as_board(NOW)["phases"]["agent"] == 1
-        run.judge("a", 0, 1.0, attempt=2)
+        run.judge("a", 0, 1.0)
         watched.follow(NOW)
     assert watched.as_board(NOW)["marks"] == {"pass": 1, "partial": 0, "fail": 0, "error": 0}
 

@@ -20,6 +20,11 @@ def verdict_words(result: TrialResult) -> str:
     return f"reward {reward} ({result.outcome}, {result.steps} steps)"
 
 
+def attempt_words(attempt: int) -> str:
+    """What stands behind the name of a trial whose first attempt this is not."""
+    return "" if attempt == 1 else f", attempt {attempt}"
+
+
 def task_step_words(event: TrialTaskStep) -> str:
     """Which step of its task a trial begins."""
     return f"task step {event.number} of {event.count}: {event.name}"
@@ -40,11 +45,13 @@ class PlainLines:
                 self._planned = event.trials
             case TrialPhase(phase="agent" | "verifier") if self._verbose:
                 self._names[event.trial] = f"{event.task} seed {event.seed}"
-                self._say(f"{event.task} seed {event.seed}: {event.phase}")
+                self._say(f"{event.task} seed {event.seed}{attempt_words(event.attempt)}: {event.phase}")
             case TrialTaskStep() if self._verbose:
-                self._say(f"{event.task} seed {event.seed}: {task_step_words(event)}")
+                words = task_step_words(event)
+                self._say(f"{event.task} seed {event.seed}{attempt_words(event.attempt)}: {words}")
             case TrialStep() if self._verbose:
-                self._say(f"{self._names.get(event.trial, event.trial)}: step {event.step}  {event.line[:80]}")
+                name = f"{self._names.get(event.trial, event.trial)}{attempt_words(event.attempt)}"
+                self._say(f"{name}: step {event.step}  {event.line[:80]}")
             case TrialVerdict():
                 result = event.result
                 self._done += result.final

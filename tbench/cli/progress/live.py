@@ -29,6 +29,7 @@ _WORKS = ("agent", "verifier")
 class _Row:
     task: str
     seed: int
+    attempt: int
     phase: str = "queued"
     part: str = ""
     """The step of its task that is under way, of how many, where there are several."""
@@ -63,10 +64,14 @@ class LiveView:
 
     def __call__(self, event: Event) -> None:
         match event:
+            case TrialPhase() | TrialTaskStep() | TrialStep() if self._is_past(event.trial, event.attempt):
+                pass
             case TrialPhase(phase="done") | TrialPhase(phase="teardown"):
                 self._rows.pop(event.trial, None)
             case TrialPhase():
-                row = self._rows.setdefault(event.trial, _Row(event.task, event.seed))
+                row = self._rows.get(event.trial)
+                if row is None or row.attempt != event.attempt:
+                    row = self._rows[event.trial] = _Row(event.task, event.seed, event.attempt)
                 if row.phase == "queued":
                     row.since = self._clock()
                 row.phase = event.phase
@@ -89,6 +94,10 @@ class LiveView:
                 self._planned = event.trials
             case _:
                 pass
+
+    def _is_past(self, trial: str, attempt: int) -> bool:
+        """Whether a later attempt at the trial has begun: an earlier one may still be being torn down."""
+        return (row := self._rows.get(trial)) is not None and attempt < row.attempt
 
     def _note(self, text: str) -> None:
         self._notes = [*self._notes, text][-_SHOWN_NOTES:]

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from tbench.cli.printing import print_text
-from tbench.cli.progress.lines import task_step_words, verdict_words
+from tbench.cli.progress.lines import attempt_words, task_step_words, verdict_words
 from tbench.errors import UsageError
 from tbench.events import Event, Note, RunEnded, RunStarted, TrialPhase, TrialStep, TrialTaskStep, TrialVerdict
 from tbench.storage.lines import LineFile
@@ -57,11 +57,13 @@ class RunLog:
                 _LOG.info("%s: %s", event.run, counted(event.trials, "trial"))
             case TrialPhase():
                 name = self._names[event.trial] = f"{event.task} seed {event.seed}"
-                _LOG.debug("%s: %s", name, event.phase)
+                _LOG.debug("%s%s: %s", name, attempt_words(event.attempt), event.phase)
             case TrialTaskStep():
-                _LOG.debug("%s seed %d: %s", event.task, event.seed, task_step_words(event))
+                words = attempt_words(event.attempt)
+                _LOG.debug("%s seed %d%s: %s", event.task, event.seed, words, task_step_words(event))
             case TrialStep():
-                _LOG.debug("%s: step %d  %s", self._names.get(event.trial, event.trial), event.step, event.line)
+                name = f"{self._names.get(event.trial, event.trial)}{attempt_words(event.attempt)}"
+                _LOG.debug("%s: step %d  %s", name, event.step, event.line)
             case TrialVerdict():
                 result = event.result
                 words = f"{verdict_words(result)}, {result.timings.wall_sec:.1f} s"

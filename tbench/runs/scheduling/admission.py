@@ -196,7 +196,7 @@ class Admission:
                 with contextlib.suppress(ValueError):
                     self._waiting.remove(waiting)
                 self.look_again()
-            else:
+            elif waiting.turn.exception() is None:  # or else nobody is admitted any more
                 self.give_back(waiting.turn.result(), demand)
             raise
 

@@ -7,27 +7,33 @@ errors, and its `cancel` can make `join` wait for ever when a child had not begu
 from __future__ import annotations
 
 import asyncio
-import contextlib
+import traceback
 from collections.abc import Awaitable, Callable, Sequence
 from typing import TypeVar
 
 from asyncio_pool import AioPool
 
-from harness.turns import Turns
+from harness.turns import Turns, wait_through
 from tbench.runs.scheduling.slots import Slots
 
 T = TypeVar("T")
 
 
-async def run_all(items: Sequence[T], work: Callable[[T], Awaitable[None]], slots: Slots) -> None:
+async def run_all(
+    items: Sequence[T],
+    work: Callable[[T], Awaitable[None]],
+    slots: Slots,
+    failures: list[BaseException] | None = None,
+) -> None:
     """Run `work` on every item, one per slot; however many may start, one per turn of the event loop.
 
     `work` stores its own result and does not raise; when it does all the same (a bug), everything else is
-    stopped and the first such exception is raised. Cancelling stops what runs, starts nothing more, and
-    returns only when all children have cleaned up.
+    stopped and the first such exception is raised, with the others as notes. They are added to `failures`, which may
+    have some already. Cancelling stops what runs, starts nothing more, and returns only when all children have
+    cleaned up.
     """
     running: set[asyncio.Task[None]] = set()
-    failures: list[Exception] = []
+    failures = [] if failures is None else failures
     stopping = False
     turns = Turns()
 
@@ -51,7 +57,7 @@ async def run_all(items: Sequence[T], work: Callable[[T], Awaitable[None]], slot
             # Not raised on: the pool would keep it in a future that nobody looks at, and asyncio would log that.
             pass
         except Exception as error:  # noqa: BLE001 - raised again below, when everything else has stopped
-            failures.append(error)
+            add_failure(failures, error)
             running.discard(task)
             stop()
         finally:
@@ -64,11 +70,15 @@ async def run_all(items: Sequence[T], work: Callable[[T], Awaitable[None]], slot
         await pool.join()
     except asyncio.CancelledError:
         stop()
-        joining = asyncio.ensure_future(pool.join())
         # Cleaning up is bounded; being cancelled again while it goes on must not orphan it.
-        while not joining.done():
-            with contextlib.suppress(asyncio.CancelledError):
-                await asyncio.shield(joining)
+        await wait_through(asyncio.ensure_future(pool.join()))
         raise
     if failures:
         raise failures[0]
+
+
+def add_failure(failures: list[BaseException], another: BaseException) -> None:
+    """Add a failure; the first, which is the one that is raised in the end, tells of the others in notes."""
+    if failures:
+        failures[0].add_note("".join(["another failed as well: ", *traceback.format_exception(another)]).rstrip())
+    failures.append(another)

@@ -20,8 +20,8 @@ RESULT = TrialResult(
 )  # fmt: skip
 EVENTS: list[Event] = [
     RunStarted(run="r", trials=2),
-    TrialPhase(trial="t", task="alpha", seed=3, phase="agent"),
-    TrialStep(trial="t", step=1, line="ls"),
+    TrialPhase(trial="t", attempt=1, task="alpha", seed=3, phase="agent"),
+    TrialStep(trial="t", attempt=1, step=1, line="ls"),
     Note(text="endpoint away: secret"),
     TrialVerdict(result=RESULT),
 ]

@@ -44,8 +44,8 @@ def a_view(running: int = 64, queued: int = 0, *, away: bool = False) -> LiveVie
     # Those that wait came first.
     for number in range(queued + running):
         trial, phase = f"t{number}", "queued" if number < queued else "agent"
-        view(TrialPhase(trial=trial, task=f"a-task-with-a-long-name-{number}", seed=3, phase=phase))  # type: ignore[arg-type]
-        view(TrialStep(trial=trial, step=number, line="make: *** [all] Error 2"))
+        view(TrialPhase(trial=trial, attempt=1, task=f"a-task-with-a-long-name-{number}", seed=3, phase=phase))  # type: ignore[arg-type]
+        view(TrialStep(trial=trial, attempt=1, step=number, line="make: *** [all] Error 2"))
     for reward in (1.0, 0.0, None):
         view(TrialVerdict(result=result("other", reward)))
     view(Note(text="image built"))

@@ -30,8 +30,8 @@ def result(**more: Any) -> TrialResult:
 FAILED = result(error=TrialError("sandbox_lost", "the container ended").info())
 EVENTS: tuple[Event, ...] = (
     RunStarted(run="nightly", trials=2),
-    TrialPhase(trial="t.s0.x", task="t", seed=0, phase="agent"),
-    TrialStep(trial="t.s0.x", step=3, line="$ make"),
+    TrialPhase(trial="t.s0.x", attempt=1, task="t", seed=0, phase="agent"),
+    TrialStep(trial="t.s0.x", attempt=1, step=3, line="$ make"),
     Note(text="endpoint: 503; trying again in 1.0 s"),
     TrialVerdict(result=result(reward=0.5, outcome="submitted", steps=7)),
     TrialVerdict(result=FAILED),
@@ -108,7 +108,7 @@ def test_every_record_is_redacted_tracebacks_and_libraries_included(tmp_path: Pa
         pytest.raises(ValueError),
         run_log(tmp_path, "debug", lambda text: text.replace("sesame", "[key]")) as subscriber,
     ):
-        for event in (*EVENTS, Note(text="open sesame"), TrialStep(trial="x", step=1, line="sesame")):
+        for event in (*EVENTS, Note(text="open sesame"), TrialStep(trial="x", attempt=1, step=1, line="sesame")):
             subscriber(event)
         logging.getLogger("some.library").warning("%s refused", "sesame")
         with warnings.catch_warnings():

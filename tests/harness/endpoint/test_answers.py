@@ -58,6 +58,22 @@ class TestEnding:
         with pytest.raises(TransientError, match=r"finish_reason (abort|something_new|None|content_filter)"):
             read({"content": "x"}, **beside)
 
+    @pytest.mark.parametrize(
+        ("said", "choice", "cut"),
+        [
+            ({"content": "x"}, {}, False),
+            ({"content": "x"}, {"finish_reason": "end_turn"}, False),
+            ({"content": "x"}, {"finish_reason": "length"}, True),
+            ({"content": "x"}, {"native_finish_reason": "MAX_TOKENS"}, True),
+            ({"content": "x"}, {"finish_reason": "tool_calls"}, True),
+            ({"content": "x", "tool_calls": [{"function": {"name": "bash", "arguments": "{}"}}]}, {}, True),
+            ({"content": "", "reasoning": "hm"}, {}, True),
+        ],
+    )
+    def test_of_replies_with_just_max_tokens_only_a_text_that_the_model_ended_is_whole(self, said, choice, cut):
+        usage = {"prompt_tokens": 10, "completion_tokens": 100, "total_tokens": 110}
+        assert read(said, usage=usage, **choice).cut is cut
+
     def test_a_native_reason_may_say_that_a_reply_was_cut_or_the_same_in_other_words(self):
         assert read({"content": "x"}, native_finish_reason="MAX_TOKENS").cut
         assert not read({"content": "x"}, provider_specific_fields={"native_finish_reason": "eos_token"}).cut

@@ -133,6 +133,18 @@ async def test_who_leaves_while_the_next_is_being_cancelled_hands_over_to_the_on
     await all_leave([made[2]])
 
 
+@pytest.mark.parametrize("closed_first", [True, False])
+async def test_who_is_cancelled_just_when_nobody_is_admitted_any_more_is_cancelled(closed_first: bool) -> None:
+    admission = Admission([NodeBudget(1, 1000)])
+    made = await guests(admission, [SMALL, SMALL], [])
+    acts = [admission.close, made[1].task.cancel]
+    for act in acts if closed_first else acts[::-1]:
+        act()
+    await settle()
+    assert made[1].task.cancelled()
+    await all_leave(made[:1])
+
+
 async def test_an_error_inside_gives_the_place_back() -> None:
     admission = Admission([NodeBudget(1, 1000)])
     with pytest.raises(ZeroDivisionError):

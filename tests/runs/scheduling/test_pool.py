@@ -119,6 +119,20 @@ async def test_a_pool_cancelled_when_some_are_done_keeps_them_and_starts_no_more
     assert done == [0, 1, 2]
 
 
+async def test_a_bug_in_what_is_stopped_by_another_bug_is_told_of_too() -> None:
+    async def buggy(item: int) -> None:
+        try:
+            await ticks(3 if item == 0 else 100)
+        finally:
+            raise ZeroDivisionError(f"item {item}")
+
+    async with asyncio.timeout(BOUND_SEC):
+        with pytest.raises(ZeroDivisionError, match="item 0") as raised:
+            await run_all(range(2), buggy, Slots(2))
+    (other,) = raised.value.__notes__
+    assert other.startswith("another failed as well: Traceback") and other.endswith("ZeroDivisionError: item 1")
+
+
 async def test_a_timeout_around_a_pool_stops_its_children() -> None:
     work = Work()
     with pytest.raises(TimeoutError):

@@ -49,7 +49,12 @@ def test_a_run_whose_first_trials_all_failed_at_the_endpoint_stops() -> None:
 
 
 @pytest.mark.parametrize(
-    "answer", [TrialStep(trial="t", step=2, line=""), verdict("t", steps=1), verdict("t", "endpoint_refused", steps=1)]
+    "answer",
+    [
+        TrialStep(trial="t", attempt=1, step=2, line=""),
+        verdict("t", steps=1),
+        verdict("t", "endpoint_refused", steps=1),
+    ],
 )
 def test_one_answer_anywhere_is_enough_to_go_on(answer: Any) -> None:
     stopping = Stopping(planned=100)
@@ -62,7 +67,7 @@ def test_one_answer_anywhere_is_enough_to_go_on(answer: Any) -> None:
 def test_a_first_step_is_a_question_and_no_answer() -> None:
     stopping = Stopping(planned=100)
     for number in range(FIRST_TRIALS):
-        stopping.on_event(TrialStep(trial=f"t{number}", step=1, line=""))
+        stopping.on_event(TrialStep(trial=f"t{number}", attempt=1, step=1, line=""))
         stopping.on_event(failed(number))
     assert stopping.reason is not None
 

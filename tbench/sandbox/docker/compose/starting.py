@@ -10,6 +10,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, TypeVar
 
+from harness.turns import all_of
 from tbench.compose.project import MAIN, Condition, Project, Service
 from tbench.errors import TrialError
 from tbench.sandbox.docker.cleaning import is_kept
@@ -137,8 +138,8 @@ class Starting:
         """
         try:
             await self._prepare()
-            await _all(*(self._start(service) for service in self._project.services.values()))
-            await _all(*(self._until(name, "service_healthy") for name in self._project.services))
+            await all_of(*(self._start(service) for service in self._project.services.values()))
+            await all_of(*(self._until(name, "service_healthy") for name in self._project.services))
         except TrialError as error:
             said, masks = await self.made.logs(self._engine), self._recipes[MAIN].proxy.masks
             files = {f"services/{name}.log": masks.masked(words) for name, words in said.items()}
@@ -167,7 +168,7 @@ class Starting:
     async def _prepare(self) -> None:
         """Make networks and volumes, all at once; then the namespace that several share, and its way out."""
         recipe = self._recipes[MAIN]
-        await _all(
+        await all_of(
             *(self._make_network(name) for name in needed_networks(self._project, self._behind)),
             *(self._make_volume(key, name) for key, name in self._volumes.items()),
             *([self._start_router(recipe)] if self._behind and recipe.network is not None else []),
@@ -227,7 +228,7 @@ class Starting:
 
     async def _start(self, service: Service) -> None:
         """Start one service when those that it needs are far enough."""
-        await _all(*(self._until(name, condition) for name, condition in service.needs.items()))
+        await all_of(*(self._until(name, condition) for name, condition in service.needs.items()))
         recipe = self._recipe(service)
         if service.name == MAIN:
             self.made.containers[MAIN] = await self._start_main(recipe)
@@ -351,22 +352,6 @@ class Starting:
             waiting = asyncio.create_task(wait(self._engine, name, self.made.containers[name]))
             self._waits[name, condition] = waiting
         await asyncio.shield(waiting)
-
-
-async def _all(*waits: Coroutine[Any, Any, None]) -> None:
-    """Wait for all of them; the first failure ends the others, and is raised."""
-    tasks = [asyncio.ensure_future(wait) for wait in waits]
-    if not tasks:
-        return
-    try:
-        done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_EXCEPTION)
-    finally:
-        # Once: each cleans up after itself, and a second time would end that.
-        for task in tasks:
-            task.cancel()
-        await asyncio.shield(asyncio.gather(*tasks, return_exceptions=True))
-    for task in done:
-        task.result()
 
 
 async def _to_its_end(making: Coroutine[Any, Any, T], note: Callable[[T], object] = lambda _: None) -> T:

@@ -9,6 +9,7 @@ import struct
 from collections.abc import AsyncIterator, Callable
 from typing import IO, Any
 
+from harness.turns import cancel
 from tbench.sandbox.docker import sdk
 from tbench.sandbox.masking import Masks
 
@@ -175,20 +176,22 @@ class ExecStream(asyncio.Protocol):
 
         Both happen at once: a process that prints as it reads would otherwise wait for us as we for it.
         """
-        feeding = asyncio.create_task(_feed(self._socket.dup(), source), name="stdin of an exec")
+        feeding = asyncio.create_task(_feed(self._socket, source), name="stdin of an exec")
         try:
             yield
         finally:
-            feeding.cancel()
-            with contextlib.suppress(asyncio.CancelledError):
-                await feeding
-            await self.close()
+            try:
+                await cancel(feeding)
+            finally:
+                await self.close()
 
     async def close(self) -> None:
-        if self._transport is not None:
-            self._transport.abort()
-            await self._lost.wait()
-        self.release()
+        try:
+            if self._transport is not None:
+                self._transport.abort()
+                await self._lost.wait()
+        finally:
+            self.release()
 
     def release(self) -> None:
         """Close the socket of a stream that no event loop reads; else nothing but the garbage collector would."""
@@ -196,9 +199,9 @@ class ExecStream(asyncio.Protocol):
         self._socket.close()
 
 
-async def _feed(stdin: socket.socket, source: IO[bytes]) -> None:
+async def _feed(stream: socket.socket, source: IO[bytes]) -> None:
     """Send a file on a descriptor of its own: a process that ignores its input must not cost us its output."""
-    with stdin, contextlib.suppress(OSError):
+    with contextlib.suppress(OSError), stream.dup() as stdin:
         while data := source.read(_FED_AT_ONCE_BYTES):
             await asyncio.get_running_loop().sock_sendall(stdin, data)
         stdin.shutdown(socket.SHUT_WR)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import io
 import socket
 import struct
 from collections.abc import AsyncIterator
@@ -14,6 +15,7 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from lost_cancellations import moments_lost
 
 from tbench.sandbox.docker.execs.stream import ExecStream
 
@@ -118,3 +120,15 @@ async def test_a_stream_whose_attaching_is_cancelled_is_closed() -> None:
             await attaching
         far.settimeout(10)
         assert far.recv(1) == b""
+
+
+async def test_no_cancellation_is_lost_while_a_process_that_reads_nothing_is_fed() -> None:
+    async def feed() -> None:
+        near, far = socket.socketpair()
+        with far:
+            stream = await ExecStream("exec", near).attach()
+            async with stream.fed(io.BytesIO(bytes(8_000_000))):
+                far.shutdown(socket.SHUT_RDWR)
+            assert near.fileno() == -1
+
+    assert await moments_lost(feed) == []
