@@ -26,7 +26,7 @@ from tbench.config.settings import RunConfig
 from tbench.errors import KINDS
 from tbench.rewards.texts import Counting, Shape
 
-EARLIER_RUN = Path(__file__).parents[1] / "data" / "earlier-run" / "run"
+KILLED_RUN = Path(__file__).parents[1] / "data" / "killed-run" / "run"
 MODULE = [sys.executable, "-m", "tbench"]
 
 
@@ -171,7 +171,7 @@ def test_what_is_no_run_is_gone_on_with_by_the_command_that_began_it(
         )
 
 
-@pytest.mark.parametrize("words", ["task list", f"summary {EARLIER_RUN}", "run --help"])
+@pytest.mark.parametrize("words", ["task list", f"summary {KILLED_RUN}", "run --help"])
 def test_a_reader_that_goes_away_is_no_error(words: str) -> None:
     shell = f"{' '.join(MODULE)} {words}; echo $? >&2"
     done = subprocess.run(["bash", "-c", f"{{ {shell}; }} | true"], capture_output=True, text=True, check=False)
