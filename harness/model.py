@@ -8,9 +8,9 @@ import json
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
-from typing import Annotated, Any, Literal, Protocol, Self, runtime_checkable
+from typing import Any, Literal, Protocol, Self, runtime_checkable
 
-from pydantic import BeforeValidator, Field, field_validator, model_validator
+from pydantic import Field, field_validator, model_validator
 
 from harness.trajectory import Frozen, Message, Reply
 
@@ -105,11 +105,6 @@ class Seeds:
         return self.seed if self.scheme == "bare" else hashed_seed(self.seed, self.task, step)
 
 
-def _of_earlier_versions(value: object) -> object:
-    """The word for what was true or false once."""
-    return {"true": "on", "false": "off"}.get(str(value).lower(), value)
-
-
 Template = Literal["server", "chatml", "gemma", "gemma4", "contract"]
 
 
@@ -126,7 +121,7 @@ class Rendering(Frozen, use_attribute_docstrings=True):
     strip_thinking: Literal["on", "off", "auto"] = "auto"
     """Leave the thinking out of earlier replies. `auto`: only where the prompt is rendered here; a server's
     template has its own rule for it."""
-    send_reasoning: Annotated[Literal["auto", "on", "off"], BeforeValidator(_of_earlier_versions)] = "auto"
+    send_reasoning: Literal["auto", "on", "off"] = "auto"
     """Send earlier reasoning back. It goes under the name in which it came, and the server's
     template drops what its model is not to see. `auto`: until a server refuses that."""
 

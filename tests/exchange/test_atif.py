@@ -189,7 +189,7 @@ async def test_thinking_stands_apart_from_the_message_wherever_it_came(endpoint:
         f"<think>\nin tags\n</think>\n\n{keys(done=True)}",
         f"without a beginning\n</think>\n{keys(done=True)}",
     ]
-    trajectory, _ = await conversation(endpoint, "keystrokes-json", script, rendering=Rendering(send_reasoning=True))
+    trajectory, _ = await conversation(endpoint, "keystrokes-json", script, rendering=Rendering(send_reasoning="on"))
     replies = exported(tmp_path, trajectory)["steps"][1:]
     assert [step["reasoning_content"] for step in replies] == ["apart", "in tags", "without a beginning"]
     assert [step["message"] for step in replies] == [keys("ls\n"), keys(done=True), keys(done=True)]
