@@ -72,10 +72,9 @@ mutants: $(STAMP)
 house: $(STAMP)
 	@$(BIN)/python tests/house.py
 
-# The tables of settings in docs/configuration.md, and docs/commands.md.
+# The tables of settings in docs/configuration.md and docs/nightly.md.
 docs: $(STAMP)
 	@PYTHONPATH=tests $(BIN)/python tests/settings_tables.py
-	@PYTHONPATH=tests $(BIN)/python tests/command_tables.py
 
 bench: setup $(VENV)/.ray
 	@$(BIN)/python tests/bench

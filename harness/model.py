@@ -105,8 +105,8 @@ class Seeds:
         return self.seed if self.scheme == "bare" else hashed_seed(self.seed, self.task, step)
 
 
-def _of_earlier_versions(value: object) -> object:
-    """The word for what was true or false once."""
+def _word_of(value: object) -> object:
+    """The word for true or false, which a file may say as well."""
     return {"true": "on", "false": "off"}.get(str(value).lower(), value)
 
 
@@ -126,7 +126,7 @@ class Rendering(Frozen, use_attribute_docstrings=True):
     strip_thinking: Literal["on", "off", "auto"] = "auto"
     """Leave the thinking out of earlier replies. `auto`: only where the prompt is rendered here; a server's
     template has its own rule for it."""
-    send_reasoning: Annotated[Literal["auto", "on", "off"], BeforeValidator(_of_earlier_versions)] = "auto"
+    send_reasoning: Annotated[Literal["auto", "on", "off"], BeforeValidator(_word_of)] = "auto"
     """Send earlier reasoning back. It goes under the name in which it came, and the server's
     template drops what its model is not to see. `auto`: until a server refuses that."""
 

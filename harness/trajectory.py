@@ -145,8 +145,8 @@ class Compaction(Frozen):
     """Index of the step whose query, or whose cut reply, met the end of the context."""
     policy: OnOverflow
     """What was done; `drop-oldest-outputs` also where a summary was asked for and could not be used."""
-    outputs_dropped: int | None = None
-    """Number of outputs that were replaced by a line each; None in trajectories of earlier versions."""
+    outputs_dropped: int = 0
+    """Number of outputs that were replaced by a line each."""
     messages_before: int
     messages_after: int
     tokens_before: int

@@ -1,4 +1,4 @@
-"""Writes files whole or not at all, and makes names safe to write."""
+"""Writes files whole or not at all, makes names safe to write, and refuses files of another version."""
 
 from __future__ import annotations
 
@@ -94,3 +94,12 @@ def safe_relative(name: str) -> Path:
     name = unseen_as(name, "?")
     parts = [part for part in name.split("/") if part not in ("", ".", "..")]
     return Path(*parts) if parts else Path("unnamed")
+
+
+def refuse_other_version(content: Mapping[str, Any], known: int) -> None:
+    """Check that the content of a file has the version that is read. Raises ValueError with a line."""
+    if (version := content.get("schema_version")) != known:
+        raise ValueError(
+            f"schema_version {json.dumps(version)} is of another version of tbench, and this one reads {known}; "
+            "use the tbench that wrote it"
+        )

@@ -13,7 +13,6 @@ from harness.trajectory import Frozen, Outcome, Usage
 from tbench.reward import is_solved
 
 RESULT_SCHEMA_VERSION = 2
-"""Version of the lines. Version 2 added `integrity`, `host` and `timings.waited_sec`; version 1 is read as it is."""
 UNKNOWN_TIME = datetime(1970, 1, 1, tzinfo=UTC)
 """The time that stands for "not recorded" in imported results."""
 UNKNOWN_AGENT = "unknown"

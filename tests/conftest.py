@@ -37,7 +37,7 @@ settings.load_profile("same")
 ROOT = Path(__file__).parents[1]
 os.environ.setdefault("TBENCH_SCHEDULE_CALIBRATE", "off")  # it would take room of the engine that other tests wait for
 collect_ignore = ["data"]
-"""Tasks of an earlier run bring their own tests."""
+"""Tasks of a stored run bring their own tests."""
 MakeTask = Callable[..., Path]
 StartSandbox = Callable[..., "asyncio.Future[Sandbox]"]
 

@@ -53,10 +53,9 @@ def _flags(setting: Setting) -> Iterator[str]:
     if option.argument is not None:
         yield f"`{option.argument}`"
         yield from (f"`{flag}`" for flag in sorted(option.flags, key=len))
-    elif option.switch is not None:
-        yield from (f"`--{word}`" for word in option.switch)
     else:
-        yield from (f"`{flag}`" for flag in sorted(setting.flags, key=len))
+        off = () if setting.kind is bool else setting.off_flags
+        yield from (f"`{flag}`" for flag in (*sorted(setting.flags, key=len), *sorted(off, key=len)))
 
 
 def _words(setting: Setting) -> str:

@@ -8,6 +8,9 @@ from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
 
+from run_plans import a_document, a_plan
+
+from tbench.config.document import PlannedTask
 from tbench.results import Blame, ErrorInfo, Stage, Timings, TrialResult
 
 TIME = datetime(2026, 1, 1, tzinfo=UTC)
@@ -63,20 +66,19 @@ def failure(message: str) -> ErrorInfo:
     return ErrorInfo(stage=Stage.VERIFIER, type="TestsNeverRan", blame=Blame.INFRA, retryable=True, message=message)
 
 
-def store(path: Path, results: list[TrialResult], tasks: list[str], **config: Any) -> Path:
+def store(
+    path: Path, results: list[TrialResult], tasks: list[str], *, status: Any = "running", version: str = "", **plan: Any
+) -> Path:
     path.mkdir(parents=True, exist_ok=True)
-    known = {
-        "schema_version": 1,
-        "run": "nightly",
-        "tasks": [{"name": task} for task in tasks],
-        "seeds": [0, 1],
-    }
-    (path / "run.json").write_text(json.dumps(known | config))
+    document = a_document(a_plan(**{"run": "nightly", "seeds": (0, 1)} | plan)).model_copy(
+        update={"status": status, "tbench_version": version, "tasks": tuple(PlannedTask(name=task) for task in tasks)}
+    )
+    (path / "run.json").write_text(json.dumps(document.model_dump(mode="json")))
     (path / "results.jsonl").write_text("".join(result.model_dump_json() + "\n" for result in results))
     return path
 
 
-def mixed(path: Path, **config: Any) -> Path:
+def mixed(path: Path, **plan: Any) -> Path:
     results = [
         trial("solved", 0, 1.0),
         trial("solved", 1, 0.25),
@@ -84,7 +86,7 @@ def mixed(path: Path, **config: Any) -> Path:
         trial("hard", 1, None, error=failure("dpkg lock held")),
         trial("late", 0, 1.0),
     ]
-    return store(path, results, ["solved", "hard", "late"], **config)
+    return store(path, results, ["solved", "hard", "late"], **plan)
 
 
 def read(page: Path) -> Page:

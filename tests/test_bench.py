@@ -112,7 +112,7 @@ def test_harbors_results_are_read_with_the_teardown_as_what_comes_last(tmp_path:
 
 
 def test_tbenchs_results_are_read_from_its_run_directory() -> None:
-    found = Tbench().trials(TESTS / "data/earlier-run/run")
+    found = Tbench().trials(TESTS / "data/killed-run/run")
     assert {trial.reward for trial in found} >= {1.0}
     assert {*found[0].phases} == {"environment", "agent", "verifier", "teardown"}
 

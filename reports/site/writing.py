@@ -98,10 +98,7 @@ def _refuse_a_mixture(out: Path, roots: Iterable[Path], runs: Iterable[Path]) ->
     if (run := above or within) is not None:
         raise UsageError(f"{out}: lies among the runs that the pages are about ({run}); name a folder of its own")
     if not is_unused(out) and not (out / MARKER_NAME).is_file():
-        raise UsageError(
-            f"{out}: is not empty and no site of tbench's (nothing is overwritten); name a new folder, or remove it "
-            f"where an earlier tbench has written it"
-        )
+        raise UsageError(f"{out}: is not empty and no site of tbench's (nothing is overwritten); name a new folder")
     if (link := next((out / name for name in _FOLDERS if (out / name).is_symlink()), None)) is not None:
         raise UsageError(f"{link}: is a link, so pages would be written elsewhere; remove it, or name another folder")
 

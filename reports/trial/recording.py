@@ -130,7 +130,7 @@ def _duration(text: str) -> float:
 def times_of(steps: Sequence[Step], cast: SessionCast) -> list[StepTimes | None]:
     """When each step was, in the order of the steps; None for all of them where nothing ties them to the recording.
 
-    Markers say it. Recordings of earlier versions have none: there, a step typed when its actions were typed, which
+    Markers say it. Recordings of other programs have none: there, a step typed when its actions were typed, which
     stand in the recording in their order, and the model was asked so many seconds before.
     """
     typed = _typed_at(steps, cast)

@@ -286,7 +286,7 @@ def expect_same_weights(chat: Endpoint, served: ServedModel, earlier: EarlierRun
             "run, or give --other-weights take"
         )
     seen = earlier.document.replies
-    if seen is None:  # the run was killed, or is of an earlier version
+    if seen is None:  # the run was killed
         results = read_run(earlier.directory).results
         seen = RepliesSeen.sum(result.replies for result in results if result.final)
     for each in chat.chats:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, Literal
 
 from pydantic import Field, ValidationError
@@ -12,6 +12,7 @@ from harness.replies import RepliesSeen, run_notes
 from harness.trajectory import Frozen
 from tbench.config.settings import RunConfig
 from tbench.config.shard import Shard
+from tbench.files import refuse_other_version
 from tbench.origin import DatasetOrigin
 from tbench.results import ImageOrigin, TrialResult
 
@@ -135,128 +136,16 @@ class NotOurs(ValueError):
 
 
 def read_document(content: Mapping[str, Any]) -> RunDocument:
-    """The document in the content of run.json, of this version or of an earlier one.
+    """The document in the content of run.json.
 
     Raises NotOurs for a plan without a configuration, and ValueError with a line for what cannot be read.
     """
-    version = content.get("schema_version")
-    if version is None:
+    if "schema_version" not in content:
         raise NotOurs("without a schema_version")
-    refuse_newer(content)
+    refuse_other_version(content, RUN_SCHEMA_VERSION)
     try:
-        return RunDocument.model_validate(_as_now(content))
+        return RunDocument.model_validate(content)
     except ValidationError as error:
         problem = error.errors(include_url=False, include_input=False)[0]
         words = problem["msg"].removeprefix("Value error, ")
         raise ValueError(f"{'.'.join(map(str, problem['loc']))}: {words}") from None
-
-
-def refuse_newer(content: Mapping[str, Any]) -> None:
-    """Check that the content of a run.json is not of a later version. Raises ValueError with a line."""
-    version = content.get("schema_version")
-    if type(version) is int and version > RUN_SCHEMA_VERSION:
-        raise ValueError(
-            f"schema_version {version} was written by a newer tbench (this one reads up to {RUN_SCHEMA_VERSION}); "
-            "upgrade tbench"
-        )
-
-
-def _as_now(content: Mapping[str, Any]) -> Mapping[str, Any]:
-    """The content as this version writes it. Version 2 sent the seed itself, and could do nothing else."""
-    version = content["schema_version"]
-    if version == 1:
-        return _of_version_1(content)
-    config = content.get("config")
-    if version != 2 or not isinstance(config, Mapping) or not isinstance(config.get("model"), Mapping):
-        return content
-    model = {"seed_scheme": "bare", "send_reasoning": "off", **config["model"]}
-    return {**content, "schema_version": RUN_SCHEMA_VERSION, "config": {**config, "model": model}}
-
-
-# -- version 1 -----------------------------------------------------------------------------------
-
-_UNCHANGED = (
-    *("run", "status", "stopped", "created_at", "resumed_at", "ended_at", "seeds", "tasks", "engine"),
-    *("tbench_version", "python_version"),
-)
-_LOCKED = ("agent", "agent_sha256", "model", "base_url", "served", "prompt_hash")
-_SANDBOX = ("build", "keep", "snapshot", "network", "block_host", "no_new_privileges")
-_SCHEDULE = ("concurrency", "retries", "cpu_overcommit", "max_load")
-_TIMES = ("request_timeout_sec", "retry_budget_sec", "max_outage_sec")
-_AGENT = ("preset", "protocol", "observation_bytes", "settling", "neutralise_special_tokens")
-
-
-def _of_version_1(old: Mapping[str, Any]) -> dict[str, Any]:
-    """The content of a run.json of version 1 as this version writes it.
-
-    Version 1 stored the settings that held, and beside them, under `options`, what the user had given. Settings that
-    came late are missing in the oldest; every one is spelled out here, so that today's presets have no say.
-    """
-    options = old.get("options") or {}
-    wanted = options.get("model") or {}
-    seeds = list(old.get("seeds") or ())
-    shell_state = old.get("shell_state") or _shell_state_of_1(old)
-    held: dict[str, dict[str, Any]] = {
-        "tasks": {
-            "source": options.get("source") or old.get("source"),
-            "include": options.get("patterns"),
-            "seeds": len(seeds) or None,
-            "first_seed": min(seeds, default=None),
-        },
-        "model": {
-            "base_url": wanted.get("base_url") or old.get("base_url"),
-            "name": wanted.get("model") or old.get("model"),
-            **_taken(wanted, _TIMES),
-            "request_timeout_sec": wanted.get("request_timeout_sec") or 600.0,
-            **(old.get("sampling") or {}),
-            "send_reasoning": "off",
-            **(old.get("rendering") or {}),
-            "seed_scheme": "bare",
-        },
-        "agent": {
-            **_taken(old, _AGENT),
-            "name": options.get("agent") or _agent_of_1(old),
-            "prompt": wanted.get("prompt"),
-            "shell_state": shell_state,
-        },
-        "sandbox": _taken(old, _SANDBOX),
-        "verify": {"mode": old.get("verify") or "shared"},
-        "schedule": _taken(old, _SCHEDULE),
-    }
-    config = RunConfig().model_dump(mode="json")
-    for section, values in held.items():
-        config[section] |= _known(_given(values), config[section])
-    config["limits"] |= _known(old.get("limits") or {}, config["limits"])  # a null is no limit there
-    return {
-        **_given(_taken(old, _UNCHANGED)),
-        "config": config,
-        "run": old.get("run") or "",
-        "locked": {**_taken(old, _LOCKED), "agent": old.get("agent") or "unknown", "shell_state": shell_state},
-    }
-
-
-def _taken(values: Mapping[str, Any], names: Iterable[str]) -> dict[str, Any]:
-    return {name: values.get(name) for name in names}
-
-
-def _known(values: Mapping[str, Any], section: Mapping[str, Any]) -> dict[str, Any]:
-    """The values that are settings: two were stored that nobody sets, the sampling's seed and the task's own time."""
-    return {name: value for name, value in values.items() if name in section}
-
-
-def _given(values: Mapping[str, Any]) -> dict[str, Any]:
-    return {name: value for name, value in values.items() if value is not None}
-
-
-def _agent_of_1(old: Mapping[str, Any]) -> str:
-    name = str(old.get("agent", "model"))
-    return "model" if name.startswith("tbench:") else name
-
-
-def _shell_state_of_1(old: Mapping[str, Any]) -> str | None:
-    """The shell state of a run from before there was a choice."""
-    from harness.protocols import PROTOCOLS, load_protocol  # who reads a summary needs no prompts
-
-    protocol = old.get("protocol")
-    has_shell = protocol in PROTOCOLS and load_protocol(protocol).types_commands
-    return "persistent" if has_shell else None

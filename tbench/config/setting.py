@@ -19,15 +19,10 @@ class Option:
     """How a field appears on the command line, where that differs from `--name-of-the-field`."""
 
     flags: tuple[str, ...] = ()
-    """Names of the option. A field that is true or false has a `--no-…` form beside each."""
-    off: str | None = None
-    """The name of the option that sets false, where `--no-…` would be no English."""
+    """Names of the option. Behind a slash stands, as click has it, the name that sets the opposite: false (`--no-…`
+    without a word), or the other of two words, `--first/--second`."""
     argument: str | None = None
     """The name of a positional argument; then there is an option only where `flags` name one."""
-    switch: tuple[str, str] | None = None
-    """The two values of a field that has an option without a value for each: `--first` and `--second`."""
-    letters: str = ""
-    """A letter for each of those two."""
     words: Callable[[], Iterable[str]] = tuple
     """Gives the words that a shell completes, where the type does not tell them."""
     is_path: bool = False
@@ -81,7 +76,14 @@ class Setting:
 
     @property
     def flags(self) -> tuple[str, ...]:
-        return self.option.flags or (f"--{self.name.removesuffix('_sec').replace('_', '-')}",)
+        named = tuple(flag.partition("/")[0] for flag in self.option.flags)
+        return named or (f"--{self.name.removesuffix('_sec').replace('_', '-')}",)
+
+    @property
+    def off_flags(self) -> tuple[str, ...]:
+        """The name of the opposite by each of the flags; empty for an option with a value."""
+        named = tuple(flag.partition("/")[2] for flag in self.option.flags)
+        return tuple(filter(None, named)) or ((f"--no-{self.flags[0][2:]}",) if self.kind is bool else ())
 
     @property
     def default(self) -> Any:

@@ -156,7 +156,7 @@ class TasksConfig(Frozen, use_attribute_docstrings=True):
 class EndpointConfig(SamplingSettings, use_attribute_docstrings=True):
     """How a model is asked, wherever it is."""
 
-    options: ClassVar[Mapping[str, Option]] = {"omit_seed": Option(("--no-seed",), off="--send-seed")}
+    options: ClassVar[Mapping[str, Option]] = {"omit_seed": Option(("--no-seed/--send-seed",))}
 
     name: Annotated[str | None, Option(("--model", "-m"), daily=True, measured=False)] = None
     """The model's id, where the endpoint lists several."""
@@ -243,7 +243,7 @@ class AgentConfig(Frozen, use_attribute_docstrings=True):
     """A file whose blocks replace the protocol's prompts."""
     observation_bytes: int = Field(default=OUTPUT_LIMIT_BYTES, ge=200)
     """Longer observations lose their middle."""
-    settling: Annotated[Settling, Option(switch=("strict", "adaptive"))] = "adaptive"
+    settling: Annotated[Settling, Option(("--strict/--adaptive",))] = "adaptive"
     """Wait out the durations, or until all is quiet. Fixed-sleep harnesses do the former."""
     shell_state: ShellMode | None = None
     """One shell for all commands of a bash protocol, or one for each. `persistent` is the default; `fresh` runs each in
@@ -287,7 +287,7 @@ class SandboxConfig(Frozen, use_attribute_docstrings=True):
     """A Ray cluster's address, auto or local. Each of its nodes with the resource `engine` has trials."""
     build: Annotated[bool, _NOT_MEASURED] = False
     """Build images even where they exist."""
-    no_build_cache: Annotated[bool, Option(measured=False, off="--build-cache")] = False
+    no_build_cache: Annotated[bool, Option(("--no-build-cache/--build-cache",), measured=False)] = False
     """What is built at all is built anew, step by step. Images that can be pulled are not built, but with --build."""
     pull: Annotated[PullChoice, _NOT_MEASURED] = "missing"
     """Pull published images that are missing, always, or never. With `always` the registry is asked for the newest,
@@ -298,7 +298,7 @@ class SandboxConfig(Frozen, use_attribute_docstrings=True):
     """Seconds for an attempt to pull an image. One that is under way then is too slow, and is not begun again."""
     prefetch: Annotated[bool, _NOT_MEASURED] = False
     """Get the images of all tasks before anything else."""
-    drop_images: Annotated[bool, Option(measured=False, off="--leave-images")] = False
+    drop_images: Annotated[bool, Option(("--drop-images/--leave-images",), measured=False)] = False
     """Remove the image of a task after its last trial. Only what this run has pulled or built, and nobody else uses."""
     keep: Annotated[Keep, _NOT_MEASURED] = "none"
     """Leave the containers of these trials running."""
@@ -312,11 +312,11 @@ class SandboxConfig(Frozen, use_attribute_docstrings=True):
     """Each trial has cpus of its own, by number. Then nproc tells the task's cpus, not the machine's."""
     require_limits: Annotated[bool, Option(measured=False)] = False
     """Refuse an engine on which limits are not in force. They are those of memory, swap, cpus and processes."""
-    no_new_privileges: Annotated[bool, Option(off="--new-privileges")] = False
+    no_new_privileges: Annotated[bool, Option(("--no-new-privileges/--new-privileges",))] = False
     """sudo, su and other setuid programs have no effect in trials."""
     allow_env: Annotated[tuple[str, ...], AfterValidator(_variable_names), Option(metavar="VAR")] = ()
     """Tasks may take this variable from tbench's environment; repeatable. Every other is to them as if not set."""
-    trust: Annotated[bool, Option(off="--no-trust")] = False
+    trust: bool = False
     """Compose files may have what they ask for of the engine's machine. That is paths, devices and namespaces."""
     network_pool: Annotated[str, AfterValidator(_private_pool), Option(measured=False, metavar="CIDR")] = (
         "10.213.0.0/16"
@@ -463,7 +463,7 @@ class OutputConfig(Frozen, use_attribute_docstrings=True):
     """Exit with 3 if fewer trials have a verdict, or none has."""
     log_level: Annotated[LogLevel, Option(metavar="LEVEL", daily=True)] = "info"
     """What run.log holds: from debug, info, warning or error on."""
-    verbosity: Annotated[Verbosity, Option(switch=("verbose", "quiet"), letters="vq", daily=True)] = "normal"
+    verbosity: Annotated[Verbosity, Option(("--verbose/--quiet", "-v/-q"), daily=True)] = "normal"
     """Print each step, or nothing but the score. `normal` is the live view on a terminal, and a line per trial
     elsewhere."""
     json_lines: Annotated[bool, Option(("--json",), daily=True)] = False

@@ -83,10 +83,7 @@ def _made_again(trajectory: Trajectory, protocol: RunProtocol) -> list[tuple[Con
         if due:
             found.append(tuple(turns))
         for done in due:
-            shorter = _shortened(turns, opening, done)
-            if shorter is None:
-                return None
-            turns = shorter
+            turns = _shortened(turns, opening, done)
         # How far the last step came, only the messages that the trajectory ends with tell.
         if step is not trajectory.steps[-1] or left:
             turns += _of_step(step, protocol)
@@ -96,15 +93,13 @@ def _made_again(trajectory: Trajectory, protocol: RunProtocol) -> list[tuple[Con
     return None if last is None else [*found, last]
 
 
-def _shortened(turns: Sequence[ContextTurn], opening: Sequence[Message], done: Compaction) -> list[ContextTurn] | None:
-    """The turns after a compaction; None where a trajectory of an earlier version does not say what was dropped."""
+def _shortened(turns: Sequence[ContextTurn], opening: Sequence[Message], done: Compaction) -> list[ContextTurn]:
+    """The turns after a compaction."""
     messages = [turn.message for turn in turns]
     if done.policy == "summarize" and opening:
         return [
             ContextTurn(message, is_copied=True) for message in with_notes(opening, messages, notes_in(done.summary))
         ]
-    if done.outputs_dropped is None:
-        return None
     shorter = drop_number_of_outputs(messages, len(opening), done.outputs_dropped)
     return [ContextTurn(message, turn.step, is_copied=True) for message, turn in zip(shorter, turns, strict=True)]
 

@@ -1,4 +1,4 @@
-"""The SQLite file of a history: made where it is missing, made anew where it is damaged or of an earlier schema.
+"""The SQLite file of a history: made where it is missing, made anew where it is damaged or of another schema.
 
 Whatever SQLite says is raised as a UsageError of one line, but for damage, of which the index itself takes care.
 """
@@ -18,8 +18,8 @@ from tbench.locks import locked
 from tbench.storage.run_files import CONFIG_NAME, RESULTS_NAME
 from tbench.text import one_line
 
-SCHEMA_VERSION = 2
-"""Version of the tables and of what is computed for them; an index of an earlier one is made anew."""
+SCHEMA_VERSION = 3
+"""Version of the tables and of what is computed for them; an index of another one is made anew."""
 INDEX_NAME = ".tbench-history.sqlite"
 """Name of the index in the folder of the runs."""
 _APPLICATION_ID = 0x7462_6831
@@ -76,7 +76,7 @@ def told(file: Path) -> Iterator[None]:
 def connect(file: Path) -> tuple[sqlite3.Connection, tuple[str, ...]]:
     """The connection to an index, and what was done to the file, a sentence each.
 
-    Raises UsageError for a file that is none of tbench's own, is of a newer schema, or cannot be written.
+    Raises UsageError for a file that is none of tbench's own, or cannot be written.
     """
     head = _head(file)
     try:
@@ -169,33 +169,27 @@ def _refuse_strangers(connection: sqlite3.Connection, file: Path) -> None:
 
 
 def _with_tables(connection: sqlite3.Connection, file: Path) -> tuple[str, ...]:
-    version = _version(connection)
-    if version == SCHEMA_VERSION:
+    if _meta(connection) == _own_meta():
         return ()
     with transaction(connection):
-        version = _version(connection)  # another process may have been faster
-        if version is not None and version > SCHEMA_VERSION:
-            raise UsageError(
-                f"{file}: schema version {version} was written by a newer tbench (this one reads {SCHEMA_VERSION}); "
-                "upgrade tbench, or name another file with --index"
-            )
-        if version == SCHEMA_VERSION:
+        before = _meta(connection)
+        if before == _own_meta():  # another process was faster
             return ()
         make_tables(connection)
         connection.execute(f"PRAGMA application_id = {_APPLICATION_ID}")
     connection.execute("PRAGMA wal_checkpoint")  # whose file it is, is from now on in the file's own header
-    if version is None:
-        return ()
-    return (f"{file}: has the tables of an earlier tbench, and is made anew of the run directories",)
+    return (f"{file}: has the tables of another tbench, and is made anew of the run directories",) if before else ()
 
 
-def _version(connection: sqlite3.Connection) -> int | None:
-    """The schema's version; None for a file without tables, 0 for one whose tables are others than they should be."""
+def _meta(connection: sqlite3.Connection) -> dict[str, str]:
+    """Which tables a file says that it has; empty for one without tables."""
     if connection.execute("SELECT 1 FROM sqlite_master WHERE name = 'meta'").fetchone() is None:
-        return None
-    meta = dict(connection.execute("SELECT key, value FROM meta"))
-    version = int(said) if (said := meta.get("schema_version", "")).isdecimal() else 0
-    return 0 if version == SCHEMA_VERSION and meta.get("schema_hash") != _schema_hash() else version
+        return {}
+    return dict(connection.execute("SELECT key, value FROM meta"))
+
+
+def _own_meta() -> dict[str, str]:
+    return {"schema_version": str(SCHEMA_VERSION), "schema_hash": _schema_hash()}
 
 
 def make_tables(connection: sqlite3.Connection) -> None:
@@ -206,8 +200,7 @@ def make_tables(connection: sqlite3.Connection) -> None:
         connection.execute(f'DROP TABLE "{name}"')
     for statement in schema():
         connection.execute(statement)
-    meta = {"schema_version": str(SCHEMA_VERSION), "schema_hash": _schema_hash()}
-    connection.executemany("INSERT INTO meta VALUES (?, ?)", meta.items())
+    connection.executemany("INSERT INTO meta VALUES (?, ?)", _own_meta().items())
 
 
 @contextlib.contextmanager

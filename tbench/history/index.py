@@ -33,9 +33,9 @@ class RunHistory:
 
     @classmethod
     def open(cls, file: Path) -> Self:
-        """Open an index, or begin one. One that is damaged or of an earlier schema is made anew, and the notes say so.
+        """Open an index, or begin one. One that is damaged or of another schema is made anew, and the notes say so.
 
-        Raises UsageError for a file that is no index, is of a newer tbench, or cannot be written.
+        Raises UsageError for a file that is no index, or cannot be written.
         """
         file = file.parent.resolve() / file.name
         return cls(file, *connect(file))

@@ -11,10 +11,7 @@ from types import MappingProxyType
 from typing import Any
 
 from harness.endpoint.address import without_password
-from harness.limits import OUTPUT_LIMIT_BYTES
-from harness.model import Rendering
 from tbench.config.document import PlannedShard, RunPlan
-from tbench.config.setting import settings_of
 from tbench.config.settings import RunConfig
 from tbench.config.shard import Shard
 from tbench.datasets.reference import stored_place, stored_source
@@ -25,104 +22,15 @@ from tbench.runs.trial_progress import TrialPlan
 from tbench.sandbox.backend import SandboxSettings
 from tbench.sandbox.container_proxy import container_proxy
 from tbench.shards.division import Weighed, planned_shard
+from tbench.storage.comparable import measured_values
 from tbench.storage.differences import differences
 from tbench.tasks.sources import TaskSet
 from tbench.tasks.task import Task
 
-# Settings that came later, with the value that held before: with that value, trial ids stay what they were.
-_LATER = {
-    "agent_sha256": None,
-    "observation_bytes": OUTPUT_LIMIT_BYTES,
-    "neutralise_special_tokens": False,
-    "shell_state": "persistent",
-    "rendering": Rendering().model_dump(mode="json") | {"send_reasoning": False},
-    "verify": "shared",
-    "network": "task",
-    "block_host": False,
-    "no_new_privileges": False,
-    "seed_scheme": "bare",
-    "approval": None,
-}
-_LATER_LIMITS = {"context_tokens": None, "on_overflow": "stop"}
-# The settings of version 1, which have their places in what ids are made of; every later one is there under its path.
-_SAMPLING = ("temperature", "top_p", "max_tokens", "extra_body")
-_RENDERING = ("template", "chat_template_kwargs", "strip_thinking", "send_reasoning")
-_LIMITS = ("steps", "format_errors", "completion_tokens", "context_tokens", "on_overflow", "command_sec")
-_HASHED = {
-    *(f"model.{name}" for name in (*_SAMPLING, *_RENDERING, "seed_scheme")),
-    *("agent.name", "agent.protocol", "agent.prompt", "agent.observation_bytes", "agent.settling"),
-    *("agent.shell_state", "agent.neutralise_special_tokens", "agent.approve"),
-    *(f"limits.{name}" for name in _LIMITS),
-    *("verify.mode", "sandbox.network", "sandbox.block_host", "sandbox.no_new_privileges"),
-}
-_LATER_SETTINGS = [each for each in settings_of(RunConfig) if each.is_measured and each.path not in _HASHED]
-
 
 def semantic(plan: RunPlan) -> dict[str, Any]:
-    """The settings that decide what is measured; where and how fast the run goes is not among them.
-
-    Settings at the value that held before there was a choice are left out: trial ids are made of this.
-    """
-    measured = _measured(plan)
-    if measured["limits"] is not None:
-        measured["limits"] = _without_defaults(measured["limits"], _LATER_LIMITS)
-    return _without_defaults(measured, _LATER)
-
-
-def _measured(plan: RunPlan) -> dict[str, Any]:
-    """The measured settings in the layout of version 1; None for what has no effect, as sampling without a model."""
-    config, locked = plan.config, plan.locked
-    model, agent, limits, sandbox = (
-        part.model_dump(mode="json") for part in (config.model, config.agent, config.limits, config.sandbox)
-    )
-    samples, types = locked.model is not None, locked.prompt_hash is not None
-    works = types or ":" in config.agent.name
-    return {
-        "agent": locked.agent,
-        "agent_sha256": locked.agent_sha256,
-        "model": locked.model,
-        "protocol": agent["protocol"] if types else None,
-        "prompt_hash": locked.prompt_hash,
-        "observation_bytes": agent["observation_bytes"] if types else None,
-        "neutralise_special_tokens": agent["neutralise_special_tokens"] if types else None,
-        "settling": agent["settling"] if works else None,
-        "shell_state": locked.shell_state,
-        "approval": locked.approval,
-        "sampling": _picked(model, _SAMPLING) | {"seed": None} if samples else None,
-        "rendering": _rendering(model) if samples else None,
-        "limits": _picked(limits, _LIMITS) | {"timeout_sec": None} if works else None,
-        "verify": config.verify.mode,
-        "network": sandbox["network"],
-        "block_host": sandbox["block_host"],
-        "no_new_privileges": sandbox["no_new_privileges"],
-        "seed_scheme": model["seed_scheme"] if samples and not model["omit_seed"] else None,
-        **_later_settings(config),
-    }
-
-
-def _rendering(model: dict[str, Any]) -> dict[str, Any]:
-    """The settings of rendering; `on` and `off` as version 1 said them, which did not know `auto`."""
-    sends = model["send_reasoning"]
-    return _picked(model, _RENDERING) | {"send_reasoning": {"on": True, "off": False}.get(sends, sends)}
-
-
-def _later_settings(config: RunConfig) -> dict[str, Any]:
-    """Measured settings that version 1 did not have, where they are not at their defaults."""
-    return {
-        setting.path: value for setting in _LATER_SETTINGS if (value := setting.value_in(config)) != setting.default
-    }
-
-
-def _picked(values: dict[str, Any], names: Any) -> dict[str, Any]:
-    return {name: values[name] for name in names}
-
-
-def _without_defaults(values: dict[str, Any], defaults: dict[str, Any]) -> dict[str, Any]:
-    return {
-        name: value
-        for name, value in values.items()
-        if name not in defaults or (value is not None and value != defaults[name])
-    }
+    """The settings that decide what is measured; where and how fast the run goes is not among them."""
+    return {"model": plan.locked.model, **measured_values(plan)}
 
 
 def sandbox_settings(plan: RunPlan, image_logs: Path | None = None) -> SandboxSettings:
@@ -172,8 +80,7 @@ def stored_config(config: RunConfig) -> RunConfig:
 def check_same_run(earlier: EarlierRun, plan: RunPlan, tasks: TaskSet) -> None:
     """Compare with the run that is to go on; more tasks or seeds are fine. Raises UsageError naming what differs."""
     where = f"{earlier.directory}: cannot be resumed"
-    if semantic(earlier.document) != semantic(plan):
-        changes = differences(_measured(earlier.document), _measured(plan))
+    if changes := differences(semantic(earlier.document), semantic(plan)):
         raise UsageError(f"{where} with another configuration: {changes}; start a new run")
     if earlier.document.config.schedule.shard != plan.config.schedule.shard:
         was = f"as shard {earlier.document.shard.name}" if earlier.document.shard else "without --shard"
@@ -203,7 +110,7 @@ def plan_trials(
     this.
     """
     by_name = {task.name: as_configured(task, plan.config) for task in tasks.tasks}
-    measured, plans = semantic(plan), []
+    measured, plans = _identity(plan), []
     own = None if plan.shard is None else set(plan.shard.trials)
     for seed in plan.seeds:
         for name in _in_order(tasks.names, seed, plan.config.tasks.shuffle):
@@ -256,7 +163,12 @@ def _in_order(names: list[str], seed: int, shuffle: int | None) -> list[str]:
 
 def trial_id(name: str, task_hash: str, seed: int, plan: RunPlan) -> str:
     """The id `<task>.s<seed>.<hash>` of a trial: the same plan gives the same id."""
-    return _trial_id(name, task_hash, seed, semantic(plan))
+    return _trial_id(name, task_hash, seed, _identity(plan))
+
+
+def _identity(plan: RunPlan) -> dict[str, Any]:
+    """What ids are made of. Settings at their defaults are left out, so that ids outlast a setting that is added."""
+    return {"model": plan.locked.model, **measured_values(plan, apart_from_defaults=True)}
 
 
 def _trial_id(name: str, task_hash: str, seed: int, measured: dict[str, Any]) -> str:

@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from pathlib import PurePath
 from typing import Any
 
-from tbench.config.document import Locked, RunDocument
+from tbench.config.document import RunDocument, RunPlan
 from tbench.config.setting import Setting, settings_of
 from tbench.config.settings import RunConfig
 from tbench.results import UNKNOWN_AGENT
@@ -43,13 +43,23 @@ def score_keys(run: StoredRun) -> dict[str, Any]:
     document = run.document
     if document is None:
         return _of_an_import(run)
-    locked = {key: getattr(document.locked, name) for key, name in _LOCKED.items()}
-    settings = {
-        setting.path: setting.said_in(document.config) for setting in _SETTINGS if _has_effect(setting, document.locked)
-    }
-    known = {"dataset": _dataset(document), "tbench": _series(document.tbench_version), **locked}
+    known = {"dataset": _dataset(document), "tbench": _series(document.tbench_version)}
     hashes = {f"{TASK_PREFIX}{name}": digest for name, digest in run.task_hashes.items()}
-    return {key: value for key, value in known.items() if value} | settings | hashes
+    return {key: value for key, value in known.items() if value} | measured_values(document) | hashes
+
+
+def measured_values(plan: RunPlan, *, apart_from_defaults: bool = False) -> dict[str, Any]:
+    """Value by name of every setting that decides what a run measures, apart from the model's name.
+
+    A setting without effect, as sampling without a model, is left out; `apart_from_defaults` leaves out those at their
+    defaults, too.
+    """
+    locked = {key: value for key, name in _LOCKED.items() if (value := getattr(plan.locked, name))}
+    return locked | {
+        setting.path: setting.said_in(plan.config)
+        for setting in _SETTINGS
+        if _has_effect(setting, plan) and not (apart_from_defaults and setting.value_in(plan.config) == setting.default)
+    }
 
 
 def _of_an_import(run: StoredRun) -> dict[str, Any]:
@@ -97,10 +107,10 @@ def fingerprint(run: StoredRun) -> str:
     return hashlib.sha256(json.dumps(keys, sort_keys=True).encode()).hexdigest()[:16]
 
 
-def _has_effect(setting: Setting, locked: Locked) -> bool:
-    is_own_loop = locked.prompt_hash is not None
+def _has_effect(setting: Setting, plan: RunPlan) -> bool:
+    locked, is_own_loop = plan.locked, plan.locked.prompt_hash is not None
     if setting.section == "model":
-        return locked.model is not None
+        return locked.model is not None and not (setting.name == "seed_scheme" and plan.config.model.omit_seed)
     if setting.path in _OWN_LOOP:
         return is_own_loop
     return setting.section not in ("agent", "limits") or is_own_loop or ":" in locked.agent

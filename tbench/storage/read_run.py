@@ -18,11 +18,12 @@ from typing import Any, NamedTuple, TypeVar
 from pydantic import ValidationError
 
 from harness.trajectory import Frozen, Step, Trajectory
-from tbench.config.document import NotOurs, PlannedShard, RunDocument, read_document, refuse_newer
+from tbench.config.document import RUN_SCHEMA_VERSION, NotOurs, PlannedShard, RunDocument, read_document
 from tbench.config.limits_in_force import lacking_limits
 from tbench.config.overrides import override_words
 from tbench.config.rules import broken_rules
 from tbench.errors import UsageError
+from tbench.files import refuse_other_version
 from tbench.origin import DatasetOrigin
 from tbench.results import (
     NOTHING_SEEN,
@@ -183,13 +184,11 @@ def read_results(file: Path) -> list[TrialResult]:
 def read_steps(trial_dir: Path) -> list[Step]:
     """The steps in a trial's directory, also while the trial runs or after its process was killed.
 
-    They are taken from trajectory.json where there is no steps.jsonl (runs of earlier versions). A torn last line is
-    left out. Raises RunUnreadable.
+    A torn last line is left out. Raises RunUnreadable.
     """
     file = trial_dir / STEPS_NAME
     if not file.exists():
-        trajectory = read_trajectory(trial_dir)
-        return [] if trajectory is None else list(trajectory.steps)
+        return []
     whole = _read_bytes(file).rpartition(b"\n")[0]
     problems: list[str] = []
     steps = [step for _, step in read_lines(file, whole, Step, problems)]
@@ -341,7 +340,8 @@ def _read_plan(file: Path, notes: list[str] | None = None) -> dict[str, Any]:
         if notes is not None:
             notes.append(f"{str(damage).partition(';')[0]}; it is read as {BEGUN_NAME} has it, from when the run began")
     try:
-        refuse_newer(config)
+        if "schema_version" in config:
+            refuse_other_version(config, RUN_SCHEMA_VERSION)
     except ValueError as error:
         raise RunUnreadable(f"{file}: {error}") from None
     tasks, seeds = config.get("tasks"), config.get("seeds")
@@ -424,12 +424,10 @@ def _each_result(lines: Iterable[JsonLine], run: str, notes: list[str]) -> Itera
 
 
 def _own_result(line: JsonLine) -> TrialResult:
-    version = line.data["schema_version"]
-    if type(version) is int and version > RESULT_SCHEMA_VERSION:
-        raise RunUnreadable(
-            f"{line.where}: schema_version {version} was written by a newer tbench (this one reads up to "
-            f"{RESULT_SCHEMA_VERSION}); upgrade tbench"
-        )
+    try:
+        refuse_other_version(line.data, RESULT_SCHEMA_VERSION)
+    except ValueError as error:
+        raise RunUnreadable(f"{line.where}: {error}") from None
     return _validated(line.data, line.where)
 
 

@@ -23,7 +23,7 @@ from tbench.storage.summaries import summary_of
 from tbench.tasks.sources import read_tasks
 
 MakeTask = Any
-EARLIER = Path(__file__).parents[1] / "data" / "earlier-run"
+KILLED = Path(__file__).parents[1] / "data" / "killed-run"
 
 
 @pytest.fixture
@@ -65,10 +65,10 @@ async def test_a_fork_does_what_was_done_before_and_asks_for_the_rest(
 
 
 @pytest.mark.engine
-async def test_a_trial_of_an_earlier_version_is_forked(
+async def test_a_trial_of_a_killed_run_is_forked(
     engine: Engine, tools_volume: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.chdir(EARLIER)
+    monkeypatch.chdir(KILLED)
     with DemoEndpoint({task.name: task.instruction for task in read_tasks("tasks").tasks}) as demo:
         config = find_trial("run/tidy-notes/0").document.config.with_values(model={"base_url": demo.base_url})
         done = await fork("run/tidy-notes/0", 3, config=config, directory=tmp_path / "fork")

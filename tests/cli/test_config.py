@@ -156,7 +156,7 @@ def files(tmp_path_factory: pytest.TempPathFactory) -> Path:
         "extract-typo": "[score]\nrelevence = 'literal'",
         "replay-typo": "[dataset]\nlmit = 3",
         "chatml": "[model]\ntemplate = 'chatml'",
-        "reasoning": "[model]\nsend_reasoning = true",
+        "reasoning": "[model]\nsend_reasoning = 'on'",
         "shared": "[tasks]\nsource = '/nowhere'\n[sandbox]\nbuild = true\n[agent]\nsettling = 'strict'\n[score]\n"
         "relevance = 'literal'\n[dataset]\nlimit = 3\n[prompt]\nrender = 'server'\n[output]\nmodel_short = 'x'",
     }

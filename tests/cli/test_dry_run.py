@@ -163,7 +163,7 @@ def test_a_dataset_is_told_with_its_digests_and_the_rules_that_would_be_broken(
 def test_what_would_keep_the_run_from_starting_keeps_the_dry_run(
     arguments: tuple[str, ...], said: str, tmp_path: Path
 ) -> None:
-    shutil.copytree(Path(__file__).parents[1] / "data" / "earlier-run" / "run", tmp_path / "earlier")
+    shutil.copytree(Path(__file__).parents[1] / "data" / "killed-run" / "run", tmp_path / "earlier")
     done = dry_run(tmp_path, *arguments)
     assert (done.returncode, done.stdout, len(done.stderr.splitlines())) == (2, "", 1), done
     assert said in done.stderr

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import re
 import textwrap
 from pathlib import Path
 
 import pytest
 
-from tbench.compose import keys
 from tbench.compose.file import ComposeFile, read_compose
 from tbench.compose.interpolation import Variables
 from tbench.compose.project import (
@@ -412,14 +410,3 @@ def test_a_file_that_lacks_variables_is_no_error_of_the_file(folder: Path) -> No
 )
 def test_gpus_are_counted(folder: Path, text: str, gpus: int) -> None:
     assert service(folder, f"image: x\n{text}").gpus == gpus
-
-
-def test_every_key_has_its_place_in_the_documentation() -> None:
-    page = (Path(__file__).parents[2] / "docs" / "task-format.md").read_text(encoding="utf-8")
-    section = page.partition("\n## Compose\n")[2].partition("\n## ")[0]
-    told = set(re.findall(r"`([\w-]+)`", section))
-    tables = {name: set(value) for name, value in vars(keys).items() if name.isupper() and name != "SAFE_CAPABILITIES"}
-    # What is said of networks and volumes in one word each.
-    assert {
-        name: sorted(table - told - {"driver"}) for name, table in tables.items() if table - told - {"driver"}
-    } == {}

@@ -209,7 +209,7 @@ def test_other_variables_of_that_name_are_left_alone() -> None:
 
 def test_two_files_that_contradict_each_other_are_both_named(write: Write, tmp_path: Path) -> None:
     one = LAYERS.file(write("[model]\ntemplate = 'chatml'", "one.toml"))
-    other = LAYERS.file(write("[model]\nsend_reasoning = true", "other.toml"))
+    other = LAYERS.file(write("[model]\nsend_reasoning = 'on'", "other.toml"))
     words = complaint(lambda: resolve(one, other))
     assert "send_reasoning is for the server's template" in words
     assert f"model.template from {tmp_path / 'one.toml'}" in words

@@ -26,7 +26,7 @@ from tbench.exchange.chosen import ExportedPart, ExportedTrial
 from tbench.results import TaskStepResult, TrialResult
 from tbench.storage.read_run import StoredRun, read_run
 
-EARLIER = Path(__file__).parents[1] / "data" / "earlier-run" / "run"
+KILLED = Path(__file__).parents[1] / "data" / "killed-run" / "run"
 Fields = dict[str, Any]
 
 
@@ -90,7 +90,7 @@ COMPACTION = st.builds(
     Compaction,
     step=st.integers(0, 5),
     policy=st.sampled_from(["stop", "drop-oldest-outputs", "summarize"]),
-    outputs_dropped=st.none() | st.integers(0, 3),
+    outputs_dropped=st.integers(0, 3),
     messages_before=st.just(3),
     messages_after=st.just(3),
     tokens_before=st.just(3),
@@ -189,7 +189,7 @@ async def test_thinking_stands_apart_from_the_message_wherever_it_came(endpoint:
         f"<think>\nin tags\n</think>\n\n{keys(done=True)}",
         f"without a beginning\n</think>\n{keys(done=True)}",
     ]
-    trajectory, _ = await conversation(endpoint, "keystrokes-json", script, rendering=Rendering(send_reasoning=True))
+    trajectory, _ = await conversation(endpoint, "keystrokes-json", script, rendering=Rendering(send_reasoning="on"))
     replies = exported(tmp_path, trajectory)["steps"][1:]
     assert [step["reasoning_content"] for step in replies] == ["apart", "in tags", "without a beginning"]
     assert [step["message"] for step in replies] == [keys("ls\n"), keys(done=True), keys(done=True)]
@@ -280,11 +280,11 @@ def test_steps_of_a_task_are_documents_of_their_own(tmp_path: Path) -> None:
     assert [each["extra"]["task_step"] for each in made] == ["a", "b"]
 
 
-def test_a_run_of_an_earlier_version_is_exported(tmp_path: Path) -> None:
-    done = export(EARLIER, "-o", tmp_path / "out")
+def test_a_killed_run_is_exported(tmp_path: Path) -> None:
+    done = export(KILLED, "-o", tmp_path / "out")
     assert done.exit_code == 0, done.output
     files = sorted((tmp_path / "out").rglob("trajectory.json"))
-    assert len(files) == len(read_run(EARLIER).results) == 3
+    assert len(files) == len(read_run(KILLED).results) == 3
     for file in files:
         made = document(file)
         assert any("timestamp" in step for step in made["steps"])

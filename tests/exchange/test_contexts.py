@@ -108,15 +108,6 @@ async def test_each_time_that_the_history_is_shortened_another_context_begins(po
     assert bool(copied) == (policy == "drop-oldest-outputs")
 
 
-async def test_without_the_number_of_dropped_outputs_the_last_context_is_known() -> None:
-    trajectory, _ = await converse("keystrokes-json", ["look"] * 12, "drop-oldest-outputs")
-    earlier = [done.model_copy(update={"outputs_dropped": None}) for done in trajectory.compactions]
-    contexts = contexts_of(trajectory.model_copy(update={"compactions": tuple(earlier)}), known("keystrokes-json"))
-    (turns,) = contexts.turns
-    assert tuple(turn.message for turn in turns) == trajectory.messages
-    assert [turn.step.index for turn in turns if turn.step] == [step.index for step in trajectory.steps]
-
-
 async def test_of_an_agent_of_ones_own_the_last_context_is_known_and_what_the_model_said_in_it() -> None:
     trajectory, _ = await converse("keystrokes-json", ["look", "bad", "look"] * 2, "stop")
     example = Message(role="assistant", content="an example")

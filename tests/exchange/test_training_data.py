@@ -115,7 +115,7 @@ async def test_thinking_is_kept_joined_or_dropped(
 async def test_reasoning_that_was_sent_back_is_in_the_row_as_it_was_sent(endpoint: FaultServer, tmp_path: Path) -> None:
     script = [THOUGHT, keys(done=True), keys(done=True)]
     trajectory, requests = await conversation(
-        endpoint, "keystrokes-json", script, rendering=Rendering(send_reasoning=True)
+        endpoint, "keystrokes-json", script, rendering=Rendering(send_reasoning="on")
     )
     export(store_run(tmp_path / "run", [StoredTrial(trajectory)]), "-o", tmp_path / "out")
     (row,) = rows(tmp_path / "out")

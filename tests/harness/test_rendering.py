@@ -60,10 +60,10 @@ class TestMessages:
         ("rendering", "sent"),
         [
             (Rendering(), "apart"),
-            (Rendering(send_reasoning=True), "apart"),
             (Rendering(send_reasoning="on"), "apart"),
+            (Rendering.model_validate({"send_reasoning": True}), "apart"),
             (Rendering(send_reasoning="off"), None),
-            (Rendering(send_reasoning=False), None),
+            (Rendering.model_validate({"send_reasoning": False}), None),
             (Rendering(strip_thinking="on"), None),
         ],
     )
@@ -97,7 +97,7 @@ class TestMessages:
         call = ToolCall(id=bad, name=bad, arguments=bad)
         said = Message(role="assistant", content=bad, reasoning=bad, tool_calls=(call,))
         answered = Message(role="tool", content=bad, tool_call_id=bad)
-        sent = wire_messages([said, answered], Rendering(send_reasoning=True))
+        sent = wire_messages([said, answered], Rendering(send_reasoning="on"))
         assert json.dumps(sent, ensure_ascii=False).encode().count("�".encode()) == 7
 
     @pytest.mark.parametrize(
@@ -213,7 +213,7 @@ ROLES = ("system", "user", "assistant", "user", "assistant", "user", "assistant"
 class TestSettings:
     @pytest.mark.parametrize("template", LOCAL)
     @pytest.mark.parametrize(
-        "setting", [{"chat_template_kwargs": {"enable_thinking": False}}, {"send_reasoning": True}]
+        "setting", [{"chat_template_kwargs": {"enable_thinking": False}}, {"send_reasoning": "on"}]
     )
     def test_what_only_a_servers_template_can_do_is_refused_elsewhere(self, template, setting):
         with pytest.raises(ValidationError, match="for the server's template"):
@@ -221,7 +221,7 @@ class TestSettings:
 
     def test_contradictions_are_refused(self):
         with pytest.raises(ValidationError, match="contradict"):
-            Rendering(send_reasoning=True, strip_thinking="on")
+            Rendering(send_reasoning="on", strip_thinking="on")
 
     def test_only_the_servers_template_takes_tools(self):
         assert [template for template in get_args(Template) if Rendering(template=template).takes_tools] == ["server"]

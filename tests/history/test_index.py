@@ -19,7 +19,7 @@ from tbench.history.database import INDEX_NAME
 from tbench.history.index import RunHistory
 from tbench.results import Blame, ErrorInfo, Stage, Timings
 
-EARLIER = Path(__file__).parents[1] / "data" / "earlier-run" / "run"
+KILLED = Path(__file__).parents[1] / "data" / "killed-run" / "run"
 
 
 @pytest.fixture
@@ -112,8 +112,8 @@ def test_what_is_read_again_takes_the_place_of_what_was_there(runs: Path, histor
         assert index.execute("SELECT name FROM models").fetchall() == [("new",)]
 
 
-def test_a_run_of_an_earlier_version_and_imported_results_are_runs_like_others(runs: Path, history: RunHistory) -> None:
-    shutil.copytree(EARLIER, runs / "of-0.1")
+def test_a_killed_run_and_imported_results_are_runs_like_others(runs: Path, history: RunHistory) -> None:
+    shutil.copytree(KILLED, runs / "killed")
     (runs / "bare").mkdir()
     lines = [{"task": "a", "seed": seed, "reward": seed, "model": "m"} for seed in (0, 1)]
     (runs / "bare" / "results.jsonl").write_text("\n".join(map(json.dumps, lines)))

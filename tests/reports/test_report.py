@@ -37,7 +37,7 @@ def test_the_page_is_well_formed_and_loads_nothing_from_elsewhere(tmp_path: Path
 
 
 def test_the_page_says_the_score_and_what_it_means(tmp_path: Path) -> None:
-    words = read(write_report(mixed(tmp_path, model="m-9b", tbench_version="0.1.0", protocol="json"))).words()
+    words = read(write_report(mixed(tmp_path, model="m-9b", version="0.1.0"))).words()
     for said in (
         "score so far 37.5 ± 41.2 % (sample std over 2 seeds; 66.7 % over the 1 completed; ",
         "incomplete: 1 trial not run; coverage 4/6; unscored = 0)",
@@ -101,7 +101,7 @@ def test_tables_have_headers_and_sections_have_names(tmp_path: Path) -> None:
 
 def test_everything_hostile_is_escaped(tmp_path: Path) -> None:
     results = [trial(HOSTILE, 0, None, error=failure(HOSTILE)), trial(HOSTILE, 1, 1.0, model=HOSTILE)]
-    hostile = {"model": HOSTILE, "agent": HOSTILE, "run": HOSTILE, "sampling": {HOSTILE: HOSTILE}}
+    hostile = {"model": HOSTILE, "agent": HOSTILE, "run": HOSTILE, "extra_body": {HOSTILE: HOSTILE}}
     file = write_report(store(tmp_path, results, [HOSTILE], **hostile))
     page = read(file)
     assert not {"script", "img"} & {tag for tag, _ in page.tags}
@@ -111,7 +111,7 @@ def test_everything_hostile_is_escaped(tmp_path: Path) -> None:
 
 def test_characters_that_no_page_may_hold_are_replaced(tmp_path: Path) -> None:
     results = [trial("t", 0, None, error=failure("\x1b[31m\x00 \u202egnp.exe\x1b[0m"))]
-    text = write_report(store(tmp_path, results, ["t"], note="\ud800")).read_text(encoding="utf-8")
+    text = write_report(store(tmp_path, results, ["t"])).read_text(encoding="utf-8")
     assert not {"\x1b", "\x00", "\u202e"} & set(text)
     assert ">� �gnp.exe<" in text
 

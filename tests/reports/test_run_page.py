@@ -143,7 +143,7 @@ def test_a_run_of_which_little_is_known_says_what_is_not_known(tmp_path: Path) -
 
 def test_many_seeds_are_a_bar_with_the_cells_behind_it(tmp_path: Path) -> None:
     results = [trial("t", seed, float(seed % 2)) for seed in range(40)]
-    page = read(write_report(store(tmp_path, results, ["t"], seeds=list(range(40)), status="finished")))
+    page = read(write_report(store(tmp_path, results, ["t"], seeds=tuple(range(40)), status="finished")))
     assert "20 ✓ pass 20 ✗ fail" in page.words()
     assert len(page.of_class("many")) == 1
     assert len([attrs for _, attrs in page.of_class("cell") if "title" in attrs]) == 40
@@ -152,7 +152,7 @@ def test_many_seeds_are_a_bar_with_the_cells_behind_it(tmp_path: Path) -> None:
 def test_very_many_trials_have_cells_that_lead_to_files_and_no_list(tmp_path: Path) -> None:
     tasks = [f"task-{number:04}" for number in range(MOST_RESAMPLED + 1)]
     results = [trial(task, seed, 1.0) for task in tasks for seed in range(7)]
-    run = store(tmp_path, results, tasks, seeds=list(range(7)), status="finished")
+    run = store(tmp_path, results, tasks, seeds=tuple(range(7)), status="finished")
     file = run / "trials/task-0003/seed-5/trajectory.json"
     file.parent.mkdir(parents=True)
     file.write_text("{}")

@@ -310,9 +310,9 @@ def test_the_same_run_may_have_more_tasks_and_seeds(earlier: EarlierRun, tasks: 
 @pytest.mark.parametrize(
     ("changes", "words"),
     [
-        ({"agent": "oracle"}, 'with another configuration: agent: "nop" → "oracle"; start a new run'),
+        ({"agent": "oracle"}, 'with another configuration: agent.name: "nop" → "oracle"; start a new run'),
         ({"model": "m", "temperature": 1}, 'model: null → "m"'),
-        ({"prompt_hash": "p", "steps": 3}, '"steps": 3'),
+        ({"prompt_hash": "p", "steps": 3}, "limits.steps: nothing → 3"),
         ({"seeds": (1, 2)}, "without its seeds 0; give --seeds and --first-seed again"),
     ],
 )
@@ -327,7 +327,7 @@ def test_another_configuration_is_refused_by_its_keys(
 def test_nested_keys_are_named_with_both_values(earlier: EarlierRun, tasks: TaskSet) -> None:
     before = plan_of(**A_MODEL, temperature=0.7)
     earlier = replace(earlier, document=a_document(before, tasks.tasks))
-    with pytest.raises(UsageError, match=r"configuration: sampling.temperature: 0.7 → 0.8; start a new run$"):
+    with pytest.raises(UsageError, match=r"configuration: model.temperature: 0.7 → 0.8; start a new run$"):
         check_same_run(earlier, plan_of(**A_MODEL, temperature=0.8), tasks)
 
 

@@ -19,8 +19,8 @@ from tbench.storage.read_run import RunUnreadable, read_run, read_run_document, 
 from tbench.storage.run_files import trial_directory
 from tbench.storage.run_store import RunStore
 
-EARLIER = Path(__file__).parents[1] / "data" / "earlier-run" / "run"
-CONFIG = {"schema_version": 1, "run": "nightly", "tasks": [{"name": "t", "hash": "x"}], "seeds": [0, 1]}
+KILLED = Path(__file__).parents[1] / "data" / "killed-run" / "run"
+CONFIG = a_document(a_plan("nightly", seeds=(0, 1))).model_dump(mode="json") | {"tasks": [{"name": "t", "hash": "x"}]}
 TIME = datetime(2026, 1, 1, tzinfo=UTC)
 
 
@@ -53,11 +53,11 @@ def test_a_run_is_its_configuration_and_its_results(tmp_path: Path) -> None:
     assert (run.notes, run.imported) == ((), False)
 
 
-def test_a_run_of_an_earlier_version_is_read_with_its_steps() -> None:
-    run = read_run(EARLIER)
+def test_a_run_that_was_killed_is_read_with_its_steps() -> None:
+    run = read_run(KILLED)
     assert (len(run.results), run.notes) == (3, ())
     for result in run.results:
-        steps = read_steps(trial_directory(EARLIER, result.task, result.seed, result.attempt))
+        steps = read_steps(trial_directory(KILLED, result.task, result.seed, result.attempt))
         assert [step.index for step in steps] == list(range(1, result.steps + 1))
 
 
@@ -100,9 +100,12 @@ def test_a_reward_that_cannot_be_computed_with_is_refused(tmp_path: Path, reward
     assert "results.jsonl:1: reward: " in words and "from -1,000,000,000 to 1,000,000,000" in words
 
 
-def test_results_of_a_newer_tbench_ask_for_an_upgrade(tmp_path: Path) -> None:
-    newer = json.loads(line(0)) | {"schema_version": 99, "colour": "blue"}
-    assert "schema_version 99 was written by a newer tbench" in complaint(store(tmp_path, json.dumps(newer)))
+def test_results_of_another_version_are_refused_in_one_line(tmp_path: Path) -> None:
+    other = json.loads(line(0)) | {"schema_version": 99, "colour": "blue"}
+    words = (
+        "results.jsonl:1: schema_version 99 is of another version of tbench, and this one reads 2; use the tbench that"
+    )
+    assert words in complaint(store(tmp_path, json.dumps(other)))
 
 
 @pytest.mark.parametrize(
@@ -190,11 +193,11 @@ def test_a_run_json_that_a_power_cut_took_is_read_as_it_was_when_the_run_began(
     assert read_run_document(run / "run.json") == EarlierRun.read(run).document == whole
 
 
-def test_without_a_copy_a_lost_run_json_is_named_and_a_newer_one_asks_for_an_upgrade(tmp_path: Path) -> None:
+def test_without_a_copy_a_lost_run_json_is_named_and_one_of_another_version_is_refused(tmp_path: Path) -> None:
     for left in LOST[:3]:
         assert f"{tmp_path / 'run.json'}: " in complaint(store(tmp_path, line(), (left or b"").decode()))
-    newer = complaint(store(tmp_path, line(), {"schema_version": 4, "of another shape": True}))
-    assert newer.endswith("upgrade tbench")
+    other = complaint(store(tmp_path, line(), {"schema_version": 1, "of another shape": True}))
+    assert other.endswith("use the tbench that wrote it")
 
 
 def test_a_trial_whose_line_was_lost_has_the_result_of_its_own_file(tmp_path: Path) -> None:

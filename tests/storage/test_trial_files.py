@@ -87,14 +87,6 @@ def test_a_torn_last_step_is_left_out_and_any_other_line_is_a_problem_with_its_p
         read_steps(tmp_path)
 
 
-def test_the_steps_of_earlier_versions_are_in_the_trajectory(tmp_path: Path) -> None:
-    written(tmp_path, trajectory(step(1), step(2)))
-    assert read_steps(tmp_path) == [step(1), step(2)]
-    (tmp_path / "trajectory.json").write_text("{}")
-    with pytest.raises(RunUnreadable, match=r"trajectory\.json: protocol: Field required"):
-        read_steps(tmp_path)
-
-
 # -- the end of a trial --------------------------------------------------------------------------
 
 

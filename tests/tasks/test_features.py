@@ -144,15 +144,6 @@ def test_every_key_is_documented_as_obeyed_ignored_or_unsupported() -> None:
     assert set(keys()) - apart == {word for word in obeyed | ignored if "/" not in word}
 
 
-def test_every_key_has_a_row_with_its_tests() -> None:
-    section = PAGE.partition("\n## The test of each key\n")[2].partition("\n## ")[0]
-    tests = Path(__file__).parents[1]
-    for file, name in re.findall(r"`([^`]+\.py)::(\w+)`", section):
-        assert re.search(rf"^(?:async )?def {name}\(", (tests / file).read_text(encoding="utf-8"), re.MULTILINE), name
-    unsupported = {key for key in keys() if any(key in feature for feature in FEATURES)}
-    assert first_cells("The test of each key") >= set(keys()) - first_cells("Ignored") - unsupported
-
-
 def test_what_is_documented_as_ignored_is_known_and_keeps_no_task_from_running(make_task: MakeTask) -> None:
     values = {"metadata": "{}"}
     lists = {"task.authors": "[]", "task.keywords": "[]", "environment.gpu_types": "[]"}

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -36,6 +36,18 @@ class Argument(click.Argument):
         default = self.to_info_dict()["default"]  # get_default() has a marker of click's where there is none
         extra = "required" if self.required else f"default: {default}" if default is not None else ""
         return self.human_readable_name, f"{self.about}  [{extra}]" if extra else self.about
+
+
+def with_values(arguments: list[str], options: Mapping[str, Callable[[list[str]], str]]) -> list[str]:
+    """Copy of the arguments in which options that may stand alone have their values: `--name=VALUE`.
+
+    Each of `options` takes what is its own off the words behind it, and gives the value.
+    """
+    words, rest = list[str](), list(arguments)
+    while rest and rest[0] != "--":
+        word = rest.pop(0)
+        words.append(f"{word}={options[word](rest)}" if word in options else word)
+    return [*words, *rest]
 
 
 class TbenchCommand(click.Command):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any, Generic, TypeVar
 
@@ -13,9 +14,9 @@ from click.core import ParameterSource
 from click.shell_completion import CompletionItem
 from pydantic import BaseModel, ValidationError
 
-from tbench.cli.parsing.commands import Argument, TbenchCommand
+from tbench.cli.parsing.commands import Argument, TbenchCommand, with_values
 from tbench.config.layers import Layers, Resolved, Value
-from tbench.config.setting import Option, Setting, panels_of, settings_of
+from tbench.config.setting import Setting, panels_of, settings_of
 from tbench.config.settings import RunConfig
 from tbench.errors import UsageError
 
@@ -49,7 +50,8 @@ class ConfiguredCommand(TbenchCommand, Generic[Config]):
         self.params = [*self._own, *(each for setting in self._settings for each in _parameters(setting))]
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        return super().parse_args(ctx, _with_bare_values(args, self._settings))
+        bare = {each.flags[0]: partial(_value_behind, each) for each in self._settings if each.option.bare is not None}
+        return super().parse_args(ctx, with_values(args, bare))
 
     def invoke(self, ctx: click.Context) -> Any:
         layers = Layers(self._configuration, beside=_all_configurations())
@@ -132,11 +134,8 @@ def _parameters(setting: Setting) -> Iterator[click.Parameter]:
 
 def _option(setting: Setting) -> click.Option:
     option, name = setting.option, _option_name(setting)
-    if option.switch is not None:
-        letters = ["-" + "/-".join(option.letters)] if option.letters else []
-        return click.Option([f"--{option.switch[0]}/--{option.switch[1]}", *letters, name], default=None)
-    if setting.kind is bool:
-        return click.Option([f"{setting.flags[0]}/{_off(setting)}", name], default=None)
+    if setting.off_flags:
+        return click.Option([*map("/".join, zip(setting.flags, setting.off_flags, strict=True)), name], default=None)
     return click.Option(
         [*setting.flags, name], multiple=setting.kind is tuple or option.several is not None, type=_Text(setting)
     )
@@ -149,10 +148,6 @@ def _name(setting: Setting) -> str:
 def _option_name(setting: Setting) -> str:
     """The parameter of the option: another one where there is an argument, too."""
     return _name(setting) if setting.option.argument is None else f"{_name(setting)}__option"
-
-
-def _off(setting: Setting) -> str:
-    return setting.option.off or f"--no-{setting.flags[0].removeprefix('--')}"
 
 
 def _from_config(layers: Layers[Config], given: Iterable[str]) -> Iterator[Value]:
@@ -173,12 +168,9 @@ def _from_flags(layers: Layers[Config], settings: Iterable[Setting], ctx: click.
         given = ctx.params[name]
         if option.argument is not None:
             _refuse_two_meanings(setting.flags[0], given)
-        if option.switch is not None:
-            word = option.switch[0 if given else 1]
-            yield layers.option(setting.path, word, f"--{word}")
-        else:
-            flag = _off(setting) if given is False else setting.flags[0]
-            yield layers.option(setting.path, given, flag)
+        flag = setting.off_flags[0] if given is False else setting.flags[0]
+        is_word = setting.off_flags and setting.kind is not bool
+        yield layers.option(setting.path, flag.removeprefix("--") if is_word else given, flag)
 
 
 def _refuse_two_meanings(flag: str, given: str) -> None:
@@ -193,22 +185,9 @@ def _is_given(name: str, ctx: click.Context) -> bool:
     return name in ctx.params and ctx.get_parameter_source(name) is ParameterSource.COMMANDLINE
 
 
-def _with_bare_values(arguments: Sequence[str], settings: Iterable[Setting]) -> list[str]:
-    """Copy of the arguments in which an option that may be given without a value has one: `--name=VALUE`.
-
-    The word behind such an option is its own only where it can be its value.
-    """
-    bare = {flag: setting for setting in settings if setting.option.bare is not None for flag in setting.flags}
-    words, rest = list[str](), list(arguments)
-    while rest:
-        word = rest.pop(0)
-        if word == "--":
-            return [*words, word, *rest]
-        if word in bare:
-            value = rest.pop(0) if rest and _is_value(bare[word], rest[0]) else bare[word].option.bare
-            word = f"{word}={value}"
-        words.append(word)
-    return words
+def _value_behind(setting: Setting, rest: list[str]) -> str:
+    """The value of an option that may stand alone: the word behind it, where that can be one."""
+    return rest.pop(0) if rest and _is_value(setting, rest[0]) else setting.option.bare or ""
 
 
 def _is_value(setting: Setting, word: str) -> bool:
@@ -236,22 +215,15 @@ def _record(setting: Setting) -> tuple[str, str]:
     option = setting.option
     if option.argument is not None and not option.flags:
         return option.argument, setting.summary
-    names = ", ".join(_switches(option) or sorted(setting.flags, key=len))
+    off = () if setting.kind is bool else setting.off_flags
+    names = ", ".join((*sorted(setting.flags, key=len), *sorted(off, key=len)))
     argument = f", {option.argument}" if option.argument else ""
     return f"{names} {metavar(setting)}".rstrip() + argument, setting.summary
 
 
-def _switches(option: Option) -> list[str]:
-    """The options of a switch: each word, behind its letter where it has one."""
-    words = [f"--{word}" for word in option.switch or ()]
-    if not option.letters:
-        return words
-    return [f"-{letter}, {word}" for letter, word in zip(option.letters, words, strict=True)]
-
-
 def metavar(setting: Setting) -> str:
     """What stands for the value in the help; empty for an option without one."""
-    if setting.option.switch or setting.kind is bool:
+    if setting.off_flags:
         return ""
     words = {int: "INT", float: "FLOAT", dict: "JSON"}
     return setting.option.metavar or "|".join(setting.choices) or words.get(setting.kind, "TEXT")

@@ -18,6 +18,7 @@ from pydantic import ValidationError
 
 from harness.trajectory import TRAJECTORY_SCHEMA_VERSION, Trajectory
 from tbench.errors import UsageError
+from tbench.files import refuse_other_version
 from tbench.proxies.datasets.atif import Refused, is_atif, read_atif
 from tbench.proxies.datasets.references import RecordedConversation, Turn
 from tbench.proxies.json_files import object_in
@@ -247,13 +248,13 @@ def _read_chat(value: dict[str, Any], source: str) -> RecordedConversation:
 
 
 def _read_own(value: dict[str, Any], source: str) -> RecordedConversation:
-    version = value.get("schema_version")
-    if type(version) is int and version > TRAJECTORY_SCHEMA_VERSION:
-        raise Refused(f"schema_version {version} was written by a newer tbench; upgrade")
     try:
+        refuse_other_version(value, TRAJECTORY_SCHEMA_VERSION)
         trajectory = Trajectory.model_validate(value)
     except ValidationError as error:
         raise Refused(first_problem(error, "trajectory")) from None
+    except ValueError as error:
+        raise Refused(str(error)) from None
     if trajectory.protocol != PROTOCOL:
         raise Refused(
             f"protocol {trajectory.protocol}: its prompt does not ask for the JSON that a replay is scored by, "

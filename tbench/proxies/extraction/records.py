@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
-from pydantic import Field, ValidationError, field_validator
+from pydantic import Field, ValidationError
 
 from harness.trajectory import Frozen, ToolCall
 from tbench.errors import UsageError
@@ -50,12 +50,6 @@ class ExtractionManifest(Frozen):
     served: dict[str, Any] | None = None
     tbench_version: str = ""
     created_at: str = ""
-
-    @field_validator("sampling")
-    @classmethod
-    def _seeds_as_they_were(cls, sampling: dict[str, Any]) -> dict[str, Any]:
-        # Before there was a choice.
-        return {"rename_fields": {}, "omit_seed": False, "seed_scheme": "bare", **sampling}
 
     def semantic(self) -> dict[str, Any]:
         """What decides the replies, by name: all of it has to be equal where an extraction goes on."""

@@ -435,11 +435,12 @@ class DockerBackend:
             )
         except EngineError as error:
             raise TrialError("sandbox_lost", f"the kept container {kept[:12]} is gone: {error}") from error
+        if not any(mount.get("Name") == self._tools_volume for mount in state["Mounts"]):
+            what = f"the kept container {kept[:12]} has the tools of another version of tbench"
+            raise TrialError("sandbox_lost", f"{what}; use the one that kept it")
         recipe = await self._recipe(environment, trial, image, environment.variables())
         if not state["HostConfig"].get("StorageOpt"):
             recipe = dataclasses.replace(recipe, storage_mb=None)  # a copy has as little of a limit as it has
-        if not any(bind.startswith(f"{self._tools_volume}:") for bind in state["HostConfig"].get("Binds") or ()):
-            recipe = dataclasses.replace(recipe, tells_end=False)  # its tools are of an earlier version
         container = Container(self._engine, kept, recipe, originals=self._originals)
         await container.find_router()
         project = state["Config"]["Labels"].get(LABEL_PROJECT)
@@ -470,9 +471,7 @@ class DockerBackend:
             # The snapshot is of `main`; the others begin anew.
             return await self._start_services(environment, project, trial, lambda _: None, image)
         recipe = await self._recipe(environment, trial, image, environment.variables())
-        # Snapshots of earlier versions do not name it.
-        original = await self._images.find(image.original) if image.original else None
-        original = original or await self._images.get(environment)
+        original = await self._images.find(image.original) or await self._images.get(environment)
         recipe = dataclasses.replace(recipe, original=original)
         return await self._start(recipe)
 

@@ -24,7 +24,6 @@ from tbench.sandbox.docker.labels import (
     LABEL_RUN,
     LABEL_SHARED,
     LABEL_SNAPSHOT,
-    SNAPSHOT_VERIFYING,
 )
 from tbench.sandbox.docker.owner import Life, life_of, owner
 from tbench.sandbox.docker.removing import Kind, force_remove, remove, remove_unless_in_use
@@ -171,11 +170,10 @@ async def _list_snapshots(engine: Engine, scope: Scope) -> list[Leftover]:
     found = []
     for image in await engine.call(engine.api.images, filters={"label": LABEL_SNAPSHOT}):
         labels = image["Labels"] or {}
-        kept = labels.get(LABEL_SNAPSHOT) != SNAPSHOT_VERIFYING
         for name in _names(image):
             run = labels.get(LABEL_RUN, "")
             item = Leftover("image", name, f"snapshot {_short(name)} of run {run}", run)
-            found.append(_with_reason_to_keep(item, labels, scope, kept=kept))
+            found.append(_with_reason_to_keep(item, labels, scope, kept=True))
     return _in_scope(found, scope)
 
 

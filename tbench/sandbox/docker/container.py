@@ -112,9 +112,7 @@ class Container:
         self._originals = originals or Originals()
         self.is_fresh = recipe.is_fresh
         self._masks = recipe.proxy.masks
-        self._commands = Commands(
-            engine, container_id, tells_end=recipe.tells_end, is_fresh=recipe.is_fresh, masks=self._masks
-        )
+        self._commands = Commands(engine, container_id, is_fresh=recipe.is_fresh, masks=self._masks)
         self._router: Router | None = None
         self._network = recipe.network
         self.lease = Lease()
@@ -361,7 +359,7 @@ class Container:
 
     async def _open_as_root(self, script: str, limit_sec: int) -> tuple[ExecStream, EndOfOutput]:
         # From one container into another files go as they are.
-        commands = Commands(self._engine, self.container_id, tells_end=self._recipe.tells_end)
+        commands = Commands(self._engine, self.container_id)
         return await commands.script(script, limit_sec=limit_sec, user=_ROOT, environment={})
 
     async def wait_until_healthy(self, check: Healthcheck) -> None:

@@ -80,8 +80,6 @@ class Recipe:
     """Numbers of its GPUs; empty where the engine chooses them."""
     storage_mb: float | None = None
     """Limit of its own files; None for no limit."""
-    tells_end: bool = True
-    """Whether its tools tell when a command's output is whole, as those of a kept container may not."""
     starts: bool = True
     """Whether what the image starts with a container is started."""
     is_fresh: bool = False

@@ -146,11 +146,11 @@ async def test_signs_of_tampering_are_said(tmp_path: Path) -> None:
     assert "signs of tampering" in made(tmp_path)[0].notes[0]
 
 
-async def test_a_trajectory_of_a_newer_version_or_with_unknown_fields_is_refused(tmp_path: Path) -> None:
+async def test_a_trajectory_of_another_version_or_with_unknown_fields_is_refused(tmp_path: Path) -> None:
     recorded = json.loads((await trajectory(LS)).model_dump_json())
     for name, change in (("new", {"schema_version": 99}), ("odd", {"surprise": 1})):
         (tmp_path / f"{name}.json").write_text(json.dumps(recorded | change))
-    with pytest.raises(UsageError, match=r"2 conversations could not be used.*written by a newer tbench"):
+    with pytest.raises(UsageError, match=r"2 conversations could not be used.*of another version of tbench"):
         made(tmp_path, tmp_path / "new.json", tmp_path / "odd.json", only="all")
 
 

@@ -11,7 +11,8 @@ from tbench.errors import TrialError
 from tbench.sandbox.backend import SandboxSettings, opened
 from tbench.sandbox.docker.backend import DockerBackend
 from tbench.sandbox.docker.engine import Engine
-from tbench.sandbox.docker.labels import LABEL_RUN
+from tbench.sandbox.docker.labels import LABEL_OWNER, LABEL_RUN
+from tbench.sandbox.docker.nothing import ensure_nothing
 from tbench.tasks.environment import agent_environment
 
 pytestmark = pytest.mark.engine
@@ -49,3 +50,18 @@ async def test_its_own_containers_go_but_those_that_were_kept_and_an_image_that_
         assert (await again.shell("true", timeout_sec=30)).exit_code == 0
         await again.remove()
         assert backend.image_origins[environment.name].how == "built"
+
+
+async def test_a_kept_container_with_the_tools_of_another_version_is_refused_in_one_line(
+    engine: Engine, tools_volume: str, run_name: str, fresh: Any
+) -> None:
+    labels = {LABEL_RUN: run_name, LABEL_OWNER: engine.owner}
+    other = engine.api.create_container(await ensure_nothing(engine), "none", labels=labels)["Id"]
+    try:
+        async with opened(DockerBackend(engine, SandboxSettings(run_name))) as backend:
+            with pytest.raises(
+                TrialError, match=f"{other[:12]} has the tools of another version of tbench; use the one"
+            ):
+                await backend.reopen(agent_environment(fresh()), "t.s0", other)
+    finally:
+        engine.api.remove_container(other, force=True)

@@ -192,11 +192,9 @@ def _manifest(
 
 
 def _sent(sampling: Mapping[str, Any]) -> dict[str, Any]:
-    """What the requests say of the sampling, without what says nothing: earlier runs had fewer fields."""
-    silent = {"rename_fields": {}, "omit_seed": False, "seed_scheme": "bare"}
-    if sampling["seed"] is None:
-        silent["seed_scheme"] = sampling["seed_scheme"]
-    return {name: value for name, value in sampling.items() if value is not None and value != silent.get(name)}
+    """What the requests say of the sampling, without what says nothing."""
+    silent = {"seed_scheme"} if sampling["seed"] is None else set()
+    return {name: value for name, value in sampling.items() if value is not None and name not in silent}
 
 
 def _hash(prompts: Sequence[Mapping[str, Any]]) -> str:

@@ -53,7 +53,7 @@ class ReplayModelConfig(EndpointConfig, use_attribute_docstrings=True):
     """Ends a reply (repeatable)."""
     include_stop_str_in_output: bool = False
     """Replies keep the stop string."""
-    skip_special_tokens: Annotated[bool, Option(off="--no-skip-special-tokens")] = True
+    skip_special_tokens: bool = True
     """Replies come without special tokens."""
     max_model_len: int | None = Field(default=None, ge=1)
     """Prompt and reply together, where the server allows more."""

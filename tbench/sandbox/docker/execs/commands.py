@@ -35,19 +35,16 @@ class Commands:
         engine: Engine,
         container: str,
         *,
-        tells_end: bool = True,
         is_fresh: bool = False,
         masks: Masks | None = None,
     ) -> None:
-        """`tells_end` says that the container's tools tell when a command's output is whole.
+        """`is_fresh` says that the agent never is in the container.
 
-        `is_fresh` says that the agent never is in the container. What `masks` hide does not come out, but on a terminal
-        for somebody.
+        What `masks` hide does not come out, but on a terminal for somebody.
         """
         self._masks = masks
         self._engine = engine
         self._container = container
-        self._tells_end = tells_end
         self._is_fresh = is_fresh
 
     async def run(
@@ -109,7 +106,7 @@ class Commands:
         """Start a shell script that ends by itself; its stream, and what finds the end in that. Raises as `open`."""
         # The limit holds inside, as there is no API to end an exec; whoever reads has one of his own, with a margin.
         argv = [f"{TOOLS}/bin/limit", str(limit_sec), BUSYBOX, "sh", "-c", script]
-        end = EndOfOutput(is_told=self._tells_end)
+        end = EndOfOutput()
         return await self.open(argv, user=user, workdir="/", environment={**environment, END: end.mark}), end
 
     async def tty(self, argv: Sequence[str], environment: Mapping[str, str], *, user: str, workdir: str) -> TtyStream:

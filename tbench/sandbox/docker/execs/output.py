@@ -18,20 +18,18 @@ class EndOfOutput:
     Behind the mark is one byte, which says whether the command had reached its limit.
     """
 
-    def __init__(self, *, is_told: bool = True) -> None:
-        """`is_told` says that the container's tools print it, as those of earlier versions do not."""
+    def __init__(self) -> None:
         # No beginning of it is an end of it as well, so that it is found behind a part of itself.
         self.mark = f"\4{secrets.token_hex(12)}"
         self._mark = self.mark.encode()
         self._held = b""
-        self._is_told = is_told
         self.at_limit: bool | None = None
         """Whether the command had reached its limit; None where the end has not come."""
 
     @property
     def is_missing(self) -> bool:
         """Whether the end should have come, but has not."""
-        return self._is_told and self.at_limit is None
+        return self.at_limit is None
 
     def strip(self, data: bytes) -> bytes:
         """The output in the next piece of what has come, without the mark, and without what may be its beginning."""

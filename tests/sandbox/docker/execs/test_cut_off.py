@@ -180,9 +180,3 @@ async def test_without_an_end_nothing_of_the_output_is_lost(printed: bytes, size
         assert await output.take(printed[at : at + size])
     await output.finish()
     assert end.is_missing and output.kept == printed.removeprefix(b"\1")
-
-
-def test_tools_that_tell_no_end_are_not_waited_for() -> None:
-    end = EndOfOutput(is_told=False)
-    assert end.strip(b"all") == b"all" and not end.is_missing
-    assert end.strip(b"all\4") == b"all\4"
