@@ -44,11 +44,6 @@ class CassetteRecorder(LocalServer):
             self.server_close()
             raise
 
-    @property
-    def base_url(self) -> str:
-        """The URL with its `/v1` at which clients ask."""
-        return f"http://{self.server_name}:{self.port}/v1"
-
     def close(self) -> None:
         super().close()
         self._writer.__exit__()
