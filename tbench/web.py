@@ -62,15 +62,15 @@ class WebRequest:
     def answer(self) -> WebAnswer:
         """Wait for the answer. Raises Unanswered."""
         try:
-            return THREADS.submit(self._exchange).result(self.deadline_sec)
+            return THREADS.submit(self._exchange, _library()).result(self.deadline_sec)
         except TimeoutError:
             raise self._late() from None
 
     def _late(self) -> Unanswered:
         return Unanswered(f"no whole answer within {self.deadline_sec:g} s")
 
-    def _exchange(self) -> WebAnswer:
-        http, silence_sec = _library(), min(self.silence_sec, self.deadline_sec + 1.0)
+    def _exchange(self, http: Any) -> WebAnswer:
+        silence_sec = min(self.silence_sec, self.deadline_sec + 1.0)
         try:
             return self._redirected(http, silence_sec)
         except http.TimeoutException:
@@ -115,6 +115,7 @@ class WebRequest:
         return WebAnswer(response.status_code, response.reason_phrase, response.headers, bytes(body))
 
 
+@cache
 def _library() -> Any:
     """httpx, or what the installed version of the openai SDK brings in its place."""
     return import_module(next((name for name in ("httpx2", "httpx") if find_spec(name)), "httpx"))
