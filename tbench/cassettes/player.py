@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from typing import Any, Self, cast
+from typing import Any, cast
 
 from tbench.cassettes.bodies import request_in
 from tbench.cassettes.cassette import Cassette
@@ -27,21 +27,6 @@ class CassettePlayer(LocalServer):
     def alike(self) -> int:
         """How many requests were answered that were recorded with other times, or the like, in them."""
         return self._deck.alike
-
-    @property
-    def base_url(self) -> str:
-        """The URL with its `/v1`."""
-        return f"http://{self.server_name}:{self.port}{_V1}"
-
-    def __enter__(self) -> Self:
-        self._thread = threading.Thread(target=self.serve_forever, kwargs={"poll_interval": 0.02}, name="cassette")
-        self._thread.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.shutdown()
-        self._thread.join()
-        self.close()
 
     def answer(self, path: str, request: dict[str, Any]) -> tuple[int, Any]:
         """Status and body of the answer to a request."""

@@ -4,16 +4,15 @@ from __future__ import annotations
 
 import json
 import threading
-import urllib.error
-import urllib.request
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, cast
 
-from harness.endpoint.address import full_url, goes_past_proxies
+from harness.endpoint.address import full_url, without_password
 from tbench.cassettes.bodies import request_in
 from tbench.cassettes.cassette import CassetteWriter, Json, RecordedAnswer
 from tbench.serving.local_server import JsonHandler, LocalServer
+from tbench.web import Unanswered, WebRequest
 
 _ANSWER_SEC = 1800.0
 _ASK_SEC = 20.0
@@ -32,11 +31,9 @@ class CassetteRecorder(LocalServer):
         self, file: Path, base_url: str, address: tuple[str, int], *, headers: Mapping[str, str] | None = None
     ) -> None:
         """`headers` go with every request. Raises EndpointSilent, and OSError for the file and the port."""
-        self.base = full_url(base_url)
+        self._endpoint = full_url(base_url)
+        self.base = without_password(self._endpoint)
         self._headers = dict(headers or {})
-        self._opener = urllib.request.build_opener(
-            *([urllib.request.ProxyHandler({})] if goes_past_proxies(self.base) else [])
-        )
         self.kept = 0
         self._lock_of_file = threading.Lock()
         models = self._models()
@@ -46,11 +43,6 @@ class CassetteRecorder(LocalServer):
         except OSError:
             self.server_close()
             raise
-
-    @property
-    def base_url(self) -> str:
-        """The URL with its `/v1` at which clients ask."""
-        return f"http://{self.server_name}:{self.port}/v1"
 
     def close(self) -> None:
         super().close()
@@ -88,17 +80,15 @@ class CassetteRecorder(LocalServer):
             self._writer.append(RecordedAnswer(path, request, status, decoded))
             self.kept += 1
 
-    def _pass_on(self, path: str, body: bytes | None, timeout_sec: float) -> tuple[int, bytes]:
+    def _pass_on(self, path: str, body: bytes | None, deadline_sec: float) -> tuple[int, bytes]:
         headers = {"Content-Type": "application/json", **self._headers}
-        request = urllib.request.Request(f"{self.base}{path}", body, headers)
+        method = "GET" if body is None else "POST"
         try:
-            with self._opener.open(request, timeout=timeout_sec) as answer:
-                return int(answer.status), bytes(answer.read())
-        except urllib.error.HTTPError as refusal:
-            with refusal:
-                return refusal.code, refusal.read()
-        except OSError as error:
-            return 502, _error(f"{self.base}: {error}", 502)
+            url = f"{self._endpoint}{path}"
+            answer = WebRequest(url, deadline_sec, method=method, headers=headers, body=body).answer()
+        except Unanswered as why:
+            return 502, _error(f"{self.base}: {why}", 502)
+        return answer.status, answer.body
 
 
 class _RecorderHandler(JsonHandler):

@@ -10,13 +10,15 @@ from typing import Annotated, Any
 
 from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
 
+from harness.endpoint.address import proxy_of
 from tbench.datasets.known import KnownDataset, Piece
 from tbench.datasets.reference import usable_folder, usable_url, without_login
-from tbench.datasets.web import get
 from tbench.errors import UsageError
 from tbench.text import one_line
+from tbench.web import Unanswered, WebRequest
 
 _HEAD = "HEAD"
+_DEADLINE_SEC, _SILENCE_SEC = 60.0, 20.0
 
 
 class _DatasetRow(BaseModel):
@@ -76,7 +78,7 @@ def _content(place: str, *, offline: bool) -> bytes:
         if offline and not place.startswith("file://"):
             raise UsageError(f"{without_login(place)}: is not asked with --offline; give the registry as a file")
         if place.startswith(("http://", "https://")):
-            return get(place)
+            return downloaded(place)
         if not place.startswith("file://"):
             raise UsageError(f"{without_login(place)}: a registry is a file, or at an http or https URL")
     path = Path(place.removeprefix("file://"))
@@ -84,6 +86,20 @@ def _content(place: str, *, offline: bool) -> bytes:
         return path.read_bytes()
     except OSError as error:
         raise UsageError(f"{path}: cannot be read: {error.strerror or error}; give a registry.json") from None
+
+
+def downloaded(url: str, deadline_sec: float = _DEADLINE_SEC) -> bytes:
+    """The content at an http or https URL. Raises UsageError, naming the URL and the proxy that was used."""
+    request = WebRequest(url, deadline_sec, silence_sec=_SILENCE_SEC)
+    proxy, shown = proxy_of(url), without_login(url)
+    where = f"{shown} through {proxy}" if proxy else shown
+    try:
+        answer = request.answer()
+    except Unanswered as why:
+        raise UsageError(f"{where}: {why}; check the URL and the network, or give a file") from None
+    if not 200 <= answer.status < 300:
+        raise UsageError(f"{where}: HTTP {answer.status} ({answer.reason}); check the URL")
+    return answer.body
 
 
 def _dataset(row: Any, where: str, place: str) -> KnownDataset:

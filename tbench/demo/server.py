@@ -59,7 +59,6 @@ class DemoEndpoint:
         self._address = (host, port)
         self._latency_sec = latency_sec
         self._server: _Server | None = None
-        self._thread: threading.Thread | None = None
 
     @property
     def base_url(self) -> str:
@@ -70,21 +69,14 @@ class DemoEndpoint:
 
     def start(self) -> Self:
         """Bind and serve. Raises OSError when the port is taken."""
-        self._server = _Server(self._address, self._scripts, self._latency_sec)
-        self._thread = threading.Thread(
-            target=self._server.serve_forever, kwargs={"poll_interval": 0.02}, name=MODEL_ID, daemon=True
-        )
-        self._thread.start()
+        self._server = _Server(self._address, self._scripts, self._latency_sec).__enter__()
         return self
 
     def stop(self) -> None:
         """Close every connection and end every thread. May be called again."""
-        server, thread = self._server, self._thread
-        self._server = self._thread = None
-        if server and thread:
-            server.shutdown()
-            thread.join()
-            server.close()
+        server, self._server = self._server, None
+        if server:
+            server.__exit__()
 
     def __enter__(self) -> Self:
         return self.start()
@@ -121,10 +113,6 @@ class _Server(LocalServer):
         self.created = int(time.time())
         self.stopping = threading.Event()
         super().__init__(address, _Handler)
-
-    @property
-    def base_url(self) -> str:
-        return f"http://{self.server_name}:{self.port}/v1"
 
     def close(self) -> None:
         self.stopping.set()
@@ -170,17 +158,12 @@ class _Handler(JsonHandler):
             self.send_json(200, chat_body(reply) if isinstance(request, ChatRequest) else text_body(reply))
 
     def _stream(self, reply: ServedReply, *, include_usage: bool) -> None:
-        self._start_stream()
+        chunked = {"Content-Type": "text/event-stream; charset=utf-8", "Transfer-Encoding": "chunked"}
+        self.send_head(200, chunked, None)
         for chunk in chunk_bodies(reply, include_usage):
             self._send_event(json.dumps(chunk, ensure_ascii=False))
         self._send_event("[DONE]")
         self.wfile.write(b"0\r\n\r\n")
-
-    def _start_stream(self) -> None:
-        self.send_response(200)
-        self.send_header("Content-Type", "text/event-stream; charset=utf-8")
-        self.send_header("Transfer-Encoding", "chunked")
-        self.end_headers()
 
     def _send_event(self, data: str) -> None:
         event = f"data: {data}\n\n".encode()

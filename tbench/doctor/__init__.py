@@ -9,14 +9,8 @@ import asyncio
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
-from functools import partial
-from typing import Any, TypeVar
 
-from tbench.sandbox.docker.engine import DaemonThreads
 from tbench.text import one_line
-
-T = TypeVar("T")
-_THREADS = DaemonThreads()
 
 
 class CheckStatus(StrEnum):
@@ -94,11 +88,6 @@ async def examine(check: Check) -> Finding:
 async def examine_all(checks: Sequence[Check]) -> list[Finding]:
     """Make all checks at once; the findings come in the order of the checks."""
     return list(await asyncio.gather(*(examine(check) for check in checks)))
-
-
-async def in_thread(function: Callable[..., T], *arguments: Any) -> T:
-    """Call `function` in a thread that nobody has to wait for: one that hangs must not outlast the check's limit."""
-    return await asyncio.get_running_loop().run_in_executor(_THREADS, partial(function, *arguments))
 
 
 def skip_all(names: Sequence[str], why: str) -> list[Finding]:

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from functools import partial
 
 from tbench.config.limits_in_force import LimitState
-from tbench.doctor import Check, CheckResult, fail, in_thread, ok, skipped, warn
+from tbench.doctor import Check, CheckResult, fail, ok, skipped, warn
 from tbench.doctor.connection import Surroundings, cannot_start
 from tbench.doctor.probe import ProbeOutput, probe_image, run_probe
 from tbench.sandbox.backend import TOOLS
@@ -17,6 +17,7 @@ from tbench.sandbox.docker.labels import NETWORK
 from tbench.sandbox.docker.limits import SCRIPT, limit_states, read_limits
 from tbench.sandbox.docker.tools import tools_volume_name
 from tbench.text import one_line
+from tbench.threads import in_thread
 
 REACHED = ("deb.debian.org", 80)
 """The host and port that containers have to reach: verifiers download from there most often."""

@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 import contextlib
-import http.client
 import time
 from collections.abc import Callable
 from email.utils import parsedate_to_datetime
 from functools import partial
-from urllib.parse import urlsplit
 
 from harness.endpoint.chat import ChatModel, RetryPolicy, Sampling
 from harness.errors import ContextLimitReached, EndpointError, RequestRefused
 from harness.trajectory import Message
-from tbench.doctor import Check, CheckResult, fail, in_thread, ok, skipped, warn
+from tbench.doctor import Check, CheckResult, fail, ok, skipped, warn
+from tbench.threads import in_thread
+from tbench.web import Unanswered, WebRequest
 
 NAMES = ("endpoint", "model", "endpoint's clock")
 _CONNECT_SEC, _ANSWER_SEC = 5.0, 60.0
@@ -113,17 +113,12 @@ def _clock_ahead_sec(base_url: str) -> float | None:
 
     No key is sent.
     """
-    parts = urlsplit(base_url)
-    kind = http.client.HTTPSConnection if parts.scheme == "https" else http.client.HTTPConnection
-    connection = kind(parts.hostname or "", parts.port, timeout=_CONNECT_SEC)
     try:
-        connection.request("GET", f"{parts.path.rstrip('/')}/models")
-        date = connection.getresponse().getheader("date")
+        answer = WebRequest(f"{base_url.rstrip('/')}/models", _CONNECT_SEC, most_bytes=0).answer()
+        date = answer.headers.get("date")
         return None if date is None else parsedate_to_datetime(date).timestamp() - time.time()
-    except (OSError, http.client.HTTPException, ValueError):
+    except (Unanswered, ValueError):
         return None
-    finally:
-        connection.close()
 
 
 def _advice(error: Exception) -> str:

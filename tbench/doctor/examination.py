@@ -18,7 +18,6 @@ from tbench.doctor import (
     examine,
     examine_all,
     fail,
-    in_thread,
     machine,
     ok,
     skip_all,
@@ -26,6 +25,7 @@ from tbench.doctor import (
 from tbench.doctor.connection import Surroundings
 from tbench.errors import UsageError
 from tbench.sandbox.docker.engine import Engine
+from tbench.threads import in_thread
 
 _CONNECT_SEC = 20.0
 _CONTAINER_NAMES = ("limits", "tools", "network", "network of builds", "dns")

@@ -17,8 +17,8 @@ from harness.endpoint.transport import Transport
 from harness.model import Sampling
 from harness.protocols import PROTOCOLS, load_protocol
 from harness.replies import RepliesSeen, equal_replies_note, reply_notes
-from tbench.doctor import in_thread
 from tbench.text import one_line
+from tbench.threads import in_thread
 
 Can = Literal["yes", "no", "unclear"]
 _ANSWER_SEC = 120.0

@@ -15,9 +15,10 @@ from pathlib import Path
 
 import certifi
 
-from tbench.doctor import Check, CheckResult, fail, in_thread, ok, skipped, warn
+from tbench.doctor import Check, CheckResult, fail, ok, skipped, warn
 from tbench.doctor.probe import run_probe
 from tbench.sandbox.docker.engine import Engine, EngineError
+from tbench.threads import in_thread
 
 LOW_GB, NONE_GB = 10.0, 1.0
 """Free space below which a long run may fill the disk, and below which hardly any run fits."""

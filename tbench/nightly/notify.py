@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 from typing import Any
 from urllib.parse import urlsplit
 
 from tenacity import AsyncRetrying, retry_if_exception_type, stop_after_attempt, wait_exponential
 
-from tbench.nightly.web import Unanswered, status_of
 from tbench.text import one_line
+from tbench.threads import in_thread
+from tbench.web import Unanswered, WebRequest
 
 ATTEMPTS = 3
 
@@ -44,7 +46,9 @@ async def post(
 
 
 async def _once(url: str, news: Mapping[str, Any], deadline_sec: float) -> None:
-    status = await status_of(url, deadline_sec, news)
+    body, headers = json.dumps(news).encode(), {"Content-Type": "application/json"}
+    request = WebRequest(url, deadline_sec, method="POST", headers=headers, body=body, most_bytes=0)
+    status = (await in_thread(request.answer)).status
     if status >= 500 or status == 429:
         raise Unanswered(f"HTTP {status}, {ATTEMPTS} times")
     if not 200 <= status < 300:

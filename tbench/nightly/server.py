@@ -6,10 +6,12 @@ import asyncio
 import contextlib
 import os
 import re
+import socket
 import time
 from collections.abc import AsyncIterator, Iterable
 from dataclasses import dataclass
 from pathlib import Path
+from urllib.parse import urlsplit
 
 from harness.endpoint.chat import ChatModel, Sampling
 from harness.endpoint.retry import TransientError
@@ -18,7 +20,8 @@ from tbench.errors import TbenchError, UsageError
 from tbench.nightly.checkpoints import Checkpoint
 from tbench.nightly.process import KeptProcess
 from tbench.nightly.settings import PLACEHOLDERS, ServeSection
-from tbench.nightly.web import Unanswered, free_port, somebody_listens, status_of
+from tbench.threads import in_thread
+from tbench.web import Unanswered, WebRequest
 
 _PLACEHOLDER = re.compile(rf"\{{({'|'.join(PLACEHOLDERS)})\}}")
 _ASK_SEC = 2.0
@@ -56,10 +59,10 @@ async def serving(serve: ServeSection, checkpoint: Checkpoint, log: Path, lock: 
     Raises UsageError where somebody else answers already or the URLs are none, ServerFailed where it does not get
     ready in time.
     """
-    port = serve.port or free_port()
+    port = serve.port or _free_port()
     health, base_url = (_filled(url, checkpoint, port) for url in (serve.health_url, serve.base_url))
     try:
-        taken = await asyncio.to_thread(somebody_listens, health)
+        taken = await asyncio.to_thread(_is_listening, health)
     except ValueError as error:
         raise UsageError(f"serve.health_url: {health}: is no URL: {error}") from None
     if taken:
@@ -87,11 +90,12 @@ async def serving(serve: ServeSection, checkpoint: Checkpoint, log: Path, lock: 
 async def _ready(server: ModelServer, health: str, within_sec: float) -> None:
     """Wait until the health URL answers with 200. Raises ServerFailed."""
     ends_at, answered = time.monotonic() + within_sec, "nobody answered"
+    question = WebRequest(health, min(_ASK_SEC, within_sec), most_bytes=0)
     while True:
         if server.process.code is not None:
             raise ServerFailed(f"died while it started: {await server.ended()}")
         try:
-            status = await status_of(health, min(_ASK_SEC, within_sec))
+            status = (await in_thread(question.answer)).status
             if status == 200 and server.process.code is None:
                 return
             answered = f"the last answer was HTTP {status}"
@@ -137,3 +141,21 @@ def _filled(text: str, checkpoint: Checkpoint, port: int) -> str:
     values = {"checkpoint": checkpoint.path, "name": checkpoint.name, "port": str(port)}
     pieces = _PLACEHOLDER.split(text)
     return "".join(values[piece] if at % 2 else piece for at, piece in enumerate(pieces))
+
+
+def _is_listening(url: str) -> bool:
+    """Whether anybody takes connections where `url` leads; raises ValueError for no URL."""
+    parts = urlsplit(url)
+    port = parts.port or (443 if parts.scheme == "https" else 80)
+    try:
+        with socket.create_connection((parts.hostname or "", port), timeout=2):
+            return True
+    except OSError:
+        return False
+
+
+def _free_port() -> int:
+    """A port of this machine that nobody listens on at the moment."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])

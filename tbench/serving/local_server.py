@@ -7,13 +7,14 @@ import json
 import socket
 import sys
 import threading
+from collections.abc import Mapping
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from socketserver import TCPServer
-from typing import Any
+from typing import Any, Self
 
 
 class LocalServer(ThreadingHTTPServer):
-    """Serves until `close`, which closes every connection and ends every thread."""
+    """Serves until `close`, which closes every connection and ends every thread; as a context manager, in a thread."""
 
     daemon_threads = False  # joined by server_close()
     request_queue_size = 128
@@ -28,6 +29,22 @@ class LocalServer(ThreadingHTTPServer):
     def port(self) -> int:
         """The port that was taken."""
         return int(self.server_address[1])
+
+    @property
+    def base_url(self) -> str:
+        """The URL with its `/v1` at which clients ask an endpoint."""
+        return f"http://{self.server_name}:{self.port}/v1"
+
+    def __enter__(self) -> Self:
+        polling = {"poll_interval": 0.02}
+        self._thread = threading.Thread(target=self.serve_forever, kwargs=polling, name="server", daemon=True)
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.shutdown()
+        self._thread.join()
+        self.close()
 
     def server_bind(self) -> None:
         # HTTPServer's own asks DNS for the host's name, which can take seconds.
@@ -58,14 +75,39 @@ class LocalServer(ThreadingHTTPServer):
             super().handle_error(request, client_address)
 
 
-class JsonHandler(BaseHTTPRequestHandler):
-    """Answers with JSON, as vLLM's server does."""
+class LocalHandler(BaseHTTPRequestHandler):
+    """One connection, which is kept between requests; nothing of them is logged."""
 
     protocol_version = "HTTP/1.1"
     sys_version = ""
-    timeout = 5.0  # vLLM closes an idle connection after this
     disable_nagle_algorithm = True
     wbufsize = -1  # headers and body in one packet
+
+    def send_answer(self, status: int, body: bytes | None, headers: Mapping[str, str]) -> None:
+        """Answer with a body, or with none."""
+        self.send_head(status, headers, None if body is None else len(body))
+        if body and self.command != "HEAD":
+            self.wfile.write(body)
+
+    def send_head(self, status: int, headers: Mapping[str, str], length: int | None) -> None:
+        """Begin an answer, whose body of that length, or of an unknown one, follows."""
+        self.send_response(status)
+        for name, value in headers.items():
+            self.send_header(name, value)
+        if length is not None:
+            self.send_header("Content-Length", str(length))
+        if self.close_connection:
+            self.send_header("Connection", "close")
+        self.end_headers()
+
+    def log_message(self, format: str, *args: Any) -> None:
+        """Keep quiet."""
+
+
+class JsonHandler(LocalHandler):
+    """Answers with JSON, as vLLM's server does."""
+
+    timeout = 5.0  # vLLM closes an idle connection after this
 
     def do_GET(self) -> None:
         self.get(self.path.partition("?")[0])
@@ -89,12 +131,4 @@ class JsonHandler(BaseHTTPRequestHandler):
 
     def send_body(self, status: int, body: bytes, content_type: str | None = None) -> None:
         """Answer with bytes."""
-        self.send_response(status)
-        if content_type:
-            self.send_header("Content-Type", content_type)
-        self.send_header("Content-Length", str(len(body)))
-        self.end_headers()
-        self.wfile.write(body)
-
-    def log_message(self, format: str, *args: Any) -> None:
-        """Keep quiet: requests are not logged."""
+        self.send_answer(status, body, {"Content-Type": content_type} if content_type else {})

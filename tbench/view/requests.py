@@ -7,11 +7,11 @@ import time
 from collections.abc import Mapping
 from functools import cache
 from http import HTTPStatus
-from http.server import BaseHTTPRequestHandler
 from pathlib import Path
 from typing import Any, Protocol, cast
 from urllib.parse import parse_qs, urlencode, urlsplit
 
+from tbench.serving.local_server import LocalHandler
 from tbench.view.address import cookie_name, token_in
 from tbench.view.files import ServedFile
 from tbench.view.heads import head_lines
@@ -35,15 +35,11 @@ class HasViewing(Protocol):
     server_address: tuple[Any, ...]
 
 
-class ViewHandler(BaseHTTPRequestHandler):
+class ViewHandler(LocalHandler):
     """One connection of a browser. Only what reads is answered."""
 
-    protocol_version = "HTTP/1.1"
     server_version = "tbench-view"
-    sys_version = ""
     timeout = IDLE_SEC
-    disable_nagle_algorithm = True
-    wbufsize = -1
 
     @property
     def view(self) -> Viewing:
@@ -53,7 +49,7 @@ class ViewHandler(BaseHTTPRequestHandler):
     def _port(self) -> int:
         return int(cast(HasViewing, self.server).server_address[1])
 
-    def do_GET(self) -> None:
+    def do_GET(self) -> None:  # noqa: N802 - a name of the standard library
         url = urlsplit(self.path)
         query = parse_qs(url.query, max_num_fields=20) if url.query.count("&") < 20 else {}
         if not self.view.address.answers_to(self.headers.get("Host")):
@@ -68,27 +64,13 @@ class ViewHandler(BaseHTTPRequestHandler):
         else:
             self._answer(url.path, {name: values[-1] for name, values in query.items()})
 
-    def do_HEAD(self) -> None:
-        self.do_GET()
-
-    def do_POST(self) -> None:
-        self._refuse()
-
-    def do_PUT(self) -> None:
-        self._refuse()
-
-    def do_PATCH(self) -> None:
-        self._refuse()
-
-    def do_DELETE(self) -> None:
-        self._refuse()
-
-    def do_OPTIONS(self) -> None:
-        self._refuse()
-
-    def _refuse(self) -> None:
+    def do_POST(self) -> None:  # noqa: N802
+        """Refuse whatever may change something."""
         self.close_connection = True  # what is left unread would be taken for the next request
         self._send_text(HTTPStatus.METHOD_NOT_ALLOWED, "Nothing can be changed here.\n", {"Allow": "GET, HEAD"})
+
+    do_HEAD = do_GET  # noqa: N815
+    do_PUT = do_PATCH = do_DELETE = do_OPTIONS = do_POST  # noqa: N815
 
     def _is_for_another_page(self) -> bool:
         """Whether a page of another origin asks, as for a script of this one; following a link is something else."""
@@ -165,7 +147,7 @@ class ViewHandler(BaseHTTPRequestHandler):
             return
         try:
             with found.path.open("rb") as opened:
-                self._head(HTTPStatus.OK, found.content_type, found.size, {"ETag": found.mark})
+                self.send_head(HTTPStatus.OK, head_lines(found.content_type) | {"ETag": found.mark}, found.size)
                 left = found.size if self.command == "GET" else 0
                 while left > 0 and (piece := opened.read(min(left, _PIECE_BYTES))):
                     self.wfile.write(piece)
@@ -183,22 +165,7 @@ class ViewHandler(BaseHTTPRequestHandler):
     def _send(
         self, status: HTTPStatus, body: bytes | None, content_type: str, more: Mapping[str, str] | None = None
     ) -> None:
-        self._head(status, content_type, None if body is None else len(body), more or {})
-        if body and self.command != "HEAD":
-            self.wfile.write(body)
-
-    def _head(self, status: HTTPStatus, content_type: str, length: int | None, more: Mapping[str, str]) -> None:
-        self.send_response(status)
-        for name, value in {**head_lines(content_type), **more}.items():
-            self.send_header(name, value)
-        if length is not None:
-            self.send_header("Content-Length", str(length))
-        if self.close_connection:
-            self.send_header("Connection", "close")
-        self.end_headers()
-
-    def log_message(self, format: str, *args: Any) -> None:
-        """Keep quiet: requests are not logged."""
+        self.send_answer(status, body, {**head_lines(content_type), **(more or {})})
 
 
 @cache

@@ -6,8 +6,8 @@ import select
 import socket
 import time
 from http import HTTPStatus
-from http.server import BaseHTTPRequestHandler
 
+from tbench.serving.local_server import LocalHandler
 from tbench.view.heads import head_lines
 from tbench.view.viewing import Viewing
 from tbench.view.watching import LOOK_SEC
@@ -21,18 +21,15 @@ _BUFFER_BYTES = 1 << 18
 _AGAIN_MS = 1500
 
 
-def send_news(handler: BaseHTTPRequestHandler, view: Viewing) -> None:
+def send_news(handler: LocalHandler, view: Viewing) -> None:
     """Tell a browser what is on the board until it goes away, takes too long, or the server ends."""
     handler.close_connection = True
     with view.stream_slot() as has_slot:
         if not has_slot:
             handler.send_error(HTTPStatus.SERVICE_UNAVAILABLE, "too many live pages are open")
             return
-        handler.send_response(HTTPStatus.OK)
-        for name, value in head_lines("text/event-stream; charset=utf-8").items():
-            handler.send_header(name, "no-store" if name == "Cache-Control" else value)
-        handler.send_header("Connection", "close")
-        handler.end_headers()
+        lines = head_lines("text/event-stream; charset=utf-8") | {"Cache-Control": "no-store"}
+        handler.send_head(HTTPStatus.OK, lines, None)
         if handler.command == "HEAD":
             return
         handler.wfile.flush()

@@ -14,9 +14,8 @@ import pytest
 
 from tbench.datasets.known import Piece
 from tbench.datasets.reference import Named
-from tbench.datasets.registry import read_registry
+from tbench.datasets.registry import downloaded, read_registry
 from tbench.datasets.resolve import Access, find_dataset
-from tbench.datasets.web import get
 from tbench.errors import UsageError
 
 COMMIT = "a" * 40
@@ -153,7 +152,7 @@ def test_a_registry_may_be_at_a_url_whatever_proxies_there_are(
         (says(404, b"no"), "HTTP 404 (Not Found); check the URL"),
         (says(500, b""), "HTTP 500"),
         (says(200, b"\x1f\x8b\x00garbage"), "is no JSON"),
-        (says(200, b"[1, 2", announced=900), "broke off after 5 bytes"),
+        (says(200, b"[1, 2", announced=900), "received 5 bytes"),
     ],
 )
 def test_a_server_that_gives_no_registry_is_named_with_what_it_said(
@@ -168,9 +167,9 @@ def test_a_server_that_gives_no_registry_is_named_with_what_it_said(
 def test_what_is_no_http_and_nobody_at_all_are_named(serve: Callable[[Answer], str]) -> None:
     url = serve(lambda request: request.wfile.write(b"\0\0\0 no http \n\n") and None)
     with pytest.raises(UsageError, match="no usable answer"):
-        get(url)
+        downloaded(url)
     with pytest.raises(UsageError, match=r"cannot be reached: .*Connection refused"):
-        get("http://127.0.0.1:9/registry.json")
+        downloaded("http://127.0.0.1:9/registry.json")
 
 
 def test_a_server_that_drips_is_left_at_the_deadline(serve: Callable[[Answer], str]) -> None:
@@ -185,8 +184,8 @@ def test_a_server_that_drips_is_left_at_the_deadline(serve: Callable[[Answer], s
             time.sleep(0.1)
 
     began = time.monotonic()
-    with pytest.raises(UsageError, match=r"not over after 0\.5 s"):
-        get(serve(drip), deadline_sec=0.5)
+    with pytest.raises(UsageError, match=r"no whole answer within 0\.5 s"):
+        downloaded(serve(drip), deadline_sec=0.5)
     assert time.monotonic() - began < 5
 
 

@@ -19,7 +19,7 @@ from tbench.results import ImageOrigin
 from tbench.sandbox.backend import Capacity, SandboxSettings, Say
 from tbench.sandbox.docker.cleaning import reap, remove_own
 from tbench.sandbox.docker.container import Container, ContainerLimits, Recipe
-from tbench.sandbox.docker.create import lacks_quota, run_helper
+from tbench.sandbox.docker.create import engine_errors, lacks_quota, run_helper
 from tbench.sandbox.docker.engine import Engine, EngineError
 from tbench.sandbox.docker.image import Image, Images
 from tbench.sandbox.docker.labels import LABEL_OWNER, LABEL_PROJECT, LABEL_RUN
@@ -428,13 +428,11 @@ class DockerBackend:
         )
 
     async def reopen(self, environment: Environment, trial: str, kept: str) -> Container:
-        try:
+        with engine_errors(f"the kept container {kept[:12]}: looking for it", "sandbox_lost"):
             state = await self._engine.call(self._engine.api.inspect_container, kept)
             image = Image.from_inspection(
                 "kept", await self._engine.call(self._engine.api.inspect_image, state["Image"])
             )
-        except EngineError as error:
-            raise TrialError("sandbox_lost", f"the kept container {kept[:12]} is gone: {error}") from error
         if not any(mount.get("Name") == self._tools_volume for mount in state["Mounts"]):
             what = f"the kept container {kept[:12]} has the tools of another version of tbench"
             raise TrialError("sandbox_lost", f"{what}; use the one that kept it")
@@ -451,12 +449,10 @@ class DockerBackend:
         from tbench.sandbox.docker.compose.sandbox import ComposeContainer
         from tbench.sandbox.docker.compose.starting import find_made
 
-        try:
+        with engine_errors("finding the kept services", "sandbox_lost"):
             made, images = await find_made(self._engine, project)
             inspect = self._engine.api.inspect_image
             found = {name: await self._engine.call(inspect, image) for name, image in images.items() if name != MAIN}
-        except EngineError as error:
-            raise TrialError("sandbox_lost", f"the kept services cannot be found: {error}") from error
         recipes = {
             name: dataclasses.replace(recipe, image=Image.from_inspection(name, image), workdir=None, agent_user=None)
             for name, image in found.items()

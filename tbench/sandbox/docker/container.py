@@ -35,9 +35,9 @@ from tbench.sandbox.docker.create import (
     container_error,
     create,
     create_arguments,
+    engine_errors,
     last_output,
     run_helper,
-    unreachable,
 )
 from tbench.sandbox.docker.engine import Engine, EngineError
 from tbench.sandbox.docker.execs.commands import OUTPUT_BYTES, Commands
@@ -398,27 +398,23 @@ class Container:
             )
         )
         try:
-            committed = await asyncio.shield(committing)
+            with asking("commit", self.is_fresh, "copying the sandbox", "verifier_failed"):
+                committed = await asyncio.shield(committing)
         except asyncio.CancelledError:
             # The engine goes on: wait for its answer, or the image would be nobody's. Its parent stays.
             with contextlib.suppress(EngineError):
                 await remove_or_remember(self._engine, "image", (await committing)["Id"], noprune=True)
             raise
-        except EngineError as error:
-            kind = "sandbox_lost" if error.status in (404, 409) else "verifier_failed"
-            raise TrialError(kind, f"copying the sandbox failed: {error}") from error
         return str(committed["Id"])
 
     async def keep(self) -> str:
         service = self._recipe.more_labels.get(LABEL_SERVICE, "")
         trial = re.sub(r"[^\w.-]+", "-", f"{self._recipe.trial}-{service}".rstrip("-"))
         name = f"{KEPT_PREFIX}{trial}-{self.container_id[:12]}"
-        try:
+        with engine_errors("keeping the sandbox", "sandbox_lost"):
             if self._router is not None:
                 await self._router.keep(f"{name}-router")
             await self._engine.call(self._engine.api.rename, self.container_id, name)
-        except EngineError as error:
-            raise TrialError("sandbox_lost", f"keeping the sandbox failed: {error}") from error
         self.lease.release()
         return self.container_id
 
@@ -463,12 +459,13 @@ async def _all_of(*doing: Awaitable[None]) -> None:
 
 async def _is_running(sandbox: Sandbox) -> bool:
     assert isinstance(sandbox, Container)
-    try:
-        state = await sandbox._engine.call(sandbox._engine.api.inspect_container, sandbox.container_id)
-    except EngineError as error:
-        if error.status == 404:
-            return False
-        raise unreachable(error) from error
+    with engine_errors("looking at a container", "engine_unreachable"):
+        try:
+            state = await sandbox._engine.call(sandbox._engine.api.inspect_container, sandbox.container_id)
+        except EngineError as error:
+            if error.status == 404:
+                return False
+            raise
     return bool(state["State"]["Running"])
 
 

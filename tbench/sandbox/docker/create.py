@@ -243,6 +243,28 @@ async def create(engine: Engine, config: Mapping[str, Any]) -> str:
         raise
 
 
+class HelperFailed(EngineError):
+    """A helper's script failed, in a container that the engine has made and run as it was asked."""
+
+
+@contextlib.contextmanager
+def engine_errors(doing: str, kind: str = "sandbox_failed", stage: Stage | None = None) -> Iterator[None]:
+    """A block of an engine's calls, whose EngineError becomes a TrialError: see `engine_error`."""
+    try:
+        yield
+    except EngineError as error:
+        raise engine_error(error, doing, kind, stage) from error
+
+
+@contextlib.contextmanager
+def container_errors(doing: str) -> Iterator[None]:
+    """The same for the making of a container: see `container_error`."""
+    try:
+        yield
+    except EngineError as error:
+        raise container_error(error, doing) from error
+
+
 @contextlib.contextmanager
 def asking(call: str, is_fresh: bool, doing: str = "", kind: str = "sandbox_lost") -> Iterator[None]:
     """A block that makes a call about a container, the agent's own or a fresh one: its TrialErrors name the call.
@@ -252,8 +274,7 @@ def asking(call: str, is_fresh: bool, doing: str = "", kind: str = "sandbox_lost
     try:
         yield
     except EngineError as error:
-        kind = "sandbox_lost" if error.status in (404, 409) else kind
-        failed = unreachable(error) if error.status is None else TrialError(kind, f"{doing} failed: {error}")
+        failed = engine_error(error, doing, "sandbox_lost" if error.status in (404, 409) else kind)
         failed.origin = Origin(call, is_fresh, error.status)
         raise failed from error
     except TrialError as error:
@@ -261,25 +282,26 @@ def asking(call: str, is_fresh: bool, doing: str = "", kind: str = "sandbox_lost
         raise
 
 
+def engine_error(error: Exception, doing: str, kind: str, stage: Stage | None = None) -> TrialError:
+    """The TrialError for an engine's failure: `engine_unreachable` where it did not answer, else of the `kind`."""
+    if getattr(error, "status", None) is None and not isinstance(error, HelperFailed):
+        return TrialError("engine_unreachable", str(error) or "the engine did not answer in time")
+    return TrialError(kind, f"{doing} failed: {error}", stage=stage)
+
+
 def container_error(error: EngineError, doing: str) -> TrialError:
     """The TrialError for an engine's failure at `doing` ("creating", "starting") a container."""
+    doing = f"{doing} the container"
     if is_disk_full(error):
-        return TrialError("image_no_space", f"{doing} the container failed: {error}", stage=Stage.SANDBOX)
-    if error.status is None:
-        return unreachable(error)
+        return TrialError("image_no_space", f"{doing} failed: {error}", stage=Stage.SANDBOX)
     # What is asked of the machine and it has not, no other attempt will find.
     kind = "task_unsupported" if "could not select device driver" in str(error) else "sandbox_failed"
-    return TrialError(kind, f"{doing} the container failed: {error}", stage=Stage.SANDBOX)
+    return engine_error(error, doing, kind, Stage.SANDBOX)
 
 
 def lacks_quota(error: TrialError) -> bool:
     """Whether the engine refused a container because it cannot limit its disk."""
     return re.search(r"storage[- ]opt|pquota|quota not supported", str(error), re.IGNORECASE) is not None
-
-
-def unreachable(error: Exception) -> TrialError:
-    """The TrialError for an engine that did not answer and did not come back."""
-    return TrialError("engine_unreachable", str(error) or "the engine did not answer in time")
 
 
 async def last_output(engine: Engine, container: str) -> bytes:
@@ -330,7 +352,7 @@ async def run_helper(
             except Exception:  # noqa: BLE001 - whatever it was, it is done again, where an error is no reason to fail
                 left.append(created)
         if code != 0:
-            raise EngineError(f"a helper ended with {code}: {said[-200:]}")
+            raise HelperFailed(f"a helper ended with {code}: {said[-200:]}")
         return said
 
     async def running() -> str:

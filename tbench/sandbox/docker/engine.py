@@ -19,7 +19,6 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import Executor, Future
 from dataclasses import dataclass, field
 from functools import partial
-from threading import Thread
 from typing import Any, TypeVar
 
 import docker
@@ -35,6 +34,7 @@ from tbench.sandbox.docker.pulling.login import read_docker_config
 from tbench.sandbox.docker.tls import CERTIFICATES, VERIFY, TlsForward, tls_context
 from tbench.sandbox.docker.unreachable import is_cut_off, was_refused, why_unavailable
 from tbench.text import one_line
+from tbench.threads import DaemonThreads
 
 T = TypeVar("T")
 FIRST_SEC = 30.0
@@ -122,27 +122,6 @@ class PullStream:
     """They raise what the connection raises; an engine that goes away does not look like one that is done."""
     close: Callable[[], None]
     """May be called from another thread, while one waits for a message. Never raises."""
-
-
-class DaemonThreads(Executor):
-    """An executor with a thread per call, which the interpreter does not wait for at its end.
-
-    A build or a pull may go on for many minutes after Ctrl-C; a ThreadPoolExecutor would hold the process that long.
-    """
-
-    def submit(self, function: Callable[..., T], /, *args: Any, **kwargs: Any) -> Future[T]:
-        future: Future[T] = Future()
-
-        def work() -> None:
-            if not future.set_running_or_notify_cancel():
-                return
-            try:
-                future.set_result(function(*args, **kwargs))
-            except BaseException as error:  # noqa: BLE001 - raised again where the future is awaited
-                future.set_exception(error)
-
-        Thread(target=work, daemon=True, name="engine").start()
-        return future
 
 
 class Engine:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import os
 import uuid
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -14,8 +15,16 @@ from tbench.errors import TrialError
 from tbench.sandbox.backend import Sandbox, SandboxSettings, opened
 from tbench.sandbox.docker.backend import DockerBackend
 from tbench.sandbox.docker.container import Container, ContainerLimits, Recipe
-from tbench.sandbox.docker.create import container_error, create_arguments, lacks_quota
-from tbench.sandbox.docker.engine import Engine, EngineError, _has_gpus, _may_limit_disk
+from tbench.sandbox.docker.create import (
+    HelperFailed,
+    asking,
+    container_error,
+    container_errors,
+    create_arguments,
+    engine_errors,
+    lacks_quota,
+)
+from tbench.sandbox.docker.engine import Engine, EngineError, EngineUnreachable, _has_gpus, _may_limit_disk
 from tbench.sandbox.docker.image import Image
 from tbench.tasks.environment import agent_environment
 from tbench.tasks.task import Task
@@ -64,6 +73,26 @@ def test_gpus_need_nvidias_runtime_or_its_devices() -> None:
     assert _has_gpus({"Runtimes": {"runc": {}, "nvidia": {}}})
     assert _has_gpus({"DiscoveredDevices": [{"Source": "cdi", "ID": "nvidia.com/gpu=0"}]})
     assert not _has_gpus({"Runtimes": {"runc": {}}})
+
+
+@pytest.mark.parametrize(
+    "block", [engine_errors, container_errors, partial(asking, "start", True, kind="sandbox_failed")]
+)
+@pytest.mark.parametrize(
+    ("error", "kind"),
+    [
+        (EngineError("the engine did not answer start within 120 s"), "engine_unreachable"),
+        (EngineUnreachable("nobody answers", sent=True), "engine_unreachable"),
+        (EngineError("no such network", 404), "sandbox_failed"),
+        (EngineError("boom", 500), "sandbox_failed"),
+        (HelperFailed("a helper ended with 1: "), "sandbox_failed"),
+    ],
+)
+def test_an_engine_that_answers_is_told_apart_from_one_that_does_not(block: Any, error: EngineError, kind: str) -> None:
+    lost = "sandbox_lost" if error.status == 404 and isinstance(block, partial) else kind
+    with pytest.raises(TrialError) as caught, block(doing="starting"):
+        raise error
+    assert caught.value.type == lost and str(error) in str(caught.value)
 
 
 def test_what_the_machine_lacks_is_told_from_an_engine_in_trouble() -> None:

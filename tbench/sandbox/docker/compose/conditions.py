@@ -7,7 +7,7 @@ import time
 from typing import Any
 
 from tbench.errors import TrialError
-from tbench.sandbox.docker.create import last_output, unreachable
+from tbench.sandbox.docker.create import engine_errors, last_output
 from tbench.sandbox.docker.engine import Engine, EngineError
 from tbench.text import one_line
 
@@ -121,10 +121,6 @@ async def _state(engine: Engine, service: str, container: str) -> dict[str, Any]
 
 
 async def _inspect(engine: Engine, service: str, container: str) -> dict[str, Any]:
-    try:
+    with engine_errors(f"looking at the container of {service}", "sandbox_lost"):
         found: dict[str, Any] = await engine.call(engine.api.inspect_container, container)
-    except EngineError as error:
-        if error.status is None:
-            raise unreachable(error) from error
-        raise TrialError("sandbox_lost", f"{service}: its container is gone: {error}") from error
     return found

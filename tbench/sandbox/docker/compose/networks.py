@@ -13,7 +13,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
 from tbench.errors import TrialError
-from tbench.sandbox.docker.create import unreachable
+from tbench.sandbox.docker.create import engine_errors
 from tbench.sandbox.docker.engine import Engine, EngineError
 
 _LONGEST_PREFIX = 28
@@ -44,7 +44,7 @@ async def create_network(
     An inner network leads nowhere else. Where another process takes the addresses first, others are tried.
     """
     name = f"tbench-{uuid.uuid4().hex[:16]}"
-    try:
+    with engine_errors("making a network for the services"):
         used = await _used(engine)
         for subnet in _free(pool, containers, used):
             try:
@@ -53,10 +53,6 @@ async def create_network(
             except EngineError as error:
                 if not any(words in str(error) for words in _TAKEN):
                     raise
-    except EngineError as error:
-        if error.status is None:
-            raise unreachable(error) from error
-        raise TrialError("sandbox_failed", f"making a network for the services failed: {error}") from error
     raise TrialError(
         "sandbox_failed",
         f"no addresses are free in {pool} for a network of services: 'tbench clean' removes what killed runs left, "

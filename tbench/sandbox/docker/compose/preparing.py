@@ -11,8 +11,8 @@ from typing import IO
 
 from tbench.errors import TrialError
 from tbench.sandbox.docker.compose.options import ServiceOptions
-from tbench.sandbox.docker.create import unreachable
-from tbench.sandbox.docker.engine import Engine, EngineError
+from tbench.sandbox.docker.create import engine_errors
+from tbench.sandbox.docker.engine import Engine
 
 _COPY_SEC = 600.0
 _IN_MEMORY = 16 << 20
@@ -35,7 +35,7 @@ async def prepare(engine: Engine, container: str, options: ServiceOptions) -> No
 
 async def put(engine: Engine, container: str, target: str, source: Path | None) -> None:
     """Put a file or a folder of the task at a path of a container; None is a folder for all. Raises TrialError."""
-    with tempfile.SpooledTemporaryFile(_IN_MEMORY) as packed:
+    with engine_errors(f"copying {source} into a container"), tempfile.SpooledTemporaryFile(_IN_MEMORY) as packed:
         try:
             await asyncio.to_thread(_pack, packed, target, source)
             packed.seek(0)
@@ -43,10 +43,6 @@ async def put(engine: Engine, container: str, target: str, source: Path | None) 
             await engine.call(engine.api.put_archive, container, "/", packed, deadline_sec=_COPY_SEC, again=False)
         except OSError as error:
             raise TrialError("sandbox_failed", f"{source} cannot be read: {error.strerror or error}") from error
-        except EngineError as error:
-            if error.status is None:
-                raise unreachable(error) from error
-            raise TrialError("sandbox_failed", f"copying {source} into a container failed: {error}") from error
 
 
 def _pack(stream: IO[bytes], target: str, source: Path | None) -> None:

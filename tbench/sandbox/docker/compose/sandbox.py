@@ -11,7 +11,7 @@ from tbench.errors import TrialError
 from tbench.sandbox.docker.compose.options import ServiceOptions
 from tbench.sandbox.docker.compose.starting import Made
 from tbench.sandbox.docker.container import Container
-from tbench.sandbox.docker.create import Recipe, unreachable
+from tbench.sandbox.docker.create import Recipe, engine_errors
 from tbench.sandbox.docker.engine import EngineError
 
 _STOP_SEC = 30.0
@@ -48,14 +48,13 @@ class ComposeContainer(Container):
         return Container(self._engine, self._made.containers[name], self._sidecars[name], self._memory_watch)
 
     async def stop_main(self) -> None:
-        try:
-            await self._engine.call(self._engine.api.kill, self.container_id, deadline_sec=_STOP_SEC)
-        except EngineError as error:
-            if error.status is None:
-                raise unreachable(error) from error
-            # It has ended already, or is gone.
-            if error.status not in (404, 409):
-                raise TrialError("sandbox_failed", f"stopping the agent's container failed: {error}") from error
+        with engine_errors("stopping the agent's container"):
+            try:
+                await self._engine.call(self._engine.api.kill, self.container_id, deadline_sec=_STOP_SEC)
+            except EngineError as error:
+                # It has ended already, or is gone.
+                if error.status not in (404, 409):
+                    raise
 
     async def logs(self) -> Mapping[str, bytes]:
         own, others = await asyncio.gather(super().logs(), self._made.logs(self._engine))

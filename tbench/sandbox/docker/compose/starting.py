@@ -30,13 +30,13 @@ from tbench.sandbox.docker.compose.way_out import (
 )
 from tbench.sandbox.docker.create import (
     Recipe,
-    container_error,
+    container_errors,
     create,
     create_arguments,
     last_output,
     run_helper,
 )
-from tbench.sandbox.docker.engine import Engine, EngineError
+from tbench.sandbox.docker.engine import Engine
 from tbench.sandbox.docker.labels import LABEL_HOLDS, LABEL_PROJECT, LABEL_ROUTER, LABEL_SERVICE, NETWORK
 from tbench.sandbox.docker.networking.bridge import closing_script
 from tbench.sandbox.docker.networking.router import Router
@@ -180,10 +180,8 @@ class Starting:
     async def _start_router(self, recipe: Recipe) -> None:
         labels = {**recipe.labels, LABEL_ROUTER: self.made.project}
         starting = Router.start(self._engine, recipe.tools_volume, labels, recipe.name_servers)
-        try:
+        with container_errors("starting the router of"):
             self.made.router = await starting
-        except EngineError as error:
-            raise container_error(error, "starting the router of") from error
 
     async def _hold_shared_network(self, recipe: Recipe) -> None:
         """Start the container whose network several share, and link it with the router. Raises TrialError."""
@@ -191,14 +189,12 @@ class Starting:
         options = holder_options(
             self._project, self._behind, self._networks, self._addresses, hostname, has_router=router is not None
         )
-        try:
+        with container_errors("making a network for"):
             labels = {LABEL_PROJECT: self.made.project, LABEL_SERVICE: MAIN}
             holder = await self._start_holder(MAIN, holder_recipe(recipe, labels), options)
             if router is not None and recipe.network is not None:
                 await router.link(holder, recipe.closed_to)
                 await router.use(recipe.network)
-        except EngineError as error:
-            raise container_error(error, "making a network for") from error
 
     async def _make_network(self, name: str) -> None:
         network, any_recipe = self._project.networks[name], self._recipes[MAIN]
@@ -243,12 +239,10 @@ class Starting:
             options = replace(recipe.options, network_mode=f"container:{holder}", endpoints=())
             recipe = replace(recipe, options=options)
         container = self.made.containers[service.name] = await create(engine, create_arguments(engine, recipe))
-        try:
+        with container_errors(f"starting {service.name}:"):
             if recipe.options is not None:
                 await prepare(engine, container, recipe.options)
             await engine.call(engine.api.start, container)
-        except EngineError as error:
-            raise container_error(error, f"starting {service.name}:") from error
 
     async def _hold_network(self, service: Service, recipe: Recipe) -> str:
         """Start a container that does nothing but to have the service's network, and close that; returns its id.
@@ -257,7 +251,7 @@ class Starting:
         """
         engine = self._engine
         assert recipe.options is not None
-        try:
+        with container_errors(f"closing the network of {service.name} for"):
             plain = replace(recipe.options, container={}, host={}, files=())
             holder = await self._start_holder(service.name, recipe, plain)
             await run_helper(
@@ -269,8 +263,6 @@ class Starting:
                 network_mode=f"container:{holder}",
                 cap_add=["NET_ADMIN"],
             )
-        except EngineError as error:
-            raise container_error(error, f"closing the network of {service.name} for") from error
         return holder
 
     async def _start_holder(self, service: str, recipe: Recipe, options: ServiceOptions) -> str:

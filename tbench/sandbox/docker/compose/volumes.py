@@ -11,8 +11,8 @@ from pathlib import Path
 
 from tbench.compose.project import Project, Service
 from tbench.sandbox.docker.compose.preparing import put
-from tbench.sandbox.docker.create import container_error, create
-from tbench.sandbox.docker.engine import Engine, EngineError
+from tbench.sandbox.docker.create import container_errors, create
+from tbench.sandbox.docker.engine import Engine
 from tbench.sandbox.docker.nothing import ensure_nothing
 from tbench.sandbox.docker.removing import force_remove
 
@@ -30,18 +30,14 @@ def volumes_wanted(project: Project, folder: Path) -> dict[str, str]:
 
 async def create_volume(engine: Engine, name: str, labels: Mapping[str, str]) -> None:
     """Make a volume. Raises TrialError."""
-    try:
+    with container_errors("making a volume for"):
         await engine.call(engine.api.create_volume, name, labels=dict(labels), again=True)
-    except EngineError as error:
-        raise container_error(error, "making a volume for") from error
 
 
 async def fill(engine: Engine, volume: str, folder: Path | None, labels: Mapping[str, str]) -> None:
     """Copy a folder of the task into a volume; without one, let every user write in it. Raises TrialError."""
-    try:
+    with container_errors("filling a volume for"):
         nothing = await ensure_nothing(engine)
-    except EngineError as error:
-        raise container_error(error, "filling a volume for") from error
     # It is never started: the engine mounts its volumes for the copying.
     holder = {
         "image": nothing,

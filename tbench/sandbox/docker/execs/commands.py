@@ -14,7 +14,7 @@ from typing import IO, Any
 from tbench.errors import Origin, TrialError
 from tbench.results import Stage
 from tbench.sandbox.backend import BUSYBOX, TOOLS, ExecResult, TtyStream
-from tbench.sandbox.docker.create import unreachable
+from tbench.sandbox.docker.create import engine_error, engine_errors
 from tbench.sandbox.docker.engine import Engine, EngineError
 from tbench.sandbox.docker.execs.output import END, CommandOutput, EndOfOutput
 from tbench.sandbox.docker.execs.stream import ExecStream
@@ -149,24 +149,18 @@ class Commands:
             status = getattr(error, "status", None)
             if status in (404, 409) or "container state improper" in str(error):  # Podman's 500
                 raise TrialError("sandbox_lost", f"the container is gone or ended: {error}") from error
-            if status is None:
-                raise unreachable(error) from error
-            if await self._has_ended():  # in some moments of a removal it is a 500
+            if status is not None and await self._has_ended():  # in some moments of a removal it is a 500
                 raise TrialError("sandbox_lost", f"the container ended: {error}") from error
-            raise TrialError("sandbox_failed", f"starting {shlex.join(argv[:3])} failed: {error}") from error
+            raise engine_error(error, f"starting {shlex.join(argv[:3])}", "sandbox_failed") from error
 
     async def _exit_code(self, exec_id: str) -> int | None:
         """Exit code of a command whose stream has ended; None where it runs on."""
         # The stream may end a moment before the engine knows of the process's end.
         ends_at = time.monotonic() + _ENDS_SEC
         while True:
-            try:
+            # An exec is forgotten when its container is gone, and when the engine restarted.
+            with engine_errors("looking at a command", "sandbox_lost"):
                 state = await self._engine.call(self._engine.api.exec_inspect, exec_id)
-            except EngineError as error:
-                if error.status is None:
-                    raise unreachable(error) from error
-                # An exec is forgotten when its container is gone, and when the engine restarted.
-                raise TrialError("sandbox_lost", f"a command was lost with its container or engine: {error}") from error
             if not state["Running"] or time.monotonic() > ends_at:
                 code: int | None = state["ExitCode"]
                 return code

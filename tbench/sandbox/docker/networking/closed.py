@@ -17,11 +17,10 @@ from collections.abc import AsyncIterator, Iterable, Mapping
 from contextlib import asynccontextmanager
 from typing import Any
 
-from tbench.errors import TrialError
 from tbench.results import Stage
 from tbench.sandbox.backend import BUSYBOX, TOOLS
-from tbench.sandbox.docker.create import create, run_helper
-from tbench.sandbox.docker.engine import Engine, EngineError
+from tbench.sandbox.docker.create import create, engine_errors, run_helper
+from tbench.sandbox.docker.engine import Engine
 from tbench.sandbox.docker.labels import NETWORK
 from tbench.sandbox.docker.networking.bridge import closing_script
 from tbench.sandbox.docker.nothing import ensure_nothing
@@ -70,16 +69,13 @@ async def closed_network(
         )
 
     try:
-        try:
+        with engine_errors("--block-host: closing the network of a build", stage=Stage.IMAGE):
             nothing = await ensure_nothing(engine)
             router = await start(network_mode="none", sysctls={"net.ipv4.ip_forward": "1"})
             inside = await start(network_mode=NETWORK)
             said = await with_net_admin(_MOVING, network_mode=f"container:{inside}", pid_mode=f"container:{router}")
             gateway, own = said.split()
             await with_net_admin(_routing(gateway, own, addresses), network_mode=f"container:{router}")
-        except EngineError as error:
-            why = f"--block-host: the network of a build cannot be closed: {error}"
-            raise TrialError("sandbox_failed", why, stage=Stage.IMAGE) from error
         yield f"container:{inside}"
     finally:
         await asyncio.shield(asyncio.gather(*(force_remove(engine, container) for container in made)))

@@ -19,8 +19,8 @@ from typing import Any
 
 from tbench.errors import TrialError
 from tbench.sandbox.backend import BUSYBOX, TOOLS
-from tbench.sandbox.docker.create import ROUTER, TRIAL, container_error, create, run_helper
-from tbench.sandbox.docker.engine import Engine, EngineError
+from tbench.sandbox.docker.create import ROUTER, TRIAL, container_errors, create, run_helper
+from tbench.sandbox.docker.engine import Engine
 from tbench.sandbox.docker.labels import LABEL_ROUTER, NETWORK
 from tbench.sandbox.docker.networking.bridge import closing_script
 from tbench.sandbox.docker.nothing import ensure_nothing
@@ -117,10 +117,8 @@ class Router:
             said: bytes = api.exec_start(exec_id)
             return api.exec_inspect(exec_id)["ExitCode"], said
 
-        try:
+        with container_errors("changing the network of"):
             code, said = await self.engine.call(run, again=True)
-        except EngineError as error:
-            raise container_error(error, "changing the network of") from error
         if code != 0:
             words = said[-_LAST_BYTES:].decode("utf-8", "replace").strip()
             needed = "the engine's kernel has to have nf_tables with NAT"

@@ -1,0 +1,41 @@
+"""Threads for calls that block, of which none keeps the process from ending."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from concurrent.futures import Executor, Future
+from functools import partial
+from threading import Thread
+from typing import Any, TypeVar
+
+T = TypeVar("T")
+
+
+class DaemonThreads(Executor):
+    """An executor with a thread per call, which the interpreter does not wait for at its end.
+
+    A build or a pull may go on for many minutes after Ctrl-C; a ThreadPoolExecutor would hold the process that long.
+    """
+
+    def submit(self, function: Callable[..., T], /, *args: Any, **kwargs: Any) -> Future[T]:
+        future: Future[T] = Future()
+
+        def work() -> None:
+            if not future.set_running_or_notify_cancel():
+                return
+            try:
+                future.set_result(function(*args, **kwargs))
+            except BaseException as error:  # noqa: BLE001 - raised again where the future is awaited
+                future.set_exception(error)
+
+        Thread(target=work, daemon=True, name="call").start()
+        return future
+
+
+THREADS = DaemonThreads()
+
+
+async def in_thread(function: Callable[..., T], *arguments: Any) -> T:
+    """Call `function` in a thread that nobody has to wait for."""
+    return await asyncio.get_running_loop().run_in_executor(THREADS, partial(function, *arguments))
