@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ipaddress
 import os
+import re
 from dataclasses import dataclass
 from urllib.parse import urlsplit
 from urllib.request import getproxies_environment, proxy_bypass
@@ -27,9 +28,8 @@ def full_url(base_url: str) -> str:
 
 
 def without_password(url: str) -> str:
-    """`url` without user name and password, as it may be stored and shown."""
-    parts = urlsplit(url)
-    return parts._replace(netloc=parts.netloc.rpartition("@")[2]).geturl()
+    """`url`, which may lack its scheme, without user name and password, as it may be stored and shown."""
+    return re.sub(r"^((?:[^/?#]*//)?)[^/?#]*@", r"\1", url)
 
 
 @dataclass(frozen=True)

@@ -6,7 +6,7 @@ import os
 
 import pytest
 
-from harness.endpoint.address import goes_past_proxies, is_loopback, proxy_of
+from harness.endpoint.address import goes_past_proxies, is_loopback, proxy_of, without_password
 from harness.endpoint.chat import ChatModel, RetryPolicy
 from harness.errors import EndpointError
 from harness.model import Sampling
@@ -80,3 +80,10 @@ def test_only_this_machine_is_asked_past_proxies_and_only_where_there_are_some(m
     assert not goes_past_proxies(mine)  # settings of TLS in the environment hold as ever
     monkeypatch.setenv("HTTPS_PROXY", "http://px:1")
     assert goes_past_proxies(mine) and not goes_past_proxies(ELSEWHERE)
+
+
+@pytest.mark.parametrize("scheme", ["http://", "https://", "//", ""])
+@pytest.mark.parametrize("user", ["me:s3cret@", "me@", "me:a@b@", ""])
+@pytest.mark.parametrize("rest", ["px:3128", "px", "px:3128/path?x=@y", "[::1]:80/@z"])
+def test_no_password_is_shown_be_there_a_scheme_or_not(scheme: str, user: str, rest: str) -> None:
+    assert without_password(f"{scheme}{user}{rest}") == f"{scheme}{rest}"
